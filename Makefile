@@ -1,0 +1,51 @@
+# Each target makes .venv and installs what it needs first; a second run finds the stamp and starts at once.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+PRODUCT := opensled edge_client verify_server scheduler hw_profiles opensled_training opensled_testbed
+EDGE := opensled edge_client hw_profiles scheduler
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format proto wheel-test clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
+
+install: $(STAMP) ## .venv with everything needed to run and test
+
+# llama-cpp-python comes as source: let its build use every core.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OpenSLED needs Python 3.11 or newer here: make PYTHON=python3.12")'
+	@command -v c++ >/dev/null || { echo "a C++ compiler is needed (Debian: apt-get install g++)" >&2; exit 1; }
+	@echo 'installing into .venv: about five minutes the first time, most of them compiling llama.cpp'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@CMAKE_BUILD_PARALLEL_LEVEL=$$($(PYTHON) -c 'import os; print(os.cpu_count())') \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,train]'
+	@touch $@
+
+demo: $(STAMP) ## a server and devices on this machine, checked against the plain target model
+	@$(BIN)/opensled demo
+
+test: lint ## lint, then every test
+	@$(BIN)/python -m pytest
+
+lint: $(STAMP) ## ruff, mypy, and vermin for the Python 3.10 half
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/vermin --quiet --no-tips --violations -t=3.10- $(EDGE)
+
+format: $(STAMP) ## rewrite the sources in the one format
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
+
+proto: $(STAMP) ## opensled/v1/ anew from proto/
+	@$(BIN)/python -m grpc_tools.protoc --proto_path=proto \
+		--python_out=. --pyi_out=. --grpc_python_out=. opensled/v1/verify.proto
+
+wheel-test: $(STAMP) ## build the wheel, install it in a clean environment and use it there
+	@$(BIN)/python tests/wheel_check.py
+
+clean: ## remove what was made here, .venv included
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find $(PRODUCT) tests -name __pycache__ -type d -prune -exec rm -rf {} +

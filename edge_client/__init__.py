@@ -1,0 +1,1 @@
+"""The device's side: draft tokens, send them, obey the verdicts."""

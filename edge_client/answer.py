@@ -1,0 +1,41 @@
+"""What a device hands to the reader of an answer: chunks of text, and in the end what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Stats:
+    """The account of one answer. A round is a verdict that answers a non-empty draft."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    rounds: int = 0
+    drafted: int = 0  # tokens proposed in those rounds
+    accepted: int = 0  # of them, tokens that stand in the truth
+    round_tokens: int = 0  # tokens committed by those rounds: accepted, recovered and bonus
+    server_decoded: int = 0  # tokens the server committed without a draft
+    seconds: float = 0.0  # from the request to the last token
+
+    @property
+    def acceptance_rate(self) -> float:
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def tokens_per_round(self) -> float:
+        return self.round_tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.completion_tokens / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of an answer. Text may lag behind its tokens: a character is shown once it is whole."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str | None = None  # on the last chunk: "eos", "stop" or "length"
+    stats: Stats | None = None  # on the last chunk

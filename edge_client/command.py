@@ -1,0 +1,126 @@
+"""`opensled edge` and `opensled generate`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from edge_client.answer import Chunk, Stats
+from edge_client.config import EdgeConfig, GenerateConfig
+from edge_client.device import Device, connect
+from opensled.address import host_port, is_loopback
+from opensled.errors import OpenSledError, UsageError
+from opensled.messages import ChatMessage, Prompt, SamplingParams
+
+
+def generate(config: GenerateConfig) -> int:
+    """One answer on standard output, as it comes; with --json the answer and its account."""
+    return asyncio.run(_generate(config))
+
+
+async def _generate(config: GenerateConfig) -> int:
+    prompt = _prompt(config)
+    device = await connect(config)
+    params = SamplingParams(
+        temperature=config.temperature,
+        top_k=config.top_k,
+        top_p=config.top_p,
+        seed=config.seed,
+        max_tokens=config.max_tokens,
+    )
+    try:
+        chunks = [chunk async for chunk in _shown(device, prompt, params, quiet=config.json)]
+    finally:
+        await device.close()
+    print(json.dumps(_report(chunks)) if config.json else "")
+    return 0
+
+
+def _prompt(config: GenerateConfig) -> Prompt:
+    text = sys.stdin.read() if config.prompt == "-" else config.prompt
+    if not text:
+        raise UsageError('nothing to answer: give --prompt "TEXT", or --prompt - for standard input')
+    return text if config.raw else (ChatMessage("user", text),)
+
+
+async def _shown(
+    device: Device, prompt: Prompt, params: SamplingParams, quiet: bool
+) -> AsyncIterator[Chunk]:
+    async with aclosing(device.answer(prompt, params)) as chunks:
+        async for chunk in chunks:
+            if not quiet:
+                sys.stdout.write(chunk.text)
+                sys.stdout.flush()
+            yield chunk
+
+
+def _report(chunks: list[Chunk]) -> dict[str, object]:
+    last = chunks[-1]
+    stats = last.stats or Stats(0, 0)
+    return {
+        "text": "".join(chunk.text for chunk in chunks),
+        "token_ids": [id for chunk in chunks for id in chunk.token_ids],
+        "finish_reason": last.finish_reason,
+        **account(stats),
+    }
+
+
+def account(stats: Stats) -> dict[str, float]:
+    """The figures of an answer as `--json` prints them."""
+    return {
+        "rounds": stats.rounds,
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
+        "tokens_per_round": round(stats.tokens_per_round, 3),
+        "server_decoded": stats.server_decoded,
+        "tokens_per_second": round(stats.tokens_per_second, 2),
+    }
+
+
+def edge(config: EdgeConfig) -> int:
+    """The daemon: an OpenAI-compatible API on this device, until SIGTERM or Ctrl-C."""
+    return asyncio.run(_edge(config))
+
+
+async def _edge(config: EdgeConfig) -> int:
+    from edge_client.api.app import build_app
+    from edge_client.api.server import ApiServer
+
+    _require_safe(config)
+    listener = _listen(config.http)
+    device = await connect(config, config.parallel)
+    server = ApiServer(build_app(device))
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, server.stop)
+    host, port = listener.getsockname()[:2]
+    print(f"drafting with {device.drafter_name} for {device.info.model_id} at {config.server}")
+    print(f"listening on {host}:{port}", flush=True)
+    try:
+        await server.run(listener)
+    finally:
+        await device.close()
+    return 0
+
+
+def _require_safe(config: EdgeConfig) -> None:
+    if is_loopback(host_port(config.http)[0]):
+        return
+    if not config.insecure:
+        raise UsageError(
+            f"--http {config.http} is reachable by other machines and the API asks for no key: "
+            "listen on 127.0.0.1, or add --insecure if the network itself is trusted"
+        )
+    print(f"warning: anybody who reaches {config.http} can use this device and its server", file=sys.stderr)
+
+
+def _listen(address: str) -> socket.socket:
+    host, port = host_port(address)
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise OpenSledError(f"cannot listen on {address}: {error.strerror}; choose another --http") from error

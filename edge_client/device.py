@@ -1,0 +1,169 @@
+"""A device at work: one link to a server, a few drafters, and answers for whoever asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from edge_client import tokenizer as tokenizers
+from edge_client.answer import Chunk, Stats
+from edge_client.config import LinkConfig
+from edge_client.drafters import DRAFTERS
+from edge_client.drafters.base import DrafterFactory
+from edge_client.drafters.none import NoneDrafter
+from edge_client.drafting import DraftThread
+from edge_client.generate import Commit, generate
+from edge_client.link import Endpoint, Link
+from edge_client.remote import Patience, RemoteSession
+from edge_client.stop import StopRule
+from edge_client.tokenizer import EdgeTokenizer, StopStrings, TextStream
+from opensled.errors import NotFound
+from opensled.messages import ModelInfo, Open, Prompt, SamplingParams
+from opensled.store import model_path
+
+
+class Device:
+    """Answers prompts with the target's words, at most `parallel` of them drafted here at a time."""
+
+    def __init__(
+        self,
+        link: Link,
+        info: ModelInfo,
+        tokenizer: EdgeTokenizer,
+        factory: DrafterFactory,
+        stop: StopRule,
+        parallel: int = 1,
+        patience: Patience = Patience(),
+    ) -> None:
+        self.info, self.tokenizer, self.drafter_name = info, tokenizer, factory.name
+        self._link, self._factory, self._stop, self._patience = link, factory, stop, patience
+        self._unused = parallel
+        self._idle: list[DraftThread] = []
+
+    async def answer(
+        self, prompt: Prompt, params: SamplingParams, stop: tuple[str, ...] = ()
+    ) -> AsyncGenerator[Chunk, None]:
+        """Stream one answer; the last chunk carries the finish reason and the statistics.
+
+        Closing the generator frees the sequence on the server.
+        """
+        started = time.monotonic()
+        session = RemoteSession(self._link.connect, Open(prompt, params), self._patience)
+        await session.open()
+        stats = Stats(prompt_tokens=len(session.truth), completion_tokens=0)
+        text = Text(self.tokenizer, stop)
+        async with self._drafter() as drafter, aclosing(generate(session, drafter, params)) as commits:
+            async for commit in commits:
+                tokens, shown = text.push(commit.tokens)
+                stats = count(stats, commit, len(tokens))
+                if text.stopped or session.truth.finish_reason:
+                    break
+                yield Chunk(shown, tokens)
+            reason = "stop" if text.stopped else session.truth.finish_reason
+            stats = replace(stats, seconds=time.monotonic() - started)
+            yield Chunk(shown + text.flush(), tokens, reason, stats)
+
+    @asynccontextmanager
+    async def _drafter(self) -> AsyncIterator[DraftThread]:
+        """A drafter of the pool; when all are busy the server decodes alone, which is never worse than waiting."""
+        if not self._idle and not self._unused:
+            silent = DraftThread(NoneDrafter(), self._stop)
+            try:
+                yield silent
+            finally:
+                silent.close()
+            return
+        if not self._idle:
+            self._unused -= 1
+            self._idle.append(DraftThread(self._factory.create(), self._stop))
+        drafter = self._idle.pop()
+        try:
+            yield drafter
+        finally:
+            self._idle.append(drafter)
+
+    async def close(self) -> None:
+        for drafter in self._idle:
+            drafter.close()
+        await self._link.close()
+
+
+class Text:
+    """The text of a growing answer, up to a stop string."""
+
+    def __init__(self, tokenizer: EdgeTokenizer, stop: tuple[str, ...]) -> None:
+        self._stream, self._stops = TextStream(tokenizer), StopStrings(stop)
+
+    @property
+    def stopped(self) -> bool:
+        return self._stops.hit
+
+    def push(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+        """The ids up to the one that completes a stop string, and the text that can be shown now."""
+        shown = ""
+        for count, token in enumerate(ids, 1):
+            shown += self._stops.push(self._stream.push([token]))
+            if self.stopped:
+                return ids[:count], shown
+        return ids, shown
+
+    def flush(self) -> str:
+        """The rest, once nothing follows."""
+        if self.stopped:
+            return ""
+        return self._stops.push(self._stream.flush()) + self._stops.flush()
+
+
+def count(stats: Stats, commit: Commit, tokens: int) -> Stats:
+    """`stats` with a commit of which `tokens` tokens belong to the answer."""
+    stats = replace(stats, completion_tokens=stats.completion_tokens + tokens)
+    if not commit.drafted:
+        return replace(stats, server_decoded=stats.server_decoded + tokens)
+    return replace(
+        stats,
+        rounds=stats.rounds + 1,
+        drafted=stats.drafted + commit.drafted,
+        accepted=stats.accepted + min(commit.accepted, tokens),
+        round_tokens=stats.round_tokens + tokens,
+    )
+
+
+async def connect(config: LinkConfig, parallel: int = 1) -> Device:
+    """A device as configured; refuses a draft whose vocabulary is not the server's before anything is drafted."""
+    endpoint = Endpoint(
+        server=config.server,
+        token=_read_token(config.token_file),
+        tls=config.tls or bool(config.tls_ca),
+        tls_ca=Path(config.tls_ca) if config.tls_ca else None,
+    )
+    link = Link(endpoint)
+    try:
+        info = await link.describe()
+        factory = _factory(config)
+        factory.check_vocabulary(info)
+        cache = Path(config.cache_dir).expanduser()
+        tokenizer = await tokenizers.load(info, link.tokenizer_json, cache)
+    except BaseException:
+        await link.close()
+        raise
+    confidence = config.confidence if config.stop == "confidence" else 0.0
+    return Device(link, info, tokenizer, factory, StopRule(config.draft_length, confidence), parallel)
+
+
+def _factory(config: LinkConfig) -> DrafterFactory:
+    kind = DRAFTERS.get(config.drafter)
+    needs_model = config.drafter not in ("none", "lookup")
+    factory: DrafterFactory = kind(str(model_path(config.draft_model)) if needs_model else None, config.threads)
+    return factory
+
+
+def _read_token(path: str) -> str:
+    if not path:
+        return ""
+    try:
+        return Path(path).read_text().split()[0]
+    except (OSError, IndexError) as error:
+        raise NotFound(f"no token in {path}: {error}; write the bearer token into that file") from error

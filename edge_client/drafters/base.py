@@ -1,0 +1,124 @@
+"""What a drafter is, and the cache discipline that every model-backed drafter shares."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from opensled.messages import DraftToken, ModelInfo
+from opensled.protocol import common_prefix
+from opensled.sampling import Sampler
+
+
+class Drafter(Protocol):
+    """Proposes what comes next in one sequence at a time, from one thread, never touching the network."""
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        """Start a new sequence; forgets the one before."""
+
+    def propose(self) -> Iterator[DraftToken]:
+        """Draft tokens that follow the truth, for as long as the caller asks; may end early, or at once."""
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """The truth grew by `tokens`, whatever was proposed: keep what agrees, drop the rest."""
+
+    def close(self) -> None:
+        """Free what the drafter holds."""
+
+
+class DrafterFactory(Protocol):
+    """Loads a draft model once and makes drafters (one per concurrent sequence) that share its weights."""
+
+    name: str  # shown to people, such as "llamacpp tiny-draft-q8_0.gguf"
+
+    def check_vocabulary(self, target: ModelInfo) -> None:
+        """Raise VocabularyMismatch unless draft ids mean the same text as the target's."""
+
+    def create(self) -> Drafter:
+        """A drafter of its own for one sequence at a time."""
+
+
+class ModelDrafter(ABC):
+    """A drafter over a model with a KV cache. A subclass gives `forward` and `truncate`; rollback is here.
+
+    `sequence` is the truth followed by the ids of `drafted`; its first `computed` tokens are in the KV cache.
+    Proposals are kept until the truth contradicts them: drafting on while a verdict travels (look-ahead) or
+    asking twice costs no second computation.
+    """
+
+    def __init__(self, context_length: int) -> None:
+        self.context_length = context_length  # positions the KV cache holds
+        self.sequence: list[int] = []
+        self.drafted: list[DraftToken] = []
+        self.computed = 0
+        self._truths = 0  # counts begins and commits, so that a generator of an older truth ends
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        self.sampler = sampler
+        self._replace_tail(0, prompt)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        base = len(self.sequence) - len(self.drafted)
+        if self.sequence[base : base + len(tokens)] == list(tokens):
+            del self.drafted[: len(tokens)]
+            self._truths += 1
+        else:
+            self._replace_tail(base, tokens)
+
+    def propose(self) -> Iterator[DraftToken]:
+        truths, index = self._truths, 0
+        while truths == self._truths and (index < len(self.drafted) or self._draft_one()):
+            yield self.drafted[index]
+            index += 1
+
+    def _draft_one(self) -> bool:
+        """Append one draft token; False at the end of the context, and without any token to start from."""
+        length = len(self.sequence)
+        if not 0 < length < self.context_length:
+            return False
+        self._keep(length - 1)  # the logits after the last token are needed: compute it (again)
+        logits = self._compute(self.sequence[self.computed :])
+        token = self.sampler.draw(logits, length)
+        self.drafted.append(token)
+        self.sequence.append(token.id)
+        return True
+
+    def _compute(self, fresh: Sequence[int]) -> np.ndarray:
+        try:
+            logits = self.forward(fresh, self.computed)
+        except Exception:
+            self.computed = self.truncate(0)  # nobody knows how much of `fresh` is in the cache
+            raise
+        self.computed += len(fresh)
+        return logits
+
+    def _replace_tail(self, base: int, tokens: Sequence[int]) -> None:
+        """From position `base` on the truth is `tokens`; what was computed of them stays."""
+        agreed = base + common_prefix(self.sequence[base:], tokens)
+        self._keep(agreed)
+        self.sequence[base:] = tokens
+        self.drafted.clear()
+        self._truths += 1
+
+    def _keep(self, length: int) -> None:
+        if length < self.computed:
+            self.computed = self.truncate(length)
+
+    @abstractmethod
+    def forward(self, tokens: Sequence[int], start: int) -> np.ndarray:
+        """Compute `tokens` at positions `start`, `start + 1`, ...; logits [vocabulary] after the last one.
+
+        The array may be a view into the runtime's buffer: valid until the next call.
+        """
+
+    @abstractmethod
+    def truncate(self, length: int) -> int:
+        """Forget cached positions >= `length`; returns how many stay (0 if partial removal is impossible)."""
+
+    def close(self) -> None:
+        """Free what the drafter holds; calling it again does nothing. A subclass frees its buffers too."""
+        self._truths += 1
+        self.sequence, self.drafted, self.computed = [], [], 0

@@ -1,0 +1,113 @@
+"""The gRPC link to a server: one channel, one bidirectional stream per sequence. Carries messages, decides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from opensled import codec
+from opensled.errors import InvalidRequest, OpenSledError, Unauthorized, Unreachable
+from opensled.messages import ClientMessage, ModelInfo, ServerMessage
+from opensled.v1 import verify_pb2_grpc
+
+# A dead link (a NAT entry that expired, a pulled cable) is noticed within 30 s; servers allow pings from 10 s on.
+_OPTIONS = [
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_receive_message_length", 64 << 20),  # tokenizer.json of a 256k vocabulary
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+]
+
+_LOST = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where the server is and how to be let in."""
+
+    server: str  # HOST:PORT
+    token: str = ""  # bearer token
+    tls: bool = False
+    tls_ca: Path | None = None  # PEM; None = the system's own
+    timeout: float = 10.0  # seconds for Describe and GetTokenizer
+
+
+class Link:
+    """One channel to one server."""
+
+    def __init__(self, config: Endpoint) -> None:
+        self._config = config
+        self._channel = _channel(config)
+        self._stub = verify_pb2_grpc.VerifyStub(self._channel)
+        self._metadata = (("authorization", f"Bearer {config.token}"),) if config.token else ()
+
+    async def describe(self) -> ModelInfo:
+        reply = await self._ask(self._stub.Describe, codec.describe_request())
+        return codec.decode_info(reply)
+
+    async def tokenizer_json(self) -> bytes:
+        reply = await self._ask(self._stub.GetTokenizer, codec.tokenizer_request())
+        return reply.tokenizer_json
+
+    def connect(self) -> GrpcStream:
+        """A new stream for one sequence; being lost shows on its first use."""
+        return GrpcStream(self._stub.Sequence(metadata=self._metadata), self._config.server)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def _ask(self, method, request):
+        try:
+            return await method(request, timeout=self._config.timeout, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            raise _translate(error, self._config.server) from error
+
+
+class GrpcStream:
+    """A `remote.Stream` over one gRPC call."""
+
+    def __init__(self, call, server: str) -> None:
+        self._call, self._server = call, server
+
+    async def send(self, message: ClientMessage) -> None:
+        try:
+            await self._call.write(codec.encode_client(message))
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
+            raise _translate(error, self._server) from error
+        except ValueError as error:  # protobuf refuses a number its field cannot hold
+            raise InvalidRequest(f"the message cannot be sent: {error}") from error
+
+    async def receive(self) -> ServerMessage:
+        try:
+            message = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise _translate(error, self._server) from error
+        if message is grpc.aio.EOF:
+            raise Unreachable(f"{self._server} ended the stream")
+        return codec.decode_server(message)
+
+    async def close(self) -> None:
+        self._call.cancel()
+
+
+def _channel(config: Endpoint) -> grpc.aio.Channel:
+    if not config.tls:
+        return grpc.aio.insecure_channel(config.server, options=_OPTIONS)
+    roots = config.tls_ca.read_bytes() if config.tls_ca else None
+    return grpc.aio.secure_channel(config.server, grpc.ssl_channel_credentials(roots), options=_OPTIONS)
+
+
+def _translate(error: Exception, server: str) -> OpenSledError:
+    code = error.code() if isinstance(error, grpc.aio.AioRpcError) else grpc.StatusCode.UNAVAILABLE
+    detail = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+    if code in _LOST:
+        return Unreachable(f"no server at {server}: {detail}; start one with: opensled serve --listen {server}")
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return Unauthorized(f"{server}: {detail}")
+    return OpenSledError(f"{server}: {detail}")

@@ -1,0 +1,161 @@
+"""A verifier behind a link that may break: reopens the sequence with what the device holds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from opensled.errors import Overloaded, Unreachable
+from opensled.messages import (
+    Cancel,
+    ClientMessage,
+    Draft,
+    Failure,
+    Limits,
+    Open,
+    Opened,
+    ServerMessage,
+    Verdict,
+)
+from opensled.protocol import Truth
+
+log = logging.getLogger(__name__)
+
+
+class Stream(Protocol):
+    """One connection of one sequence. `send` and `receive` raise Unreachable when it is lost."""
+
+    async def send(self, message: ClientMessage) -> None: ...
+
+    async def receive(self) -> ServerMessage: ...
+
+    async def close(self) -> None: ...
+
+
+Connect = Callable[[], Stream]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How a lost server is waited for. All in seconds."""
+
+    silence: float = 30.0  # without a word for so long, the stream is taken for dead
+    first_retry: float = 0.05
+    slowest_retry: float = 2.0  # delays double up to this
+    give_up: float = 120.0  # of trying in vain
+
+
+class RemoteSession:
+    """One sequence on a server. Its history lives here; the server's memory of it is only a cache."""
+
+    truth: Truth
+    noise_key: bytes
+    limits: Limits
+
+    def __init__(self, connect: Connect, request: Open, patience: Patience = Patience()) -> None:
+        self._connect, self._request, self._patience = connect, request, patience
+        self._stream: Stream | None = None
+        self._unanswered: Draft | None = None
+        self.reopened = 0  # how often the stream was lost and found again
+
+    async def open(self) -> None:
+        """Open the sequence for the first time."""
+        opened = await self._persist(self._request)
+        self.truth = Truth(opened.prompt_ids, self._request.committed)
+        self.noise_key, self.limits = opened.noise_key, opened.limits
+        self._request = replace(self._request, prompt=opened.prompt_ids, noise_key=opened.noise_key)
+
+    async def submit(self, draft: Draft) -> None:
+        self._unanswered = draft
+        try:
+            if self._stream is not None:
+                await self._stream.send(draft)
+        except Unreachable:
+            log.debug("draft %d meets a lost stream; it is sent again on the next", draft.counter)
+
+    async def next_verdict(self) -> Verdict:
+        while True:
+            try:
+                message = await self._receive()
+            except Unreachable:
+                await self._reopen()
+                continue
+            if isinstance(message, Failure):
+                raise message.error()
+            # What else may come: an Opened said twice, or a verdict with a gap before it, which silence mends.
+            if isinstance(message, Verdict) and message.base <= len(self.truth):
+                if self._unanswered is not None and message.answers >= self._unanswered.counter:
+                    self._unanswered = None
+                return message
+
+    async def close(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is None:
+            return
+        try:
+            await stream.send(Cancel())
+        except Unreachable:
+            log.debug("the stream is lost; the server forgets the session by itself")
+        await stream.close()
+
+    async def _receive(self) -> ServerMessage:
+        if self._stream is None:
+            raise Unreachable("the stream is lost")
+        try:
+            return await asyncio.wait_for(self._stream.receive(), self._patience.silence)
+        except asyncio.TimeoutError:
+            raise Unreachable(f"no word from the server for {self._patience.silence:g} s") from None
+
+    async def _reopen(self) -> None:
+        """Go on where the truth stands, on whatever server answers; the unanswered draft goes along."""
+        if self._stream is not None:
+            await self._stream.close()
+            self._stream = None
+        log.info("server lost after %d tokens; reopening", len(self.truth))
+        await self._persist(
+            replace(self._request, committed=self.truth.generated, resume_token=self._resume_token)
+        )
+        self.reopened += 1
+        if self._unanswered is not None:
+            await self.submit(self._unanswered)
+
+    async def _persist(self, request: Open) -> Opened:
+        """Open a stream, however often it takes, until patience ends."""
+        patience = self._patience
+        deadline = asyncio.get_running_loop().time() + patience.give_up
+        delay = patience.first_retry
+        while True:
+            try:
+                return await self._open_stream(request)
+            except (Unreachable, Overloaded) as error:
+                if asyncio.get_running_loop().time() + delay > deadline:
+                    raise
+                log.debug("cannot open the sequence: %s; again in %.2f s", error, delay)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, patience.slowest_retry)
+
+    async def _open_stream(self, request: Open) -> Opened:
+        stream = self._connect()
+        try:
+            await stream.send(request)
+            opened = await asyncio.wait_for(_first_opened(stream), self._patience.silence)
+        except asyncio.TimeoutError:
+            await stream.close()
+            raise Unreachable("the server does not answer") from None
+        except BaseException:
+            await stream.close()
+            raise
+        self._stream, self._resume_token = stream, opened.resume_token
+        return opened
+
+
+async def _first_opened(stream: Stream) -> Opened:
+    while True:
+        message = await stream.receive()
+        if isinstance(message, Failure):
+            raise message.error()
+        if isinstance(message, Opened):
+            return message

@@ -1,0 +1,184 @@
+"""The target's tokenizer on the device, and text that streams without ever taking a character back."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from opensled.errors import InvalidRequest, ProtocolError, VocabularyMismatch
+from opensled.messages import ModelInfo
+from opensled.vocabulary import fingerprint
+
+UNFINISHED = "\ufffd"  # what a decoder shows for bytes that are no whole character (yet)
+BYTE_PIECE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # one raw byte, as SentencePiece vocabularies spell it
+
+
+def pieces_of(tokenizer: Tokenizer) -> list[str]:
+    """The spelling of ids 0, 1, 2, ...; "" for an id without one."""
+    return [tokenizer.id_to_token(token) or "" for token in range(tokenizer.get_vocab_size())]
+
+
+class EdgeTokenizer:
+    """Encodes prompts and decodes answers exactly as the server would."""
+
+    def __init__(self, tokenizer_json: bytes) -> None:
+        try:
+            self._tokenizer = Tokenizer.from_buffer(tokenizer_json)
+        except Exception as error:  # tokenizers raises bare Exception
+            raise ProtocolError(f"the server's tokenizer.json cannot be read: {error}") from error
+        self.special_ids = frozenset(
+            token for token, added in self._tokenizer.get_added_tokens_decoder().items() if added.special
+        )
+
+    @property
+    def pieces(self) -> list[str]:
+        return pieces_of(self._tokenizer)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of raw text, with the frame (such as a BOS) that the family wants."""
+        try:
+            return tuple(self._tokenizer.encode(text).ids)
+        except UnicodeEncodeError as error:
+            raise InvalidRequest("the text is not valid Unicode (a lone surrogate)", "prompt") from error
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of a whole sequence, special tokens left out."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def is_raw_byte(self, token: int) -> bool:
+        return BYTE_PIECE.fullmatch(self._tokenizer.id_to_token(token) or "") is not None
+
+
+class TextStream:
+    """Decodes a growing sequence: the texts it returns, joined, are the decoding of all ids at once.
+
+    Decoders look at neighbours (the first token loses its space, bytes join into a character), so a token is
+    decoded after `context`, the tokens of the text returned last, and held back until its text is settled.
+    """
+
+    def __init__(self, tokenizer: EdgeTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._context: list[int] = []
+        self._held: list[int] = []
+
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that these ids settle."""
+        return "".join([self._push(token) for token in ids])
+
+    def flush(self) -> str:
+        """The rest, at the end of the sequence: what is still no whole character shows as U+FFFD."""
+        return self._release(self._pending())
+
+    def _push(self, token: int) -> str:
+        if token in self._tokenizer.special_ids:
+            return ""
+        self._held.append(token)
+        if self._tokenizer.is_raw_byte(token):
+            return ""  # one bad byte later on turns its whole run into U+FFFD
+        text = self._pending()
+        return "" if text.endswith(UNFINISHED) else self._release(text)
+
+    def _pending(self) -> str:
+        """The text of the tokens held back."""
+        before = self._tokenizer.decode(self._context)
+        return self._tokenizer.decode(self._context + self._held)[len(before) :]
+
+    def _release(self, text: str) -> str:
+        if text:
+            self._context, self._held = self._held, []
+        return text
+
+
+class StopStrings:
+    """Cuts a stream of text before the stop string that completes first, however the text is chopped."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = [stop for stop in stops if stop]
+        self._held = ""
+        self.hit = False  # a stop string is complete; nothing more comes out
+
+    def push(self, text: str) -> str:
+        """The text that can be shown; the longest tail that may yet become a stop string is held back."""
+        if self.hit:
+            return ""
+        text = self._held + text
+        start = self._first(text)
+        self.hit = start is not None
+        shown = text[:start] if start is not None else text[: len(text) - self._doubtful(text)]
+        self._held = "" if self.hit else text[len(shown) :]
+        return shown
+
+    def flush(self) -> str:
+        """What was held back, when the sequence has ended without a stop string."""
+        text, self._held = self._held, ""
+        return text
+
+    def _first(self, text: str) -> int | None:
+        """Where the stop string begins that ends first; of those that end together, the longest."""
+        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        return min(found)[1] if found else None
+
+    def _doubtful(self, text: str) -> int:
+        """Length of the longest tail of `text` that begins a stop string."""
+        longest = max((len(stop) for stop in self._stops), default=1) - 1
+        for length in range(min(longest, len(text)), 0, -1):
+            if any(stop.startswith(text[-length:]) for stop in self._stops):
+                return length
+        return 0
+
+
+async def load(
+    info: ModelInfo, fetch: Callable[[], Awaitable[bytes]], cache_dir: Path | None = None
+) -> EdgeTokenizer:
+    """The tokenizer of the server that `info` describes: from the cache if it is there intact, else fetched.
+
+    Raises ProtocolError when the bytes are not those the server announced, VocabularyMismatch when their
+    pieces are not.
+    """
+    path = cache_dir / f"{_file_name(info.tokenizer_hash)}.json" if cache_dir else None
+    cached = _read(path, info.tokenizer_hash)
+    content = cached or await fetch()
+    if _digest(content) != info.tokenizer_hash:
+        raise ProtocolError("the server's tokenizer.json is not the one it announced; restart the server")
+    if path and not cached:
+        _write(path, content)
+    tokenizer = EdgeTokenizer(content)
+    if fingerprint(tokenizer.pieces) != info.fingerprint:
+        raise VocabularyMismatch(f"the tokenizer.json of {info.model_id} spells another vocabulary")
+    return tokenizer
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _file_name(tokenizer_hash: str) -> str:
+    """A server chooses this text, and it becomes a path: nothing but a sha256 may pass."""
+    if not re.fullmatch(r"[0-9a-f]{64}", tokenizer_hash):
+        raise ProtocolError("the server names its tokenizer by something that is no sha256")
+    return tokenizer_hash
+
+
+def _read(path: Path | None, expected: str) -> bytes | None:
+    """The cached bytes; None if there are none, or if they are damaged."""
+    try:
+        content = path.read_bytes() if path else b""
+    except OSError:
+        return None
+    return content if _digest(content) == expected else None
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Atomically: others see the whole file or none. A cache that cannot be written is no failure."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(content)
+        Path(file.name).replace(path)
+    except OSError:
+        return

@@ -1,0 +1,28 @@
+"""What the edge loop talks to: whoever knows the truth of one sequence."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from opensled.messages import Draft, Limits, Verdict
+from opensled.protocol import Truth
+
+
+class Verifier(Protocol):
+    """The truth of one open sequence: a server behind a link, or a bigger server behind a server.
+
+    Verdicts also come unasked (the server decodes when nobody drafts), so asking and hearing are two calls.
+    """
+
+    truth: Truth  # the reader's copy; the reader extends it with each verdict
+    noise_key: bytes
+    limits: Limits
+
+    async def submit(self, draft: Draft) -> None:
+        """Propose a block; a later one replaces it. Never waits for the verdict."""
+
+    async def next_verdict(self) -> Verdict:
+        """The next verdict; it never leaves a gap behind `truth`. Raises what ended the sequence."""
+
+    async def close(self) -> None:
+        """The reader is done: free everything."""

@@ -1,0 +1,1 @@
+"""Measured numbers of machines and links, and the seconds they imply."""

@@ -1,0 +1,12 @@
+"""What a machine costs: the numbers a scheduling policy may reason with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class HardwareProfile:
+    """A target on its machine, for step planning."""
+
+    max_step_tokens: int = 512  # tokens one forward computes at most: bounds how long a step holds everybody up

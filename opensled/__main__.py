@@ -1,0 +1,7 @@
+"""`python -m opensled`: the same as the `opensled` command."""
+
+import sys
+
+from opensled.cli import main
+
+sys.exit(main())

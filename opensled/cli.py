@@ -1,0 +1,208 @@
+"""The command line: finds the verb, resolves its configuration, runs it. Everything heavy is imported after that."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import opensled
+from opensled.errors import OpenSledError, UsageError
+from opensled.registry import Registry
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A command; `config` and `run` are "module:attribute", so that listing the verbs imports none of them.
+
+    `run(config) -> int` gives the exit code.
+    """
+
+    summary: str
+    example: str
+    config: str
+    run: str
+
+
+VERBS = {
+    "serve": Verb(
+        "verify the drafts of many devices with one target model",
+        "opensled serve --model tiny --listen 0.0.0.0:7411 --tokens tokens.txt --tls-cert cert.pem --tls-key key.pem",
+        "verify_server.config:ServeConfig",
+        "verify_server.command:serve",
+    ),
+    "edge": Verb(
+        "draft on this device and serve an OpenAI-compatible API on it",
+        "opensled edge --server 192.0.2.1:7411 --draft-model qwen-0.5b-q4.gguf --http 127.0.0.1:8411",
+        "edge_client.config:EdgeConfig",
+        "edge_client.command:edge",
+    ),
+    "generate": Verb(
+        "answer one prompt",
+        'opensled generate --server 127.0.0.1:7411 --prompt "Turn on the kitchen light."',
+        "edge_client.config:GenerateConfig",
+        "edge_client.command:generate",
+    ),
+    "demo": Verb(
+        "show a server and devices on this machine, checked against the plain target model",
+        "opensled demo --json",
+        "opensled_testbed.config:DemoConfig",
+        "opensled_testbed.demo:demo",
+    ),
+    "models list": Verb(
+        "list the models that come with OpenSLED",
+        "opensled models list",
+        "opensled.models_command:ListConfig",
+        "opensled.models_command:list_models",
+    ),
+    "models path": Verb(
+        "print where a model is",
+        "opensled models path tiny-draft",
+        "opensled.models_command:PathConfig",
+        "opensled.models_command:print_path",
+    ),
+    "models eval": Verb(
+        "measure the bundled models on tasks they were not trained on",
+        "opensled models eval --items-per-task 40",
+        "opensled.models_command:EvalConfig",
+        "opensled.models_command:evaluate",
+    ),
+}
+
+CONFIGS = Registry("command", {name: verb.config for name, verb in VERBS.items()})
+RUNS = Registry("command", {name: verb.run for name, verb in VERBS.items()})
+
+HEADER = """\
+usage: opensled COMMAND [OPTION...]
+
+Speculative LLM decoding from the edge: devices draft, one server verifies, the text stays exact.
+"""
+
+FOOTER = """\
+opensled COMMAND --help shows its options. An option --name VALUE can also be set by the environment
+(OPENSLED_NAME), by ./opensled.toml or by ~/.config/opensled/config.toml, in this order of precedence.
+
+exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 auth, 5 unreachable, 6 overloaded
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; an error a user can cause becomes one line on stderr and an exit code."""
+    try:
+        return run(sys.argv[1:] if argv is None else argv)
+    except OpenSledError as error:
+        print("error:", " ".join(str(error).split("\n")), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone (`opensled ... | head`): nothing left to say, also not at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def run(argv: list[str]) -> int:
+    """Like `main`, but errors are raised."""
+    first = argv[0] if argv else "--help"
+    if first in ("-h", "--help", "help"):
+        print(overview(""))
+        return 0
+    if first == "--version":
+        print(f"opensled {opensled.__version__}")
+        return 0
+    for words in (2, 1):
+        name = " ".join(argv[:words])
+        if name in VERBS:
+            return _run_verb(name, argv[words:])
+    return _group(first, argv[1:])
+
+
+def _group(name: str, rest: list[str]) -> int:
+    """A first word that needs a second one, such as `models`."""
+    choices = [verb.removeprefix(f"{name} ") for verb in VERBS if verb.startswith(f"{name} ")]
+    if not choices:
+        raise UsageError(_unknown(name, list(dict.fromkeys(verb.split()[0] for verb in VERBS))))
+    if not rest or rest[0] in ("-h", "--help"):
+        print(overview(f"{name} "))
+        return 0
+    raise UsageError(_unknown(rest[0], choices, f"{name} "))
+
+
+def _unknown(word: str, choices: list[str], prefix: str = "") -> str:
+    close = difflib.get_close_matches(word, choices, n=1)
+    hint = f"did you mean: opensled {prefix}{close[0]}" if close else f"choose from {', '.join(choices)}"
+    return f"no command {prefix + word!r}; {hint} (see: opensled {prefix}--help)"
+
+
+def overview(prefix: str) -> str:
+    """The list of the verbs that start with `prefix`."""
+    shown = {name: verb.summary for name, verb in VERBS.items() if name.startswith(prefix)}
+    width = max(map(len, shown)) + 2
+    lines = [f"  {name:{width}}{summary}" for name, summary in shown.items()]
+    return "\n".join([HEADER, "commands:", *lines, "", FOOTER.rstrip()])
+
+
+def _run_verb(name: str, argv: list[str]) -> int:
+    from opensled import config
+
+    kind = CONFIGS.get(name)
+    flags = vars(_parser(name, config.options(kind)).parse_args(argv))
+    sections = {verb.split()[0] for verb in VERBS}
+    resolved = config.resolve(kind, name.replace(" ", "."), flags, sections=sections)
+    command: Callable[[Any], int] = RUNS.get(name)
+    return command(resolved)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises UsageError where argparse would print and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see: {self.prog} --help)")
+
+
+def _parser(name: str, options: list[Any]) -> _Parser:
+    verb = VERBS[name]
+    parser = _Parser(
+        prog=f"opensled {name}",
+        description=verb.summary,
+        epilog=f"example:\n  {verb.example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    for item in options:
+        _add(parser, item)
+    return parser
+
+
+def _add(parser: argparse.ArgumentParser, item: Any) -> None:
+    """A flag without a default of its own: only what was given overrides the other layers."""
+    if item.positional:
+        parser.add_argument(item.name, metavar=item.metavar, help=_escape(item.help))
+        return
+    help = _escape(f"{item.help} ({_default(item)}env {item.variable})")
+    if item.kind is bool:
+        parser.add_argument(item.flag, action=argparse.BooleanOptionalAction, help=help)
+        return
+    choices = item.metadata["choices"]
+    shown = "{" + ",".join(choices) + "}" if choices else item.metavar
+    parser.add_argument(item.flag, type=_reader(item), metavar=shown, help=help)
+
+
+def _reader(item: Any) -> Callable[[str], Any]:
+    return lambda text: item.parse(text, item.flag)
+
+
+def _default(item: Any) -> str:
+    return "" if item.default in (None, "") or item.kind is bool else f"default {item.default}; "
+
+
+def _escape(text: str) -> str:
+    """argparse formats help texts with %."""
+    return text.replace("%", "%%")

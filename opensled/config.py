@@ -1,0 +1,204 @@
+"""Configuration: one frozen dataclass per verb, its defaults in it, filled from flags > environment > files.
+
+`option(...)` describes a field once; its flag, its environment twin and its key in `opensled.toml` follow from it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from opensled.errors import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Config = TypeVar("Config")
+
+WORDS = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    low: float = float("-inf"),
+    high: float = float("inf"),
+    metavar: str | None = None,
+    positional: bool = False,
+    check: Callable[[Any], object] | None = None,
+) -> Any:
+    """A dataclass field with a flag, an environment twin and a key in the configuration files.
+
+    A value lies in [low, high] and among `choices`; `check` raises UsageError for one that makes no sense. A
+    positional argument comes from the command line only.
+    """
+    rules = {"choices": choices, "low": low, "high": high, "check": check}
+    return field(
+        default=default, metadata={"help": help, "metavar": metavar, "positional": positional} | rules
+    )
+
+
+@dataclass(frozen=True)
+class Option:
+    """One field of a verb's configuration, as the command line and the files see it."""
+
+    name: str  # of the dataclass field
+    kind: type  # bool, int, float or str; `int | None` counts as int
+    default: Any
+    metadata: Mapping[str, Any]
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return "OPENSLED_" + self.name.upper()
+
+    @property
+    def metavar(self) -> str:
+        return self.metadata["metavar"] or self.name.upper()
+
+    @property
+    def positional(self) -> bool:
+        return bool(self.metadata["positional"])
+
+    @property
+    def help(self) -> str:
+        return str(self.metadata["help"])
+
+    def parse(self, text: str, source: str) -> Any:
+        """The value that `text` spells; raises UsageError naming `source`."""
+        try:
+            value = WORDS[text.lower()] if self.kind is bool else self.kind(text)
+        except (KeyError, ValueError):
+            raise UsageError(f"{source}: {text!r} is not {_SPELLED[self.kind]}") from None
+        return self.checked(value, source)
+
+    def checked(self, value: Any, source: str) -> Any:
+        """`value` of the right type and within its rules, or UsageError naming `source`."""
+        right = (int, float) if self.kind is float else self.kind
+        if not isinstance(value, right) or (isinstance(value, bool) and self.kind is not bool):
+            raise UsageError(f"{source}: {value!r} is not {_SPELLED[self.kind]}")
+        problem = self._problem(value)
+        if problem:
+            raise UsageError(f"{source}: {problem}")
+        return self.kind(value)
+
+    def _problem(self, value: Any) -> str:
+        choices, low, high, check = (self.metadata[rule] for rule in ("choices", "low", "high", "check"))
+        if choices and value not in choices:
+            return f"{value!r} is not one of {', '.join(choices)}"
+        if self.kind in (int, float) and not low <= value <= high:
+            return f"{value!r} is out of range: it must be {_range(low, high)}"
+        try:
+            if check:
+                check(value)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+
+_SPELLED = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+def _range(low: float, high: float) -> str:
+    if high == float("inf"):
+        return f"at least {low:g}"
+    return f"from {low:g} to {high:g}"
+
+
+def options(config: type) -> list[Option]:
+    """The options of a configuration dataclass, in the order of its fields."""
+    hints = get_type_hints(config)
+    return [
+        Option(item.name, _kind(hints[item.name]), item.default, item.metadata) for item in fields(config)
+    ]
+
+
+def _kind(hint: Any) -> type:
+    """`int | None` is an int that may be left out."""
+    kind: type = next((part for part in get_args(hint) if part is not NoneType), hint)
+    return kind
+
+
+def config_files() -> list[Path]:
+    """The configuration files that exist, the most important one first."""
+    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    candidates = [Path("opensled.toml"), Path(home) / "opensled" / "config.toml"]
+    return [path for path in candidates if path.is_file()]
+
+
+def resolve(
+    config: type[Config],
+    section: str,
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str] | None = None,
+    files: Iterable[Path] | None = None,
+    sections: Iterable[str] = (),
+) -> Config:
+    """A `config` from its layers: `flags` (by field name) > environment > files, first one first > defaults.
+
+    `section` is the table of the files that belongs to it, "models.eval" for a table in a table; `sections` are all
+    tables a file may have (empty: any).
+    """
+    known = {item.name: item for item in options(config) if not item.positional}
+    values: dict[str, Any] = {}
+    for path in reversed(list(config_files() if files is None else files)):
+        values |= _from_file(path, section, known, set(sections))
+    values |= _from_environment(known, os.environ if environ is None else environ)
+    return config(**(values | dict(flags)))
+
+
+def _from_environment(known: dict[str, Option], environ: Mapping[str, str]) -> dict[str, Any]:
+    """An empty variable counts as not set."""
+    named = {name: item for name, item in known.items() if environ.get(item.variable)}
+    return {name: item.parse(environ[item.variable], item.variable) for name, item in named.items()}
+
+
+def _from_file(path: Path, section: str, known: dict[str, Option], sections: set[str]) -> dict[str, Any]:
+    document = _read(path)
+    for name in document:
+        if sections and name not in sections:
+            raise UsageError(f"{path}: unknown section [{name}]; sections are {', '.join(sorted(sections))}")
+    values = {}
+    for key, value in _table(document, section, path).items():
+        name = key.replace("-", "_")
+        if name not in known:
+            raise UsageError(f"{path}: unknown key {key!r} in [{section}]; keys are {', '.join(known)}")
+        values[name] = known[name].checked(value, f"{path}: {key} in [{section}]")
+    return values
+
+
+def _table(document: dict[str, Any], section: str, path: Path) -> dict[str, Any]:
+    table: Any = document
+    for name in section.split("."):
+        table = table.get(name, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"{path}: {name} is not a section; write [{section}]")
+    return table
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None

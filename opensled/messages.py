@@ -1,0 +1,168 @@
+"""The nouns that cross a process border, as frozen dataclasses; protobuf stops at `codec.py`.
+
+Positions count from 0 at the first prompt token; a `base` is a number of committed tokens, prompt included.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Union
+
+from opensled.errors import InvalidRequest, OpenSledError, RequestError, from_code
+
+MATCH = "match"
+
+
+@dataclass(frozen=True)
+class DraftToken:
+    """One proposed token id and the draft model's own probability for it, in [0, 1]."""
+
+    id: int
+    confidence: float = 1.0
+
+
+@dataclass(frozen=True)
+class DraftBlock:
+    """A chain of k >= 0 draft tokens proposed to follow the first `base` committed tokens."""
+
+    base: int
+    tokens: tuple[DraftToken, ...] = ()
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(token.id for token in self.tokens)
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """What the target distribution is. Masks apply in this order: temperature, top_k, top_p."""
+
+    temperature: float = 1.0  # 0 = greedy
+    top_k: int = 0  # 0 = off
+    top_p: float = 1.0  # 1 = off
+    seed: int | None = None  # None: the server draws a noise key
+    max_tokens: int = 256  # committed tokens after the prompt
+    stop_ids: tuple[int, ...] = ()  # token ids that end the sequence, besides the model's own eos
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        _check(math.isfinite(self.temperature) and 0 <= self.temperature <= 100, "temperature", "0 to 100")
+        _check(0 <= self.top_k < 2**31, "top_k", "0 (off) or a positive integer")
+        _check(0 < self.top_p <= 1, "top_p", "above 0 and at most 1")
+        _check(self.seed is None or -(2**63) <= self.seed < 2**63, "seed", "a signed 64-bit integer")
+        _check(1 <= self.max_tokens < 2**31, "max_tokens", "at least 1")
+
+
+def _check(ok: bool, name: str, allowed: str) -> None:
+    if not ok:
+        raise InvalidRequest(f"{name} is out of range: it must be {allowed}", name)
+
+
+@dataclass(frozen=True)
+class ChatMessage:
+    """One turn of a chat; the server renders it with the target's chat template."""
+
+    role: str
+    content: str
+
+
+Prompt = Union[tuple[int, ...], str, tuple[ChatMessage, ...]]
+
+
+@dataclass(frozen=True)
+class Open:
+    """Starts a sequence, or reopens a lost one (then with prompt ids, committed ids and noise key)."""
+
+    prompt: Prompt
+    params: SamplingParams = field(default_factory=SamplingParams)
+    committed: tuple[int, ...] = ()  # ids committed after the prompt so far; they count against max_tokens
+    rule: str = MATCH
+    noise_key: bytes = b""  # empty: the server derives it from the seed, or draws one
+    resume_token: bytes = b""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One block on its way to the server; `counter` >= 1 numbers the drafts of a sequence."""
+
+    counter: int
+    block: DraftBlock
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """The reader has gone; the server frees the session."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one sequence may ask of this server."""
+
+    max_draft: int  # tokens per block
+    context_length: int  # positions, prompt included
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The server's answer to `Open`: all that is needed to reopen the sequence anywhere."""
+
+    prompt_ids: tuple[int, ...]
+    noise_key: bytes
+    resume_token: bytes
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The truth after `base`: accepted draft tokens, then the recovered or bonus token."""
+
+    base: int
+    tokens: tuple[int, ...]  # everything committed since `base`
+    num_accepted: int = 0  # how many tokens of the answered draft stand in the truth
+    answers: int = 0  # counter of the Draft answered; 0 = decoded unasked
+    finish_reason: str = ""  # "" = goes on; else "eos", "stop" (a stop id) or "length" (max_tokens, context)
+    hint: int | None = None  # longest useful next block; 0 = do not draft; None = no advice
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The end of a sequence by error; `code` names a class of `opensled.errors`."""
+
+    code: str
+    reason: str
+    field: str = ""
+    retry_after: float = 0.0  # seconds; 0 = unknown
+
+    @staticmethod
+    def of(error: Exception) -> Failure:
+        """What a peer is told of an exception; the text of an unexpected one stays on this machine."""
+        if isinstance(error, RequestError):
+            return Failure(error.code, str(error), error.field, error.retry_after)
+        if isinstance(error, OpenSledError):
+            return Failure(error.code, str(error))
+        return Failure(OpenSledError.code, "internal error; the server's log has the details")
+
+    def error(self) -> OpenSledError:
+        """The exception it stands for."""
+        return from_code(self.code, self.reason, self.field, self.retry_after)
+
+
+ClientMessage = Union[Open, Draft, Cancel]
+ServerMessage = Union[Opened, Verdict, Failure]
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What `Describe` tells of a server before the first sequence."""
+
+    model_id: str
+    vocab_size: int  # ids the tokenizer knows; the model's own logits may be padded beyond
+    fingerprint: str  # sha256 over the pieces of those ids, see opensled/vocabulary.py
+    eos_ids: tuple[int, ...]
+    limits: Limits
+    rules: tuple[str, ...]  # acceptance rules this server runs
+    numerics: str  # "exact" or "fast", design of levels in docs/protocol.md
+    version: str
+    tokenizer_hash: str  # sha256 of tokenizer.json; the edge caches it under this name
+    has_chat_template: bool

@@ -1,0 +1,69 @@
+"""`opensled models`: what comes with OpenSLED, where it is, and how good it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from opensled.config import option
+from opensled.registry import Registry
+from opensled.store import known_models, model_path
+
+# The evaluation needs torch: it is imported when asked for.
+EVALUATIONS = Registry("evaluation", {"models eval": "opensled_training.evaluate:run_eval"})
+
+
+@dataclass(frozen=True)
+class ListConfig:
+    json: bool = option(False, "print JSON")
+
+
+@dataclass(frozen=True)
+class PathConfig:
+    name: str = option("", "name or path of a model", positional=True, metavar="NAME")
+    json: bool = option(False, "print JSON")
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    items_per_task: int = option(40, "how many held-out items of each task", low=1, metavar="N")
+    json: bool = option(False, "print JSON")
+
+
+def list_models(config: ListConfig) -> int:
+    models = [_describe(name) for name in known_models()]
+    if config.json:
+        print(json.dumps({"models": models}, indent=2))
+        return 0
+    for model in models:
+        print(
+            f"{model['name']:12} {model['bytes'] / 1e6:6.1f} MB  {', '.join(model['forms']):28} {model['path']}"
+        )
+    return 0
+
+
+def _describe(name: str) -> dict:
+    folder = model_path(name)
+    files = [item for item in sorted(folder.rglob("*")) if item.is_file()]
+    return {
+        "name": name,
+        "path": str(folder),
+        "bytes": sum(item.stat().st_size for item in files),
+        "forms": sorted({form for item in files if (form := FORMS.get(item.suffix))}),
+    }
+
+
+# What the files of a model are, by their suffix.
+FORMS = {".safetensors": "safetensors", ".gguf": "gguf", ".onnx": "onnx"}
+
+
+def print_path(config: PathConfig) -> int:
+    path: Path = model_path(config.name).resolve()
+    print(json.dumps({"name": config.name, "path": str(path)}) if config.json else path)
+    return 0
+
+
+def evaluate(config: EvalConfig) -> int:
+    run = EVALUATIONS.get("models eval")
+    return int(run(config.items_per_task, config.json))

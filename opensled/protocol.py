@@ -1,0 +1,97 @@
+"""The position rules, without I/O: the whole consistency model between a device and a server.
+
+The server's committed tokens are the truth and only grow; everything else is an account of them that starts at
+a `base`. Both ends use these functions, and nothing else decides what a position means (docs/protocol.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from opensled.errors import FutureBase, TruthConflict
+from opensled.messages import DraftBlock, Verdict
+
+
+def rebase(block: DraftBlock, committed: Sequence[int]) -> DraftBlock | None:
+    """The part of `block` that still drafts beyond `committed`, or None when it is stale.
+
+    A block built on fewer tokens survives if its head equals what was committed since; its rest is then a block
+    at the new position.
+    """
+    if block.base > len(committed):
+        raise FutureBase(
+            f"draft is built on {block.base} tokens, but only {len(committed)} are committed; "
+            "reopen the sequence with the tokens you hold"
+        )
+    since = tuple(committed[block.base :])
+    if block.ids[: len(since)] != since:
+        return None
+    return DraftBlock(len(committed), block.tokens[len(since) :])
+
+
+def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
+    length = 0
+    for a, b in zip(left, right):
+        if a != b:
+            break
+        length += 1
+    return length
+
+
+class Truth:
+    """One end's copy of the committed tokens of a sequence, fed by verdicts in any order, any number of times."""
+
+    def __init__(self, prompt_ids: Sequence[int], committed: Sequence[int] = ()) -> None:
+        self.prompt_length = len(prompt_ids)
+        self.tokens = [*prompt_ids, *committed]
+        self.finish_reason = ""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def generated(self) -> tuple[int, ...]:
+        """The tokens committed after the prompt."""
+        return tuple(self.tokens[self.prompt_length :])
+
+    def extend(self, verdict: Verdict) -> tuple[int, ...] | None:
+        """Apply what lies beyond what is known and return it; None for a gap (an earlier verdict is missing)."""
+        if verdict.base > len(self.tokens):
+            return None
+        known = len(self.tokens) - verdict.base
+        if tuple(self.tokens[verdict.base :][: len(verdict.tokens)]) != verdict.tokens[:known]:
+            raise TruthConflict(
+                f"server and device disagree on a token committed after position {verdict.base}; "
+                "the answer cannot be continued"
+            )
+        news = verdict.tokens[known:]
+        self.tokens.extend(news)
+        if len(self.tokens) == verdict.base + len(verdict.tokens):
+            self.finish_reason = self.finish_reason or verdict.finish_reason
+        return news
+
+
+@dataclass(frozen=True)
+class EndRules:
+    """What ends a sequence: ids, or a number of positions."""
+
+    eos_ids: frozenset[int]
+    stop_ids: frozenset[int]
+    last_length: int  # committed length, prompt included, at which max_tokens or the context ends it
+
+
+def cut(tokens: Sequence[int], base: int, ends: EndRules) -> tuple[tuple[int, ...], str]:
+    """The part of newly decided `tokens` that commits at `base`, and the finish reason ("" = goes on).
+
+    An end in the middle of a draft ends the commit there: no bonus token after it.
+    """
+    for index, token in enumerate(tokens):
+        if token in ends.eos_ids:
+            return tuple(tokens[: index + 1]), "eos"
+        if token in ends.stop_ids:
+            return tuple(tokens[: index + 1]), "stop"
+        if base + index + 1 >= ends.last_length:
+            return tuple(tokens[: index + 1]), "length"
+    return tuple(tokens), ""

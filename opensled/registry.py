@@ -1,0 +1,49 @@
+"""Lazy registries: plug-ins by name, imported when first asked for, so that a light device stays light."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from opensled.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Registry:
+    """`entries` maps a name to "module:attribute"; callers may also pass such a path of their own."""
+
+    kind: str
+    entries: dict[str, str]
+
+    def names(self) -> list[str]:
+        return list(self.entries)
+
+    def get(self, name: str) -> Any:
+        """The object behind `name`; raises UsageError naming the choices."""
+        path = self.entries.get(name, name)
+        module, _, attribute = path.partition(":")
+        if not attribute:
+            raise UsageError(f"unknown {self.kind} {name!r}; choose from {', '.join(self.entries)}")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except ImportError as error:
+            raise UsageError(f"{self.kind} {name!r} cannot be loaded: {error}{_remedy(error.name)}") from error
+        except AttributeError as error:
+            raise UsageError(f"{self.kind} {name!r}: {module} has no {attribute}") from error
+
+
+# Which extra brings a missing module.
+_EXTRAS = {
+    "llama_cpp": "llamacpp",
+    "onnxruntime": "onnx",
+    "torch": "server",
+    "transformers": "server",
+    "rich": "server",
+    "ray": "cluster",
+}
+
+
+def _remedy(module: str | None) -> str:
+    extra = _EXTRAS.get((module or "").partition(".")[0])
+    return f'; run: pip install "opensled[{extra}]"' if extra else ""

@@ -1,0 +1,51 @@
+"""First come, first served: continuous ragged batching with one fixed setting, how long to wait for a draft."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hw_profiles.profile import HardwareProfile
+from scheduler.plan import BatchPlan, SessionView, Slice, Snapshot
+
+
+@dataclass(frozen=True)
+class Fcfs:
+    """`draft_wait`: seconds a session waits for its device before the server decodes one token by itself;
+    0 = never wait, infinity = for ever."""
+
+    draft_wait: float
+
+    def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
+        budget = profile.max_step_tokens
+        slices = []
+        # Short work first: a verification beside a long prompt costs the prompt little and the others nothing.
+        for session in sorted(snapshot.sessions, key=lambda each: each.uncomputed > 1):
+            piece = self._slice(session, budget, now)
+            if piece is not None:
+                slices.append(piece)
+                budget -= piece.tokens + (session.draft or 0) * piece.decide
+        return BatchPlan(tuple(slices), None if slices else self._wake_at(snapshot))
+
+    def _slice(self, session: SessionView, budget: int, now: float) -> Slice | None:
+        decide = self._may_decide(session, now)
+        wanted = session.uncomputed if decide else session.uncomputed - 1
+        tokens = min(wanted, budget)
+        if tokens <= 0:
+            return None
+        return Slice(session.id, tokens, decide and tokens == session.uncomputed)
+
+    def _may_decide(self, session: SessionView, now: float) -> bool:
+        if session.draft is not None:
+            return True
+        if session.paused:
+            return False
+        return session.driven or now >= session.waiting_since + self.draft_wait
+
+    def _wake_at(self, snapshot: Snapshot) -> float | None:
+        waits = [
+            session.waiting_since + self.draft_wait
+            for session in snapshot.sessions
+            if not session.driven and not session.paused and session.draft is None
+        ]
+        wake_at = min(waits, default=float("inf"))
+        return None if wake_at == float("inf") else wake_at

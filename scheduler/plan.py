@@ -1,0 +1,51 @@
+"""The types of scheduling: what a policy sees, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from hw_profiles.profile import HardwareProfile
+
+
+@dataclass(frozen=True)
+class SessionView:
+    """One session as a policy sees it. All lengths in tokens, all times in seconds on the caller's clock."""
+
+    id: int
+    uncomputed: int  # committed tokens whose KV is missing, >= 1: the newest one always is
+    draft: int | None  # length of the pending draft; None = none pending
+    driven: bool  # the server decodes it unasked (no draft expected)
+    waiting_since: float  # when its last verdict left: the device has been drafting since
+    paused: bool = False  # the reader is slow: nothing unasked until it catches up
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The server at the moment of planning; sessions in order of arrival."""
+
+    sessions: tuple[SessionView, ...]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Compute the next `tokens` uncomputed committed tokens of a session; if `decide`, its pending draft as well,
+    and commit what the target says. Without `decide` the slice is a chunk of a prompt."""
+
+    session: int
+    tokens: int
+    decide: bool
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The next step, or with no slices: sleep until an arrival or `wake_at` (None = until an arrival)."""
+
+    slices: tuple[Slice, ...] = ()
+    wake_at: float | None = None
+
+
+class SchedulingPolicy(Protocol):
+    """Decides what one step computes. Pure: same arguments, same plan."""
+
+    def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan: ...

@@ -1,0 +1,212 @@
+"""Fakes for tests of the whole system in one process: a target without tensors, drafters, a lossy link."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from edge_client.remote import Patience
+from opensled import codec
+from opensled.errors import NonFiniteLogits, Unreachable
+from opensled.messages import ClientMessage, DraftToken, SamplingParams, ServerMessage
+from opensled.sampling import Sampler
+from verify_server.engine.base import EngineInfo, Segment
+from verify_server.sessions import Door
+from verify_server.stream import serve_stream
+
+VOCAB = 50
+EOS = 0
+POISON = 49  # a context that ends with this id gives non-finite logits
+
+
+def next_token(context: Sequence[int]) -> int:
+    """The fake target: a token that depends on every token before it, never EOS by chance."""
+    digest = hashlib.blake2b(bytes(context), digest_size=8).digest()
+    return 1 + int.from_bytes(digest, "little") % (POISON - 1)
+
+
+def continuation(prompt: Sequence[int], count: int) -> list[int]:
+    """What the fake target writes after `prompt`."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
+
+
+class FakeScores:
+    """Row i: the context its token saw, read back through the KV blocks."""
+
+    def __init__(self, contexts: list[list[int]], target: Callable[[Sequence[int]], int]) -> None:
+        self._contexts, self._target = contexts, target
+
+    def sample(self, rows: Sequence[int], params: SamplingParams, key: bytes, position: int) -> list[int]:
+        for offset, row in enumerate(rows):
+            assert len(self._contexts[row]) == position + offset
+        if any(self._contexts[row][-1] == POISON for row in rows):
+            raise NonFiniteLogits("the target gave non-finite logits for this sequence")
+        return [self._target(self._contexts[row]) for row in rows]
+
+
+@dataclass
+class FakeEngine:
+    """Keeps tokens in its KV slots and predicts from them, so that a wrong block or rollback changes the text."""
+
+    num_blocks: int = 64
+    block_size: int = 4
+    context_length: int = 200
+    target: Callable[[Sequence[int]], int] = next_token
+    slots: dict[int, int] = field(default_factory=dict)
+    batches: list[int] = field(default_factory=list)
+    computed: int = 0  # positions
+
+    @property
+    def info(self) -> EngineInfo:
+        return EngineInfo(
+            "fake", VOCAB, self.context_length, (EOS,), "exact", "float64", "cpu", self.num_blocks, self.block_size
+        )
+
+    def forward(self, segments: Sequence[Segment]) -> FakeScores:
+        self.batches.append(len(segments))
+        contexts = []
+        for segment in segments:
+            self.computed += len(segment.tokens)
+            for index, token in enumerate(segment.tokens):
+                self.slots[self._slot(segment, segment.start + index)] = token
+            stop = segment.start + len(segment.tokens)
+            for length in range(stop - segment.rows + 1, stop + 1):
+                contexts.append([self.slots[self._slot(segment, i)] for i in range(length)])
+        return FakeScores(contexts, self.target)
+
+    def _slot(self, segment: Segment, position: int) -> int:
+        block = segment.blocks[position // self.block_size]
+        assert 0 <= block < self.num_blocks
+        return block * self.block_size + position % self.block_size
+
+
+class FakeText:
+    """Byte-sized ids, no template."""
+
+    chat_template = ""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(1 + byte % (POISON - 1) for byte in text.encode())
+
+    def render(self, messages) -> tuple[int, ...]:
+        return self.encode("".join(turn.content for turn in messages))
+
+
+class OracleDrafter:
+    """Knows the fake target and errs at random: right with probability `acceptance`."""
+
+    def __init__(self, acceptance: float, seed: int = 0, target: Callable = next_token) -> None:
+        self._acceptance, self._random, self._target = acceptance, random.Random(seed), target
+        self.truth: list[int] = []
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        self.truth = list(prompt)
+
+    def propose(self) -> Iterator[DraftToken]:
+        context = list(self.truth)
+        while True:
+            token = self._target(context)
+            if self._random.random() >= self._acceptance:
+                token = 1 + token % (POISON - 1)
+            context.append(token)
+            yield DraftToken(token, 0.9)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self.truth.extend(tokens)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Weather:
+    """What a link does to messages, each way."""
+
+    loss: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0  # chance that a message overtakes the one before it
+    seed: int = 0
+
+
+IMPATIENT = Patience(silence=0.05, first_retry=0.001, slowest_retry=0.01, give_up=60.0)
+
+
+class MemoryNetwork:
+    """Streams to a door in this process, through the real codec, in the given weather."""
+
+    def __init__(self, door: Door, weather: Weather = Weather()) -> None:
+        self.door, self.weather = door, weather
+        self.random = random.Random(weather.seed)
+        self.tasks: set[asyncio.Task] = set()
+        self.streams: list[MemoryStream] = []
+        self.uplinked: list[ClientMessage] = []
+
+    def connect(self) -> "MemoryStream":
+        stream = MemoryStream(self)
+        self.streams.append(stream)
+        task = asyncio.ensure_future(serve_stream(self.door, "local", stream.server_receive, stream.server_send))
+        self.tasks.add(task)
+        stream.task = task
+        return stream
+
+    async def close(self) -> None:
+        for stream in self.streams:
+            await stream.close()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    def deliver(self, queue: "asyncio.Queue", message) -> None:
+        """Put a message into a queue, weather permitting."""
+        copies = 1 + (self.random.random() < self.weather.duplicate)
+        for _ in range(copies):
+            if self.random.random() < self.weather.loss:
+                continue
+            queue.put_nowait(message)
+            if self.random.random() < self.weather.reorder and queue.qsize() > 1:
+                waiting = queue._queue  # a deque: asyncio.Queue has no public way to swap the last two
+                waiting[-1], waiting[-2] = waiting[-2], waiting[-1]
+
+
+class MemoryStream:
+    """One stream; both ends speak bytes of the real wire."""
+
+    def __init__(self, network: MemoryNetwork) -> None:
+        self._network = network
+        self._up: asyncio.Queue = asyncio.Queue()
+        self._down: asyncio.Queue = asyncio.Queue()
+        self._closed = False
+        self.task: asyncio.Task | None = None
+
+    async def send(self, message: ClientMessage) -> None:
+        if self._closed:
+            raise Unreachable("closed")
+        self._network.uplinked.append(message)
+        self._network.deliver(self._up, codec.encode_client(message))
+
+    async def receive(self) -> ServerMessage:
+        if self._closed:
+            raise Unreachable("closed")
+        message = await self._down.get()
+        if message is None:
+            raise Unreachable("closed")
+        return codec.decode_server(message)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._up.put_nowait(None)
+            self._down.put_nowait(None)
+
+    async def server_receive(self) -> ClientMessage | None:
+        message = await self._up.get()
+        return None if message is None else codec.decode_client(message)
+
+    async def server_send(self, message: ServerMessage) -> None:
+        self._network.deliver(self._down, codec.encode_server(message))

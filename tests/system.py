@@ -1,0 +1,86 @@
+"""The whole system in one process: server loop, door, link, edge loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from edge_client.drafting import DraftThread
+from edge_client.generate import Commit, generate
+from edge_client.remote import Patience, RemoteSession
+from edge_client.stop import StopRule
+from hw_profiles.profile import HardwareProfile
+from opensled.messages import Open, SamplingParams
+from scheduler.fcfs import Fcfs
+from tests.fakes import FakeText, MemoryNetwork, Weather
+from verify_server.loop import VerifyLoop
+from verify_server.sessions import Door, DoorLimits
+
+FOREVER = float("inf")
+CALM = Patience(silence=20.0)
+
+
+@dataclass
+class Answer:
+    """One finished sequence, with what the edge saw of it."""
+
+    tokens: tuple[int, ...]
+    finish_reason: str
+    commits: list[Commit]
+    reopened: int
+
+    @property
+    def rounds(self) -> list[Commit]:
+        return [commit for commit in self.commits if commit.drafted]
+
+
+@asynccontextmanager
+async def running(
+    engine,
+    *,
+    draft_wait: float = FOREVER,
+    max_step_tokens: int = 64,
+    limits: DoorLimits = DoorLimits(linger=0.2),
+    weather: Weather = Weather(),
+    text=None,
+) -> AsyncIterator[MemoryNetwork]:
+    """A server over `engine` and a network to it; on exit every KV block must be back."""
+    loop = VerifyLoop(engine, Fcfs(draft_wait), HardwareProfile(max_step_tokens), time.monotonic)
+    door = Door(loop, text or FakeText(), limits)
+    network = MemoryNetwork(door, weather)
+    serving = asyncio.ensure_future(loop.run())
+    try:
+        yield network
+        await network.close()
+        for session in list(door.remembered):
+            door.forget(session)
+        while loop.pool.num_free < loop.pool.num_blocks:  # a step still holds some
+            assert not serving.done(), serving.result()
+            await asyncio.sleep(0.001)
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        loop.close()
+
+
+async def ask(
+    network: MemoryNetwork,
+    prompt: Sequence[int],
+    drafter,
+    params: SamplingParams = SamplingParams(temperature=0.0, max_tokens=40),
+    *,
+    stop: StopRule = StopRule(4),
+    patience: Patience = CALM,
+) -> Answer:
+    """One sequence from open to finish."""
+    session = RemoteSession(network.connect, Open(tuple(prompt), params), patience)
+    thread = DraftThread(drafter, stop)
+    try:
+        await session.open()
+        commits = [commit async for commit in generate(session, thread, params)]
+        return Answer(session.truth.generated, session.truth.finish_reason, commits, session.reopened)
+    finally:
+        thread.close()

@@ -1,0 +1,150 @@
+"""The architecture, checked: who may import whom, one home for each heavy library, and sizes."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+GENERATED = "opensled/v1/"
+
+EVERYTHING = (
+    "opensled",
+    "hw_profiles",
+    "scheduler",
+    "edge_client",
+    "verify_server",
+    "opensled_testbed",
+    "opensled_training",
+)
+# package -> the packages it may import, besides itself
+ALLOWED = {
+    "opensled": (),
+    "hw_profiles": ("opensled",),
+    "scheduler": ("opensled", "hw_profiles"),
+    "edge_client": ("opensled", "hw_profiles", "scheduler"),
+    "verify_server": ("opensled", "hw_profiles", "scheduler"),
+    "opensled_testbed": EVERYTHING,
+    "opensled_training": EVERYTHING,
+}
+# file -> what it may import beyond that
+EXCEPTIONS = {
+    "verify_server/relay.py": ("edge_client.link",),
+}
+GRPC_HOMES = ("edge_client/link.py", "verify_server/service.py")
+TORCH_HOMES = ("verify_server/engine/", "opensled_training/", "opensled_testbed/reference.py")
+# library -> the files, or folders with a slash, that may import it
+HOMES = {
+    "grpc": GRPC_HOMES,
+    "grpc_health": ("verify_server/service.py",),
+    "grpc_reflection": ("verify_server/service.py",),
+    "torch": TORCH_HOMES,
+    "transformers": (*TORCH_HOMES, "verify_server/text.py"),
+    "ray": ("scheduler/cluster.py",),
+    "llama_cpp": ("edge_client/drafters/llamacpp.py",),
+    "onnxruntime": ("edge_client/drafters/onnx.py", "opensled_training/"),
+    "google.protobuf": ("opensled/codec.py",),
+    "opensled.v1.verify_pb2": ("opensled/codec.py",),
+    "opensled.v1.verify_pb2_grpc": GRPC_HOMES,
+}
+# Files whose worth is that they share nothing with the product.
+INDEPENDENT = ("opensled_testbed/reference.py",)
+
+MAX_FILE_LINES = 350
+MAX_FUNCTION_LINES = 60
+
+
+def _sources(*packages: str) -> list[str]:
+    """Hand-written files, as paths from the repository root."""
+    files = (path for package in packages for path in (ROOT / package).rglob("*.py"))
+    names = (path.relative_to(ROOT).as_posix() for path in files)
+    return sorted(name for name in names if not name.startswith(GENERATED))
+
+
+@cache
+def _tree(file: str) -> ast.Module:
+    return ast.parse((ROOT / file).read_text("utf-8"), file)
+
+
+@cache
+def _imports(file: str) -> tuple[tuple[str, int], ...]:
+    """(dotted name, line) of every import, wherever in the file it stands; `from a import b` counts as a.b."""
+    found = []
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = _absolute(file, node)
+            found += [(f"{module}.{alias.name}", node.lineno) for alias in node.names]
+    return tuple(found)
+
+
+def _absolute(file: str, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    package = file.split("/")[: -node.level]
+    return ".".join([*package, *(node.module or "").split(".")]).rstrip(".")
+
+
+def _within(name: str, modules: tuple[str, ...]) -> bool:
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
+
+
+def _forbidden(files: list[str], allowed: dict[str, tuple[str, ...]]) -> Iterator[str]:
+    """Imports of product packages that are not allowed, as "file:line imports name"."""
+    for file in files:
+        for name, line in _imports(file):
+            if _within(name, EVERYTHING) and not _within(name, allowed[file]):
+                yield f"{file}:{line} imports {name}"
+
+
+def test_every_package_has_rules() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    assert packages == set(EVERYTHING) == set(ALLOWED)
+
+
+def test_packages_import_only_what_lies_below_them() -> None:
+    files = _sources(*EVERYTHING)
+    packages = {file: file.split("/")[0] for file in files}
+    allowed = {file: (top, *ALLOWED[top], *EXCEPTIONS.get(file, ())) for file, top in packages.items()}
+    assert list(_forbidden(files, allowed)) == []
+
+
+def test_heavy_libraries_stay_at_home() -> None:
+    strays = [
+        f"{file}:{line} imports {name}"
+        for file in _sources(*EVERYTHING)
+        for name, line in _imports(file)
+        for library, homes in HOMES.items()
+        if _within(name, (library,)) and not file.startswith(homes)
+    ]
+    assert strays == []
+
+
+def test_the_reference_shares_nothing_with_the_product() -> None:
+    assert list(_forbidden(list(INDEPENDENT), dict.fromkeys(INDEPENDENT, ()))) == []
+
+
+def test_a_device_loads_nothing_of_the_server() -> None:
+    heavy = ("torch", "ray", "transformers", "verify_server")
+    code = f"import sys, edge_client.generate; print([name for name in {heavy} if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_files_and_functions_stay_readable() -> None:
+    long = []
+    for file in _sources(*EVERYTHING, "tests"):
+        lines = (ROOT / file).read_text("utf-8").count("\n")
+        if lines > MAX_FILE_LINES:
+            long.append(f"{file}: {lines} lines")
+        for node in ast.walk(_tree(file)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > MAX_FUNCTION_LINES:
+                    long.append(f"{file}:{node.lineno} {node.name}: {length} lines")
+    assert long == []

@@ -1,0 +1,44 @@
+"""The committed draft models, and what a server of the tiny family says of itself."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from edge_client.tokenizer import EdgeTokenizer
+from opensled.messages import Limits, ModelInfo
+from opensled.vocabulary import fingerprint
+
+TINY_DRAFT = Path(__file__).parents[1] / "models" / "tiny-draft"
+TOKENIZER_JSON = (TINY_DRAFT / "tokenizer.json").read_bytes()
+
+TEXT = """def area(width, height):
+    return width * height
+
+def volume(width, height, depth):
+    return width * height * depth
+
+def area(width, height):
+"""
+
+
+def tiny_tokenizer() -> EdgeTokenizer:
+    return EdgeTokenizer(TOKENIZER_JSON)
+
+
+def tiny_info(**changes: object) -> ModelInfo:
+    """A server of the `tiny` target, as `Describe` would show it."""
+    pieces = tiny_tokenizer().pieces
+    told: dict = {
+        "model_id": "tiny",
+        "vocab_size": len(pieces),
+        "fingerprint": fingerprint(pieces),
+        "eos_ids": (0,),
+        "limits": Limits(max_draft=16, context_length=1024),
+        "rules": ("match",),
+        "numerics": "exact",
+        "version": "0",
+        "tokenizer_hash": hashlib.sha256(TOKENIZER_JSON).hexdigest(),
+        "has_chat_template": True,
+    }
+    return ModelInfo(**{**told, **changes})

@@ -1,0 +1,5 @@
+"""Acceptance rules by name: which prefix of a draft stands. One file each, pure Python over Scores."""
+
+from opensled.registry import Registry
+
+RULES = Registry("rule", {"match": "verify_server.acceptance.match:Match"})

@@ -1,0 +1,91 @@
+"""`opensled serve`: load the target, open the door, drain on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+import time
+from pathlib import Path
+
+import opensled
+from hw_profiles.profile import HardwareProfile
+from opensled.address import host_port
+from opensled.errors import UsageError
+from opensled.messages import ModelInfo
+from scheduler import POLICIES
+from verify_server import service
+from verify_server.acceptance import RULES
+from verify_server.config import ServeConfig
+from verify_server.engine import ENGINES
+from verify_server.engine.base import TargetEngine
+from verify_server.loop import VerifyLoop
+from verify_server.security import Tenants, read_tenants, require_safe
+from verify_server.sessions import Door, DoorLimits
+from verify_server.text import TargetText
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 30.0  # how long sequences under way may take to finish after SIGTERM
+
+
+def serve(config: ServeConfig) -> int:
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    tls = _tls(config)
+    tenants = read_tenants(Path(config.tokens)) if config.tokens else Tenants()
+    require_safe(config.listen, has_tls=tls is not None, has_tokens=bool(config.tokens), insecure=config.insecure)
+    if config.insecure and not (tls and config.tokens):
+        print(f"warning: {config.listen} takes requests from anybody who reaches it", file=sys.stderr)
+    target = ENGINES.get(config.engine)(config)
+    return asyncio.run(_serve(config, target.engine, target.text, tenants, tls))
+
+
+def _tls(config: ServeConfig) -> service.Tls | None:
+    if bool(config.tls_cert) != bool(config.tls_key):
+        raise UsageError("--tls-cert and --tls-key go together")
+    return service.Tls(Path(config.tls_cert), Path(config.tls_key)) if config.tls_cert else None
+
+
+async def _serve(
+    config: ServeConfig, engine: TargetEngine, text: TargetText, tenants: Tenants, tls: service.Tls | None
+) -> int:
+    policy = POLICIES.get(config.policy)(config.draft_wait)
+    loop = VerifyLoop(engine, policy, HardwareProfile(config.max_step_tokens), time.monotonic)
+    door = Door(loop, text, DoorLimits(config.max_sessions, config.max_draft))
+    face = service.VerifyService(door, describe(door, engine, text), text, tenants)
+    server, port = await service.start(face, config.listen, tls)
+    stopping = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stopping.set)
+    serving = asyncio.ensure_future(loop.run())
+    host = host_port(config.listen)[0]
+    print(f"listening on {f'[{host}]' if ':' in host else host}:{port}", flush=True)
+    await asyncio.wait({serving, asyncio.ensure_future(stopping.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    door.draining = True
+    await server.stop(DRAIN_SECONDS if stopping.is_set() else 0)
+    serving.cancel()
+    loop.close()
+    if config.json:
+        print(json.dumps(loop.stats.as_json()), flush=True)
+    if stopping.is_set():
+        return 0
+    serving.result()
+    return 1
+
+
+def describe(door: Door, engine: TargetEngine, text: TargetText) -> ModelInfo:
+    """What this server tells of itself."""
+    return ModelInfo(
+        model_id=engine.info.model_id,
+        vocab_size=text.vocab_size,
+        fingerprint=text.fingerprint,
+        eos_ids=engine.info.eos_ids,
+        limits=door.sequence_limits,
+        rules=tuple(RULES.names()),
+        numerics=engine.info.numerics,
+        version=opensled.__version__,
+        tokenizer_hash=text.tokenizer_hash,
+        has_chat_template=bool(text.chat_template),
+    )

@@ -1,0 +1,44 @@
+"""What `opensled serve` can be told; defaults are here and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from opensled.address import host_port
+from opensled.config import option
+from scheduler import POLICIES
+from verify_server.engine import ENGINES
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """One verification server."""
+
+    model: str = option("tiny", "target: a bundled name, a folder, or a hub id ORG/MODEL")
+    listen: str = option(
+        "127.0.0.1:7411", "address of the gRPC service; port 0 takes a free one", check=host_port
+    )
+    engine: str = option("torch", f"{', '.join(ENGINES.names())}, or module:callable of your own")
+    device: str = option("auto", "auto, cpu, cuda, cuda:1, mps")
+    dtype: str = option(
+        "auto", "precision of the target", choices=("auto", "float64", "float32", "bfloat16", "float16")
+    )
+    numerics: str = option(
+        "auto", "exact: bits do not depend on the batch; fast: any kernel", choices=("auto", "exact", "fast")
+    )
+    policy: str = option("fcfs", f"scheduling: {', '.join(POLICIES.names())}, or module:Class of your own")
+    draft_wait: float = option(
+        0.25,
+        "seconds to wait for a device's draft before decoding without it; inf = for ever",
+        low=0,
+        metavar="S",
+    )
+    max_draft: int = option(16, "longest draft block, in tokens", low=1, metavar="N")
+    max_step_tokens: int = option(512, "most tokens that one forward pass computes", low=1, metavar="N")
+    kv_tokens: int = option(0, "KV cache size, in tokens; 0 = what memory allows", low=0, metavar="N")
+    max_sessions: int = option(256, "most sequences at the same time", low=1, metavar="N")
+    tls_cert: str = option("", "certificate chain (PEM); with --tls-key turns TLS on", metavar="FILE")
+    tls_key: str = option("", "private key of the certificate (PEM)", metavar="FILE")
+    tokens: str = option("", "file of bearer tokens that may connect, a TOKEN TENANT pair a line (mode 600)", metavar="FILE")
+    insecure: bool = option(False, "listen beyond this machine without TLS and tokens")
+    json: bool = option(False, "print the totals of the run as JSON at the end")

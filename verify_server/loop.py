@@ -1,0 +1,172 @@
+"""The server's loop: plan, one forward for everybody, commit. One event loop, one engine thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Union
+
+from hw_profiles.profile import HardwareProfile
+from opensled.errors import EngineError, OpenSledError
+from scheduler.plan import BatchPlan, SchedulingPolicy, Slice, Snapshot
+from verify_server.engine.base import Scores, TargetEngine
+from verify_server.kv import BlockPool, OutOfBlocks
+from verify_server.session import Planned, Session
+
+log = logging.getLogger(__name__)
+
+# What became of one session in a step: (num_accepted, next_token), its own error, or a mere prompt chunk.
+Decision = Union[tuple[int, int], OpenSledError, None]
+
+
+def run_step(engine: TargetEngine, work: Sequence[Planned]) -> list[Decision]:
+    """In the engine's thread: one forward over all segments, then every session's rule on its own rows."""
+    scores = engine.forward([planned.segment for planned in work])
+    decisions: list[Decision] = []
+    row = 0
+    for planned in work:
+        rows = range(row, row := row + planned.segment.rows)
+        decisions.append(_decide(planned, scores, rows))
+    return decisions
+
+
+def _decide(planned: Planned, scores: Scores, rows: range) -> Decision:
+    """One session's decision; what goes wrong with its rows stays its own."""
+    if planned.question is None:
+        return None
+    try:
+        return planned.session.rule.accept(planned.question, scores, rows)
+    except OpenSledError as error:
+        return error
+
+
+@dataclass
+class LoopStats:
+    """What the loop has done since the start."""
+
+    steps: int = 0
+    sessions: int = 0  # sessions served, summed over steps
+    tokens: int = 0  # tokens committed
+
+    def as_json(self) -> dict[str, float]:
+        steps = max(self.steps, 1)
+        return {
+            "steps": self.steps,
+            "mean_batch": round(self.sessions / steps, 3),
+            "tokens_per_step": round(self.tokens / steps, 3),
+        }
+
+
+class VerifyLoop:
+    """Owns the live sessions, in order of arrival, and the only thread that touches the engine."""
+
+    def __init__(
+        self,
+        engine: TargetEngine,
+        policy: SchedulingPolicy,
+        profile: HardwareProfile,
+        clock: Callable[[], float],
+    ) -> None:
+        self.engine, self.policy, self.profile, self.clock = engine, policy, profile, clock
+        self.pool = BlockPool(engine.info.num_blocks, engine.info.block_size)
+        self.sessions: dict[int, Session] = {}
+        self.stats = LoopStats()
+        self._arrival = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        while True:
+            self._arrival.clear()
+            plan = self.policy.plan(self._snapshot(), self.profile, self.clock())
+            work = self._prepare(plan)
+            if not work:
+                await self._sleep(plan)
+                continue
+            try:
+                decisions = await asyncio.get_running_loop().run_in_executor(
+                    self._thread, run_step, self.engine, work
+                )
+            except Exception as error:
+                log.exception("a step over %d sessions failed", len(work))
+                decisions = [EngineError(f"the target model failed on this step: {error}")] * len(work)
+            self._commit(work, decisions)
+
+    def add(self, session: Session) -> None:
+        session.waiting_since = self.clock()
+        self.sessions[session.id] = session
+        self.wake()
+
+    def remove(self, session: Session) -> None:
+        """Forget a live session; if the engine is computing it, its blocks come back when the step ends."""
+        self.sessions.pop(session.id, None)
+        session.closed = True
+        if not session.in_step:
+            session.forget_kv()
+        self.wake()
+
+    def wake(self) -> None:
+        """Something changed: plan again."""
+        self._arrival.set()
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(tuple(session.view() for session in self.sessions.values()))
+
+    def _prepare(self, plan: BatchPlan) -> list[Planned]:
+        """Turn slices into work; a session that lost its KV to an earlier slice waits for the next plan."""
+        work: list[Planned] = []
+        evicted: set[int] = set()
+        for piece in plan.slices:
+            planned = None if piece.session in evicted else self._plan_slice(piece, evicted)
+            if planned is not None:
+                work.append(planned)
+        return work
+
+    def _plan_slice(self, piece: Slice, evicted: set[int]) -> Planned | None:
+        """Plan one slice; when KV is short, sessions that came later lose theirs and recompute it in time."""
+        session = self.sessions[piece.session]
+        while True:
+            try:
+                return session.plan(piece)
+            except OutOfBlocks:
+                victim = self._victim(session)
+                if victim is None:
+                    return None
+                victim.forget_kv()
+                evicted.add(victim.id)
+
+    def _victim(self, needy: Session) -> Session | None:
+        """The newest session that holds KV, came after the needy one and is not in this step."""
+        later = [s for s in self.sessions.values() if s.id > needy.id and s.table.blocks and not s.in_step]
+        return later[-1] if later else None
+
+    def _commit(self, work: Sequence[Planned], decisions: Sequence[Decision]) -> None:
+        self.stats.steps += 1
+        self.stats.sessions += len(work)
+        now = self.clock()
+        for planned, decision in zip(work, decisions):
+            self._commit_one(planned, decision, now)
+
+    def _commit_one(self, planned: Planned, decision: Decision, now: float) -> None:
+        session = planned.session
+        if isinstance(decision, OpenSledError):
+            session.in_step = False
+            self.remove(session)
+            session.fail(decision)
+            return
+        self.stats.tokens += session.commit(planned, decision, now)
+        if session.finish_reason or session.closed:
+            self.remove(session)
+
+    async def _sleep(self, plan: BatchPlan) -> None:
+        timeout = None if plan.wake_at is None else max(0.0, plan.wake_at - self.clock())
+        try:
+            await asyncio.wait_for(self._arrival.wait(), timeout)
+        except asyncio.TimeoutError:
+            pass

@@ -1,0 +1,100 @@
+"""The gRPC face of the server: carries messages, decides nothing."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from opensled import codec
+from opensled.errors import OpenSledError, Unauthorized
+from opensled.messages import ClientMessage, ModelInfo, ServerMessage
+from opensled.v1 import verify_pb2, verify_pb2_grpc
+from verify_server.security import Tenants
+from verify_server.sessions import Door
+from verify_server.stream import serve_stream
+from verify_server.text import TargetText
+
+log = logging.getLogger(__name__)
+
+SERVICE_NAME = verify_pb2.DESCRIPTOR.services_by_name["Verify"].full_name
+
+# Edges ping every 20 s to find dead links; gRPC's default would answer that with GOAWAY too_many_pings.
+_OPTIONS = [
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.max_receive_message_length", 4 << 20),
+    ("grpc.so_reuseport", 0),  # a busy port is an error, not a second server
+]
+
+
+class VerifyService(verify_pb2_grpc.VerifyServicer):
+    def __init__(self, door: Door, info: ModelInfo, text: TargetText, tenants: Tenants) -> None:
+        self._door, self._info, self._text, self._tenants = door, info, text, tenants
+
+    async def Describe(self, request, context):
+        await self._tenant(context)
+        return codec.encode_info(self._info)
+
+    async def GetTokenizer(self, request, context):
+        await self._tenant(context)
+        return codec.tokenizer_reply(self._text.tokenizer_json, self._text.chat_template)
+
+    async def Sequence(self, request_iterator, context):
+        tenant = await self._tenant(context)
+
+        async def receive() -> ClientMessage | None:
+            message = await context.read()
+            return None if message is grpc.aio.EOF else codec.decode_client(message)
+
+        async def send(message: ServerMessage) -> None:
+            await context.write(codec.encode_server(message))
+
+        await serve_stream(self._door, tenant, receive, send)
+
+    async def _tenant(self, context) -> str:
+        """Everything starts here: no token, no work."""
+        metadata = dict(context.invocation_metadata())
+        try:
+            return self._tenants.of(str(metadata.get("authorization", "")))
+        except Unauthorized as error:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+            raise
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM files of the server's certificate and key."""
+
+    cert: Path
+    key: Path
+
+
+async def start(service: VerifyService, listen: str, tls: Tls | None) -> tuple[grpc.aio.Server, int]:
+    """Listen; returns the server and its port (the one chosen when `listen` says 0)."""
+    server = grpc.aio.server(options=_OPTIONS)
+    verify_pb2_grpc.add_VerifyServicer_to_server(service, server)
+    status = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(status, server)
+    for name in ("", SERVICE_NAME):
+        await status.set(name, health_pb2.HealthCheckResponse.SERVING)
+    reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    try:
+        port = _bind(server, listen, tls)
+    except RuntimeError as error:
+        raise OpenSledError(f"cannot listen on {listen}: {error}; choose another port, or 0 for a free one")
+    await server.start()
+    return server, port
+
+
+def _bind(server: grpc.aio.Server, listen: str, tls: Tls | None) -> int:
+    if tls is None:
+        return server.add_insecure_port(listen)
+    credentials = grpc.ssl_server_credentials([(tls.key.read_bytes(), tls.cert.read_bytes())])
+    return server.add_secure_port(listen, credentials)

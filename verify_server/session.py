@@ -1,0 +1,188 @@
+"""The server's truth about one sequence: committed tokens, KV, the pending draft, and who is to move next."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from opensled.errors import InvalidRequest, OpenSledError
+from opensled.messages import Draft, DraftBlock, Failure, SamplingParams, ServerMessage, Verdict
+from opensled.protocol import EndRules, common_prefix, cut, rebase
+from scheduler.plan import SessionView, Slice
+from verify_server.acceptance.base import AcceptancePolicy, Question
+from verify_server.engine.base import Segment
+from verify_server.kv import BlockTable
+
+# Verdicts a reader may lag behind before its session is no longer decoded unasked.
+MAX_UNREAD = 64
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A draft not yet planned: as it arrived, and what of it still drafts beyond the truth."""
+
+    draft: Draft
+    rest: DraftBlock
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What one step computes for one session."""
+
+    session: "Session"
+    segment: Segment
+    question: Question | None  # None: a chunk of a prompt, nothing to decide
+    draft: Draft | None  # the draft this step answers
+
+
+@dataclass(eq=False)
+class Session:
+    """One sequence. Lives on the server's event loop; only `Planned` snapshots travel to the engine's thread."""
+
+    id: int
+    tenant: str
+    tokens: list[int]  # the truth: prompt, then everything committed
+    prompt_length: int
+    params: SamplingParams
+    key: bytes
+    ends: EndRules
+    rule: AcceptancePolicy
+    table: BlockTable
+    vocab_size: int  # width of the target's logits
+    max_draft: int
+    waiting_since: float = 0.0
+    computed: int = 0  # positions [0, computed) are in the KV blocks
+    pending: Pending | None = None
+    driven: bool = True  # nobody drafts: the server decodes unasked
+    in_step: bool = False
+    closed: bool = False
+    failed: bool = False
+    latest: int = 0  # highest draft counter heard on the present stream
+    finish_reason: str = ""
+    outbox: "asyncio.Queue[ServerMessage | None]" = field(default_factory=asyncio.Queue)
+
+    # -- the reader's side ------------------------------------------------------------------------------
+
+    def attach(self, known: int) -> "asyncio.Queue[ServerMessage | None]":
+        """A new reader, who holds `known` tokens, takes over: the older stream ends, the server drives again."""
+        self.outbox.put_nowait(None)
+        self.outbox = asyncio.Queue()
+        self.pending = None
+        self.driven = True
+        self.latest = 0
+        if known < len(self.tokens) or self.finish_reason:
+            self._tell(known)
+        return self.outbox
+
+    def submit(self, draft: Draft) -> None:
+        """Take a draft by the position rules; answers at once when nothing of it needs computing."""
+        if draft.counter <= self.latest:  # a repeated frame, or one that a later draft overtook
+            return
+        self.latest = draft.counter
+        self._check(draft.block)
+        rest = rebase(draft.block, self.tokens)
+        self.driven = not draft.block.tokens
+        if self.finish_reason or rest is None:
+            self._tell(draft.block.base, draft)
+        elif draft.block.tokens:
+            self.pending = Pending(draft, rest)
+        else:
+            self.pending = None
+
+    def _check(self, block: DraftBlock) -> None:
+        if len(block.tokens) > self.max_draft:
+            raise InvalidRequest(
+                f"draft of {len(block.tokens)} tokens; this server takes at most {self.max_draft}", "tokens"
+            )
+        if block.base < self.prompt_length:
+            raise InvalidRequest(f"base {block.base} lies inside the prompt ({self.prompt_length})", "base")
+        if any(not 0 <= id < self.vocab_size for id in block.ids):
+            raise InvalidRequest(f"a draft id is outside the vocabulary of {self.vocab_size}", "tokens")
+
+    def _tell(self, base: int, answered: Draft | None = None) -> None:
+        """Send the truth since `base`."""
+        since = tuple(self.tokens[base:])
+        self.outbox.put_nowait(
+            Verdict(
+                base=base,
+                tokens=since,
+                num_accepted=common_prefix(answered.block.ids, since) if answered else 0,
+                answers=answered.counter if answered else 0,
+                finish_reason=self.finish_reason,
+            )
+        )
+
+    # -- the scheduler's side ---------------------------------------------------------------------------
+
+    def view(self) -> SessionView:
+        return SessionView(
+            id=self.id,
+            uncomputed=len(self.tokens) - self.computed,
+            draft=len(self.pending.rest.tokens) if self.pending else None,
+            driven=self.driven,
+            waiting_since=self.waiting_since,
+            paused=self.outbox.qsize() >= MAX_UNREAD,
+        )
+
+    def plan(self, piece: Slice) -> Planned:
+        """Turn a slice into work for the engine; grows the block table (OutOfBlocks changes nothing)."""
+        stop = self.computed + piece.tokens
+        pending = self.pending if piece.decide else None
+        draft = self._useful(pending.rest) if pending else ()
+        self.table.grow(stop + len(draft))
+        question = None
+        if piece.decide:
+            assert stop == len(self.tokens), "only a slice that reaches the newest token can decide"
+            question = Question(draft, stop, self.params, self.key)
+            self.pending = None
+        segment = Segment(
+            tokens=(*self.tokens[self.computed : stop], *draft),
+            start=self.computed,
+            blocks=tuple(self.table.blocks),
+            rows=len(draft) + 1 if piece.decide else 0,
+        )
+        self.in_step = True
+        return Planned(self, segment, question, pending.draft if pending else None)
+
+    def _useful(self, rest: DraftBlock) -> tuple[int, ...]:
+        """Draft ids that can still commit: the last position to commit needs no draft, it is the bonus token."""
+        return rest.ids[: max(0, self.ends.last_length - len(self.tokens) - 1)]
+
+    def commit(self, planned: Planned, decision: tuple[int, int] | None, now: float) -> int:
+        """Apply a step; returns how many tokens it committed."""
+        self.in_step = False
+        if decision is None or planned.question is None:
+            self.computed = planned.segment.start + len(planned.segment.tokens)
+            return 0
+        base, (num_accepted, next_token) = len(self.tokens), decision
+        decided = (*planned.question.draft[:num_accepted], next_token)
+        news, self.finish_reason = cut(decided, base, self.ends)
+        self.tokens.extend(news)
+        # KV stands for everything computed from tokens that became the truth; the newest has none yet.
+        self.computed = min(base + num_accepted, len(self.tokens) - 1)
+        self.table.truncate(self.computed)
+        self.waiting_since = now
+        self._tell(planned.draft.block.base if planned.draft else base, planned.draft)
+        self._rebase_pending()
+        return len(news)
+
+    def _rebase_pending(self) -> None:
+        """A draft that arrived during the step meets the new truth."""
+        if self.pending is None:
+            return
+        draft, self.pending = self.pending.draft, None
+        rest = rebase(draft.block, self.tokens)
+        if self.finish_reason or rest is None:
+            self._tell(draft.block.base, draft)
+        else:
+            self.pending = Pending(draft, rest)
+
+    def fail(self, error: OpenSledError) -> None:
+        """This session ends by an error; its reader is told, nobody else notices."""
+        self.failed = True
+        self.outbox.put_nowait(Failure.of(error))
+
+    def forget_kv(self) -> None:
+        """Give all KV blocks back; the tokens are recomputed when the session is planned again."""
+        self.table.truncate(0)
+        self.computed = 0

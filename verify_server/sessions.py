@@ -1,0 +1,146 @@
+"""The door: opens sessions, finds lost ones again, and forgets those nobody comes back for."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from dataclasses import dataclass
+
+from opensled.errors import InvalidRequest, Overloaded, TruthConflict, Unsupported
+from opensled.messages import ChatMessage, Limits, Open, Opened, Prompt
+from opensled.noise import KEY_BYTES, noise_key
+from opensled.protocol import EndRules
+from verify_server.acceptance import RULES
+from verify_server.kv import BlockTable
+from verify_server.loop import VerifyLoop
+from verify_server.session import Session
+from verify_server.text import TargetText
+from verify_server.tokens import TokenSigner
+
+
+@dataclass(frozen=True)
+class DoorLimits:
+    """What the door lets in."""
+
+    max_sessions: int = 256
+    max_draft: int = 16  # tokens per block
+    linger: float = 60.0  # seconds a session without a reader is remembered
+
+
+class Door:
+    """Turns `Open` messages into sessions of the loop."""
+
+    def __init__(self, loop: VerifyLoop, text: TargetText, limits: DoorLimits) -> None:
+        self.loop, self.text, self.limits = loop, text, limits
+        info = loop.engine.info
+        self.sequence_limits = Limits(limits.max_draft, info.context_length)
+        self.draining = False
+        self._rules = {name: RULES.get(name)() for name in RULES.names()}
+        self._ids = itertools.count(1)
+        self._signer = TokenSigner(loop.clock, lifetime=24 * 3600.0)
+        self._remembered: dict[int, Session] = {}
+        self._farewells: dict[int, asyncio.TimerHandle] = {}
+
+    @property
+    def remembered(self) -> tuple[Session, ...]:
+        """Every session with a reader, or still waiting for one to come back."""
+        return tuple(self._remembered.values())
+
+    def open(self, message: Open, tenant: str) -> tuple[Session, Opened]:
+        """The session of an `Open`, old or new, and the answer to it; its reader calls `attach` next."""
+        session = self._resume(message, tenant) or self._create(message, tenant)
+        farewell = self._farewells.pop(session.id, None)
+        if farewell is not None:
+            farewell.cancel()
+        prompt_ids = tuple(session.tokens[: session.prompt_length])
+        token = self._signer.sign(session.id, session.tenant)
+        return session, Opened(prompt_ids, session.key, token, self.sequence_limits)
+
+    def leave(self, session: Session) -> None:
+        """The reader is gone without a word: remember the session for a while."""
+        if session.id in self._remembered and session.id not in self._farewells:
+            later = asyncio.get_running_loop().call_later
+            self._farewells[session.id] = later(self.limits.linger, self.forget, session)
+
+    def forget(self, session: Session) -> None:
+        """Free everything of a session."""
+        farewell = self._farewells.pop(session.id, None)
+        if farewell is not None:
+            farewell.cancel()
+        if self._remembered.pop(session.id, None) is not None:
+            self.loop.remove(session)
+
+    def _resume(self, message: Open, tenant: str) -> Session | None:
+        number = self._signer.session_of(message.resume_token, tenant) if message.resume_token else None
+        session = self._remembered.get(number) if number is not None else None
+        if session is None or session.failed:
+            return None
+        held = (*self._prompt_ids(message.prompt), *message.committed)
+        if tuple(session.tokens[: len(held)]) != held:
+            raise TruthConflict("the committed ids of this Open are not what the session committed")
+        return session
+
+    def _create(self, message: Open, tenant: str) -> Session:
+        if self.draining:
+            raise Overloaded("the server is shutting down; reopen elsewhere or later", retry_after=1.0)
+        if len(self._remembered) >= self.limits.max_sessions:
+            raise Overloaded(f"all {self.limits.max_sessions} sessions are taken", retry_after=1.0)
+        if message.rule not in self._rules:
+            raise Unsupported(f"rule {message.rule!r} is not served; choose from {list(self._rules)}", "rule")
+        prompt_ids = self._prompt_ids(message.prompt)
+        tokens = [*prompt_ids, *message.committed]
+        ends = self._ends(message, len(prompt_ids))
+        self._check(tokens, ends)
+        session = Session(
+            id=next(self._ids),
+            tenant=tenant,
+            tokens=tokens,
+            prompt_length=len(prompt_ids),
+            params=message.params,
+            key=message.noise_key or self._key(message.params.seed),
+            ends=ends,
+            rule=self._rules[message.rule],
+            table=BlockTable(self.loop.pool),
+            vocab_size=self.loop.engine.info.vocab_size,
+            max_draft=self.limits.max_draft,
+        )
+        self._remembered[session.id] = session
+        self.loop.add(session)
+        return session
+
+    def _key(self, seed: int | None) -> bytes:
+        return secrets.token_bytes(KEY_BYTES) if seed is None else noise_key(seed)
+
+    def _ends(self, message: Open, prompt_length: int) -> EndRules:
+        params = message.params
+        eos = frozenset() if params.ignore_eos else frozenset(self.loop.engine.info.eos_ids)
+        last = min(prompt_length + params.max_tokens, self.sequence_limits.context_length)
+        return EndRules(eos, frozenset(params.stop_ids), last)
+
+    def _check(self, tokens: list[int], ends: EndRules) -> None:
+        info = self.loop.engine.info
+        if not tokens:
+            raise InvalidRequest("the prompt is empty: the target needs at least one token", "prompt")
+        if any(not 0 <= id < info.vocab_size for id in tokens):
+            raise InvalidRequest(f"a prompt id is outside the vocabulary of {info.vocab_size}", "prompt")
+        if len(tokens) >= ends.last_length:
+            raise InvalidRequest(
+                f"{len(tokens)} tokens leave nothing to generate: the limit is {ends.last_length} "
+                f"(context {info.context_length})",
+                "prompt",
+            )
+        capacity = info.num_blocks * info.block_size
+        if ends.last_length + self.limits.max_draft > capacity:
+            raise InvalidRequest(
+                f"{ends.last_length} tokens do not fit the server's KV memory of {capacity}; "
+                "ask for fewer max_tokens, or raise --kv-tokens",
+                "max_tokens",
+            )
+
+    def _prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        if isinstance(prompt, str):
+            return self.text.encode(prompt)
+        if prompt and isinstance(prompt[0], ChatMessage):
+            return self.text.render(prompt)  # type: ignore[arg-type]
+        return prompt  # type: ignore[return-value]
