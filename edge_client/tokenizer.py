@@ -42,9 +42,12 @@ class EdgeTokenizer:
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of raw text, with the frame (such as a BOS) that the family wants."""
         try:
-            return tuple(self._tokenizer.encode(text).ids)
+            text.encode()
         except UnicodeEncodeError as error:
-            raise InvalidRequest("the text is not valid Unicode (a lone surrogate)", "prompt") from error
+            raise InvalidRequest(
+                "the prompt is not valid Unicode text (a lone surrogate)", "prompt"
+            ) from error
+        return tuple(self._tokenizer.encode(text).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of a whole sequence, special tokens left out."""

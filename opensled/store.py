@@ -36,7 +36,7 @@ def model_path(name_or_path: str, must_have: str | None = None) -> Path:
     path = (
         bundled_folder() / name_or_path if name_or_path in known_models() else Path(name_or_path).expanduser()
     )
-    if not path.exists():
+    if not name_or_path or not path.exists():
         raise NotFound(f"no model {name_or_path!r}; {_next_step()}", "model")
     if must_have is not None and not _matches(path, must_have):
         raise NotFound(f"{path} has no {must_have}; {_next_step()}", "model")

@@ -1,0 +1,113 @@
+"""Messages survive the wire; what is not served yet is refused by name. Run: pytest tests/test_codec.py"""
+
+import pytest
+
+from opensled import codec
+from opensled.errors import BY_CODE, InvalidRequest, OpenSledError, Overloaded, Unsupported
+from opensled.messages import (
+    Cancel,
+    ChatMessage,
+    Draft,
+    DraftBlock,
+    DraftToken,
+    Failure,
+    Limits,
+    ModelInfo,
+    Open,
+    Opened,
+    SamplingParams,
+    Verdict,
+)
+from opensled.v1 import verify_pb2 as pb
+
+CLIENT = [
+    Open("text"),
+    Open((1, 2, 3), SamplingParams(0.8, 5, 0.95, -7, 33, (4,), True), (9, 8), "match", b"k" * 16, b"resume"),
+    Open((ChatMessage("user", "hé"), ChatMessage("assistant", ""))),
+    Draft(3, DraftBlock(7, (DraftToken(5), DraftToken(151_935)))),
+    Draft(4, DraftBlock(7)),
+    Cancel(),
+]
+SERVER = [
+    Opened((1, 2), b"k" * 16, b"resume", Limits(16, 4096)),
+    Verdict(7, (5, 6), 1, 3, "", 0),
+    Verdict(7, (), 0, 0, "eos", None),
+    Failure("overloaded", "full", "field", 1.5),
+]
+
+
+@pytest.mark.parametrize("message", CLIENT, ids=lambda m: type(m).__name__)
+def test_client_messages_survive(message):
+    wire = codec.encode_client(message).SerializeToString()
+    assert codec.decode_client(pb.ClientMessage.FromString(wire)) == message
+
+
+@pytest.mark.parametrize("message", SERVER, ids=lambda m: type(m).__name__)
+def test_server_messages_survive(message):
+    wire = codec.encode_server(message).SerializeToString()
+    assert codec.decode_server(pb.ServerMessage.FromString(wire)) == message
+
+
+def test_model_info_survives():
+    info = ModelInfo("m", 9, "f", (1,), Limits(4, 9), ("match",), "exact", "0", "h", True)
+    assert codec.decode_info(codec.encode_info(info)) == info
+
+
+def test_eight_tokens_are_about_thirty_bytes():
+    ids = (9000, 300, 5, 77, 1000, 100_000, 3, 2000)
+    draft = Draft(12, DraftBlock(500, tuple(DraftToken(id) for id in ids)))
+    assert len(codec.encode_client(draft).SerializeToString()) <= 30
+
+
+def _open(**fields):
+    params = pb.SamplingParams(max_tokens=1)
+    return pb.ClientMessage(open=pb.Open(ids=pb.Ids(ids=[1]), params=params, **fields))
+
+
+def _draft(**fields):
+    return pb.ClientMessage(draft=pb.Draft(counter=1, tokens=[1], **fields))
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (_open(pace=5.0), "pace"),
+        (_open(features=["hidden:-1"]), "features"),
+        (_open(top_logprobs=3), "top_logprobs"),
+        (_draft(parents=[-1]), "parents"),
+        (_draft(draft_probs=[pb.SparseDistribution(ids=[1], probs=[1.0])]), "draft_probs"),
+        (_draft(padding=b"\0"), "padding"),
+    ],
+)
+def test_a_field_that_is_not_served_yet_is_refused_by_name(message, field):
+    with pytest.raises(Unsupported) as caught:
+        codec.decode_client(message)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (pb.ClientMessage(), "kind"),
+        (pb.ClientMessage(open=pb.Open(params=pb.SamplingParams(max_tokens=1))), "prompt"),
+        (_open(noise_key=b"short"), "noise_key"),
+        (pb.ClientMessage(open=pb.Open(ids=pb.Ids(ids=[1]))), "max_tokens"),
+        (pb.ClientMessage(draft=pb.Draft(tokens=[1])), "counter"),
+    ],
+)
+def test_what_a_peer_gets_wrong_is_a_typed_error(message, field):
+    with pytest.raises(InvalidRequest) as caught:
+        codec.decode_client(message)
+    assert caught.value.field == field
+
+
+def test_failures_become_the_errors_they_stand_for():
+    error = Failure.of(Overloaded("full", retry_after=2.0)).error()
+    assert isinstance(error, Overloaded) and error.retry_after == 2.0
+    for code, kind in BY_CODE.items():
+        assert type(Failure(code, "x").error()) is kind
+    assert type(Failure("from_the_future", "x").error()) is OpenSledError
+
+
+def test_an_unexpected_exception_keeps_its_text_at_home():
+    assert "secret" not in Failure.of(ValueError("secret")).reason

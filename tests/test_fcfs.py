@@ -1,0 +1,60 @@
+"""The fcfs policy, as the pure function it is. Run: pytest tests/test_fcfs.py"""
+
+from hw_profiles.profile import HardwareProfile
+from scheduler.fcfs import Fcfs
+from scheduler.plan import BatchPlan, SessionView, Slice, Snapshot
+
+PROFILE = HardwareProfile(max_step_tokens=10)
+
+
+def view(id, uncomputed=1, draft=None, driven=False, waiting_since=0.0, paused=False):
+    return SessionView(id, uncomputed, draft, driven, waiting_since, paused)
+
+
+def plan(*sessions, wait=1.0, now=0.5):
+    return Fcfs(wait).plan(Snapshot(sessions), PROFILE, now)
+
+
+def test_nobody_there_sleeps_until_an_arrival():
+    assert plan() == BatchPlan((), None)
+
+
+def test_drafts_are_verified_and_driven_sessions_decoded_in_one_step():
+    assert plan(view(1, draft=4), view(2, driven=True)).slices == (Slice(1, 1, True), Slice(2, 1, True))
+
+
+def test_a_session_waits_for_its_device_and_then_decodes_alone():
+    assert plan(view(1)) == BatchPlan((), 1.0)
+    assert plan(view(1), now=1.0).slices == (Slice(1, 1, True),)
+
+
+def test_waiting_for_ever_and_never_waiting():
+    assert plan(view(1), wait=float("inf"), now=1e9) == BatchPlan((), None)
+    assert plan(view(1), wait=0.0).slices == (Slice(1, 1, True),)
+
+
+def test_the_earliest_waiter_wakes_the_loop():
+    assert plan(view(1, waiting_since=0.4), view(2, waiting_since=0.2)).wake_at == 1.2
+
+
+def test_a_prompt_is_computed_in_chunks_beside_verification():
+    slices = plan(view(1, uncomputed=30, driven=True), view(2, draft=4)).slices
+    assert slices == (Slice(2, 1, True), Slice(1, 5, False))
+
+
+def test_the_last_chunk_of_a_prompt_decides():
+    assert plan(view(1, uncomputed=10, driven=True)).slices == (Slice(1, 10, True),)
+
+
+def test_lost_kv_is_recomputed_while_the_device_drafts_but_decides_nothing():
+    assert plan(view(1, uncomputed=8)).slices == (Slice(1, 7, False),)
+
+
+def test_a_slow_reader_pauses_its_own_session_only():
+    slices = plan(view(1, driven=True, paused=True), view(2, driven=True), view(3, draft=0, paused=True)).slices
+    assert slices == (Slice(2, 1, True), Slice(3, 1, True))
+
+
+def test_a_full_step_leaves_the_rest_for_the_next():
+    slices = plan(*(view(id, draft=4) for id in range(1, 5))).slices
+    assert slices == (Slice(1, 1, True), Slice(2, 1, True))

@@ -1,0 +1,218 @@
+"""Planted bugs: each must be caught by the named test, else that test proves nothing. Run: pytest tests/test_mutants.py"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import verify_server.session
+from opensled.messages import DraftBlock
+from opensled.noise import gumbel, hash_bits
+from opensled.protocol import Truth, common_prefix, cut
+from scheduler.fcfs import Fcfs
+from scheduler.plan import Slice
+from tests import test_fcfs, test_kv, test_noise, test_protocol, test_session
+from verify_server.acceptance.match import Match
+from verify_server.kv import BlockPool, BlockTable
+from verify_server.session import Session
+
+
+def accept_with(change):
+    """Rule `match`, whose count of accepted tokens is then changed."""
+
+    def accept(self, question, scores, rows):
+        own = scores.sample(rows, question.params, question.key, question.position)
+        count = min(change(common_prefix(question.draft, own)), len(question.draft))
+        return count, own[count]
+
+    return accept
+
+
+def accept_any_match(self, question, scores, rows):
+    """Counts matches anywhere instead of the leading run."""
+    own = scores.sample(rows, question.params, question.key, question.position)
+    count = sum(a == b for a, b in zip(question.draft, own))
+    return count, own[count]
+
+
+def rebase_blindly(block, committed):
+    return DraftBlock(len(committed), block.tokens[len(committed) - block.base :])
+
+
+def rebase_in_place(block, committed):
+    """Verifies the whole draft at the new position."""
+    return DraftBlock(len(committed), block.tokens)
+
+
+def extend_blindly(self, verdict):
+    if verdict.base > len(self.tokens):
+        return None
+    news = verdict.tokens[len(self.tokens) - verdict.base :]
+    self.tokens.extend(news)
+    return news
+
+
+def extend_twice(self, verdict):
+    self.tokens.extend(verdict.tokens)
+    return verdict.tokens
+
+
+def cut_by_length_only(tokens, base, ends):
+    return cut(tokens, base, replace(ends, eos_ids=frozenset(), stop_ids=frozenset()))
+
+
+def cut_one_late(tokens, base, ends):
+    return cut(tokens, base, replace(ends, last_length=ends.last_length + 1))
+
+
+commit = Session.commit
+
+
+def commit_without_rollback(self, planned, decision, now):
+    count = commit(self, planned, decision, now)
+    self.computed = planned.segment.start + len(planned.segment.tokens)
+    return count
+
+
+def commit_recomputing_all(self, planned, decision, now):
+    """Lossless, but computes accepted tokens again."""
+    count = commit(self, planned, decision, now)
+    if planned.question is not None:
+        self.computed = min(self.computed, planned.question.position)
+    return count
+
+
+def truncate_one_block_too_many(self, length):
+    keep = length // self._pool.block_size
+    self._pool.give_back(self.blocks[keep:])
+    del self.blocks[keep:]
+
+
+def take_without_removing(self, count):
+    return self._free[-count:]
+
+
+def forget_pending(self):
+    self.pending = None
+
+
+tell = Session._tell
+
+
+def tell_from_the_end(self, base, answered=None):
+    tell(self, max(base, len(self.tokens) - 1), answered)
+
+
+def useful_all(self, rest):
+    return rest.ids
+
+
+slice_of = Fcfs._slice
+
+
+def decide_mid_prompt(self, session, budget, now):
+    piece = slice_of(self, session, budget, now)
+    return piece and Slice(piece.session, piece.tokens, True)
+
+
+def gumbel_without_position(key, position, ids):
+    return gumbel(key, 0, ids)
+
+
+def gumbel_in_float32(key, position, ids):
+    uniform = ((hash_bits(key, position, ids) >> np.uint64(12)).astype(np.float32) + 0.5) * np.float32(2**-52)
+    return -np.log(-np.log(uniform))
+
+
+@dataclass(frozen=True)
+class Mutant:
+    owner: Any
+    name: str
+    bug: Any
+    caught_by: Any
+    arguments: tuple = ()
+
+
+MUTANTS = {
+    "one accepted token is thrown away": Mutant(
+        Match, "accept", accept_with(lambda n: max(0, n - 1)), test_session.test_tokens_per_round_match_the_law
+    ),
+    "one wrong token is accepted": Mutant(
+        Match, "accept", accept_with(lambda n: n + 1), test_session.test_a_wrong_token_is_recovered_in_the_same_round, (1,)
+    ),
+    "nothing is ever accepted": Mutant(
+        Match, "accept", accept_with(lambda n: 0), test_session.test_a_right_draft_commits_all_of_it_and_a_bonus
+    ),
+    "matches after a mismatch count": Mutant(
+        Match, "accept", accept_any_match, test_session.test_a_match_after_a_mismatch_does_not_stand
+    ),
+    "a stale draft is not recognised": Mutant(
+        verify_server.session, "rebase", rebase_blindly,
+        test_session.test_a_stale_draft_is_answered_with_the_truth_and_no_computation,
+    ),
+    "a late draft is verified at the wrong position": Mutant(
+        verify_server.session, "rebase", rebase_in_place,
+        test_session.test_a_draft_that_arrives_late_keeps_what_is_still_right,
+    ),
+    "a disagreement is spliced": Mutant(
+        Truth, "extend", extend_blindly, test_protocol.test_a_disagreement_is_never_spliced
+    ),
+    "a repeated verdict is applied twice": Mutant(
+        Truth, "extend", extend_twice, test_protocol.test_truth_takes_only_what_is_new
+    ),
+    "an end inside a draft is overlooked": Mutant(
+        verify_server.session, "cut", cut_by_length_only, test_session.test_eos_inside_a_draft_ends_the_sequence
+    ),
+    "one token too many": Mutant(
+        verify_server.session, "cut", cut_one_late, test_session.test_max_tokens_inside_a_draft_wastes_no_position, (3,)
+    ),
+    "KV of rejected tokens counts as computed": Mutant(
+        Session, "commit", commit_without_rollback, test_session.test_tokens_per_round_match_the_law
+    ),
+    "accepted tokens are computed again": Mutant(
+        Session, "commit", commit_recomputing_all, test_session.test_positions_computed_are_counted_once
+    ),
+    "rollback gives a live block back": Mutant(
+        BlockTable, "truncate", truncate_one_block_too_many, test_kv.test_truncate_keeps_the_blocks_of_what_stays
+    ),
+    "two sessions get the same block": Mutant(
+        BlockPool, "take", take_without_removing, test_kv.test_every_block_has_one_owner_or_is_free
+    ),
+    "a draft that came during a step is lost": Mutant(
+        Session, "_rebase_pending", forget_pending,
+        test_session.test_a_draft_during_a_step_meets_the_new_truth_when_the_step_commits,
+    ),
+    "a verdict tells only its last token": Mutant(
+        Session, "_tell", tell_from_the_end, test_session.test_a_right_draft_commits_all_of_it_and_a_bonus
+    ),
+    "drafts beyond the end are computed": Mutant(
+        Session, "_useful", useful_all, test_session.test_max_tokens_inside_a_draft_wastes_no_position, (2,)
+    ),
+    "a chunk in the middle of a prompt decides": Mutant(
+        Fcfs, "_slice", decide_mid_prompt, test_fcfs.test_a_prompt_is_computed_in_chunks_beside_verification
+    ),
+    "noise is the same at every position": Mutant(
+        test_noise, "gumbel", gumbel_without_position, test_noise.test_noise_depends_on_key_position_and_id_only
+    ),
+    "noise in float32": Mutant(
+        test_noise, "gumbel", gumbel_in_float32, test_noise.test_noise_is_finite_and_gumbel_distributed
+    ),
+    "the nucleus misses its last token": Mutant(
+        test_noise, "nucleus", lambda probs, p: max(1, int(np.sum(np.cumsum(probs) < p))),
+        test_noise.test_nucleus_is_the_smallest_set_that_reaches_top_p,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_caught(name, monkeypatch):
+    mutant = MUTANTS[name]
+    mutant.caught_by(*mutant.arguments)  # sound without the bug
+    monkeypatch.setattr(mutant.owner, mutant.name, mutant.bug)
+    with pytest.raises((Exception, pytest.fail.Exception)):
+        mutant.caught_by(*mutant.arguments)
+
+
+def test_there_are_enough_of_them():
+    assert len(MUTANTS) >= 20

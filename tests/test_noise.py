@@ -1,0 +1,85 @@
+"""Shared noise: fixed bits, sane statistics, no infinities. Run: pytest tests/test_noise.py"""
+
+import numpy as np
+import pytest
+
+from opensled.errors import InvalidRequest
+from opensled.messages import SamplingParams
+from opensled.noise import gumbel, hash_bits, mix64, noise_key, row_seed
+from opensled.sampling import Sampler, most_likely, nucleus
+
+KEY = noise_key(42)
+
+
+def test_bits_never_change():
+    """Another version of the software must draw the same tokens from the same seed."""
+    assert noise_key(42).hex() == "c1f7c048f0a0949068500c43ceab9d44"
+    assert noise_key(-1) != noise_key(1)
+    assert row_seed(KEY, 7) == 0x6c9f445b47e41232
+    assert [int(h) for h in hash_bits(KEY, 7, np.array([0, 1, 151_935]))] == [4543286747662608411, 5845922420768818696, 1021565376806320035]
+
+
+def test_splitmix64_reference_values():
+    """First outputs of splitmix64 seeded with 0 (Vigna's splitmix64.c)."""
+    golden = 0x9E3779B97F4A7C15
+    assert mix64(golden) == 0xE220A8397B1DCDAF
+    assert mix64(2 * golden % 2**64) == 0x6E789E6AA1B965F4
+
+
+def test_noise_is_finite_and_gumbel_distributed():
+    noise = np.concatenate([gumbel(KEY, position, np.arange(5000)) for position in range(40)])
+    assert noise.dtype == np.float64  # in float32 one in 30 million is infinite: too rare to be seen here
+    assert np.isfinite(noise).all()
+    assert noise.mean() == pytest.approx(0.5772, abs=0.01)
+    assert noise.var() == pytest.approx(np.pi**2 / 6, abs=0.03)
+
+
+def test_noise_depends_on_key_position_and_id_only():
+    ids = np.array([3, 1, 2])
+    assert (gumbel(KEY, 5, ids) == gumbel(KEY, 5, np.arange(10))[ids]).all()
+    assert not (gumbel(KEY, 5, ids) == gumbel(KEY, 6, ids)).any()
+    assert not (gumbel(KEY, 5, ids) == gumbel(noise_key(43), 5, ids)).any()
+
+
+def test_candidates_are_sorted_and_ties_go_to_the_lowest_id():
+    assert most_likely(np.array([1.0, 5.0, 5.0, 2.0, 5.0]), 2).tolist() == [1, 2]
+    assert most_likely(np.array([1.0, 5.0, 5.0, 2.0, 5.0]), 9).tolist() == [1, 2, 4, 3, 0]
+
+
+def test_nucleus_is_the_smallest_set_that_reaches_top_p():
+    probs = np.array([0.5, 0.3, 0.2])
+    assert [nucleus(probs, top_p) for top_p in (0.4, 0.5, 0.51, 0.8, 0.9, 1.0)] == [1, 1, 2, 2, 3, 3]
+
+
+def test_greedy_needs_no_noise_and_top_k_one_is_greedy():
+    logits = np.random.default_rng(0).normal(size=500)
+    best = int(np.argmax(logits))
+    for params in (SamplingParams(temperature=0), SamplingParams(top_k=1), SamplingParams(top_p=1e-9)):
+        assert Sampler(params, KEY).draw(logits, 9).id == best
+
+
+def test_draws_follow_the_softmax():
+    logits = np.log(np.array([0.6, 0.3, 0.1]))
+    sampler = Sampler(SamplingParams(temperature=1.0), KEY)
+    draws = [sampler.draw(logits, position).id for position in range(6000)]
+    assert np.bincount(draws) / 6000 == pytest.approx([0.6, 0.3, 0.1], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_k", -1),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("top_p", float("nan")),
+        ("seed", 2**63),
+        ("max_tokens", 0),
+    ],
+)
+def test_parameters_out_of_range_are_refused_by_name(field, value):
+    with pytest.raises(InvalidRequest) as caught:
+        SamplingParams(**{field: value})
+    assert caught.value.field == field
