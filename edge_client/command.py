@@ -48,9 +48,7 @@ def _prompt(config: GenerateConfig) -> Prompt:
     return text if config.raw else (ChatMessage("user", text),)
 
 
-async def _shown(
-    device: Device, prompt: Prompt, params: SamplingParams, quiet: bool
-) -> AsyncIterator[Chunk]:
+async def _shown(device: Device, prompt: Prompt, params: SamplingParams, quiet: bool) -> AsyncIterator[Chunk]:
     async with aclosing(device.answer(prompt, params)) as chunks:
         async for chunk in chunks:
             if not quiet:

@@ -156,7 +156,9 @@ async def connect(config: LinkConfig, parallel: int = 1) -> Device:
 def _factory(config: LinkConfig) -> DrafterFactory:
     kind = DRAFTERS.get(config.drafter)
     needs_model = config.drafter not in ("none", "lookup")
-    factory: DrafterFactory = kind(str(model_path(config.draft_model)) if needs_model else None, config.threads)
+    factory: DrafterFactory = kind(
+        str(model_path(config.draft_model)) if needs_model else None, config.threads
+    )
     return factory
 
 

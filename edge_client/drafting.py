@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from edge_client.drafters.base import Drafter
 from edge_client.stop import StopRule
-from opensled.messages import DraftBlock
+from opensled.messages import DraftBlock, DraftToken
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 class DraftThread:
@@ -55,10 +58,10 @@ class DraftThread:
             self._guarded(self._drafter.commit, news)
         return DraftBlock(base, self._guarded(self._propose, limit) or ())
 
-    def _propose(self, limit: int):
+    def _propose(self, limit: int) -> tuple[DraftToken, ...]:
         return self._stop.take(self._drafter.propose(), limit, lambda: self._interrupted)
 
-    def _guarded(self, work, *arguments):
+    def _guarded(self, work: Callable[..., Result], *arguments: Any) -> Result | None:
         if self._failed or self._interrupted:
             return None
         try:

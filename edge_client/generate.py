@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import Any
 
 from edge_client.drafting import DraftThread
 from edge_client.verifier import Verifier
@@ -36,9 +37,8 @@ async def generate(
     answered, server_drives = True, True
     try:
         while not truth.finish_reason:
-            await asyncio.wait(
-                {hearing, drafting} if drafting else {hearing}, return_when=asyncio.FIRST_COMPLETED
-            )
+            waited_for: set[asyncio.Future[Any]] = {hearing, drafting} if drafting else {hearing}
+            await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
             if drafting is not None and drafting.done():
                 block, drafting = drafting.result(), None
                 if block.tokens or not server_drives:  # an empty block hands the drive back to the server

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -62,7 +63,7 @@ class Link:
     async def close(self) -> None:
         await self._channel.close()
 
-    async def _ask(self, method, request):
+    async def _ask(self, method: Any, request: Any) -> Any:
         try:
             return await method(request, timeout=self._config.timeout, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
@@ -72,7 +73,7 @@ class Link:
 class GrpcStream:
     """A `remote.Stream` over one gRPC call."""
 
-    def __init__(self, call, server: str) -> None:
+    def __init__(self, call: Any, server: str) -> None:
         self._call, self._server = call, server
 
     async def send(self, message: ClientMessage) -> None:
@@ -107,7 +108,9 @@ def _translate(error: Exception, server: str) -> OpenSledError:
     code = error.code() if isinstance(error, grpc.aio.AioRpcError) else grpc.StatusCode.UNAVAILABLE
     detail = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
     if code in _LOST:
-        return Unreachable(f"no server at {server}: {detail}; start one with: opensled serve --listen {server}")
+        return Unreachable(
+            f"no server at {server}: {detail}; start one with: opensled serve --listen {server}"
+        )
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return Unauthorized(f"{server}: {detail}")
     return OpenSledError(f"{server}: {detail}")

@@ -9,4 +9,6 @@ from dataclasses import dataclass
 class HardwareProfile:
     """A target on its machine, for step planning."""
 
-    max_step_tokens: int = 512  # tokens one forward computes at most: bounds how long a step holds everybody up
+    max_step_tokens: int = (
+        512  # tokens one forward computes at most: bounds how long a step holds everybody up
+    )

@@ -24,9 +24,12 @@ from opensled.messages import (
     SamplingParams,
     ServerMessage,
     Verdict,
+    is_chat,
 )
 from opensled.noise import KEY_BYTES
 from opensled.v1 import verify_pb2 as pb
+
+SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Verify"].full_name
 
 _RESERVED = {
     "Open": ("pace", "features", "top_logprobs"),
@@ -156,8 +159,8 @@ def _encode_open(message: Open) -> pb.Open:
 def _encode_prompt(prompt: Prompt, into: pb.Open) -> None:
     if isinstance(prompt, str):
         into.text = prompt
-    elif prompt and isinstance(prompt[0], ChatMessage):
-        turns = [pb.ChatMessage(role=turn.role, content=turn.content) for turn in prompt]  # type: ignore[union-attr]
+    elif is_chat(prompt):
+        turns = [pb.ChatMessage(role=turn.role, content=turn.content) for turn in prompt]
         into.chat.CopyFrom(pb.Chat(messages=turns))
     else:
         into.ids.CopyFrom(pb.Ids(ids=prompt))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Union
+from typing import TypeGuard
 
 from opensled.errors import InvalidRequest, OpenSledError, RequestError, from_code
 
@@ -67,7 +67,11 @@ class ChatMessage:
     content: str
 
 
-Prompt = Union[tuple[int, ...], str, tuple[ChatMessage, ...]]
+Prompt = tuple[int, ...] | str | tuple[ChatMessage, ...]
+
+
+def is_chat(prompt: Prompt) -> TypeGuard[tuple[ChatMessage, ...]]:
+    return isinstance(prompt, tuple) and bool(prompt) and isinstance(prompt[0], ChatMessage)
 
 
 @dataclass(frozen=True)
@@ -148,8 +152,8 @@ class Failure:
         return from_code(self.code, self.reason, self.field, self.retry_after)
 
 
-ClientMessage = Union[Open, Draft, Cancel]
-ServerMessage = Union[Opened, Verdict, Failure]
+ClientMessage = Open | Draft | Cancel
+ServerMessage = Opened | Verdict | Failure
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,9 @@ class Registry:
         try:
             return getattr(importlib.import_module(module), attribute)
         except ImportError as error:
-            raise UsageError(f"{self.kind} {name!r} cannot be loaded: {error}{_remedy(error.name)}") from error
+            raise UsageError(
+                f"{self.kind} {name!r} cannot be loaded: {error}{_remedy(error.name)}"
+            ) from error
         except AttributeError as error:
             raise UsageError(f"{self.kind} {name!r}: {module} has no {attribute}") from error
 

@@ -17,7 +17,9 @@ def fingerprint(pieces: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def require_same(draft: str, draft_pieces: list[str], target: str, target_size: int, target_print: str) -> None:
+def require_same(
+    draft: str, draft_pieces: list[str], target: str, target_size: int, target_print: str
+) -> None:
     """Refuse a draft whose first `target_size` pieces differ from the target's.
 
     Models pad their vocabularies differently (Qwen2.5: 151936 and 152064), so only the tokenizer's ids count.

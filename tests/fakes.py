@@ -65,7 +65,15 @@ class FakeEngine:
     @property
     def info(self) -> EngineInfo:
         return EngineInfo(
-            "fake", VOCAB, self.context_length, (EOS,), "exact", "float64", "cpu", self.num_blocks, self.block_size
+            "fake",
+            VOCAB,
+            self.context_length,
+            (EOS,),
+            "exact",
+            "float64",
+            "cpu",
+            self.num_blocks,
+            self.block_size,
         )
 
     def forward(self, segments: Sequence[Segment]) -> FakeScores:
@@ -147,10 +155,12 @@ class MemoryNetwork:
         self.streams: list[MemoryStream] = []
         self.uplinked: list[ClientMessage] = []
 
-    def connect(self) -> "MemoryStream":
+    def connect(self) -> MemoryStream:
         stream = MemoryStream(self)
         self.streams.append(stream)
-        task = asyncio.ensure_future(serve_stream(self.door, "local", stream.server_receive, stream.server_send))
+        task = asyncio.ensure_future(
+            serve_stream(self.door, "local", stream.server_receive, stream.server_send)
+        )
         self.tasks.add(task)
         stream.task = task
         return stream
@@ -162,7 +172,7 @@ class MemoryNetwork:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
-    def deliver(self, queue: "asyncio.Queue", message) -> None:
+    def deliver(self, queue: asyncio.Queue, message) -> None:
         """Put a message into a queue, weather permitting."""
         copies = 1 + (self.random.random() < self.weather.duplicate)
         for _ in range(copies):

@@ -51,7 +51,9 @@ def test_lost_kv_is_recomputed_while_the_device_drafts_but_decides_nothing():
 
 
 def test_a_slow_reader_pauses_its_own_session_only():
-    slices = plan(view(1, driven=True, paused=True), view(2, driven=True), view(3, draft=0, paused=True)).slices
+    slices = plan(
+        view(1, driven=True, paused=True), view(2, driven=True), view(3, draft=0, paused=True)
+    ).slices
     assert slices == (Slice(2, 1, True), Slice(3, 1, True))
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
+import tomllib
 from grpc_tools import protoc
 
 from opensled.v1 import verify_pb2_grpc

@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from verify_server.kv import BlockPool, BlockTable, OutOfBlocks
 
-moves = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["grow", "truncate"]), st.integers(0, 40)), max_size=60)
+moves = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(["grow", "truncate"]), st.integers(0, 40)), max_size=60
+)
 
 
 @given(moves=moves, num_blocks=st.integers(1, 20), block_size=st.integers(1, 8))

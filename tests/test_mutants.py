@@ -1,4 +1,4 @@
-"""Planted bugs: each must be caught by the named test, else that test proves nothing. Run: pytest tests/test_mutants.py"""
+"""Planted bugs: each must be caught by the named test, else that test proves nothing."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -139,7 +139,8 @@ MUTANTS = {
         Match, "accept", accept_with(lambda n: max(0, n - 1)), test_session.test_tokens_per_round_match_the_law
     ),
     "one wrong token is accepted": Mutant(
-        Match, "accept", accept_with(lambda n: n + 1), test_session.test_a_wrong_token_is_recovered_in_the_same_round, (1,)
+        Match, "accept", accept_with(lambda n: n + 1),
+        test_session.test_a_wrong_token_is_recovered_in_the_same_round, (1,),
     ),
     "nothing is ever accepted": Mutant(
         Match, "accept", accept_with(lambda n: 0), test_session.test_a_right_draft_commits_all_of_it_and_a_bonus

@@ -15,8 +15,9 @@ def test_bits_never_change():
     """Another version of the software must draw the same tokens from the same seed."""
     assert noise_key(42).hex() == "c1f7c048f0a0949068500c43ceab9d44"
     assert noise_key(-1) != noise_key(1)
-    assert row_seed(KEY, 7) == 0x6c9f445b47e41232
-    assert [int(h) for h in hash_bits(KEY, 7, np.array([0, 1, 151_935]))] == [4543286747662608411, 5845922420768818696, 1021565376806320035]
+    assert row_seed(KEY, 7) == 0x6C9F445B47E41232
+    bits = [int(h) for h in hash_bits(KEY, 7, np.array([0, 1, 151_935]))]
+    assert bits == [4543286747662608411, 5845922420768818696, 1021565376806320035]
 
 
 def test_splitmix64_reference_values():

@@ -108,4 +108,5 @@ def test_a_commit_ends_where_the_sequence_ends(tokens, base, kept, reason):
 
 
 def test_common_prefix():
-    assert [common_prefix(a, b) for a, b in [((), (1,)), ((1, 2), (1, 2)), ((1, 2), (1, 3)), ((2,), (1,))]] == [0, 2, 1, 0]
+    pairs = [((), (1,)), ((1, 2), (1, 2)), ((1, 2), (1, 3)), ((2,), (1,))]
+    assert [common_prefix(left, right) for left, right in pairs] == [0, 2, 1, 0]

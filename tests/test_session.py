@@ -225,7 +225,12 @@ def test_kv_lost_under_pressure_is_recomputed_with_the_same_text():
 
 @pytest.mark.parametrize(
     ("ids", "base", "error"),
-    [((1,), 6, FutureBase), ((1,), 4, InvalidRequest), ((VOCAB,), 5, InvalidRequest), ((1,) * 9, 5, InvalidRequest)],
+    [
+        ((1,), 6, FutureBase),
+        ((1,), 4, InvalidRequest),
+        ((VOCAB,), 5, InvalidRequest),
+        ((1,) * 9, 5, InvalidRequest),
+    ],
 )
 def test_a_bad_draft_is_a_typed_error_and_changes_nothing(ids, base, error):
     bench = Bench()

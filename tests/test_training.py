@@ -2,7 +2,6 @@
 
 import json
 import random
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ pytest.importorskip("transformers")
 
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
-from opensled_training.corpus import build  # noqa: E402
+from opensled_training.corpus import chat_stream  # noqa: E402
 from opensled_training.decoding import generate, greedy, proposals  # noqa: E402
 from opensled_training.evaluate import acceptance, render  # noqa: E402
 from opensled_training.family import DRAFT, FAMILY, TARGET  # noqa: E402
@@ -60,10 +59,9 @@ def draft_logits(draft, prompt_ids):
 
 @pytest.mark.parametrize("task", TASKS, ids=names(TASKS))
 def test_one_seed_gives_one_text(task):
-    first, second = (
-        [task.draw(rng) for rng in [random.Random(7)] for _ in range(50)],
-        [task.draw(rng) for rng in [random.Random(7)] for _ in range(50)],
-    )
+    one, other = random.Random(7), random.Random(7)
+    first = [task.draw(one) for _ in range(50)]
+    second = [task.draw(other) for _ in range(50)]
     assert first == second
     assert len({item.reply for item in first}) > 10, "the text must have choices"
 
@@ -71,8 +69,8 @@ def test_one_seed_gives_one_text(task):
 @pytest.mark.parametrize("task", TASKS, ids=names(TASKS))
 def test_no_heldout_prompt_is_trained_on(task):
     rng = random.Random(8)
-    trained = {json.dumps(task.draw_from(rng, "train").messages) for _ in range(1500)}
-    held_out = {json.dumps(task.draw_from(rng, "heldout").messages) for _ in range(100)}
+    trained = {json.dumps(task.draw_from(rng, "train").messages) for _ in range(3000)}
+    held_out = {json.dumps(task.draw_from(rng, "heldout").messages) for _ in range(200)}
     assert not trained & held_out
 
 
@@ -87,8 +85,6 @@ def test_committed_items_are_held_out():
 
 
 def test_swapped_operands_share_a_split():
-    keys = {frozenset(arithmetic.draw(random.Random(seed)).key.split("+")) for seed in range(50)}
-    assert keys
     for seed in range(200):
         item = arithmetic.draw(random.Random(seed))
         larger, smaller = (int(number) for number in item.key.replace("-", "+").split("+"))
@@ -101,9 +97,7 @@ def test_every_reply_verifies_and_a_wrong_one_does_not(task):
     rng = random.Random(9)
     items = [task.draw(rng) for _ in range(200)]
     assert all(task.check(item.reply, item.answer) for item in items)
-    assert not any(
-        task.check(one.reply, other.answer) for one, other in pairwise(items) if one.answer != other.answer
-    )
+    assert not any(task.check(item.reply, f"9{item.answer}") for item in items)
 
 
 def test_checks_take_any_reply():
@@ -115,7 +109,9 @@ def test_checks_take_any_reply():
 # The tokenizer
 
 
-@pytest.mark.parametrize("text", ["12 + 345 = 357", "def f(x):\n\treturn  x\n\n\n", "naïve café ☕", " leading", ""])
+@pytest.mark.parametrize(
+    "text", ["12 + 345 = 357", "def f(x):\n\treturn  x\n\n\n", "naïve café ☕", " leading", ""]
+)
 def test_tokenizer_round_trip(tokenizer, text):
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
@@ -129,12 +125,14 @@ def test_chat_template_is_what_training_saw(tokenizer):
     for task in TASKS:
         item = task.draw(random.Random(10))
         if item.chat:
-            rendered = tokenizer.apply_chat_template(item.messages, tokenize=False, add_generation_prompt=True)
+            rendered = tokenizer.apply_chat_template(
+                item.messages, tokenize=False, add_generation_prompt=True
+            )
             assert rendered == render_prompt(item)
 
 
 def test_training_predicts_replies_only(tokenizer):
-    stream = build(tokenizer, chat_tokens=1000, seed=1).chat
+    stream = chat_stream(tokenizer, tokens=1000, seed=1)
     first = slice(0, stream.starts[1])
     reply_start = int(np.flatnonzero(stream.wanted[first])[0])
     assert tokenizer.decode(stream.ids[reply_start - 1]) == "<|assistant|>"
@@ -193,7 +191,7 @@ def empty_cache(session, config):
 
 
 def assert_close(quantized, exact):
-    """Eight bits move a logit a little; a wrong layout (head order, rotation, scale) moves it as far as logits differ."""
+    """Eight bits move a logit a little; a wrong layout (head order, rotation, scale) moves it a lot."""
     assert np.abs(quantized - exact).mean() < 0.1 * exact.std()
     sure = np.diff(np.partition(exact, -2)[:, -2:], axis=1)[:, 0] > 0.5 * exact.std()
     assert (quantized.argmax(1) == exact.argmax(1))[sure].all()
@@ -215,7 +213,12 @@ def test_a_model_accepts_itself(draft, prompt_ids):
 
 
 def test_table_has_a_line_per_task_and_the_mean():
-    rates = {"greedy_acceptance": 0.5, "sampled_acceptance": 0.25, "target_accuracy": None, "draft_accuracy": 1.0}
+    rates = {
+        "greedy_acceptance": 0.5,
+        "sampled_acceptance": 0.25,
+        "target_accuracy": None,
+        "draft_accuracy": 1.0,
+    }
     lines = render({"tasks": [{"task": "stories", "items": 3, **rates}], "mean": rates}).splitlines()
     assert lines[1].split() == ["stories", "3", "-", "1.00", "0.50", "0.25"]
     assert lines[2].split() == ["mean", "-", "1.00", "0.50", "0.25"]

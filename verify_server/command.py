@@ -35,7 +35,9 @@ def serve(config: ServeConfig) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     tls = _tls(config)
     tenants = read_tenants(Path(config.tokens)) if config.tokens else Tenants()
-    require_safe(config.listen, has_tls=tls is not None, has_tokens=bool(config.tokens), insecure=config.insecure)
+    require_safe(
+        config.listen, has_tls=tls is not None, has_tokens=bool(config.tokens), insecure=config.insecure
+    )
     if config.insecure and not (tls and config.tokens):
         print(f"warning: {config.listen} takes requests from anybody who reaches it", file=sys.stderr)
     target = ENGINES.get(config.engine)(config)

@@ -39,6 +39,8 @@ class ServeConfig:
     max_sessions: int = option(256, "most sequences at the same time", low=1, metavar="N")
     tls_cert: str = option("", "certificate chain (PEM); with --tls-key turns TLS on", metavar="FILE")
     tls_key: str = option("", "private key of the certificate (PEM)", metavar="FILE")
-    tokens: str = option("", "file of bearer tokens that may connect, a TOKEN TENANT pair a line (mode 600)", metavar="FILE")
+    tokens: str = option(
+        "", "bearer tokens that may connect: a TOKEN TENANT pair a line, file mode 600", metavar="FILE"
+    )
     insecure: bool = option(False, "listen beyond this machine without TLS and tokens")
     json: bool = option(False, "print the totals of the run as JSON at the end")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Union
 
 from hw_profiles.profile import HardwareProfile
 from opensled.errors import EngineError, OpenSledError
@@ -19,7 +19,7 @@ from verify_server.session import Planned, Session
 log = logging.getLogger(__name__)
 
 # What became of one session in a step: (num_accepted, next_token), its own error, or a mere prompt chunk.
-Decision = Union[tuple[int, int], OpenSledError, None]
+Decision = tuple[int, int] | OpenSledError | None
 
 
 def run_step(engine: TargetEngine, work: Sequence[Planned]) -> list[Decision]:
@@ -166,7 +166,5 @@ class VerifyLoop:
 
     async def _sleep(self, plan: BatchPlan) -> None:
         timeout = None if plan.wake_at is None else max(0.0, plan.wake_at - self.clock())
-        try:
+        with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._arrival.wait(), timeout)
-        except asyncio.TimeoutError:
-            pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -13,15 +14,13 @@ from grpc_reflection.v1alpha import reflection
 from opensled import codec
 from opensled.errors import OpenSledError, Unauthorized
 from opensled.messages import ClientMessage, ModelInfo, ServerMessage
-from opensled.v1 import verify_pb2, verify_pb2_grpc
+from opensled.v1 import verify_pb2_grpc
 from verify_server.security import Tenants
 from verify_server.sessions import Door
 from verify_server.stream import serve_stream
 from verify_server.text import TargetText
 
 log = logging.getLogger(__name__)
-
-SERVICE_NAME = verify_pb2.DESCRIPTOR.services_by_name["Verify"].full_name
 
 # Edges ping every 20 s to find dead links; gRPC's default would answer that with GOAWAY too_many_pings.
 _OPTIONS = [
@@ -38,15 +37,15 @@ class VerifyService(verify_pb2_grpc.VerifyServicer):
     def __init__(self, door: Door, info: ModelInfo, text: TargetText, tenants: Tenants) -> None:
         self._door, self._info, self._text, self._tenants = door, info, text, tenants
 
-    async def Describe(self, request, context):
+    async def Describe(self, request: Any, context: Any) -> Any:
         await self._tenant(context)
         return codec.encode_info(self._info)
 
-    async def GetTokenizer(self, request, context):
+    async def GetTokenizer(self, request: Any, context: Any) -> Any:
         await self._tenant(context)
         return codec.tokenizer_reply(self._text.tokenizer_json, self._text.chat_template)
 
-    async def Sequence(self, request_iterator, context):
+    async def Sequence(self, request_iterator: Any, context: Any) -> None:
         tenant = await self._tenant(context)
 
         async def receive() -> ClientMessage | None:
@@ -58,7 +57,7 @@ class VerifyService(verify_pb2_grpc.VerifyServicer):
 
         await serve_stream(self._door, tenant, receive, send)
 
-    async def _tenant(self, context) -> str:
+    async def _tenant(self, context: Any) -> str:
         """Everything starts here: no token, no work."""
         metadata = dict(context.invocation_metadata())
         try:
@@ -82,13 +81,17 @@ async def start(service: VerifyService, listen: str, tls: Tls | None) -> tuple[g
     verify_pb2_grpc.add_VerifyServicer_to_server(service, server)
     status = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
-    for name in ("", SERVICE_NAME):
+    for name in ("", codec.SERVICE_NAME):
         await status.set(name, health_pb2.HealthCheckResponse.SERVING)
-    reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    reflection.enable_server_reflection(
+        (codec.SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+    )
     try:
         port = _bind(server, listen, tls)
     except RuntimeError as error:
-        raise OpenSledError(f"cannot listen on {listen}: {error}; choose another port, or 0 for a free one")
+        raise OpenSledError(
+            f"cannot listen on {listen}: {error}; choose another port, or 0 for a free one"
+        ) from error
     await server.start()
     return server, port
 

@@ -29,7 +29,7 @@ class Pending:
 class Planned:
     """What one step computes for one session."""
 
-    session: "Session"
+    session: Session
     segment: Segment
     question: Question | None  # None: a chunk of a prompt, nothing to decide
     draft: Draft | None  # the draft this step answers
@@ -59,11 +59,11 @@ class Session:
     failed: bool = False
     latest: int = 0  # highest draft counter heard on the present stream
     finish_reason: str = ""
-    outbox: "asyncio.Queue[ServerMessage | None]" = field(default_factory=asyncio.Queue)
+    outbox: asyncio.Queue[ServerMessage | None] = field(default_factory=asyncio.Queue)
 
     # -- the reader's side ------------------------------------------------------------------------------
 
-    def attach(self, known: int) -> "asyncio.Queue[ServerMessage | None]":
+    def attach(self, known: int) -> asyncio.Queue[ServerMessage | None]:
         """A new reader, who holds `known` tokens, takes over: the older stream ends, the server drives again."""
         self.outbox.put_nowait(None)
         self.outbox = asyncio.Queue()

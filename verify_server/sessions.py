@@ -8,7 +8,7 @@ import secrets
 from dataclasses import dataclass
 
 from opensled.errors import InvalidRequest, Overloaded, TruthConflict, Unsupported
-from opensled.messages import ChatMessage, Limits, Open, Opened, Prompt
+from opensled.messages import Limits, Open, Opened, Prompt, is_chat
 from opensled.noise import KEY_BYTES, noise_key
 from opensled.protocol import EndRules
 from verify_server.acceptance import RULES
@@ -141,6 +141,6 @@ class Door:
     def _prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
         if isinstance(prompt, str):
             return self.text.encode(prompt)
-        if prompt and isinstance(prompt[0], ChatMessage):
-            return self.text.render(prompt)  # type: ignore[arg-type]
+        if is_chat(prompt):
+            return self.text.render(prompt)
         return prompt  # type: ignore[return-value]

@@ -60,7 +60,7 @@ async def _read(door: Door, session: Session, receive: Receive, first: Open) -> 
         door.loop.wake()
 
 
-async def _write(outbox: "asyncio.Queue[ServerMessage | None]", send: Send) -> None:
+async def _write(outbox: asyncio.Queue[ServerMessage | None], send: Send) -> None:
     """Send until the sequence ends, or a newer stream takes the session over (None)."""
     while True:
         message = await outbox.get()

@@ -1,0 +1,72 @@
+"""Errors as clients of OpenAI's API know them: a status, and an object that names cause and field."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from edge_client.api.responses import to_json
+from opensled.errors import (
+    InvalidRequest,
+    NotFound,
+    OpenSledError,
+    Overloaded,
+    RequestError,
+    Unauthorized,
+    Unreachable,
+    Unsupported,
+)
+
+# class -> (HTTP status, OpenAI's error type); whatever is not here is 500
+STATUS: dict[type[OpenSledError], tuple[int, str]] = {
+    InvalidRequest: (400, "invalid_request_error"),
+    Unsupported: (400, "invalid_request_error"),
+    NotFound: (404, "invalid_request_error"),
+    Unauthorized: (401, "authentication_error"),
+    Overloaded: (429, "rate_limit_error"),
+    Unreachable: (503, "server_error"),
+}
+RETRY_AFTER = 1  # seconds, where the error knows nothing better
+
+
+def status_of(error: Exception) -> tuple[int, str]:
+    for kind in type(error).__mro__:
+        if kind in STATUS:
+            return STATUS[kind]
+    return 500, "server_error"
+
+
+def error_object(error: Exception) -> dict[str, Any]:
+    """The body; of errors that are not ours it tells nothing, the log does."""
+    known = isinstance(error, OpenSledError)
+    return {
+        "error": {
+            "message": str(error) if known else "internal error; the log of `opensled edge` has the cause",
+            "type": status_of(error)[1],
+            "param": (error.field or None) if isinstance(error, RequestError) else None,
+            "code": error.code if isinstance(error, OpenSledError) else "internal",
+        }
+    }
+
+
+async def error_response(request: Request, error: Exception) -> Response:
+    status, _ = status_of(error)
+    headers = {"Retry-After": str(_retry_after(error))} if status in (429, 503) else None
+    return Response(to_json(error_object(error)), status, headers, "application/json")
+
+
+def _retry_after(error: Exception) -> int:
+    seconds = error.retry_after if isinstance(error, RequestError) else 0.0
+    return max(RETRY_AFTER, math.ceil(seconds))
+
+
+async def http_error_response(request: Request, error: Exception) -> Response:
+    """For what the router refuses: a path or a method nobody serves."""
+    assert isinstance(error, HTTPException)
+    message = f"{error.detail}: {request.method} {request.url.path}"
+    body = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    return Response(to_json({"error": body}), error.status_code, error.headers, "application/json")

@@ -1,0 +1,110 @@
+"""Reading a JSON object field by field, so that nothing in it is silently dropped.
+
+Every field is either read with its type, or accepted only at values that change nothing, or refused by name.
+null counts as absent.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from opensled.errors import InvalidRequest, Unsupported
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in a request's body; raises InvalidRequest for anything else."""
+    try:
+        value = json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not valid JSON in UTF-8: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest("the body must be a JSON object")
+    return value
+
+
+def require_text(value: object, name: str) -> str:
+    """`value` if it is a string that has a UTF-8 form."""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} must be a string", name)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{name} is not valid Unicode text (a lone surrogate)", name) from error
+    return value
+
+
+def require_object(value: object, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{name} must be an object", name)
+    return value
+
+
+class Fields:
+    """The fields of one object that nobody has read yet."""
+
+    def __init__(self, values: Mapping[str, Any], where: str = "") -> None:
+        self._values = dict(values)
+        self._where = where  # path of the object, such as "messages[0]."
+
+    def path(self, name: str) -> str:
+        return self._where + name
+
+    def take(self, name: str) -> Any:
+        """The raw value; None if absent."""
+        return self._values.pop(name, None)
+
+    def text(self, name: str, default: str) -> str:
+        value = self.take(name)
+        return default if value is None else require_text(value, self.path(name))
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.take(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise InvalidRequest(f"{self.path(name)} must be true or false", self.path(name))
+        return value
+
+    def integer(self, name: str) -> int | None:
+        value = self.take(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidRequest(f"{self.path(name)} must be an integer", self.path(name))
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        value = self.take(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
+            raise InvalidRequest(f"{self.path(name)} must be a finite number", self.path(name))
+        return float(value)
+
+    def only(self, name: str, *allowed: object) -> None:
+        """Accept the field at values that change nothing; refuse it at any other."""
+        value = self.take(name)
+        if value is None or any(type(value) is type(same) and value == same for same in allowed):
+            return
+        raise Unsupported(f"{self.path(name)} is not supported here: leave it out", self.path(name))
+
+    def finish(self) -> None:
+        """Refuse whatever nobody has read."""
+        for name in self._values:
+            path = _shown(self.path(name))
+            raise Unsupported(f"unknown field {path}: nothing here reads it, leave it out", path)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
+
+
+def _shown(name: str) -> str:
+    """A field name of the client's making, fit for a message: short, and without surprises."""
+    return name.encode("ascii", "backslashreplace").decode()[:80]

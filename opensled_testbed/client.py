@@ -1,0 +1,49 @@
+"""A reader of one device's OpenAI API, as any app would be one."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from opensled.errors import OpenSledError
+
+
+@dataclass
+class Reply:
+    """One streamed answer as it grows."""
+
+    text: str = ""
+    finish_reason: str | None = None
+    usage: dict[str, Any] = field(default_factory=dict)
+    account: dict[str, Any] = field(default_factory=dict)  # OpenSLED's own figures of the answer
+    seconds: float = 0.0
+
+
+async def stream_chat(http: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIterator[Reply]:
+    """POST a chat completion and yield the reply after each event; the last one is complete."""
+    started = time.monotonic()
+    reply = Reply()
+    request = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    async with http.stream("POST", "/v1/chat/completions", json=request) as response:
+        if response.status_code != 200:
+            raise OpenSledError(f"HTTP {response.status_code}: {(await response.aread()).decode()}")
+        async for line in response.aiter_lines():
+            if line.startswith("data: ") and line != "data: [DONE]":
+                _absorb(reply, json.loads(line[6:]))
+                reply.seconds = time.monotonic() - started
+                yield reply
+
+
+def _absorb(reply: Reply, event: dict[str, Any]) -> None:
+    if "error" in event:
+        raise OpenSledError(event["error"]["message"])
+    for choice in event["choices"]:
+        reply.text += choice["delta"].get("content") or ""
+        reply.finish_reason = choice["finish_reason"] or reply.finish_reason
+    reply.usage = event.get("usage") or reply.usage
+    reply.account = event.get("opensled") or reply.account

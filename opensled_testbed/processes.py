@@ -1,0 +1,69 @@
+"""Real `opensled` processes for the demo, tests and benchmarks: started, awaited until ready, always stopped."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+from opensled.errors import OpenSledError
+
+READY = "listening on "
+
+
+class Process:
+    """One `opensled` command that prints a ready line; use it in a `with`."""
+
+    def __init__(self, arguments: Sequence[str], *, start: bool = True) -> None:
+        self.arguments = [sys.executable, "-m", "opensled", *arguments]
+        self.address = ""  # HOST:PORT of the ready line
+        self.lines: list[str] = []  # everything it printed on standard output
+        self._ready = threading.Event()
+        if start:
+            self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            self.arguments, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            if line.startswith(READY):
+                self.address = line.removeprefix(READY).strip()
+                self._ready.set()
+        self._ready.set()  # also when it ended without a word
+
+    def wait_ready(self, timeout: float = 120.0) -> str:
+        """HOST:PORT it listens on; raises OpenSledError when it ends first or takes longer than `timeout` s."""
+        if not self._ready.wait(timeout) or not self.address:
+            raise OpenSledError(f"{' '.join(self.arguments[2:])} did not become ready; its errors are above")
+        return self.address
+
+    def stop(self) -> int:
+        """SIGTERM, then wait; returns the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(40)
+        except subprocess.TimeoutExpired:
+            code = self.kill()
+        self._reader.join(5)
+        return code
+
+    def kill(self) -> int:
+        """SIGKILL: the crash of a test."""
+        self.process.kill()
+        return self.process.wait()
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()

@@ -1,0 +1,460 @@
+"""The API of a device, over a fake backend: raw HTTP, and the official client against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+
+import httpx
+import openai
+import pytest
+import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_client.answer import Chunk, Stats
+from edge_client.api.app import MAX_BODY, build_app
+from opensled.errors import (
+    EngineError,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    Unauthorized,
+    Unreachable,
+    Unsupported,
+)
+from opensled.messages import ChatMessage
+from tests.tiny_drafts import tiny_info
+
+WORDS = ("Hello", "", " wörld", " 👍")
+STATS = Stats(prompt_tokens=7, completion_tokens=4, rounds=2, drafted=5, accepted=2, round_tokens=4)
+HELLO = [{"role": "user", "content": "Hi"}]
+
+
+class FakeBackend:
+    """Says WORDS whatever it is asked; remembers what that was, and whether it was let go."""
+
+    def __init__(self, error=None, fail_after=99, reason="eos", endless=False, **info) -> None:
+        self.info = tiny_info(**info)
+        self.error, self.fail_after, self.reason, self.endless = error, fail_after, reason, endless
+        self.asked: list[tuple] = []
+        self.closed = 0
+
+    async def answer(self, prompt, params, stop=()):
+        self.asked.append((prompt, params, stop))
+        try:
+            async for chunk in self._chunks():
+                yield chunk
+        finally:
+            self.closed += 1
+
+    async def _chunks(self):
+        for index, word in enumerate(WORDS):
+            if index >= self.fail_after:
+                raise self.error
+            yield Chunk(word, (index,))
+        while self.endless:
+            await asyncio.sleep(0.01)
+            yield Chunk(".", (9,))
+        yield Chunk("", (0,), self.reason, STATS)
+
+
+def call(backend, path="/v1/chat/completions", body=None, method="POST", content=None):
+    """One request through the app without a socket."""
+
+    async def request():
+        transport = httpx.ASGITransport(build_app(backend), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
+            kind = {"json": body} if content is None else {"content": content}
+            return await client.request(method, path, **kind if method == "POST" else {})
+
+    return asyncio.run(request())
+
+
+def chat(**fields):
+    return {"model": "tiny", "messages": HELLO, **fields}
+
+
+def refusal(response, status=400):
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"} and error["message"]
+    return error
+
+
+def events(response):
+    assert response.headers["content-type"].startswith("text/event-stream")
+    lines = [line for line in response.text.split("\n\n") if line]
+    assert all(line.startswith("data: ") for line in lines)
+    return [line[len("data: ") :] for line in lines]
+
+
+def test_a_chat_answer():
+    reply = call(FakeBackend(), body=chat()).json()
+    assert reply["object"] == "chat.completion" and reply["id"].startswith("chatcmpl-")
+    assert reply["model"] == "tiny" and "tiny" in reply["system_fingerprint"]
+    assert "exact" in reply["system_fingerprint"]
+    choice = reply["choices"][0]
+    assert choice["message"]["content"] == "".join(WORDS)
+    assert choice["finish_reason"] == "stop"
+    assert reply["usage"] == {
+        "prompt_tokens": 7,
+        "completion_tokens": 4,
+        "total_tokens": 11,
+        "completion_tokens_details": {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 3},
+    }
+
+
+def test_a_completion():
+    backend = FakeBackend(reason="length")
+    reply = call(backend, "/v1/completions", {"model": "tiny", "prompt": "Once"}).json()
+    assert reply["object"] == "text_completion"
+    assert reply["choices"][0]["text"] == "".join(WORDS)
+    assert reply["choices"][0]["finish_reason"] == "length"
+    prompt, params, stop = backend.asked[0]
+    assert (prompt, params.max_tokens, params.temperature, params.seed, stop) == ("Once", 16, 1.0, None, ())
+
+
+def test_a_chat_stream():
+    *chunks, done = events(call(FakeBackend(), body=chat(stream=True)))
+    assert done == "[DONE]"
+    chunks = [json.loads(chunk) for chunk in chunks]
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    assert "".join(delta.get("content", "") for delta in deltas) == "".join(WORDS)
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + ["stop"]
+    assert all("usage" not in chunk for chunk in chunks)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/v1/chat/completions", chat()), ("/v1/completions", {"model": "tiny", "prompt": "Once"})],
+)
+def test_a_stream_with_usage(path, body):
+    body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    *chunks, done = events(call(FakeBackend(), path, body))
+    assert done == "[DONE]"
+    *pieces, last = [json.loads(chunk) for chunk in chunks]
+    assert last["choices"] == [] and last["usage"]["total_tokens"] == 11
+    assert all(piece["usage"] is None and piece["choices"] for piece in pieces)
+
+
+def test_every_parameter_reaches_the_backend():
+    backend = FakeBackend()
+    body = chat(
+        temperature=0.5, top_p=0.9, top_k=5, seed=-3, max_completion_tokens=9, stop=["a", "b"],
+        ignore_eos=True, stop_token_ids=[4],
+    )  # fmt: skip
+    call(backend, body=body)
+    prompt, params, stop = backend.asked[0]
+    assert prompt == (ChatMessage("user", "Hi"),)
+    assert (params.temperature, params.top_p, params.top_k, params.seed) == (0.5, 0.9, 5, -3)
+    assert (params.max_tokens, params.ignore_eos, params.stop_ids, stop) == (9, True, (4,), ("a", "b"))
+
+
+def test_a_chat_may_fill_the_context():
+    backend = FakeBackend()
+    call(backend, body=chat(stop="\n"))
+    assert backend.asked[0][1].max_tokens == 1024 and backend.asked[0][2] == ("\n",)
+
+
+def test_messages_in_all_their_forms():
+    backend = FakeBackend()
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    repeated = {"role": "assistant", "content": "c", "refusal": None, "annotations": [], "tool_calls": None}
+    messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": parts}, repeated]
+    assert call(backend, body=chat(messages=messages)).status_code == 200
+    expected = (ChatMessage("system", "be brief"), ChatMessage("user", "ab"), ChatMessage("assistant", "c"))
+    assert backend.asked[0][0] == expected
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [("a", "a"), (["a"], "a"), ([1, 2], (1, 2)), ([[1, 2]], (1, 2)), ("", "")],
+)
+def test_prompts_in_all_their_forms(prompt, expected):
+    backend = FakeBackend()
+    assert call(backend, "/v1/completions", {"model": "tiny", "prompt": prompt}).status_code == 200
+    assert backend.asked[0][0] == expected
+
+
+USUAL = {
+    "n": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logprobs": False, "top_logprobs": None,
+    "logit_bias": {}, "response_format": {"type": "text"}, "tools": [], "tool_choice": None, "store": False,
+    "user": "me", "metadata": {"a": "b"}, "seed": None, "stop": None, "temperature": None, "stream": None,
+    "stream_options": None, "max_tokens": None, "service_tier": "auto",
+}  # fmt: skip
+
+
+def test_fields_that_change_nothing_pass():
+    assert call(FakeBackend(), body=chat(**USUAL)).status_code == 200
+
+
+REFUSED = [
+    ("n", 2), ("n", 10**400), ("n", True), ("n", "1"), ("logprobs", True), ("presence_penalty", 0.5),
+    ("frequency_penalty", float("nan")), ("logit_bias", {"5": 1}), ("tools", [{}]), ("tool_choice", "auto"),
+    ("response_format", {"type": "json_object"}), ("reasoning_effort", "low"), ("audio", {}), ("nonsense", 1),
+    ("store", True), ("messages", []), ("messages", "Hi"), ("messages", None), ("messages", [1]),
+    ("temperature", float("nan")), ("temperature", float("inf")), ("temperature", -1), ("temperature", "0"),
+    ("temperature", 10**400), ("temperature", True), ("top_p", 0), ("top_p", 2), ("top_k", -1), ("top_k", 1.5),
+    ("seed", 2**63), ("seed", 1.0), ("max_tokens", 0), ("max_tokens", 2**31), ("max_tokens", "9"),
+    ("max_completion_tokens", -1), ("stop", ""), ("stop", ["a", ""]), ("stop", ["a"] * 5), ("stop", 3),
+    ("stop", [None]), ("stop", "\ud800"), ("stream", "yes"), ("stream_options", {"include_usage": True}),
+    ("stop_token_ids", [2048]), ("stop_token_ids", [True]), ("ignore_eos", 1), ("model", 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), REFUSED)
+def test_refuses_by_name(field, value):
+    body = json.dumps(chat(**{field: value})).encode()
+    backend = FakeBackend()
+    error = refusal(call(backend, content=body))
+    assert error["param"] == field and field in error["message"]
+    assert error["type"] == "invalid_request_error"
+    assert not backend.asked
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "user"}, "messages[0].content"),
+        ({"role": "user", "content": None}, "messages[0].content"),
+        ({"role": "user", "content": "\ud800"}, "messages[0].content"),
+        ({"role": "tool", "content": "a"}, "messages[0].role"),
+        ({"content": "a"}, "messages[0].role"),
+        ({"role": "user", "content": "a", "name": "Bob"}, "messages[0].name"),
+        ({"role": "user", "content": "a", "colour": 1}, "messages[0].colour"),
+        ({"role": "assistant", "content": "a", "tool_calls": [{}]}, "messages[0].tool_calls"),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
+            "messages[0].content[0].type",
+        ),
+        ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
+        ({"role": "user", "content": ["a"]}, "messages[0].content[0]"),
+    ],
+)
+def test_refuses_messages_by_name(message, param):
+    content = json.dumps(chat(messages=[message])).encode()
+    assert refusal(call(FakeBackend(), content=content))["param"] == param
+
+
+@pytest.mark.parametrize(
+    "prompt", [None, [], 5, ["a", "b"], [[1], [2]], [1, "a"], [2048], [-1], [True], [1.0], {}, [None]]
+)
+def test_refuses_prompts_by_name(prompt):
+    response = call(FakeBackend(), "/v1/completions", {"model": "tiny", "prompt": prompt})
+    assert refusal(response)["param"] == "prompt"
+
+
+@pytest.mark.parametrize(
+    "field", ["echo", "suffix", "best_of", "logprobs", "messages", "max_completion_tokens"]
+)
+def test_refuses_completion_fields_by_name(field):
+    response = call(FakeBackend(), "/v1/completions", {"model": "tiny", "prompt": "a", field: 3})
+    assert refusal(response)["param"] == field
+
+
+def test_two_limits_that_disagree():
+    assert (
+        refusal(call(FakeBackend(), body=chat(max_tokens=5, max_completion_tokens=6)))["param"]
+        == "max_tokens"
+    )
+    assert call(FakeBackend(), body=chat(max_tokens=5, max_completion_tokens=5)).status_code == 200
+
+
+def test_another_model_is_not_found():
+    assert refusal(call(FakeBackend(), body=chat(model="gpt-4")), 404)["param"] == "model"
+
+
+def test_a_chat_needs_a_template():
+    backend = FakeBackend(has_chat_template=False)
+    assert "/v1/completions" in refusal(call(backend, body=chat()))["message"]
+
+
+HOSTILE = [
+    b"", b"{", b"[]", b"null", b"3", b'"text"', b"\xff\xfe{}", b'{"model": "\xff"}', b"\xef\xbb\xbf{}",
+    b"[" * 200_000, b'{"a":' * 200_000, b'{"n": ' + b"9" * 50_000 + b"}", b'{"\\ud800": 1}',
+    b'{"model": "\\ud800"}', b'{"' + b"x" * 100_000 + b'": 1}', b" " * (MAX_BODY + 1),
+    b'{"messages": [{"role": "\\ud83d", "content": ""}]}', b'{"messages": {"role": 1}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_hostile_bodies_are_refused(path, content):
+    response = call(FakeBackend(), path, content=content)
+    refusal(response)
+    assert len(response.content) < 1000
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = st.sampled_from([*USUAL, *dict(REFUSED), "prompt", "echo", "best_of"]) | st.text(max_size=5)
+
+
+@settings(max_examples=150)
+@given(st.dictionaries(NAMES, JSON, max_size=5), st.sampled_from(["/v1/chat/completions", "/v1/completions"]))
+def test_no_body_is_an_internal_error(fields, path):
+    base = {"messages": HELLO} if "chat" in path else {"prompt": "a"}
+    response = call(FakeBackend(), path, content=json.dumps({**base, **fields}).encode())
+    assert response.status_code in (200, 400, 404)
+
+
+ERRORS = [
+    (InvalidRequest("bad", "prompt"), 400, "prompt"),
+    (Unsupported("no", "rule"), 400, "rule"),
+    (NotFound("gone"), 404, None),
+    (Unauthorized("who"), 401, None),
+    (Overloaded("full", retry_after=2.5), 429, None),
+    (Unreachable("down"), 503, None),
+    (EngineError("broken"), 500, None),
+    (ValueError("secret"), 500, None),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("error", "status", "param"), ERRORS, ids=lambda value: type(value).__name__)
+def test_errors_before_the_first_word_have_a_status(error, status, param, stream):
+    response = call(FakeBackend(error, fail_after=0), body=chat(stream=stream))
+    told = refusal(response, status)
+    assert told["param"] == param
+    assert "secret" not in response.text
+    waits = {429: "3", 503: "1"}
+    assert response.headers.get("retry-after") == waits.get(status)
+
+
+@pytest.mark.parametrize("error", [Unreachable("the server is lost"), ValueError("secret")])
+def test_errors_midway_are_events(error):
+    backend = FakeBackend(error, fail_after=2)
+    *chunks, last = events(call(backend, body=chat(stream=True)))
+    assert json.loads(chunks[-1])["choices"][0]["delta"]["content"] == "Hello"
+    assert set(json.loads(last)["error"]) == {"message", "type", "param", "code"}
+    assert "secret" not in last
+    assert backend.closed == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_without_an_end_is_an_error(stream):
+    response = call(FakeBackend(reason=None), body=chat(stream=stream))
+    assert "finish reason" in response.text and "[DONE]" not in response.text
+
+
+def test_models_and_health():
+    backend = FakeBackend()
+    models = call(backend, "/v1/models", method="GET").json()
+    assert models["object"] == "list"
+    assert models["data"][0]["id"] == "tiny" and models["data"][0]["object"] == "model"
+    assert call(backend, "/v1/models/tiny", method="GET").json()["id"] == "tiny"
+    assert refusal(call(backend, "/v1/models/other", method="GET"), 404)["param"] == "model"
+    assert call(backend, "/health", method="GET").json()["status"] == "ok"
+
+
+def test_unknown_paths_and_methods():
+    assert "/v1/nothing" in refusal(call(FakeBackend(), "/v1/nothing", method="GET"), 404)["message"]
+    refusal(call(FakeBackend(), "/v1/chat/completions", method="GET"), 405)
+
+
+@pytest.fixture
+def served():
+    """Serves a backend from a thread of its own; gives the port."""
+    running = []
+
+    def start(backend) -> int:
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(build_app(backend), log_level="warning", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        running.append((server, thread))
+        return listener.getsockname()[1]
+
+    yield start
+    for server, thread in running:
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def client(served):
+    def connect(backend) -> openai.OpenAI:
+        url = f"http://127.0.0.1:{served(backend)}/v1"
+        return openai.OpenAI(api_key="none", base_url=url, max_retries=0, timeout=20)
+
+    return connect
+
+
+def test_the_official_client_chats(client):
+    api = client(FakeBackend())
+    reply = api.chat.completions.create(model="tiny", messages=HELLO, seed=1)
+    assert reply.choices[0].message.content == "".join(WORDS)
+    assert reply.usage.completion_tokens_details.accepted_prediction_tokens == 2
+    assert api.completions.create(model="tiny", prompt=[1, 2]).choices[0].text == "".join(WORDS)
+    assert [model.id for model in api.models.list()] == ["tiny"]
+    assert api.models.retrieve("tiny").id == "tiny"
+    again = [*HELLO, reply.choices[0].message.model_dump(), *HELLO]
+    assert api.chat.completions.create(model="tiny", messages=again).choices
+
+
+def test_the_official_client_streams(client):
+    api = client(FakeBackend())
+    options = {"include_usage": True}
+    with api.chat.completions.create(
+        model="tiny", messages=HELLO, stream=True, stream_options=options
+    ) as stream:
+        chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == "".join(WORDS)
+    assert chunks[-1].usage.total_tokens == 11
+    assert (
+        "".join(c.choices[0].text for c in api.completions.create(model="tiny", prompt="a", stream=True))
+        == text
+    )
+
+
+def test_the_official_client_sees_errors_by_type(client):
+    api = client(FakeBackend(Overloaded("full", retry_after=2), fail_after=0))
+    with pytest.raises(openai.RateLimitError) as caught:
+        api.chat.completions.create(model="tiny", messages=HELLO)
+    assert caught.value.response.headers["retry-after"] == "2"
+    with pytest.raises(openai.BadRequestError, match="logprobs"):
+        api.chat.completions.create(model="tiny", messages=HELLO, logprobs=True)
+    with pytest.raises(openai.NotFoundError):
+        api.chat.completions.create(model="other", messages=HELLO)
+
+
+def test_the_official_client_sees_an_error_midway(client):
+    api = client(FakeBackend(Unreachable("the server is lost"), fail_after=2))
+    stream = api.chat.completions.create(model="tiny", messages=HELLO, stream=True)
+    with pytest.raises(openai.APIError, match="the server is lost"):
+        list(stream)
+
+
+def wait_until(happened) -> None:
+    deadline = time.monotonic() + 10
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_reader_who_leaves_ends_the_work(served):
+    backend = FakeBackend(endless=True)
+    url = f"http://127.0.0.1:{served(backend)}/v1/chat/completions"
+    with httpx.stream("POST", url, json=chat(stream=True)) as response:
+        assert next(response.iter_lines())
+    wait_until(lambda: backend.closed == 1)
+
+
+def test_a_reader_who_leaves_while_waiting_ends_the_work(served):
+    backend = FakeBackend(endless=True)
+    url = f"http://127.0.0.1:{served(backend)}/v1/chat/completions"
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(url, json=chat(), timeout=0.3)
+    wait_until(lambda: backend.closed == 1)

@@ -1,0 +1,199 @@
+"""The command line: what it lists, how fast, which flags it makes, and how it fails."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import opensled
+from opensled import cli, models_command
+from opensled.config import options
+from opensled.errors import NotFound, OpenSledError, Overloaded, Unauthorized, Unreachable, UsageError
+
+# What `opensled --help` may take; a loaded machine gets room, the product's own bound is 150 ms.
+HELP_SECONDS = 1.0
+
+
+@pytest.fixture(autouse=True)
+def _no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def run_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable], int]]:
+    """Run `opensled models list` with another function behind it."""
+
+    def run(function: Callable) -> int:
+        monkeypatch.setattr(models_command, "list_models", function)
+        return cli.main(["models", "list"])
+
+    yield run
+
+
+def raising(error: BaseException) -> Callable:
+    def command(config: object) -> int:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"]])
+def test_help_lists_every_verb(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(argv) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown and verb.summary in shown for name, verb in cli.VERBS.items())
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"opensled {opensled.__version__}\n"
+
+
+@pytest.mark.parametrize("name", cli.VERBS)
+def test_every_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main([*name.split(), "--help"])
+    assert exit.value.code == 0
+    shown = capsys.readouterr().out
+    assert f"example:\n  {cli.VERBS[name].example}" in shown
+    for item in options(cli.CONFIGS.get(name)):
+        assert item.positional or (item.flag in shown and item.variable in "".join(shown.split()))
+
+
+@pytest.mark.parametrize("name", cli.VERBS)
+def test_every_example_parses(name: str) -> None:
+    import shlex
+
+    argv = shlex.split(cli.VERBS[name].example)[1 + len(name.split()) :]
+    assert cli._parser(name, options(cli.CONFIGS.get(name))).parse_args(argv)
+
+
+@pytest.mark.parametrize("name", cli.VERBS)
+def test_every_verb_exists(name: str) -> None:
+    assert callable(cli.RUNS.get(name))
+
+
+def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["models"]) == 0
+    shown = capsys.readouterr().out
+    assert "models path" in shown
+    assert "serve" not in shown.replace("one server", "")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["serv"], "no command 'serv'; did you mean: opensled serve"),
+        (["frobnicate"], "choose from serve, edge, generate, demo, models"),
+        (["models", "lst"], "did you mean: opensled models list"),
+        (["models", "path"], "the following arguments are required: NAME (see: opensled models path --help)"),
+        (["serve", "--modle", "x"], "unrecognized arguments: --modle x"),
+        (["serve", "--model"], "argument --model: expected one argument"),
+        (["serve", "--max-draft", "0"], "--max-draft: 0 is out of range: it must be at least 1"),
+        (["serve", "--dtype", "int3"], "--dtype: 'int3' is not one of auto, float64"),
+        (["edge", "--http", "8411"], "--http: '8411' is not an address"),
+    ],
+)
+def test_usage_errors(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    assert said in captured.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OpenSledError("broken"), 1),
+        (UsageError("senseless"), 2),
+        (NotFound("gone"), 3),
+        (Unauthorized("no token"), 4),
+        (Unreachable("nobody there"), 5),
+        (Overloaded("later"), 6),
+    ],
+)
+def test_exit_codes(
+    error: OpenSledError, code: int, run_with: Callable, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_with(raising(error)) == code
+    assert capsys.readouterr().err == f"error: {error}\n"
+
+
+def test_an_error_is_one_line(run_with: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+    run_with(raising(OpenSledError("two\nlines")))
+    assert capsys.readouterr().err == "error: two lines\n"
+
+
+def test_interruption_is_quiet(run_with: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_with(raising(KeyboardInterrupt())) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_gone_reader_is_quiet() -> None:
+    line = f"{sys.executable} -m opensled models list --json | true"
+    script = f"for i in 1 2 3; do {line}; done"
+    run = subprocess.run(["bash", "-c", script], cwd=_ROOT, capture_output=True, text=True, check=True)
+    assert run.stderr == ""
+
+
+def test_flags_reach_the_command(run_with: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setenv("OPENSLED_JSON", "yes")
+    assert run_with(lambda config: seen.append(config) or 0) == 0
+    assert seen == [models_command.ListConfig(json=True)]
+
+
+def test_a_switch_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setenv("OPENSLED_JSON", "1")
+    monkeypatch.setattr(models_command, "list_models", lambda config: seen.append(config) or 0)
+    assert cli.main(["models", "list", "--no-json"]) == 0
+    assert seen == [models_command.ListConfig(json=False)]
+
+
+def test_the_file_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "opensled.toml").write_text("[serve]\nmodel = 'tiny'\n[models.list]\njson = true\n")
+    assert cli.main(["models", "list"]) == 0
+    assert capsys.readouterr().out.startswith("{")
+    (tmp_path / "opensled.toml").write_text("[models.list]\njsno = true\n")
+    assert cli.main(["models", "list"]) == 2
+    assert "opensled.toml: unknown key 'jsno' in [models.list]" in capsys.readouterr().err
+
+
+def test_models_path(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["models", "path", "tiny-draft"]) == 0
+    assert Path(capsys.readouterr().out.strip()).is_dir()
+    assert cli.main(["models", "path", "huge"]) == 3
+    assert "no model 'huge'" in capsys.readouterr().err
+
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_help_is_quick_and_light() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "opensled", "--help"], cwd=_ROOT, capture_output=True, check=True
+        )
+        return time.perf_counter() - start
+
+    assert statistics.median(seconds() for _ in range(5)) < HELP_SECONDS
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from opensled.cli import main; main(['--help']);"
+        "print([name for name in ('numpy', 'grpc', 'tomllib', 'edge_client', 'asyncio') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.endswith("[]\n")

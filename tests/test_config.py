@@ -1,0 +1,165 @@
+"""Layers of configuration, and errors that name where a bad value came from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError, dataclass
+from pathlib import Path
+
+import pytest
+
+from opensled.address import host_port
+from opensled.config import Option, config_files, option, options, resolve
+from opensled.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One field of every kind."""
+
+    what: str = option("", "a positional argument", positional=True)
+    listen: str = option("127.0.0.1:1", "an address", check=host_port)
+    mode: str = option("slow", "a choice", choices=("slow", "quick"))
+    draft_wait: float = option(0.5, "seconds", low=0)
+    share: float = option(0.5, "a share", low=0, high=1)
+    count: int = option(3, "a number", low=1)
+    seed: int | None = option(None, "may be left out")
+    loud: bool = option(False, "a switch")
+
+
+NAMED = {item.name: item for item in options(Sample)}
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Where ./opensled.toml and the user's own file go; neither exists yet."""
+    home, here = tmp_path / "home/opensled", tmp_path / "here"
+    for folder in (home, here):
+        folder.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home.parent))
+    monkeypatch.chdir(here)
+    return here / "opensled.toml", home / "config.toml"
+
+
+def test_names_follow_from_the_field() -> None:
+    wait = NAMED["draft_wait"]
+    assert (wait.flag, wait.variable, wait.kind) == ("--draft-wait", "OPENSLED_DRAFT_WAIT", float)
+    assert NAMED["seed"].kind is int
+
+
+def test_defaults(files: tuple[Path, Path]) -> None:
+    assert resolve(Sample, "sample", {}, {}) == Sample()
+
+
+def test_precedence(files: tuple[Path, Path]) -> None:
+    here, user = files
+    user.write_text("[sample]\ncount = 10\nmode = 'quick'\ndraft-wait = 10\nshare = 0.1\n")
+    here.write_text("[sample]\ncount = 20\nmode = 'slow'\ndraft_wait = 20\n")
+    environ = {"OPENSLED_COUNT": "30", "OPENSLED_DRAFT_WAIT": "30"}
+    found = resolve(Sample, "sample", {"count": 40, "what": "it"}, environ)
+    assert found == Sample(what="it", count=40, draft_wait=30.0, mode="slow", share=0.1)
+    with pytest.raises(FrozenInstanceError):
+        found.count = 1  # type: ignore[misc]
+
+
+def test_files_by_importance(files: tuple[Path, Path]) -> None:
+    assert config_files() == []
+    for path in files:
+        path.write_text("")
+    assert [path.resolve() for path in config_files()] == [path.resolve() for path in files]
+
+
+def test_the_environment_is_the_processs(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENSLED_SEED", "-5")
+    monkeypatch.setenv("OPENSLED_MODE", "")  # empty counts as not set
+    monkeypatch.setenv("OPENSLED_WHAT", "no variable sets a positional argument")
+    assert resolve(Sample, "sample", {}) == Sample(seed=-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("draft_wait", "inf", math.inf),
+        ("draft_wait", "2", 2.0),
+        ("count", "7", 7),
+        ("loud", "Yes", True),
+        ("loud", "0", False),
+        ("listen", "[::1]:80", "[::1]:80"),
+        ("mode", "quick", "quick"),
+    ],
+)
+def test_spellings(name: str, text: str, value: object) -> None:
+    parsed = NAMED[name].parse(text, "here")
+    assert (parsed, type(parsed)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("count", "many", "OPENSLED_COUNT: 'many' is not a whole number"),
+        ("count", "1.5", "OPENSLED_COUNT: '1.5' is not a whole number"),
+        ("count", "0", "OPENSLED_COUNT: 0 is out of range: it must be at least 1"),
+        ("share", "2", "OPENSLED_SHARE: 2.0 is out of range: it must be from 0 to 1"),
+        ("draft_wait", "nan", "OPENSLED_DRAFT_WAIT: nan is out of range"),
+        ("mode", "fast", "OPENSLED_MODE: 'fast' is not one of slow, quick"),
+        ("loud", "maybe", "OPENSLED_LOUD: 'maybe' is not true or false"),
+        ("listen", "localhost", "OPENSLED_LISTEN: 'localhost' is not an address; write HOST:PORT"),
+    ],
+)
+def test_bad_variables_are_named(name: str, text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(Sample, "sample", {}, {NAMED[name].variable: text}, files=())
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[sample]\ncuont = 3", "unknown key 'cuont' in [sample]; keys are listen, mode"),
+        ("[sample]\nwhat = 'it'", "unknown key 'what'"),
+        ("[sample]\ncount = '3'", "count in [sample]: '3' is not a whole number"),
+        ("[sample]\ncount = true", "count in [sample]: True is not a whole number"),
+        ("[sample]\nloud = 1", "loud in [sample]: 1 is not true or false"),
+        ("[sample]\ndraft-wait = -1", "draft-wait in [sample]: -1 is out of range"),
+        ("[simple]\ncount = 3", "unknown section [simple]; sections are other, sample"),
+        ("count = 3", "unknown section [count]"),
+        ("sample = 3", "sample is not a section; write [sample]"),
+        ("[sample", "cannot be read"),
+        ("[sample]\nmode = 'caf\xe9'", "cannot be read"),
+    ],
+)
+def test_bad_files_are_named(files: tuple[Path, Path], text: str, said: str) -> None:
+    files[0].write_bytes(text.encode("latin-1"))
+    with pytest.raises(UsageError) as caught:
+        resolve(Sample, "sample", {}, {}, sections=("sample", "other"))
+    assert str(caught.value).startswith("opensled.toml")
+    assert said in str(caught.value)
+
+
+def test_a_section_in_a_section(files: tuple[Path, Path]) -> None:
+    files[0].write_text("[sample.one]\ncount = 5\n[sample.two]\nnothing = 'of our business'\n")
+    assert resolve(Sample, "sample.one", {}, {}).count == 5
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1:7411", ("127.0.0.1", 7411)),
+        ("[::1]:0", ("::1", 0)),
+        ("hub.local:65535", ("hub.local", 65535)),
+    ],
+)
+def test_addresses(address: str, expected: tuple[str, int]) -> None:
+    assert host_port(address) == expected
+
+
+@pytest.mark.parametrize(
+    "address", ["", "7411", ":7411", "host:", "host:65536", "host:-1", "host:x", "host:²"]
+)
+def test_no_addresses(address: str) -> None:
+    with pytest.raises(UsageError, match="is not an address"):
+        host_port(address)
+
+
+def test_options_are_complete() -> None:
+    assert all(isinstance(item, Option) and item.help for item in NAMED.values())

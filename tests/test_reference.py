@@ -1,0 +1,205 @@
+"""The reference is right by itself, and says the same as the product's own noise and sampling."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from opensled import noise
+from opensled.messages import SamplingParams
+from opensled.sampling import Sampler
+from opensled_testbed.reference import Reference, Sampling, key_of_seed, lead, masked
+from opensled_testbed.reference import noise as reference_noise
+
+WORDS = ["<eos>", "<user>", "<assistant>", *(f"w{number}" for number in range(29))]
+EOS = 0
+CONTEXT = 48
+TEMPLATE = "{% for m in messages %}<user> {{ m.content }} {% endfor %}<assistant>"
+
+seeds = st.integers(-(2**63), 2**63 - 1)
+keys = st.binary(min_size=16, max_size=16)
+positions = st.integers(0, 2**31)
+# Coarse values, so that ties are common; top_p away from sums that rounding could tip.
+few_logits = st.lists(st.integers(-8, 8), min_size=2, max_size=7).map(lambda values: np.array(values) / 4)
+temperatures = st.sampled_from([0.3, 1.0, 1.7])
+top_ks = st.integers(0, 8)
+top_ps = st.sampled_from([0.0137, 0.3137, 0.7071, 0.9183, 1.0])
+
+
+@given(seeds)
+def test_key_of_a_seed_is_the_products(seed: int) -> None:
+    assert key_of_seed(seed) == noise.noise_key(seed)
+
+
+@given(keys, positions)
+def test_noise_is_bit_equal_to_the_products(key: bytes, position: int) -> None:
+    assert np.array_equal(reference_noise(key, position, 97), noise.gumbel(key, position, np.arange(97)))
+
+
+@given(few_logits, temperatures, top_ks, top_ps)
+def test_masks_keep_what_enumeration_keeps(
+    logits: np.ndarray, temperature: float, top_k: int, top_p: float
+) -> None:
+    kept = set(np.flatnonzero(np.isfinite(masked(logits, temperature, top_k, top_p))).tolist())
+    assert kept == _enumerated(logits / temperature, top_k, top_p)
+
+
+def _enumerated(scaled: np.ndarray, top_k: int, top_p: float) -> set[int]:
+    """Of all subsets: the heaviest of size top_k, then the smallest one in it that reaches top_p, again the heaviest;
+    the lowest ids where several weigh the same."""
+    everything = range(len(scaled))
+    kept = _heaviest(scaled, everything, min(top_k or len(scaled), len(scaled)))
+    total = np.exp(scaled[list(kept)]).sum()
+    for size in range(1, len(kept) + 1):
+        best = _heaviest(scaled, kept, size)
+        if np.exp(scaled[list(best)]).sum() / total >= top_p:
+            return set(best)
+    return set(kept)
+
+
+def _heaviest(scaled: np.ndarray, tokens: range | tuple[int, ...], size: int) -> tuple[int, ...]:
+    subsets = combinations(sorted(tokens), size)
+    return max(subsets, key=lambda subset: (sorted(scaled[list(subset)], reverse=True), [-t for t in subset]))
+
+
+@given(few_logits, temperatures, top_ks, top_ps, keys, positions)
+def test_draws_are_the_drafters_draws(
+    logits: np.ndarray, temperature: float, top_k: int, top_p: float, key: bytes, position: int
+) -> None:
+    sampler = Sampler(SamplingParams(temperature, top_k, top_p), key)
+    sampling = Sampling(temperature, top_k, top_p, key)
+    assert sampling.draw(logits, position) == sampler.draw(logits, position).id
+
+
+@given(few_logits, positions)
+def test_greedy_is_the_lowest_of_the_likeliest(logits: np.ndarray, position: int) -> None:
+    assert Sampling().draw(logits, position) == logits.tolist().index(logits.max())
+
+
+# Upper 1e-4 quantile of chi-square with 4 degrees of freedom.
+CHI_SQUARE_BOUND = 23.5
+
+
+@pytest.mark.parametrize("fixed", ["key", "position"])
+def test_draws_follow_the_distribution(fixed: str) -> None:
+    logits = np.log([0.5, 0.2, 0.15, 0.1, 0.05])
+    draws = 4000
+    counts: Counter[int] = Counter()
+    for number in range(draws):
+        key, position = (key_of_seed(1), number) if fixed == "key" else (key_of_seed(number), 7)
+        counts[Sampling(1.0, key=key).draw(logits, position)] += 1
+    expected = draws * np.exp(logits)
+    observed = np.array([counts[token] for token in range(5)])
+    assert float(((observed - expected) ** 2 / expected).sum()) < CHI_SQUARE_BOUND
+
+
+def test_a_temperature_needs_a_key() -> None:
+    with pytest.raises(ValueError, match="seed"):
+        Sampling(0.5)
+
+
+def test_lead_of_a_masked_token() -> None:
+    scores = np.array([1.0, -np.inf, 0.25])
+    assert (lead(scores, 0).margin, lead(scores, 0).of_given) == (0.75, 0.0)
+    assert lead(scores, 1).of_given == -np.inf
+    assert lead(scores, 2).of_given == -0.75
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama with 32 tokens, and a word tokenizer."""
+    folder = tmp_path_factory.mktemp("model")
+    torch.manual_seed(5)
+    config = LlamaConfig(
+        vocab_size=len(WORDS),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        initializer_range=0.3,
+        bos_token_id=None,
+        eos_token_id=EOS,
+        pad_token_id=EOS,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, "<eos>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>", chat_template=TEMPLATE)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reference(folder: Path) -> Reference:
+    return Reference(folder)
+
+
+def test_reads_the_folder(reference: Reference, folder: Path) -> None:
+    assert reference.eos_ids == {EOS}
+    assert (
+        reference.context_length
+        == json.loads((folder / "config.json").read_text())["max_position_embeddings"]
+    )
+    assert reference.logits([1, 2, 3]).dtype == np.float64
+
+
+def test_renders_chats(reference: Reference) -> None:
+    assert reference.render_chat([{"role": "user", "content": "w3 w1"}]) == reference.encode(
+        "<user> w3 w1 <assistant>"
+    )
+    assert reference.decode(reference.encode("w3 w1")) == "w3 w1"
+
+
+@pytest.mark.parametrize("prompt", [[4], [1, 5, 9, 2], [7] * 20])
+def test_greedy_is_transformers_own(reference: Reference, prompt: list[int]) -> None:
+    tokens, reason = reference.generate(prompt, max_tokens=24)
+    theirs = reference.model.generate(
+        torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), do_sample=False, max_new_tokens=24
+    )
+    assert tokens == theirs[0, len(prompt) :].tolist()
+    assert reason == ("eos" if tokens[-1] == EOS else "length")
+
+
+def test_ends(reference: Reference) -> None:
+    def generate(**rules: object) -> tuple[list[int], str]:
+        return reference.generate([3, 4], temperature=1.0, seed=11, **{"max_tokens": 40, **rules})  # type: ignore[arg-type]
+
+    free, reason = generate(ignore_eos=True)
+    assert (len(free), reason) == (40, "length")
+    assert EOS in free, "the seed must lead through eos, or the next line tests nothing"
+    assert generate() == (free[: free.index(EOS) + 1], "eos")
+    assert generate(stop_ids=(free[2],), ignore_eos=True) == (free[: free.index(free[2]) + 1], "stop")
+    assert generate(max_tokens=3, ignore_eos=True) == (free[:3], "length")
+    assert len(generate(max_tokens=1000, ignore_eos=True)[0]) == CONTEXT - 2
+
+
+def test_seed_and_key_are_the_same_thing(reference: Reference) -> None:
+    by_seed = reference.generate([3, 4], temperature=0.8, top_k=9, top_p=0.9, seed=-2, max_tokens=12)
+    by_key = reference.generate(
+        [3, 4], temperature=0.8, top_k=9, top_p=0.9, noise_key=key_of_seed(-2), max_tokens=12
+    )
+    assert by_seed == by_key
+
+
+def test_teacher_forcing_finds_every_token_winning(reference: Reference) -> None:
+    sampling = Sampling(1.0, 0, 0.95, key_of_seed(3))
+    tokens, _ = reference.generate(
+        [3, 4], temperature=1.0, top_p=0.95, seed=3, max_tokens=10, ignore_eos=True
+    )
+    leads = reference.leads([3, 4], tokens, sampling)
+    assert [item.winner for item in leads] == tokens
+    assert all(item.of_given == 0 and item.margin > 0 for item in leads)
+    other = [(token + 1) % len(WORDS) for token in tokens]
+    assert reference.leads([3, 4], other, sampling)[0].of_given < 0

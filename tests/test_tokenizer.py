@@ -1,0 +1,221 @@
+"""Streaming text: exact for every family of decoder, never taken back; and stop strings."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from edge_client.tokenizer import EdgeTokenizer, StopStrings, TextStream, load
+from opensled.errors import InvalidRequest, ProtocolError, VocabularyMismatch
+from tests.tiny_drafts import TOKENIZER_JSON, tiny_info, tiny_tokenizer
+
+
+def _tokenizer(pieces, model, decoder, special="<s>") -> EdgeTokenizer:
+    tokenizer = Tokenizer(model({piece: index for index, piece in enumerate(pieces)}))
+    tokenizer.decoder = decoder
+    tokenizer.add_special_tokens([AddedToken(special, special=True)])
+    tokenizer.add_tokens([AddedToken("<tool>", special=False)])
+    return EdgeTokenizer(tokenizer.to_str().encode())
+
+
+def sentencepiece() -> EdgeTokenizer:
+    """Llama-2 style: a lost first space, raw bytes for what has no piece."""
+    raw = [f"<0x{byte:02X}>" for byte in range(256)]
+    decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    pieces = ["<unk>", *raw, "▁", "▁▁", "▁the", "a", "b", "é", "你", "\ufffd"]
+    return _tokenizer(pieces, lambda vocab: models.BPE(vocab, [], unk_token="<unk>"), decoder)
+
+
+def metaspace() -> EdgeTokenizer:
+    pieces = ["<unk>", "▁", "▁the", "the", "a", "b", "é"]
+    return _tokenizer(pieces, lambda vocab: models.BPE(vocab, []), decoders.Metaspace())
+
+
+def wordpiece() -> EdgeTokenizer:
+    """Spaces between words and none before marks: what a token shows depends on its neighbour."""
+    pieces = ["[UNK]", "the", "##re", "a", ".", ",", "n't", "'s", "##é"]
+    return _tokenizer(pieces, lambda vocab: models.WordPiece(vocab, unk_token="[UNK]"), decoders.WordPiece())
+
+
+def word_suffix() -> EdgeTokenizer:
+    pieces = ["the</w>", "a", "b</w>", "é</w>"]
+    return _tokenizer(pieces, lambda vocab: models.BPE(vocab, []), decoders.BPEDecoder("</w>"))
+
+
+TOKENIZERS = {
+    "byte-level": tiny_tokenizer(),
+    "sentencepiece": sentencepiece(),
+    "metaspace": metaspace(),
+    "wordpiece": wordpiece(),
+    "word-suffix": word_suffix(),
+}
+EMOJI = "naïve 你好 👩‍👩‍👧‍👦 ünï \ufffd 🏳️‍🌈!"
+
+
+def stream(tokenizer: EdgeTokenizer, parts: list[list[int]]) -> list[str]:
+    text = TextStream(tokenizer)
+    return [*[text.push(part) for part in parts], text.flush()]
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(data=st.data())
+def test_streamed_text_is_the_decoded_whole(name, data):
+    tokenizer = TOKENIZERS[name]
+    any_id = st.integers(0, len(tokenizer.pieces) - 1)
+    parts = data.draw(st.lists(st.lists(any_id, max_size=6), max_size=12))
+    whole = [token for part in parts for token in part]
+    assert "".join(stream(tokenizer, parts)) == tokenizer.decode(whole)
+
+
+@given(st.text(max_size=30))
+def test_real_text_never_shows_half_a_character(text):
+    tokenizer = TOKENIZERS["byte-level"]
+    texts = stream(tokenizer, [[token] for token in tokenizer.encode(text)])
+    assert "".join(texts) == text
+    assert text.count("\ufffd") == sum(part.count("\ufffd") for part in texts)
+
+
+def test_a_character_is_shown_as_soon_as_it_is_whole():
+    tokenizer = TOKENIZERS["byte-level"]
+    text, encoded = TextStream(tokenizer), tokenizer.encode("aé👍b")
+    shown = [text.push([token]) for token in encoded]
+    assert [part for part in shown if part] == ["a", "é", "👍", "b"]
+
+
+def test_an_unfinished_character_shows_at_the_end():
+    tokenizer = TOKENIZERS["byte-level"]
+    text = TextStream(tokenizer)
+    assert text.push(tokenizer.encode("a👍")[:-1]) == "a"
+    assert text.flush() == "\ufffd"
+    assert text.flush() == ""
+
+
+def test_special_tokens_do_not_show():
+    tokenizer = TOKENIZERS["byte-level"]
+    special = min(tokenizer.special_ids)
+    ids = tokenizer.encode("👍")
+    text = TextStream(tokenizer)
+    assert text.push([special, ids[0], special, *ids[1:], special]) == "👍"
+
+
+def test_the_cost_of_a_token_does_not_grow():
+    tokenizer = TOKENIZERS["byte-level"]
+    ids = tokenizer.encode(EMOJI * 20)
+
+    def seconds(count: int) -> float:
+        started = time.perf_counter()
+        stream(tokenizer, [[token] for token in (ids * 100)[:count]])
+        return time.perf_counter() - started
+
+    seconds(500)
+    assert seconds(8000) < 60 * seconds(500) + 0.5  # quadratic cost would give 256 times
+
+
+def test_encode_and_its_refusal():
+    tokenizer = TOKENIZERS["byte-level"]
+    assert tokenizer.decode(tokenizer.encode(EMOJI)) == EMOJI
+    with pytest.raises(InvalidRequest, match="surrogate"):
+        tokenizer.encode("\ud800")
+
+
+CHARACTERS = st.text("abc", max_size=12)
+
+
+def cut_at_once(text: str, stops: list[str]) -> tuple[str, bool]:
+    """The oracle: read letter by letter; the first stop string that is complete cuts."""
+    for end in range(len(text) + 1):
+        complete = [stop for stop in stops if text[:end].endswith(stop)]
+        if complete:
+            return text[: end - max(map(len, complete))], True
+    return text, False
+
+
+@given(st.lists(CHARACTERS, max_size=8), st.lists(st.text("abc", min_size=1, max_size=5), max_size=4))
+def test_stop_strings_cut_however_the_text_is_chopped(parts, stops):
+    watch = StopStrings(stops)
+    shown = ""
+    for part in parts:
+        if watch.hit:
+            break
+        shown += watch.push(part)
+        possible, _ = cut_at_once("".join(parts), stops)
+        assert possible.startswith(shown)
+    hit = watch.hit
+    shown += watch.flush()
+    assert (shown, hit) == cut_at_once("".join(parts), stops)
+
+
+def test_holds_back_no_more_than_may_become_a_stop_string():
+    watch = StopStrings(["\nUser:", "END"])
+    assert watch.push("well\n") == "well"
+    assert watch.push("U") == ""
+    assert watch.push("nder E") == "\nUnder "
+    assert watch.push("ND of it") == ""
+    assert watch.hit and watch.push("more") == "" and watch.flush() == ""
+
+
+def load_now(info, fetch, cache_dir=None):
+    async def fetched():
+        return fetch()
+
+    return asyncio.run(load(info, fetched, cache_dir))
+
+
+def no_fetch() -> bytes:
+    raise AssertionError("the cache was there")
+
+
+def test_fetches_once_and_then_reads_the_cache(tmp_path):
+    cache = tmp_path / "deep" / "cache"
+    load_now(tiny_info(), lambda: TOKENIZER_JSON, cache)
+    assert load_now(tiny_info(), no_fetch, cache).pieces == tiny_tokenizer().pieces
+    assert [path.name for path in cache.iterdir()] == [f"{tiny_info().tokenizer_hash}.json"]
+
+
+def test_a_damaged_cache_is_fetched_again(tmp_path):
+    load_now(tiny_info(), lambda: TOKENIZER_JSON, tmp_path)
+    path = next(tmp_path.iterdir())
+    path.write_bytes(TOKENIZER_JSON[:-1])
+    load_now(tiny_info(), lambda: TOKENIZER_JSON, tmp_path)
+    assert path.read_bytes() == TOKENIZER_JSON
+
+
+def test_works_without_a_usable_cache(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.touch()
+    assert load_now(tiny_info(), lambda: TOKENIZER_JSON, blocked).pieces
+    assert load_now(tiny_info(), lambda: TOKENIZER_JSON).pieces
+
+
+@pytest.mark.parametrize("announced", ["../../etc/passwd", "0" * 64])
+def test_refuses_a_server_that_announces_something_else(tmp_path, announced):
+    with pytest.raises(ProtocolError):
+        load_now(tiny_info(tokenizer_hash=announced), lambda: TOKENIZER_JSON, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_refuses_a_vocabulary_that_is_not_the_announced_one():
+    with pytest.raises(VocabularyMismatch, match="another vocabulary"):
+        load_now(tiny_info(fingerprint="0" * 64), lambda: TOKENIZER_JSON)
+
+
+def test_refuses_what_is_no_tokenizer():
+    with pytest.raises(ProtocolError, match="cannot be read"):
+        EdgeTokenizer(b"{}")
+
+
+def test_a_byte_level_tokenizer_trained_elsewhere_streams_too():
+    tokenizer = Tokenizer(
+        models.BPE({piece: i for i, piece in enumerate(pre_tokenizers.ByteLevel.alphabet())}, [])
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    edge = EdgeTokenizer(tokenizer.to_str().encode())
+    ids = [edge.pieces.index(piece) for piece in pre_tokenizers.ByteLevel.alphabet()]
+    assert "".join(stream(edge, [[token] for token in ids])) == edge.decode(ids)
