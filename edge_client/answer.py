@@ -30,6 +30,17 @@ class Stats:
     def tokens_per_second(self) -> float:
         return self.completion_tokens / self.seconds if self.seconds else 0.0
 
+    def figures(self) -> dict[str, float]:
+        """The account as people and programs read it."""
+        return {
+            "rounds": self.rounds,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "tokens_per_round": round(self.tokens_per_round, 3),
+            "server_decoded": self.server_decoded,
+            "tokens_per_second": round(self.tokens_per_second, 2),
+        }
+
 
 @dataclass(frozen=True)
 class Chunk:

@@ -64,19 +64,7 @@ def _report(chunks: list[Chunk]) -> dict[str, object]:
         "text": "".join(chunk.text for chunk in chunks),
         "token_ids": [id for chunk in chunks for id in chunk.token_ids],
         "finish_reason": last.finish_reason,
-        **account(stats),
-    }
-
-
-def account(stats: Stats) -> dict[str, float]:
-    """The figures of an answer as `--json` prints them."""
-    return {
-        "rounds": stats.rounds,
-        "drafted": stats.drafted,
-        "accepted": stats.accepted,
-        "tokens_per_round": round(stats.tokens_per_round, 3),
-        "server_decoded": stats.server_decoded,
-        "tokens_per_second": round(stats.tokens_per_second, 2),
+        **stats.figures(),
     }
 
 

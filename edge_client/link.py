@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,9 @@ class GrpcStream:
     async def send(self, message: ClientMessage) -> None:
         try:
             await self._call.write(codec.encode_client(message))
-        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
-            raise _translate(error, self._server) from error
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+            # grpc only says that the call is over; reading tells why
+            raise Unreachable(f"{self._server} ended the stream") from error
         except ValueError as error:  # protobuf refuses a number its field cannot hold
             raise InvalidRequest(f"the message cannot be sent: {error}") from error
 
@@ -104,13 +106,10 @@ def _channel(config: Endpoint) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(config.server, grpc.ssl_channel_credentials(roots), options=_OPTIONS)
 
 
-def _translate(error: Exception, server: str) -> OpenSledError:
-    code = error.code() if isinstance(error, grpc.aio.AioRpcError) else grpc.StatusCode.UNAVAILABLE
-    detail = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+def _translate(error: grpc.aio.AioRpcError, server: str) -> OpenSledError:
+    code, detail = error.code(), error.details()
     if code in _LOST:
-        return Unreachable(
-            f"no server at {server}: {detail}; start one with: opensled serve --listen {server}"
-        )
+        return Unreachable(f"no server answers at {server}; start one: opensled serve --listen {server}")
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return Unauthorized(f"{server}: {detail}")
     return OpenSledError(f"{server}: {detail}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -95,10 +96,9 @@ class RemoteSession:
         stream, self._stream = self._stream, None
         if stream is None:
             return
-        try:
-            await stream.send(Cancel())
-        except Unreachable:
-            log.debug("the stream is lost; the server forgets the session by itself")
+        if not self.truth.finish_reason:
+            with contextlib.suppress(Unreachable):  # lost anyway: the server forgets the session by itself
+                await stream.send(Cancel())
         await stream.close()
 
     async def _receive(self) -> ServerMessage:

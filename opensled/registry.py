@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,13 +40,15 @@ class Registry:
 _EXTRAS = {
     "llama_cpp": "llamacpp",
     "onnxruntime": "onnx",
-    "torch": "server",
-    "transformers": "server",
-    "rich": "server",
+    **dict.fromkeys(("torch", "transformers", "safetensors", "jinja2", "httpx", "rich"), "server"),
+    **dict.fromkeys(("grpc_health", "grpc_reflection"), "server"),
     "ray": "cluster",
 }
 
 
 def _remedy(module: str | None) -> str:
     extra = _EXTRAS.get((module or "").partition(".")[0])
-    return f'; run: pip install "opensled[{extra}]"' if extra else ""
+    if not extra:
+        return ""
+    needs = " (Python >= 3.11)" if extra == "server" and sys.version_info < (3, 11) else ""
+    return f'; run: pip install "opensled[{extra}]"{needs}'

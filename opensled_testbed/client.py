@@ -19,8 +19,9 @@ class Reply:
 
     text: str = ""
     finish_reason: str | None = None
-    usage: dict[str, Any] = field(default_factory=dict)
-    account: dict[str, Any] = field(default_factory=dict)  # OpenSLED's own figures of the answer
+    usage: dict[str, Any] = field(
+        default_factory=dict
+    )  # its "opensled" entry: rounds, drafted, accepted, ...
     seconds: float = 0.0
 
 
@@ -46,4 +47,3 @@ def _absorb(reply: Reply, event: dict[str, Any]) -> None:
         reply.text += choice["delta"].get("content") or ""
         reply.finish_reason = choice["finish_reason"] or reply.finish_reason
     reply.usage = event.get("usage") or reply.usage
-    reply.account = event.get("opensled") or reply.account

@@ -42,11 +42,15 @@ class Device:
     compared: int = 0
 
     def total(self, name: str) -> float:
-        return sum(reply.account.get(name, 0) for reply in self.replies)
+        return sum(reply.usage.get("opensled", {}).get(name, 0) for reply in self.replies)
 
     @property
     def tokens(self) -> int:
         return sum(reply.usage.get("completion_tokens", 0) for reply in self.replies)
+
+    def _round_tokens(self) -> float:
+        """Tokens committed by rounds: all that the server did not decode by itself."""
+        return self.tokens - self.total("server_decoded")
 
     def report(self) -> dict[str, Any]:
         drafted, rounds = self.total("drafted"), self.total("rounds")
@@ -59,7 +63,7 @@ class Device:
             "drafted": drafted,
             "accepted": self.total("accepted"),
             "acceptance_rate": round(self.total("accepted") / drafted, 3) if drafted else 0.0,
-            "tokens_per_round": round(self.total("round_tokens") / rounds, 3) if rounds else 0.0,
+            "tokens_per_round": round(self._round_tokens() / rounds, 3) if rounds else 0.0,
             "tokens_per_second": round(self.tokens / seconds, 1) if seconds else 0.0,
             "identical": self.compared > 0 and self.identical == self.compared,
         }

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
+from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -55,11 +56,13 @@ class View:
             self._live.refresh()
 
     def table(self) -> Table:
-        table = Table(caption=self._status or None, caption_justify="left")
+        table = Table(
+            box=box.SIMPLE_HEAD, caption=self._status or None, caption_justify="left", padding=(0, 1)
+        )
         for name in ("device", "drafter"):
-            table.add_column(name)
+            table.add_column(name, no_wrap=True)
         for name in ("answers", "tokens", "tokens/s", "acceptance", "tokens/round", "identical"):
-            table.add_column(name, justify="right")
+            table.add_column(name, justify="right", no_wrap=True)
         for device in self._devices:
             table.add_row(*_cells(device))
         return table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import threading
@@ -12,11 +11,8 @@ import httpx
 import openai
 import pytest
 import uvicorn
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from edge_client.answer import Chunk, Stats
-from edge_client.api.app import MAX_BODY, build_app
+from edge_client.api.app import build_app
 from opensled.errors import (
     EngineError,
     InvalidRequest,
@@ -27,69 +23,7 @@ from opensled.errors import (
     Unsupported,
 )
 from opensled.messages import ChatMessage
-from tests.tiny_drafts import tiny_info
-
-WORDS = ("Hello", "", " wörld", " 👍")
-STATS = Stats(prompt_tokens=7, completion_tokens=4, rounds=2, drafted=5, accepted=2, round_tokens=4)
-HELLO = [{"role": "user", "content": "Hi"}]
-
-
-class FakeBackend:
-    """Says WORDS whatever it is asked; remembers what that was, and whether it was let go."""
-
-    def __init__(self, error=None, fail_after=99, reason="eos", endless=False, **info) -> None:
-        self.info = tiny_info(**info)
-        self.error, self.fail_after, self.reason, self.endless = error, fail_after, reason, endless
-        self.asked: list[tuple] = []
-        self.closed = 0
-
-    async def answer(self, prompt, params, stop=()):
-        self.asked.append((prompt, params, stop))
-        try:
-            async for chunk in self._chunks():
-                yield chunk
-        finally:
-            self.closed += 1
-
-    async def _chunks(self):
-        for index, word in enumerate(WORDS):
-            if index >= self.fail_after:
-                raise self.error
-            yield Chunk(word, (index,))
-        while self.endless:
-            await asyncio.sleep(0.01)
-            yield Chunk(".", (9,))
-        yield Chunk("", (0,), self.reason, STATS)
-
-
-def call(backend, path="/v1/chat/completions", body=None, method="POST", content=None):
-    """One request through the app without a socket."""
-
-    async def request():
-        transport = httpx.ASGITransport(build_app(backend), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
-            kind = {"json": body} if content is None else {"content": content}
-            return await client.request(method, path, **kind if method == "POST" else {})
-
-    return asyncio.run(request())
-
-
-def chat(**fields):
-    return {"model": "tiny", "messages": HELLO, **fields}
-
-
-def refusal(response, status=400):
-    assert response.status_code == status, response.text
-    error = response.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"} and error["message"]
-    return error
-
-
-def events(response):
-    assert response.headers["content-type"].startswith("text/event-stream")
-    lines = [line for line in response.text.split("\n\n") if line]
-    assert all(line.startswith("data: ") for line in lines)
-    return [line[len("data: ") :] for line in lines]
+from tests.fake_backend import HELLO, STATS, USUAL, WORDS, FakeBackend, call, chat, events, refusal
 
 
 def test_a_chat_answer():
@@ -105,6 +39,7 @@ def test_a_chat_answer():
         "completion_tokens": 4,
         "total_tokens": 11,
         "completion_tokens_details": {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 3},
+        "opensled": STATS.figures(),
     }
 
 
@@ -183,129 +118,8 @@ def test_prompts_in_all_their_forms(prompt, expected):
     assert backend.asked[0][0] == expected
 
 
-USUAL = {
-    "n": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logprobs": False, "top_logprobs": None,
-    "logit_bias": {}, "response_format": {"type": "text"}, "tools": [], "tool_choice": None, "store": False,
-    "user": "me", "metadata": {"a": "b"}, "seed": None, "stop": None, "temperature": None, "stream": None,
-    "stream_options": None, "max_tokens": None, "service_tier": "auto",
-}  # fmt: skip
-
-
 def test_fields_that_change_nothing_pass():
     assert call(FakeBackend(), body=chat(**USUAL)).status_code == 200
-
-
-REFUSED = [
-    ("n", 2), ("n", 10**400), ("n", True), ("n", "1"), ("logprobs", True), ("presence_penalty", 0.5),
-    ("frequency_penalty", float("nan")), ("logit_bias", {"5": 1}), ("tools", [{}]), ("tool_choice", "auto"),
-    ("response_format", {"type": "json_object"}), ("reasoning_effort", "low"), ("audio", {}), ("nonsense", 1),
-    ("store", True), ("messages", []), ("messages", "Hi"), ("messages", None), ("messages", [1]),
-    ("temperature", float("nan")), ("temperature", float("inf")), ("temperature", -1), ("temperature", "0"),
-    ("temperature", 10**400), ("temperature", True), ("top_p", 0), ("top_p", 2), ("top_k", -1), ("top_k", 1.5),
-    ("seed", 2**63), ("seed", 1.0), ("max_tokens", 0), ("max_tokens", 2**31), ("max_tokens", "9"),
-    ("max_completion_tokens", -1), ("stop", ""), ("stop", ["a", ""]), ("stop", ["a"] * 5), ("stop", 3),
-    ("stop", [None]), ("stop", "\ud800"), ("stream", "yes"), ("stream_options", {"include_usage": True}),
-    ("stop_token_ids", [2048]), ("stop_token_ids", [True]), ("ignore_eos", 1), ("model", 3),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("field", "value"), REFUSED)
-def test_refuses_by_name(field, value):
-    body = json.dumps(chat(**{field: value})).encode()
-    backend = FakeBackend()
-    error = refusal(call(backend, content=body))
-    assert error["param"] == field and field in error["message"]
-    assert error["type"] == "invalid_request_error"
-    assert not backend.asked
-
-
-@pytest.mark.parametrize(
-    ("message", "param"),
-    [
-        ({"role": "user"}, "messages[0].content"),
-        ({"role": "user", "content": None}, "messages[0].content"),
-        ({"role": "user", "content": "\ud800"}, "messages[0].content"),
-        ({"role": "tool", "content": "a"}, "messages[0].role"),
-        ({"content": "a"}, "messages[0].role"),
-        ({"role": "user", "content": "a", "name": "Bob"}, "messages[0].name"),
-        ({"role": "user", "content": "a", "colour": 1}, "messages[0].colour"),
-        ({"role": "assistant", "content": "a", "tool_calls": [{}]}, "messages[0].tool_calls"),
-        (
-            {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
-            "messages[0].content[0].type",
-        ),
-        ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
-        ({"role": "user", "content": ["a"]}, "messages[0].content[0]"),
-    ],
-)
-def test_refuses_messages_by_name(message, param):
-    content = json.dumps(chat(messages=[message])).encode()
-    assert refusal(call(FakeBackend(), content=content))["param"] == param
-
-
-@pytest.mark.parametrize(
-    "prompt", [None, [], 5, ["a", "b"], [[1], [2]], [1, "a"], [2048], [-1], [True], [1.0], {}, [None]]
-)
-def test_refuses_prompts_by_name(prompt):
-    response = call(FakeBackend(), "/v1/completions", {"model": "tiny", "prompt": prompt})
-    assert refusal(response)["param"] == "prompt"
-
-
-@pytest.mark.parametrize(
-    "field", ["echo", "suffix", "best_of", "logprobs", "messages", "max_completion_tokens"]
-)
-def test_refuses_completion_fields_by_name(field):
-    response = call(FakeBackend(), "/v1/completions", {"model": "tiny", "prompt": "a", field: 3})
-    assert refusal(response)["param"] == field
-
-
-def test_two_limits_that_disagree():
-    assert (
-        refusal(call(FakeBackend(), body=chat(max_tokens=5, max_completion_tokens=6)))["param"]
-        == "max_tokens"
-    )
-    assert call(FakeBackend(), body=chat(max_tokens=5, max_completion_tokens=5)).status_code == 200
-
-
-def test_another_model_is_not_found():
-    assert refusal(call(FakeBackend(), body=chat(model="gpt-4")), 404)["param"] == "model"
-
-
-def test_a_chat_needs_a_template():
-    backend = FakeBackend(has_chat_template=False)
-    assert "/v1/completions" in refusal(call(backend, body=chat()))["message"]
-
-
-HOSTILE = [
-    b"", b"{", b"[]", b"null", b"3", b'"text"', b"\xff\xfe{}", b'{"model": "\xff"}', b"\xef\xbb\xbf{}",
-    b"[" * 200_000, b'{"a":' * 200_000, b'{"n": ' + b"9" * 50_000 + b"}", b'{"\\ud800": 1}',
-    b'{"model": "\\ud800"}', b'{"' + b"x" * 100_000 + b'": 1}', b" " * (MAX_BODY + 1),
-    b'{"messages": [{"role": "\\ud83d", "content": ""}]}', b'{"messages": {"role": 1}}',
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("content", HOSTILE, ids=range(len(HOSTILE)))
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-def test_hostile_bodies_are_refused(path, content):
-    response = call(FakeBackend(), path, content=content)
-    refusal(response)
-    assert len(response.content) < 1000
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-NAMES = st.sampled_from([*USUAL, *dict(REFUSED), "prompt", "echo", "best_of"]) | st.text(max_size=5)
-
-
-@settings(max_examples=150)
-@given(st.dictionaries(NAMES, JSON, max_size=5), st.sampled_from(["/v1/chat/completions", "/v1/completions"]))
-def test_no_body_is_an_internal_error(fields, path):
-    base = {"messages": HELLO} if "chat" in path else {"prompt": "a"}
-    response = call(FakeBackend(), path, content=json.dumps({**base, **fields}).encode())
-    assert response.status_code in (200, 400, 404)
 
 
 ERRORS = [

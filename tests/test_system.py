@@ -62,7 +62,7 @@ def test_an_edge_that_never_drafts_sends_nothing_but_open():
     async def scenario():
         async with running(FakeEngine()) as network:
             await ask(network, PROMPT, NoneDrafter())
-            assert [type(message).__name__ for message in network.uplinked] == ["Open", "Cancel"]
+            assert [type(message).__name__ for message in network.uplinked] == ["Open"]
 
     asyncio.run(scenario())
 

@@ -13,18 +13,17 @@ from pathlib import Path
 import opensled
 from hw_profiles.profile import HardwareProfile
 from opensled.address import host_port
-from opensled.errors import UsageError
+from opensled.errors import NotFound, UsageError
 from opensled.messages import ModelInfo
 from scheduler import POLICIES
 from verify_server import service
 from verify_server.acceptance import RULES
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
-from verify_server.engine.base import TargetEngine
 from verify_server.loop import VerifyLoop
 from verify_server.security import Tenants, read_tenants, require_safe
 from verify_server.sessions import Door, DoorLimits
-from verify_server.text import TargetText
+from verify_server.target import Target
 
 log = logging.getLogger(__name__)
 
@@ -41,22 +40,25 @@ def serve(config: ServeConfig) -> int:
     if config.insecure and not (tls and config.tokens):
         print(f"warning: {config.listen} takes requests from anybody who reaches it", file=sys.stderr)
     target = ENGINES.get(config.engine)(config)
-    return asyncio.run(_serve(config, target.engine, target.text, tenants, tls))
+    return asyncio.run(_serve(config, target, tenants, tls))
 
 
 def _tls(config: ServeConfig) -> service.Tls | None:
     if bool(config.tls_cert) != bool(config.tls_key):
         raise UsageError("--tls-cert and --tls-key go together")
-    return service.Tls(Path(config.tls_cert), Path(config.tls_key)) if config.tls_cert else None
+    if not config.tls_cert:
+        return None
+    for name in (config.tls_cert, config.tls_key):
+        if not Path(name).is_file():
+            raise NotFound(f"no file {name}; --tls-cert and --tls-key take PEM files")
+    return service.Tls(Path(config.tls_cert), Path(config.tls_key))
 
 
-async def _serve(
-    config: ServeConfig, engine: TargetEngine, text: TargetText, tenants: Tenants, tls: service.Tls | None
-) -> int:
+async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: service.Tls | None) -> int:
     policy = POLICIES.get(config.policy)(config.draft_wait)
-    loop = VerifyLoop(engine, policy, HardwareProfile(config.max_step_tokens), time.monotonic)
-    door = Door(loop, text, DoorLimits(config.max_sessions, config.max_draft))
-    face = service.VerifyService(door, describe(door, engine, text), text, tenants)
+    loop = VerifyLoop(target.engine, policy, HardwareProfile(config.max_step_tokens), time.monotonic)
+    door = Door(loop, target.text, DoorLimits(config.max_sessions, config.max_draft))
+    face = service.VerifyService(door, describe(door, target), target.text, tenants)
     server, port = await service.start(face, config.listen, tls)
     stopping = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -77,10 +79,11 @@ async def _serve(
     return 1
 
 
-def describe(door: Door, engine: TargetEngine, text: TargetText) -> ModelInfo:
+def describe(door: Door, target: Target) -> ModelInfo:
     """What this server tells of itself."""
+    engine, text = target.engine, target.text
     return ModelInfo(
-        model_id=engine.info.model_id,
+        model_id=target.model_id,
         vocab_size=text.vocab_size,
         fingerprint=text.fingerprint,
         eos_ids=engine.info.eos_ids,

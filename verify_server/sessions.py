@@ -84,7 +84,7 @@ class Door:
     def _create(self, message: Open, tenant: str) -> Session:
         if self.draining:
             raise Overloaded("the server is shutting down; reopen elsewhere or later", retry_after=1.0)
-        if len(self._remembered) >= self.limits.max_sessions:
+        if len(self.loop.sessions) >= self.limits.max_sessions:
             raise Overloaded(f"all {self.limits.max_sessions} sessions are taken", retry_after=1.0)
         if message.rule not in self._rules:
             raise Unsupported(f"rule {message.rule!r} is not served; choose from {list(self._rules)}", "rule")

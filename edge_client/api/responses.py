@@ -29,6 +29,7 @@ def usage(stats: Stats) -> dict[str, Any]:
             "accepted_prediction_tokens": stats.accepted,
             "rejected_prediction_tokens": stats.drafted - stats.accepted,
         },
+        "opensled": stats.figures(),
     }
 
 

@@ -8,6 +8,7 @@ thread; ctypes releases the GIL while llama.cpp computes.
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -62,7 +63,7 @@ class _Model:
         llama_cpp.llama_backend_init()
         _complaints.clear()
         params = llama_cpp.llama_model_default_params()
-        self.handle = llama_cpp.llama_model_load_from_file(path.encode(), params)
+        self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
             raise UnsupportedModel(f"llama.cpp cannot load {path}: {_cause()}; try another GGUF file")
         weakref.finalize(self, llama_cpp.llama_model_free, self.handle)

@@ -1,5 +1,5 @@
-"""Target engines by name; each hides its tensor library behind `base.py`."""
+"""Target engines by name: each entry loads a `verify_server.target.Target` as `opensled serve` is configured."""
 
 from opensled.registry import Registry
 
-ENGINES = Registry("engine", {"torch": "verify_server.engine.torch_engine:load"})
+ENGINES = Registry("engine", {"torch": "verify_server.target:load_torch"})

@@ -1,0 +1,80 @@
+"""A device that says the same words to everybody, and one way to ask it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+
+from edge_client.answer import Chunk, Stats
+from edge_client.api.app import build_app
+from tests.tiny_drafts import tiny_info
+
+WORDS = ("Hello", "", " wörld", " 👍")
+STATS = Stats(prompt_tokens=7, completion_tokens=4, rounds=2, drafted=5, accepted=2, round_tokens=4)
+HELLO = [{"role": "user", "content": "Hi"}]
+# Optional fields at the values that change nothing.
+USUAL = {
+    "n": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logprobs": False, "top_logprobs": None,
+    "logit_bias": {}, "response_format": {"type": "text"}, "tools": [], "tool_choice": None, "store": False,
+    "user": "me", "metadata": {"a": "b"}, "seed": None, "stop": None, "temperature": None, "stream": None,
+    "stream_options": None, "max_tokens": None, "service_tier": "auto",
+}  # fmt: skip
+
+
+class FakeBackend:
+    """Says WORDS whatever it is asked; remembers what that was, and whether it was let go."""
+
+    def __init__(self, error=None, fail_after=99, reason="eos", endless=False, **info) -> None:
+        self.info = tiny_info(**info)
+        self.error, self.fail_after, self.reason, self.endless = error, fail_after, reason, endless
+        self.asked: list[tuple] = []
+        self.closed = 0
+
+    async def answer(self, prompt, params, stop=()):
+        self.asked.append((prompt, params, stop))
+        try:
+            async for chunk in self._chunks():
+                yield chunk
+        finally:
+            self.closed += 1
+
+    async def _chunks(self):
+        for index, word in enumerate(WORDS):
+            if index >= self.fail_after:
+                raise self.error
+            yield Chunk(word, (index,))
+        while self.endless:
+            await asyncio.sleep(0.01)
+            yield Chunk(".", (9,))
+        yield Chunk("", (0,), self.reason, STATS)
+
+
+def call(backend, path="/v1/chat/completions", body=None, method="POST", content=None):
+    """One request through the app without a socket."""
+
+    async def request():
+        transport = httpx.ASGITransport(build_app(backend), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
+            kind = {"json": body} if content is None else {"content": content}
+            return await client.request(method, path, **kind if method == "POST" else {})
+
+    return asyncio.run(request())
+
+
+def chat(**fields):
+    return {"model": "tiny", "messages": HELLO, **fields}
+
+
+def refusal(response, status=400):
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"} and error["message"]
+    return error
+
+
+def events(response):
+    assert response.headers["content-type"].startswith("text/event-stream")
+    lines = [line for line in response.text.split("\n\n") if line]
+    assert all(line.startswith("data: ") for line in lines)
+    return [line[len("data: ") :] for line in lines]

@@ -1,0 +1,125 @@
+"""What the API does not serve is refused by name; nothing a client sends is an internal error."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_client.api.app import MAX_BODY
+from tests.fake_backend import HELLO, USUAL, FakeBackend, call, chat, refusal
+
+REFUSED = [
+    ("n", 2), ("n", 10**400), ("n", True), ("n", "1"), ("logprobs", True), ("presence_penalty", 0.5),
+    ("frequency_penalty", float("nan")), ("logit_bias", {"5": 1}), ("tools", [{}]), ("tool_choice", "auto"),
+    ("response_format", {"type": "json_object"}), ("reasoning_effort", "low"), ("audio", {}), ("nonsense", 1),
+    ("store", True), ("messages", []), ("messages", "Hi"), ("messages", None),
+    ("temperature", float("nan")), ("temperature", float("inf")), ("temperature", -1), ("temperature", "0"),
+    ("temperature", 10**400), ("temperature", True), ("top_p", 0), ("top_p", 2), ("top_k", -1), ("top_k", 1.5),
+    ("seed", 2**63), ("seed", 1.0), ("max_tokens", 0), ("max_tokens", 2**31), ("max_tokens", "9"),
+    ("max_completion_tokens", -1), ("stop", ""), ("stop", ["a", ""]), ("stop", ["a"] * 5), ("stop", 3),
+    ("stop", [None]), ("stop", "\ud800"), ("stream", "yes"), ("stream_options", {"include_usage": True}),
+    ("stop_token_ids", [2048]), ("stop_token_ids", [True]), ("ignore_eos", 1), ("model", 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), REFUSED)
+def test_refuses_by_name(field, value):
+    body = json.dumps(chat(**{field: value})).encode()
+    backend = FakeBackend()
+    error = refusal(call(backend, content=body))
+    assert error["param"] == field and field in error["message"]
+    assert error["type"] == "invalid_request_error"
+    assert not backend.asked
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        (1, "messages[0]"),
+        ({"role": "user"}, "messages[0].content"),
+        ({"role": "user", "content": None}, "messages[0].content"),
+        ({"role": "user", "content": "\ud800"}, "messages[0].content"),
+        ({"role": "tool", "content": "a"}, "messages[0].role"),
+        ({"content": "a"}, "messages[0].role"),
+        ({"role": "user", "content": "a", "name": "Bob"}, "messages[0].name"),
+        ({"role": "user", "content": "a", "colour": 1}, "messages[0].colour"),
+        ({"role": "assistant", "content": "a", "tool_calls": [{}]}, "messages[0].tool_calls"),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
+            "messages[0].content[0].type",
+        ),
+        ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
+        ({"role": "user", "content": ["a"]}, "messages[0].content[0]"),
+    ],
+)
+def test_refuses_messages_by_name(message, param):
+    content = json.dumps(chat(messages=[message])).encode()
+    assert refusal(call(FakeBackend(), content=content))["param"] == param
+
+
+@pytest.mark.parametrize(
+    "prompt", [None, [], 5, ["a", "b"], [[1], [2]], [1, "a"], [2048], [-1], [True], [1.0], {}, [None]]
+)
+def test_refuses_prompts_by_name(prompt):
+    response = call(FakeBackend(), "/v1/completions", {"model": "tiny", "prompt": prompt})
+    assert refusal(response)["param"] == "prompt"
+
+
+@pytest.mark.parametrize(
+    "field", ["echo", "suffix", "best_of", "logprobs", "messages", "max_completion_tokens"]
+)
+def test_refuses_completion_fields_by_name(field):
+    response = call(FakeBackend(), "/v1/completions", {"model": "tiny", "prompt": "a", field: 3})
+    assert refusal(response)["param"] == field
+
+
+def test_two_limits_that_disagree():
+    assert (
+        refusal(call(FakeBackend(), body=chat(max_tokens=5, max_completion_tokens=6)))["param"]
+        == "max_tokens"
+    )
+    assert call(FakeBackend(), body=chat(max_tokens=5, max_completion_tokens=5)).status_code == 200
+
+
+def test_another_model_is_not_found():
+    assert refusal(call(FakeBackend(), body=chat(model="gpt-4")), 404)["param"] == "model"
+
+
+def test_a_chat_needs_a_template():
+    backend = FakeBackend(has_chat_template=False)
+    assert "/v1/completions" in refusal(call(backend, body=chat()))["message"]
+
+
+HOSTILE = [
+    b"", b"{", b"[]", b"null", b"3", b'"text"', b"\xff\xfe{}", b'{"model": "\xff"}', b"\xef\xbb\xbf{}",
+    b"[" * 200_000, b'{"a":' * 200_000, b'{"n": ' + b"9" * 50_000 + b"}", b'{"\\ud800": 1}',
+    b'{"model": "\\ud800"}', b'{"' + b"x" * 100_000 + b'": 1}', b" " * (MAX_BODY + 1),
+    b'{"messages": [{"role": "\\ud83d", "content": ""}]}', b'{"messages": {"role": 1}}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_hostile_bodies_are_refused(path, content):
+    response = call(FakeBackend(), path, content=content)
+    refusal(response)
+    assert len(response.content) < 1000
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = st.sampled_from([*USUAL, *dict(REFUSED), "prompt", "echo", "best_of"]) | st.text(max_size=5)
+
+
+@settings(max_examples=150)
+@given(st.dictionaries(NAMES, JSON, max_size=5), st.sampled_from(["/v1/chat/completions", "/v1/completions"]))
+def test_no_body_is_an_internal_error(fields, path):
+    base = {"messages": HELLO} if "chat" in path else {"prompt": "a"}
+    response = call(FakeBackend(), path, content=json.dumps({**base, **fields}).encode())
+    assert response.status_code in (200, 400, 404)

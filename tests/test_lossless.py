@@ -1,0 +1,162 @@
+"""Losslessness by equality: the real engine, real drafters and a lossy link against the reference.
+
+The reference (opensled_testbed/reference.py) is plain transformers plus noise in numpy and shares no product code.
+"""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+
+from edge_client.drafters import DRAFTERS
+from edge_client.remote import Patience
+from edge_client.stop import StopRule
+from opensled.messages import SamplingParams
+from opensled.noise import noise_key
+from opensled.store import heldout_path, model_path
+from opensled_testbed.reference import Reference, Sampling
+from tests.fakes import Weather
+from tests.system import CALM, ask, running
+from verify_server.engine.torch_engine import load
+from verify_server.sessions import DoorLimits
+
+MODEL_DRAFTERS = ("llamacpp", "onnx")
+ALL_DRAFTERS = ("none", "lookup", *MODEL_DRAFTERS)
+STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=11)
+IMPATIENT = Patience(silence=0.3, first_retry=0.001, slowest_retry=0.02, give_up=120.0)
+
+SAMPLINGS = (
+    {"temperature": 0.0},
+    {"temperature": 0.3},
+    {"temperature": 0.8, "top_k": 40},
+    {"temperature": 1.0, "top_p": 0.9},
+    {"temperature": 0.8, "top_k": 20, "top_p": 0.95},
+    {"temperature": 1.0},
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A prompt, how to continue it, and what the target alone writes."""
+
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    expected: tuple[int, ...]
+    reason: str
+
+
+@cache
+def reference() -> Reference:
+    return Reference(model_path("tiny"))
+
+
+@cache
+def cases(count: int = 16) -> tuple[Case, ...]:
+    """Mixed sessions: every sampling, lengths from 1 up, some ended by a stop id in the middle."""
+    items = [json.loads(line) for line in heldout_path().read_text().splitlines()]
+    chats = [item["messages"] for item in items if item.get("messages")]
+    return tuple(_case(number, chats[number * 19 % len(chats)]) for number in range(count))
+
+
+def _case(number: int, messages) -> Case:
+    prompt = tuple(reference().render_chat(messages))
+    settings = {**SAMPLINGS[number % len(SAMPLINGS)], "seed": number - 3, "max_tokens": 1 + number * 7 % 25}
+    expected, reason = reference().generate(prompt, **settings)
+    if number % 4 == 3 and len(expected) > 4:
+        settings["stop_ids"] = (expected[len(expected) // 2],)
+        expected, reason = reference().generate(prompt, **settings)
+    return Case(prompt, SamplingParams(**settings), tuple(expected), reason)
+
+
+@pytest.fixture(scope="module")
+def exact64():
+    return load(str(model_path("tiny")), device="cpu", dtype="float64", kv_tokens=8192)
+
+
+@pytest.fixture(scope="module")
+def exact32():
+    return load(str(model_path("tiny")), device="cpu", dtype="float32", kv_tokens=8192)
+
+
+@cache
+def factory(name: str):
+    return DRAFTERS.get(name)(str(model_path("tiny-draft")), 1)
+
+
+async def answer_all(engine, wanted, drafter, *, stop=StopRule(4), weather=Weather(), patience=CALM):
+    """All cases at once, each with a drafter of its own."""
+    async with running(
+        engine, draft_wait=0.5, max_step_tokens=256, weather=weather, limits=DoorLimits(linger=2.0)
+    ) as network:
+        asked = [
+            ask(network, case.prompt, factory(drafter).create(), case.params, stop=stop, patience=patience)
+            for case in wanted
+        ]
+        return await asyncio.gather(*asked)
+
+
+def check(wanted, answers) -> None:
+    for case, answer in zip(wanted, answers, strict=True):
+        assert (answer.tokens, answer.finish_reason) == (case.expected, case.reason)
+
+
+@pytest.mark.parametrize("drafter", ALL_DRAFTERS)
+def test_sixteen_mixed_sessions_in_a_storm(exact64, drafter):
+    answers = asyncio.run(answer_all(exact64, cases(), drafter, weather=STORM, patience=IMPATIENT))
+    check(cases(), answers)
+    assert sum(answer.reopened for answer in answers) > 0
+
+
+@pytest.mark.parametrize("drafter", MODEL_DRAFTERS)
+@pytest.mark.parametrize("length", range(9))
+def test_every_draft_length(exact64, drafter, length):
+    wanted = cases()[length % 4 :: 4]
+    answers = asyncio.run(answer_all(exact64, wanted, drafter, stop=StopRule(length)))
+    check(wanted, answers)
+
+
+@pytest.mark.parametrize("sessions", [1, 2, 5, 16])
+def test_every_batch_size(exact64, sessions):
+    wanted = cases()[-sessions:]
+    answers = asyncio.run(answer_all(exact64, wanted, "llamacpp", stop=StopRule(8, confidence=0.3)))
+    check(wanted, answers)
+
+
+@pytest.mark.parametrize("drafter", ALL_DRAFTERS)
+def test_level_exact_in_float32_does_not_depend_on_drafts_or_batches(exact32, drafter):
+    """Bit-equal to the same engine decoding each sequence alone; the float64 reference may differ at a near tie."""
+    assert exact32.info.numerics == "exact"
+    answers = asyncio.run(answer_all(exact32, cases(), drafter))
+    for case, answer in zip(cases(), answers, strict=True):
+        assert answer.tokens == alone(exact32, case)
+        if answer.tokens != case.expected:
+            assert first_lead(case, answer.tokens) < 1e-4
+
+
+_alone: dict[Case, tuple[int, ...]] = {}
+
+
+def alone(engine, case: Case) -> tuple[int, ...]:
+    if case not in _alone:
+        (answer,) = asyncio.run(answer_all(engine, [case], "none"))
+        _alone[case] = answer.tokens
+    return _alone[case]
+
+
+def first_lead(case: Case, tokens) -> float:
+    """How far ahead the reference's winner was at the first difference, noise included."""
+    at = next(i for i, (a, b) in enumerate(zip(tokens, case.expected)) if a != b)
+    params = case.params
+    sampling = Sampling(params.temperature, params.top_k, params.top_p, noise_key(params.seed or 0))
+    return reference().leads(case.prompt, case.expected[: at + 1], sampling)[at].margin
+
+
+@pytest.mark.parametrize("drafter", MODEL_DRAFTERS)
+def test_drafts_are_accepted_and_no_token_is_wasted(exact64, drafter):
+    answers = asyncio.run(answer_all(exact64, cases(), drafter))
+    rounds = [round for answer in answers for round in answer.rounds]
+    assert sum(round.accepted for round in rounds) > 0.3 * sum(round.drafted for round in rounds)
+    settled = [round for answer in answers for round in answer.rounds[2:-1] if round.tokens]
+    assert settled and all(len(round.tokens) == round.accepted + 1 for round in settled)

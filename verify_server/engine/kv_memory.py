@@ -1,0 +1,56 @@
+"""The tensors behind the KV blocks: keys and values of every layer, addressed by slot.
+
+Slot `block * BLOCK_SIZE + offset` holds one token. Which session owns which block is bookkeeping (verify_server/kv.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BLOCK_SIZE = 16  # tokens per KV block
+
+
+class KVMemory:
+    """Keys and values by layer, allocated at a layer's first write: heads and sizes may differ between layers."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Stores tokens [n, KV heads, head size] at `slots` [n]."""
+        stored = self._layers.get(layer)
+        if stored is None:
+            stored = self._layers[layer] = self._allocate(keys), self._allocate(values)
+        stored[0].index_copy_(0, slots, keys)
+        stored[1].index_copy_(0, slots, values)
+
+    def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of the keys and values of `blocks` [n]: two tensors [n * BLOCK_SIZE, KV heads, head size]."""
+        keys, values = self._layers[layer]
+        return _gather(keys, blocks), _gather(values, blocks)
+
+    def allocate_like(self, probe: KVMemory) -> None:
+        """Allocates every layer the probe has seen, so that a lack of memory shows at load."""
+        for layer, (keys, values) in probe._layers.items():
+            self._layers[layer] = self._allocate(keys), self._allocate(values)
+
+    def bytes_per_token(self) -> int:
+        """Bytes one token takes over all layers seen so far."""
+        stored = [tensor for pair in self._layers.values() for tensor in pair]
+        return sum(tensor[0].numel() * tensor.element_size() for tensor in stored)
+
+    def _allocate(self, like: Tensor) -> Tensor:
+        shape = (self.num_blocks * BLOCK_SIZE, *like.shape[1:])
+        if like.device.type != "cpu":
+            return torch.zeros(shape, dtype=like.dtype, device=like.device)
+        # numpy asks the system for zero pages, which cost nothing until written; torch would write them all now.
+        count = like[0].numel() * like.element_size() * shape[0]
+        return torch.from_numpy(np.zeros(count, dtype=np.uint8)).view(like.dtype).view(shape)
+
+
+def _gather(stored: Tensor, blocks: Tensor) -> Tensor:
+    by_block = stored.view(-1, BLOCK_SIZE, *stored.shape[1:])
+    return by_block.index_select(0, blocks).flatten(0, 1)

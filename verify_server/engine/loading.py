@@ -1,0 +1,128 @@
+"""From a folder or a hub id to a transformers decoder that attends through our paged attention."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from opensled.errors import NotFound, Unauthorized, Unreachable, UnsupportedModel, UsageError
+from verify_server.engine.attention import NAME
+
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+# Weights only as safetensors: a pickle runs code when it is opened.
+HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "*.txt"]
+
+
+def pick_device(name: str) -> torch.device:
+    """"auto" is the first CUDA device, else the CPU. Raises UsageError."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    kind = name.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise UsageError(f"unknown device {name!r}; choose from auto, cpu, cuda, cuda:N")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device {name!r}: this torch sees no CUDA device; use --device cpu or install a CUDA build")
+    return torch.device(name)
+
+
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """"auto" is float32 on a CPU and bfloat16 on a GPU. Raises UsageError."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if name not in DTYPES:
+        raise UsageError(f"unknown dtype {name!r}; choose from auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def find_folder(model: str) -> Path:
+    """The folder of a model given as a folder or a hub id; downloads what is missing.
+
+    Raises NotFound, Unauthorized, Unreachable, or UnsupportedModel if it holds no safetensors.
+    """
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        folder = _download(model)
+    if not (folder / "config.json").is_file():
+        raise NotFound(f"{folder} has no config.json: it is not a Hugging Face model folder", "model")
+    if not any(folder.glob("*.safetensors")):
+        raise UnsupportedModel(
+            f"{folder} has no .safetensors weights (pickled weights are never opened); convert it once where you "
+            "trust it: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)"
+        )
+    return folder
+
+
+def _download(model: str) -> Path:
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:
+        raise NotFound(f"no folder {model!r}; give an existing model folder or a hub id such as Qwen/Qwen3-0.6B", "model")
+    try:
+        return Path(snapshot_download(model, allow_patterns=HUB_PATTERNS))
+    except HFValidationError as error:
+        raise NotFound(f"{model!r} is neither a folder nor a hub id: {error}", "model") from error
+    except (LocalEntryNotFoundError, OSError) as error:
+        raise _hub_error(model, error) from error
+
+
+def _hub_error(model: str, error: Exception) -> NotFound | Unauthorized | Unreachable:
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) and error.response is not None else 0
+    if status == 403:
+        return Unauthorized(f"the hub refuses {model!r}: accept its licence on the hub, then run: hf auth login", "model")
+    if status in (401, 404):  # the hub answers 401 for what does not exist, too
+        return NotFound(f"the hub has no model {model!r}; check the name, or run hf auth login if it is private", "model")
+    return Unreachable(f"no folder {model!r}, and the hub cannot be reached ({error}); give a local model folder")
+
+
+def read_config(folder: Path) -> Any:
+    """The model's config. Raises UnsupportedModel for what this transformers does not know."""
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (ValueError, KeyError, OSError) as error:
+        raise UnsupportedModel(f"{folder}: transformers {transformers.__version__} cannot read it: {error}") from error
+
+
+def load_network(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """The model in evaluation mode, attention dispatched to `attention.NAME`. Raises UnsupportedModel.
+
+    It reads a config of its own: two models that share one also share its attention implementation.
+    """
+    if not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()
+    try:
+        network = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation=NAME,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            **_experts(dtype),
+        )
+    except (ValueError, KeyError, OSError) as error:
+        raise UnsupportedModel(f"{folder} cannot be loaded as a causal language model: {error}") from error
+    return network.to(device).eval().requires_grad_(False)
+
+
+def _experts(dtype: torch.dtype) -> dict[str, str]:
+    """torch's grouped matrix product knows no float64; one expert after the other does."""
+    return {"experts_implementation": "eager"} if dtype == torch.float64 else {}
+
+
+def eos_ids(network: PreTrainedModel) -> tuple[int, ...]:
+    """Token ids that end a sequence; the generation config knows more of them than the model config."""
+    for config in (network.generation_config, network.config, network.config.get_text_config(decoder=True)):
+        found = getattr(config, "eos_token_id", None)
+        if found is not None:
+            return tuple(found) if isinstance(found, (list, tuple)) else (found,)
+    return ()

@@ -1,0 +1,37 @@
+"""A transformers decoder and its KV memory, run on packed batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from verify_server.engine.base import Segment
+from verify_server.engine.kv_memory import KVMemory
+from verify_server.engine.packing import Geometry, PackedBatch, pack
+
+
+@dataclass
+class PackedModel:
+    """`run` is the whole of the torch engine's arithmetic."""
+
+    network: PreTrainedModel
+    memory: KVMemory
+    geometry: Geometry
+    backend: str
+
+    @torch.inference_mode()
+    def run(self, segments: Sequence[Segment]) -> tuple[Tensor, PackedBatch]:
+        """Logits [wanted rows, vocabulary] in order of the segments, and the batch they came from."""
+        batch = pack(segments, self.geometry, self.memory, self.backend, self.network.device)
+        output = self.network(
+            input_ids=batch.tokens,
+            position_ids=batch.positions,
+            use_cache=False,
+            logits_to_keep=batch.wanted,
+            opensled_batch=batch,
+        )
+        return output.logits[0, : batch.num_wanted], batch

@@ -1,0 +1,189 @@
+"""Checks at load, failing closed: the engine must agree with plain attention, and its claim of exactness must hold.
+
+A short script of steps drives it through what serving does: ragged batches, prompts in chunks, scattered KV blocks,
+and drafts that are rejected and overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from opensled.errors import OpenSledError, SelfTestFailed
+from verify_server.engine import attention, guards
+from verify_server.engine.base import Segment
+from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
+from verify_server.engine.packed_model import PackedModel
+from verify_server.engine.packing import Attend, Geometry, pack
+
+NUM_BLOCKS = 20
+# KV blocks of the three sequences: scattered, and one more sequence's worth for the copies of the last.
+BLOCKS = ((7, 2, 15), (1,), (4, 0, 16, 3, 8), (19, 5, 11, 9, 13))
+LENGTHS = (37, 5, 70)
+# Largest root-mean-square error of a sequence's logits, relative to their own spread.
+TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
+LINEAR_ROWS = (16, 48, 272)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Positions [start, end) of a sequence in one step; a rejected part has other tokens and no meaning."""
+
+    sequence: int
+    start: int
+    end: int
+    rejected: bool = False
+
+
+Script = Sequence[Sequence[Part]]
+RAGGED: Script = (
+    (Part(0, 0, 20), Part(1, 0, 4)),
+    (Part(0, 20, 25, rejected=True), Part(2, 0, 33)),
+    (Part(2, 33, 38, rejected=True), Part(0, 20, 37), Part(1, 4, 5)),
+    (Part(2, 33, 70),),
+)
+# The same sequences whole, by single tokens and by short verify chunks.
+ALONE: Script = (
+    (Part(0, 0, 37),),
+    (Part(1, 0, 1),),
+    (Part(1, 1, 5),),
+    (Part(2, 0, 61), Part(3, 0, 70)),
+    *((Part(2, position, position + 1),) for position in range(61, 66)),
+    (Part(2, 66, 70),),
+)
+
+
+def run(model: PackedModel, check_exact: bool) -> bool:
+    """True if `check_exact` and a row's bits did not depend on its batch.
+
+    Raises UnsupportedModel or SelfTestFailed. `model` must have its own small memory of NUM_BLOCKS.
+    """
+    try:
+        _check_backend(model)
+        ragged = _play(model, RAGGED)
+        _compare(model.network, ragged)
+        return check_exact and _same_bits(ragged, _play(model, ALONE)) and _linear_layers_exact(model)
+    except OpenSledError:
+        raise
+    except Exception as error:
+        raise SelfTestFailed(f"the model fails on a small packed batch: {type(error).__name__}: {error}") from error
+
+
+def _tokens(sequence: int, vocabulary: int) -> list[int]:
+    """Any fixed, varied ids; sequence 3 repeats sequence 2."""
+    chosen = min(sequence, len(LENGTHS) - 1)
+    return [(7919 * (i + 1) + 104_729 * chosen) % vocabulary for i in range(LENGTHS[chosen])]
+
+
+def _segment(part: Part, vocabulary: int) -> Segment:
+    tokens = _tokens(part.sequence, vocabulary)[part.start : part.end]
+    if part.rejected:
+        tokens = [(token + 1) % vocabulary for token in tokens]
+    return Segment(tuple(tokens), part.start, BLOCKS[part.sequence], 0 if part.rejected else len(tokens))
+
+
+def _play(model: PackedModel, script: Script) -> list[Tensor]:
+    """Logits [length, vocabulary] of each sequence, from the parts that were not rejected."""
+    vocabulary = model.network.config.get_text_config(decoder=True).vocab_size
+    rows: list[list[Tensor]] = [[] for _ in BLOCKS]
+    for step in script:
+        segments = [_segment(part, vocabulary) for part in step]
+        logits, batch = model.run(segments)
+        guards.check_calls(model.network, batch.calls)
+        for part, own in zip(step, logits.split([segment.rows for segment in segments])):
+            rows[part.sequence].append(own)
+    return [torch.cat(parts) for parts in rows[: len(LENGTHS)]]
+
+
+def _compare(network: PreTrainedModel, logits: Sequence[Tensor]) -> None:
+    for sequence, given in enumerate(logits):
+        expected = _plain_logits(network, _tokens(sequence, given.shape[1])).double()
+        error = ((given.double() - expected).square().mean().sqrt() / expected.std()).item()
+        if not error <= TOLERANCE[given.dtype]:  # NaN fails, too
+            raise SelfTestFailed(
+                f"the engine's logits differ from plain attention by {error:.1e} of their spread "
+                f"(allowed {TOLERANCE[given.dtype]:.0e}); this model would give wrong tokens"
+            )
+
+
+@torch.inference_mode()
+def _plain_logits(network: PreTrainedModel, tokens: list[int]) -> Tensor:
+    ids = torch.tensor([tokens], device=network.device)
+    try:
+        with _attention(network, "sdpa"):
+            return network(input_ids=ids, use_cache=False).logits[0]
+    except ValueError:  # soft-capped attention exists in plain form only
+        with _attention(network, "eager"):
+            return network(input_ids=ids, use_cache=False).logits[0]
+
+
+@contextmanager
+def _attention(network: PreTrainedModel, name: str) -> Iterator[None]:
+    network.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        network.set_attn_implementation(attention.NAME)
+
+
+def _same_bits(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return all(torch.equal(mine, theirs) for mine, theirs in zip(one, other))
+
+
+@torch.inference_mode()
+def _linear_layers_exact(model: PackedModel) -> bool:
+    """Whether each shape of matrix gives a row the same bits among few rows and among many."""
+    shapes = {module.weight.shape: module for module in model.network.modules() if isinstance(module, nn.Linear)}
+    return all(_rows_exact(layer) for layer in shapes.values())
+
+
+def _rows_exact(layer: nn.Linear) -> bool:
+    weight = layer.weight
+    inputs = torch.linspace(-1, 1, max(LINEAR_ROWS) * weight.shape[1], dtype=weight.dtype, device=weight.device)
+    inputs = inputs.sin().view(-1, weight.shape[1])
+    few = layer(inputs[: LINEAR_ROWS[0]])
+    return all(torch.equal(layer(inputs[:count])[: len(few)], few) for count in LINEAR_ROWS[1:])
+
+
+@torch.inference_mode()
+def _check_backend(model: PackedModel) -> None:
+    """The attention backend alone, on random keys, against a dense formula: windows too short for the model's own."""
+    parameter = next(model.network.parameters())
+    noise = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(LENGTHS[0], heads, 16, generator=noise).to(parameter.device, parameter.dtype) for heads in (4, 2, 2)
+    )
+    for how in (Attend(0, 0.3), Attend(0, 0.3, window=5), Attend(0, 0.3, window=21, softcap=2.0)):
+        given = _attend(model, how, query, key, value).double()
+        expected = _dense_attention(how, query.double(), key.double(), value.double())
+        error = ((given - expected).square().mean().sqrt() / expected.std()).item()
+        if not error <= TOLERANCE[parameter.dtype]:
+            raise SelfTestFailed(f"attention backend {model.backend!r} is off by {error:.1e} for {how}")
+
+
+def _attend(model: PackedModel, how: Attend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The backend's output for one sequence computed in two steps."""
+    memory, parts = KVMemory(NUM_BLOCKS), []
+    for start, end in ((0, 30), (30, len(query))):
+        segments = [Segment((0,) * (end - start), start, BLOCKS[0], 0)]
+        batch = pack(segments, Geometry(1, 1, model.geometry.span), memory, model.backend, query.device)
+        memory.write(how.layer, batch.slots, key[start:end], value[start:end])
+        parts.append(attention.BACKENDS[model.backend](query[start:end], batch, how))
+    return torch.cat(parts)
+
+
+def _dense_attention(how: Attend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Plain attention of one sequence, [length, heads, size]."""
+    folded = query.shape[1] // key.shape[1]
+    scores = torch.einsum("qhd,khd->hqk", query, key.repeat_interleave(folded, 1)) * how.scaling
+    if how.softcap is not None:
+        scores = torch.tanh(scores / how.softcap) * how.softcap
+    distance = torch.arange(len(query))[:, None] - torch.arange(len(query))
+    seen = (distance >= 0) & (distance < (how.window or len(query)))
+    probs = scores.masked_fill(~seen.to(scores.device), -torch.inf).softmax(-1)
+    return torch.einsum("hqk,khd->qhd", probs, value.repeat_interleave(folded, 1))

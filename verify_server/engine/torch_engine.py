@@ -1,0 +1,125 @@
+"""The `torch` engine: any Hugging Face decoder as target, with paged KV and ragged packed batches."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+import torch
+
+from opensled.errors import EngineError, SelfTestFailed, UsageError
+from verify_server.engine import guards, loading, selftest
+from verify_server.engine.attention import BACKENDS
+from verify_server.engine.base import EngineInfo, Segment
+from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
+from verify_server.engine.packed_model import PackedModel
+from verify_server.engine.packing import Geometry
+from verify_server.engine.scores import TorchScores
+
+# Measured (docs/engine.md): a matrix product gives a row the same bits among any multiple of 16 rows, and attention
+# gives a query the same bits among any multiple of 8 queries over the same number of keys.
+EXACT = Geometry(rows=16, queries=8, span=64)
+FAST = {"cpu": Geometry(rows=1, queries=1, span=64), "cuda": Geometry(rows=1, queries=1, span=512)}
+NUMERICS = ("auto", "exact", "fast")
+
+# Without --kv-tokens: as many full contexts as this, within a part of the free memory.
+CONTEXTS = 64
+MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}
+
+
+class TorchEngine:
+    """`TargetEngine` over a `PackedModel`."""
+
+    def __init__(self, model: PackedModel, info: EngineInfo) -> None:
+        self._model = model
+        self.info = info
+
+    def forward(self, segments: Sequence[Segment]) -> TorchScores:
+        """See `verify_server.engine.base.TargetEngine`. Raises EngineError for a token the model does not know.
+
+        After an error nothing is lost but the step: KV before each segment's start is as it was.
+        """
+        self._check(segments)
+        logits, _ = self._model.run(segments)
+        return TorchScores(logits)
+
+    def _check(self, segments: Sequence[Segment]) -> None:
+        """On a GPU an id out of range would end the process, not the step."""
+        for segment in segments:
+            if not 0 <= min(segment.tokens) <= max(segment.tokens) < self.info.vocab_size:
+                raise EngineError(f"token ids must lie in [0, {self.info.vocab_size})")
+
+
+def load(
+    model: str,
+    device: str = "auto",
+    dtype: str = "auto",
+    kv_tokens: int = 0,
+    attention: str = "sdpa",
+    numerics: str = "auto",
+    context: int = 0,
+) -> TorchEngine:
+    """Loads, guards and tests a target: a folder or a hub id with safetensors.
+
+    `kv_tokens`: KV pool in tokens, 0 = by free memory. `numerics`: "exact" insists, "auto" takes what holds here.
+    `context`: positions to serve, 0 = all the model has. Raises UsageError, NotFound, UnsupportedModel, SelfTestFailed.
+    """
+    _check_choice("attention", attention, BACKENDS)
+    _check_choice("numerics", numerics, NUMERICS)
+    place = loading.pick_device(device)
+    folder = loading.find_folder(model)
+    context_length = guards.check_config(loading.read_config(folder), context)
+    network = loading.load_network(folder, place, loading.pick_dtype(dtype, place))
+    guards.check_modules(network)
+    tested, level = _tested(network, attention, numerics)
+    memory = KVMemory(_num_blocks(kv_tokens, context_length, tested.memory.bytes_per_token(), place))
+    memory.allocate_like(tested.memory)
+    info = EngineInfo(
+        model_id=model,
+        vocab_size=network.config.get_text_config(decoder=True).vocab_size,
+        context_length=context_length,
+        eos_ids=loading.eos_ids(network),
+        numerics=level,
+        dtype=str(network.dtype).removeprefix("torch."),
+        device=str(place),
+        num_blocks=memory.num_blocks,
+        block_size=BLOCK_SIZE,
+    )
+    return TorchEngine(dataclasses.replace(tested, memory=memory), info)
+
+
+def _check_choice(flag: str, value: str, choices: Sequence[str] | dict[str, object]) -> None:
+    if value not in choices:
+        raise UsageError(f"unknown {flag} {value!r}; choose from {', '.join(choices)}")
+
+
+def _tested(network: loading.PreTrainedModel, attention: str, numerics: str) -> tuple[PackedModel, str]:
+    """The self-tested model on a small memory of its own, and the numerics level that holds for it."""
+    kind = network.device.type
+    wide = network.dtype in (torch.float32, torch.float64)
+    if numerics == "exact" or (numerics == "auto" and kind == "cpu" and wide):
+        exact = PackedModel(network, KVMemory(selftest.NUM_BLOCKS), EXACT, attention)
+        if selftest.run(exact, check_exact=True):
+            return exact, "exact"
+        if numerics == "exact":
+            raise SelfTestFailed("a row's bits depend on its batch for this model here; use --numerics fast or auto")
+    fast = PackedModel(network, KVMemory(selftest.NUM_BLOCKS), FAST[kind], attention)
+    selftest.run(fast, check_exact=False)
+    return fast, "fast"
+
+
+def _num_blocks(kv_tokens: int, context_length: int, bytes_per_token: int, device: torch.device) -> int:
+    if kv_tokens < 0:
+        raise UsageError(f"kv_tokens must be positive, or 0 for automatic; got {kv_tokens}")
+    if not kv_tokens:
+        budget = int(_free_bytes(device) * MEMORY_SHARE[device.type])
+        kv_tokens = min(CONTEXTS * context_length, budget // bytes_per_token)
+    return max(1, -(-kv_tokens // BLOCK_SIZE))
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
