@@ -98,6 +98,10 @@ class FakeText:
     """Byte-sized ids, no template."""
 
     chat_template = ""
+    tokenizer_json = b'{"version": "1.0"}'
+    tokenizer_hash = "0" * 64
+    fingerprint = "f" * 64
+    vocab_size = VOCAB
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(1 + byte % (POISON - 1) for byte in text.encode())

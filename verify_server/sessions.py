@@ -34,7 +34,9 @@ class Door:
     def __init__(self, loop: VerifyLoop, text: TargetText, limits: DoorLimits) -> None:
         self.loop, self.text, self.limits = loop, text, limits
         info = loop.engine.info
-        self.sequence_limits = Limits(limits.max_draft, info.context_length)
+        # A sequence that fills the KV memory alone must still have room for its draft.
+        capacity = info.num_blocks * info.block_size - limits.max_draft
+        self.sequence_limits = Limits(limits.max_draft, min(info.context_length, capacity))
         self.draining = False
         self._rules = {name: RULES.get(name)() for name in RULES.names()}
         self._ids = itertools.count(1)
@@ -127,15 +129,8 @@ class Door:
         if len(tokens) >= ends.last_length:
             raise InvalidRequest(
                 f"{len(tokens)} tokens leave nothing to generate: the limit is {ends.last_length} "
-                f"(context {info.context_length})",
+                f"(context {self.sequence_limits.context_length})",
                 "prompt",
-            )
-        capacity = info.num_blocks * info.block_size
-        if ends.last_length + self.limits.max_draft > capacity:
-            raise InvalidRequest(
-                f"{ends.last_length} tokens do not fit the server's KV memory of {capacity}; "
-                "ask for fewer max_tokens, or raise --kv-tokens",
-                "max_tokens",
             )
 
     def _prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opensled.store import is_hub_id, known_models, model_path
+from opensled.store import is_hub_id, model_path
 from verify_server.config import ServeConfig
 from verify_server.engine.base import TargetEngine
 from verify_server.text import TargetText
@@ -24,7 +24,7 @@ def load_torch(config: ServeConfig) -> Target:
     from verify_server.engine import loading, torch_engine
 
     name = config.model
-    folder = loading.find_folder(str(model_path(name)) if name in known_models() else name)
+    folder = loading.find_folder(name if is_hub_id(name) else str(model_path(name)))
     engine = torch_engine.load(
         str(folder),
         device=config.device,

@@ -1,0 +1,182 @@
+"""Real processes over real gRPC, driven as users drive them: the CLI and the official OpenAI client."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from openai import BadRequestError, OpenAI
+
+from opensled.store import heldout_path, model_path
+from opensled_testbed.processes import Process
+from opensled_testbed.reference import Reference
+
+DRAFTERS = ("lookup", "llamacpp", "onnx")
+STORY = [{"role": "user", "content": "Write a short story about a rabbit in the big city."}]
+
+
+def serve(address="127.0.0.1:0"):
+    return Process(["serve", "--model", "tiny", "--listen", address, "--dtype", "float64", "--json"])
+
+
+def edge(server, drafter="llamacpp"):
+    return Process(["edge", "--server", server, "--drafter", drafter, "--http", "127.0.0.1:0", "--threads", "1"])
+
+
+def generate(server, *arguments):
+    command = [sys.executable, "-m", "opensled", "generate", "--server", server, "--threads", "1", "--json", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def client_of(edge_process) -> OpenAI:
+    return OpenAI(base_url=f"http://{edge_process.wait_ready()}/v1", api_key="none", timeout=120)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serve() as process:
+        yield process.wait_ready()
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with edge(server) as process:
+        yield client_of(process)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return Reference(model_path("tiny"))
+
+
+def prompts(count):
+    items = [json.loads(line) for line in heldout_path().read_text().splitlines()]
+    singles = [item["messages"][0]["content"] for item in items if len(item.get("messages") or ()) == 1]
+    return singles[:: len(singles) // count][:count]
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("sampling", [(), ("--temperature", "0.8", "--seed", "7")], ids=["greedy", "T=0.8"])
+def test_generate_gives_the_same_ids_with_every_drafter(server, drafter, sampling):
+    for prompt in prompts(2):
+        common = ["--prompt", prompt, "--max-tokens", "40", *sampling]
+        plain = generate(server, "--drafter", "none", *common)
+        drafted = generate(server, "--drafter", drafter, *common)
+        assert drafted["token_ids"] == plain["token_ids"] and drafted["text"] == plain["text"]
+        assert drafted["finish_reason"] == plain["finish_reason"]
+        assert plain["rounds"] == 0 and plain["server_decoded"] == len(plain["token_ids"])
+
+
+def test_the_openai_client_streams_a_chat_answer_with_usage(client, reference):
+    expected, _ = reference.generate(reference.render_chat(STORY), max_tokens=48)
+    stream = client.chat.completions.create(
+        model="tiny", messages=STORY, max_tokens=48, temperature=0, stream=True,
+        stream_options={"include_usage": True},
+    )  # fmt: skip
+    chunks = list(stream)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == reference.decode(expected)
+    usage = chunks[-1].usage
+    assert usage.completion_tokens == len(expected)
+    details = usage.completion_tokens_details
+    assert details.accepted_prediction_tokens > 0 and details.rejected_prediction_tokens >= 0
+
+
+def test_a_sampled_answer_is_the_targets_own(client, reference):
+    expected, _ = reference.generate(
+        reference.render_chat(STORY), temperature=0.9, top_p=0.95, seed=-5, max_tokens=40
+    )
+    answer = client.chat.completions.create(
+        model="tiny", messages=STORY, max_tokens=40, temperature=0.9, top_p=0.95, seed=-5
+    )
+    assert answer.choices[0].message.content == reference.decode(expected)
+
+
+def test_a_stop_string_across_tokens_ends_the_answer(client, reference):
+    whole = reference.decode(reference.generate(reference.render_chat(STORY), max_tokens=48)[0])
+    stop = whole[20:27]
+    answer = client.chat.completions.create(model="tiny", messages=STORY, max_tokens=48, temperature=0, stop=stop)
+    assert answer.choices[0].message.content == whole[: whole.index(stop)]
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_a_raw_completion(client, reference):
+    prompt = "def add(a, b):\n"
+    expected, _ = reference.generate(reference.encode(prompt), max_tokens=20)
+    answer = client.completions.create(model="tiny", prompt=prompt, max_tokens=20, temperature=0)
+    assert answer.choices[0].text == reference.decode(expected)
+
+
+def test_an_unknown_field_is_named(client):
+    with pytest.raises(BadRequestError) as caught:
+        client.chat.completions.create(model="tiny", messages=STORY, extra_body={"telepathy": 1})
+    assert caught.value.param == "telepathy"
+
+
+def test_sigkill_of_the_server_in_mid_answer_loses_and_changes_nothing(reference):
+    expected, _ = reference.generate(reference.render_chat(STORY), temperature=0.8, seed=3, max_tokens=64)
+    with serve() as first, edge(address := first.wait_ready()) as device:
+        client = client_of(device)
+        stream = client.chat.completions.create(
+            model="tiny", messages=STORY, temperature=0.8, seed=3, max_tokens=64, stream=True
+        )
+        chunks = iter(stream)
+        text = ""
+        while not text:
+            text += next(chunks).choices[0].delta.content or ""
+        first.kill()
+        with serve(address) as second:
+            second.wait_ready()
+            for chunk in chunks:
+                text += chunk.choices[0].delta.content or ""
+    assert text == reference.decode(expected)
+    assert json.loads(second.lines[-1])["steps"] > 0  # it was really in mid-answer
+
+
+def test_exit_codes_and_one_line_errors(tmp_path):
+    def run(*arguments):
+        command = [sys.executable, "-m", "opensled", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    unreachable = run("generate", "--server", "127.0.0.1:1", "--drafter", "none", "--prompt", "x")
+    assert unreachable.returncode == 5 and unreachable.stderr.count("\n") == 1
+    missing = run("serve", "--model", "no-such-model")
+    assert missing.returncode == 3 and "tiny" in missing.stderr and missing.stderr.count("\n") == 1
+    exposed = run("serve", "--listen", "0.0.0.0:0")
+    assert exposed.returncode == 2 and "--insecure" in exposed.stderr
+    assert run("generate").returncode == 2
+
+
+def resident_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+def test_an_idle_edge_without_a_model_is_small(server):
+    with edge(server, "lookup") as device:
+        device.wait_ready()
+        assert resident_mb(device.process.pid) <= 80
+
+
+def test_sigterm_drains(server):
+    with serve() as second, edge(second.wait_ready(), "none") as device:
+        stream = client_of(device).chat.completions.create(
+            model="tiny", messages=STORY, temperature=0, max_tokens=60, stream=True
+        )
+        chunks = iter(stream)
+        next(chunks)
+        second.process.terminate()
+        assert [chunk.choices[0].finish_reason for chunk in chunks][-1] in ("length", "stop")
+        assert second.process.wait(60) == 0
+        assert json.loads(second.lines[-1])["steps"] > 0
+
+
+def test_the_server_starts_quickly_enough_to_wait_for():
+    started = time.monotonic()
+    with serve() as process:
+        process.wait_ready()
+    assert time.monotonic() - started < 90
