@@ -22,7 +22,6 @@ from edge_client.stop import StopRule
 from edge_client.tokenizer import EdgeTokenizer, StopStrings, TextStream
 from opensled.errors import NotFound
 from opensled.messages import ModelInfo, Open, Prompt, SamplingParams
-from opensled.store import model_path
 
 
 class Device:
@@ -154,11 +153,7 @@ async def connect(config: LinkConfig, parallel: int = 1) -> Device:
 
 
 def _factory(config: LinkConfig) -> DrafterFactory:
-    kind = DRAFTERS.get(config.drafter)
-    needs_model = config.drafter not in ("none", "lookup")
-    factory: DrafterFactory = kind(
-        str(model_path(config.draft_model)) if needs_model else None, config.threads
-    )
+    factory: DrafterFactory = DRAFTERS.get(config.drafter)(config.draft_model, config.threads)
     return factory
 
 

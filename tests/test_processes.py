@@ -22,11 +22,24 @@ def serve(address="127.0.0.1:0"):
 
 
 def edge(server, drafter="llamacpp"):
-    return Process(["edge", "--server", server, "--drafter", drafter, "--http", "127.0.0.1:0", "--threads", "1"])
+    return Process(
+        ["edge", "--server", server, "--drafter", drafter, "--http", "127.0.0.1:0", "--threads", "1"]
+    )
 
 
 def generate(server, *arguments):
-    command = [sys.executable, "-m", "opensled", "generate", "--server", server, "--threads", "1", "--json", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "opensled",
+        "generate",
+        "--server",
+        server,
+        "--threads",
+        "1",
+        "--json",
+        *arguments,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -78,7 +91,9 @@ def test_the_openai_client_streams_a_chat_answer_with_usage(client, reference):
         stream_options={"include_usage": True},
     )  # fmt: skip
     chunks = list(stream)
-    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == reference.decode(expected)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == reference.decode(
+        expected
+    )
     usage = chunks[-1].usage
     assert usage.completion_tokens == len(expected)
     details = usage.completion_tokens_details
@@ -98,7 +113,9 @@ def test_a_sampled_answer_is_the_targets_own(client, reference):
 def test_a_stop_string_across_tokens_ends_the_answer(client, reference):
     whole = reference.decode(reference.generate(reference.render_chat(STORY), max_tokens=48)[0])
     stop = whole[20:27]
-    answer = client.chat.completions.create(model="tiny", messages=STORY, max_tokens=48, temperature=0, stop=stop)
+    answer = client.chat.completions.create(
+        model="tiny", messages=STORY, max_tokens=48, temperature=0, stop=stop
+    )
     assert answer.choices[0].message.content == whole[: whole.index(stop)]
     assert answer.choices[0].finish_reason == "stop"
 

@@ -60,6 +60,10 @@ def test_the_commands_and_the_snippet_run_as_written(monkeypatch):
         with Process(edge) as device:
             snippet = PYTHON[0].replace("127.0.0.1:8411", device.wait_ready())
             printed = subprocess.run(
-                [sys.executable, "-c", snippet], capture_output=True, text=True, timeout=120, env={**os.environ}
+                [sys.executable, "-c", snippet],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                env={**os.environ},
             )
             assert printed.returncode == 0 and printed.stdout.strip()

@@ -2,29 +2,20 @@
 
 import asyncio
 import dataclasses
-import time
-from contextlib import asynccontextmanager
 
 import grpc
 import pytest
-import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from edge_client.link import Endpoint, Link
-from hw_profiles.profile import HardwareProfile
 from opensled import codec
 from opensled.errors import (
     FutureBase,
     InvalidRequest,
-    OpenSledError,
     Overloaded,
     ProtocolError,
     TruthConflict,
-    Unauthorized,
-    Unreachable,
     Unsupported,
-    UsageError,
 )
 from opensled.messages import (
     Cancel,
@@ -35,84 +26,10 @@ from opensled.messages import (
     Failure,
     Open,
     Opened,
-    SamplingParams,
-    Verdict,
 )
-from scheduler.fcfs import Fcfs
-from tests.fakes import VOCAB, FakeEngine, FakeText, continuation
-from verify_server import service
-from verify_server.command import describe
-from verify_server.loop import VerifyLoop
-from verify_server.security import Tenants, read_tenants, require_safe
-from verify_server.sessions import Door, DoorLimits
-from verify_server.target import Target
-
-GREEDY = SamplingParams(temperature=0, max_tokens=20)
-PROMPT = (3, 1, 4)
-
-
-@asynccontextmanager
-async def serving(tenants=Tenants(), tls=None, limits=DoorLimits(max_sessions=3, max_draft=8, linger=0.05)):
-    """A server on a free port; yields (door, address)."""
-    target = Target("fake", FakeEngine(num_blocks=100), FakeText())
-    loop = VerifyLoop(target.engine, Fcfs(float("inf")), HardwareProfile(64), time.monotonic)
-    door = Door(loop, target.text, limits)
-    face = service.VerifyService(door, describe(door, target), target.text, tenants)
-    server, port = await service.start(face, "127.0.0.1:0", tls)
-    running = asyncio.ensure_future(loop.run())
-    try:
-        yield door, f"127.0.0.1:{port}"
-    finally:
-        await server.stop(None)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        loop.close()
-
-
-@asynccontextmanager
-async def linked(address, **options):
-    link = Link(Endpoint(address, timeout=5.0, **options))
-    try:
-        yield link
-    finally:
-        await link.close()
-
-
-async def first_reply(link, *messages):
-    """Send messages on a new stream; the first reply that is an error, or the last one read."""
-    stream = link.connect()
-    for message in messages:
-        await stream.send(message)
-    reply = await stream.receive()
-    while not isinstance(reply, Failure) and len(messages) > 1:
-        reply = await stream.receive()
-    await stream.close()
-    return reply
-
-
-async def blocks_return(door):
-    """Every KV block comes back once the sequences are over."""
-    deadline = time.monotonic() + 5
-    while door.loop.pool.num_free < door.loop.pool.num_blocks:
-        assert time.monotonic() < deadline, "KV blocks leaked"
-        await asyncio.sleep(0.005)
-
-
-async def finish(link, message=Open(PROMPT, GREEDY)):
-    """A whole sequence without drafts."""
-    stream = link.connect()
-    await stream.send(message)
-    opened = await stream.receive()
-    tokens: list[int] = []
-    while True:
-        verdict = await stream.receive()
-        if isinstance(verdict, Failure):
-            raise verdict.error()
-        assert isinstance(verdict, Verdict) and verdict.base == len(opened.prompt_ids) + len(tokens)
-        tokens += verdict.tokens
-        if verdict.finish_reason:
-            await stream.close()
-            return opened, tokens
+from tests.fakes import VOCAB, FakeText, continuation
+from tests.serving import GREEDY, PROMPT, blocks_return, finish, first_reply, linked, serving
+from verify_server.sessions import DoorLimits
 
 
 def test_describe_tokenizer_health_and_reflection():
@@ -278,83 +195,5 @@ def test_chat_without_a_template_says_what_to_do():
             door.text = Plain()
             reply = await first_reply(link, Open((ChatMessage("user", "hi"),), GREEDY))
             assert isinstance(reply.error(), Unsupported) and "--raw" in reply.reason
-
-    asyncio.run(scenario())
-
-
-def test_tokens_open_the_door_and_nothing_else_does(tmp_path):
-    path = tmp_path / "tokens"
-    path.write_text("# comment\nsecret-1 alice\nsecret-2 bob\n")
-    path.chmod(0o600)
-    tenants = read_tenants(path)
-
-    async def scenario():
-        async with serving(tenants) as (door, address):
-            for token in ("", "wrong"):
-                async with linked(address, token=token) as link:
-                    with pytest.raises(Unauthorized):
-                        await link.describe()
-                    with pytest.raises(Unauthorized):
-                        await first_reply(link, Open(PROMPT, GREEDY))
-            async with linked(address, token="secret-1") as link:
-                opened, _ = await finish(link)
-            async with linked(address, token="secret-2") as link:
-                await first_reply(link, Open(PROMPT, GREEDY, resume_token=opened.resume_token))
-            assert {session.tenant for session in door.remembered} <= {"alice", "bob"}
-            assert door._signer.session_of(opened.resume_token, "bob") is None
-
-    asyncio.run(scenario())
-
-
-def test_a_token_file_others_can_read_is_refused(tmp_path):
-    path = tmp_path / "tokens"
-    path.write_text("secret alice\n")
-    path.chmod(0o644)
-    with pytest.raises(UsageError, match="chmod 600"):
-        read_tenants(path)
-    path.chmod(0o600)
-    assert read_tenants(path).of("Bearer secret") == "alice"
-    path.write_text("secret\n")
-    with pytest.raises(UsageError, match="TOKEN TENANT"):
-        read_tenants(path)
-
-
-def test_listening_beyond_this_machine_needs_tls_and_tokens():
-    require_safe("127.0.0.1:0", has_tls=False, has_tokens=False, insecure=False)
-    require_safe("[::1]:0", has_tls=False, has_tokens=False, insecure=False)
-    require_safe("0.0.0.0:0", has_tls=True, has_tokens=True, insecure=False)
-    require_safe("0.0.0.0:0", has_tls=False, has_tokens=False, insecure=True)
-    for tls, tokens in ((True, False), (False, True), (False, False)):
-        with pytest.raises(UsageError, match="--insecure"):
-            require_safe("0.0.0.0:0", has_tls=tls, has_tokens=tokens, insecure=False)
-
-
-def test_tls(tmp_path):
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    issued = authority.issue_cert("127.0.0.1")
-    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
-    trustme.CA().cert_pem.write_to_path(tmp_path / "stranger.pem")
-
-    async def scenario():
-        tls = service.Tls(tmp_path / "cert.pem", tmp_path / "key.pem")
-        async with serving(tls=tls) as (_, address):
-            async with linked(address, tls=True, tls_ca=tmp_path / "ca.pem") as link:
-                assert (await finish(link))[1] == continuation(PROMPT, 20)
-            for options in ({}, {"tls": True, "tls_ca": tmp_path / "stranger.pem"}):
-                async with linked(address, **options) as link:
-                    with pytest.raises(Unreachable):
-                        await link.describe()
-
-    asyncio.run(scenario())
-
-
-def test_a_busy_port_is_a_clear_error():
-    async def scenario():
-        async with serving() as (_, address):
-            face = service.VerifyService(None, None, None, Tenants())
-            with pytest.raises(OpenSledError, match="cannot listen"):
-                await service.start(face, address, None)
 
     asyncio.run(scenario())

@@ -35,6 +35,9 @@ ARCHITECTURES: dict[str, dict] = {
     "qwen3_moe": _EXPERTS,
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
     "mamba": {},
+    "qwen3_5_text": {},
+    "bloom": {},
+    "phi3": {"partial_rotary_factor": 1.0},
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2},
 }
 

@@ -18,10 +18,10 @@ import llama_cpp
 import numpy as np
 
 from edge_client.drafters.base import ModelDrafter
-from edge_client.drafters.files import model_file
 from edge_client.drafters.threads import draft_threads
 from opensled.errors import EngineError, UnsupportedModel
 from opensled.messages import ModelInfo
+from opensled.store import model_file
 from opensled.vocabulary import require_same
 
 CONTEXT_CAP = 8192  # positions; the KV cache of a small draft model (0.5B) then takes about 100 MB
@@ -42,8 +42,8 @@ def _log(level: int, text: bytes, _: Any) -> None:
 class LlamaCppFactory:
     """One GGUF model in memory; every drafter adds a context (KV cache) of its own."""
 
-    def __init__(self, model: str | None, threads: int = 0) -> None:
-        path = model_file(model, "llamacpp", ".gguf")
+    def __init__(self, model: str, threads: int = 0) -> None:
+        path = model_file(model, "*.gguf")
         self.name = f"llamacpp {path.name}"
         self.threads = draft_threads(threads)
         self._model = _Model(str(path))

@@ -19,7 +19,7 @@ SHORTEST = 2  # a single token says too little about what follows
 class LookupFactory:
     """`--drafter lookup`. Needs no model; proposes only ids the server itself has committed."""
 
-    def __init__(self, model: str | None = None, threads: int = 0) -> None:
+    def __init__(self, model: str = "", threads: int = 0) -> None:
         self.name = "lookup"
 
     def check_vocabulary(self, target: ModelInfo) -> None:

@@ -11,7 +11,7 @@ from opensled.sampling import Sampler
 class NoneFactory:
     """`--drafter none`. Needs no model and fits every vocabulary."""
 
-    def __init__(self, model: str | None = None, threads: int = 0) -> None:
+    def __init__(self, model: str = "", threads: int = 0) -> None:
         self.name = "none"
 
     def check_vocabulary(self, target: ModelInfo) -> None:

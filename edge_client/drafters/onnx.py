@@ -19,11 +19,11 @@ import onnxruntime as ort
 from tokenizers import Tokenizer
 
 from edge_client.drafters.base import ModelDrafter
-from edge_client.drafters.files import model_file
 from edge_client.drafters.threads import draft_threads
 from edge_client.tokenizer import pieces_of
 from opensled.errors import EngineError, NotFound, UnsupportedModel
 from opensled.messages import ModelInfo
+from opensled.store import model_file
 from opensled.vocabulary import require_same
 
 CONTEXT_CAP = 8192  # positions per sequence; memory is taken as they fill up
@@ -33,8 +33,8 @@ CHUNK = 32  # tokens per call: every call returns a logits row for each of its t
 class OnnxFactory:
     """One session (weights, thread pool) shared by all drafters; each adds its own KV buffers."""
 
-    def __init__(self, model: str | None, threads: int = 0) -> None:
-        path = model_file(model, "onnx", ".onnx")
+    def __init__(self, model: str, threads: int = 0) -> None:
+        path = model_file(model, "*.onnx")
         self.name = f"onnx {path.name}"
         self._tokenizer_path = path.with_name("tokenizer.json")
         _require_shared_buffer(path)

@@ -1,0 +1,84 @@
+"""A real gRPC server over a fake target, and links to it."""
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+
+from edge_client.link import Endpoint, Link
+from hw_profiles.profile import HardwareProfile
+from opensled.messages import Failure, Open, SamplingParams, Verdict
+from scheduler.fcfs import Fcfs
+from tests.fakes import FakeEngine, FakeText
+from verify_server import service
+from verify_server.command import describe
+from verify_server.loop import VerifyLoop
+from verify_server.security import Tenants
+from verify_server.sessions import Door, DoorLimits
+from verify_server.target import Target
+
+GREEDY = SamplingParams(temperature=0, max_tokens=20)
+PROMPT = (3, 1, 4)
+
+
+@asynccontextmanager
+async def serving(tenants=Tenants(), tls=None, limits=DoorLimits(max_sessions=3, max_draft=8, linger=0.05)):
+    """A server on a free port; yields (door, address)."""
+    target = Target("fake", FakeEngine(num_blocks=100), FakeText())
+    loop = VerifyLoop(target.engine, Fcfs(float("inf")), HardwareProfile(64), time.monotonic)
+    door = Door(loop, target.text, limits)
+    face = service.VerifyService(door, describe(door, target), target.text, tenants)
+    server, port = await service.start(face, "127.0.0.1:0", tls)
+    running = asyncio.ensure_future(loop.run())
+    try:
+        yield door, f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        loop.close()
+
+
+@asynccontextmanager
+async def linked(address, **options):
+    link = Link(Endpoint(address, timeout=5.0, **options))
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+async def first_reply(link, *messages):
+    """Send messages on a new stream; the first reply that is an error, or the last one read."""
+    stream = link.connect()
+    for message in messages:
+        await stream.send(message)
+    reply = await stream.receive()
+    while not isinstance(reply, Failure) and len(messages) > 1:
+        reply = await stream.receive()
+    await stream.close()
+    return reply
+
+
+async def blocks_return(door):
+    """Every KV block comes back once the sequences are over."""
+    deadline = time.monotonic() + 5
+    while door.loop.pool.num_free < door.loop.pool.num_blocks:
+        assert time.monotonic() < deadline, "KV blocks leaked"
+        await asyncio.sleep(0.005)
+
+
+async def finish(link, message=Open(PROMPT, GREEDY)):
+    """A whole sequence without drafts."""
+    stream = link.connect()
+    await stream.send(message)
+    opened = await stream.receive()
+    tokens: list[int] = []
+    while True:
+        verdict = await stream.receive()
+        if isinstance(verdict, Failure):
+            raise verdict.error()
+        assert isinstance(verdict, Verdict) and verdict.base == len(opened.prompt_ids) + len(tokens)
+        tokens += verdict.tokens
+        if verdict.finish_reason:
+            await stream.close()
+            return opened, tokens

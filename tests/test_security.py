@@ -1,0 +1,91 @@
+"""Who gets in: tokens, TLS, and what a listen address requires."""
+
+import asyncio
+
+import pytest
+import trustme
+
+from opensled.errors import OpenSledError, Unauthorized, Unreachable, UsageError
+from opensled.messages import Open
+from tests.fakes import continuation
+from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
+from verify_server import service
+from verify_server.security import Tenants, read_tenants, require_safe
+
+
+def test_tokens_open_the_door_and_nothing_else_does(tmp_path):
+    path = tmp_path / "tokens"
+    path.write_text("# comment\nsecret-1 alice\nsecret-2 bob\n")
+    path.chmod(0o600)
+    tenants = read_tenants(path)
+
+    async def scenario():
+        async with serving(tenants) as (door, address):
+            for token in ("", "wrong"):
+                async with linked(address, token=token) as link:
+                    with pytest.raises(Unauthorized):
+                        await link.describe()
+                    with pytest.raises(Unauthorized):
+                        await first_reply(link, Open(PROMPT, GREEDY))
+            async with linked(address, token="secret-1") as link:
+                opened, _ = await finish(link)
+            async with linked(address, token="secret-2") as link:
+                await first_reply(link, Open(PROMPT, GREEDY, resume_token=opened.resume_token))
+            assert {session.tenant for session in door.remembered} <= {"alice", "bob"}
+            assert door._signer.session_of(opened.resume_token, "bob") is None
+
+    asyncio.run(scenario())
+
+
+def test_a_token_file_others_can_read_is_refused(tmp_path):
+    path = tmp_path / "tokens"
+    path.write_text("secret alice\n")
+    path.chmod(0o644)
+    with pytest.raises(UsageError, match="chmod 600"):
+        read_tenants(path)
+    path.chmod(0o600)
+    assert read_tenants(path).of("Bearer secret") == "alice"
+    path.write_text("secret\n")
+    with pytest.raises(UsageError, match="TOKEN TENANT"):
+        read_tenants(path)
+
+
+def test_listening_beyond_this_machine_needs_tls_and_tokens():
+    require_safe("127.0.0.1:0", has_tls=False, has_tokens=False, insecure=False)
+    require_safe("[::1]:0", has_tls=False, has_tokens=False, insecure=False)
+    require_safe("0.0.0.0:0", has_tls=True, has_tokens=True, insecure=False)
+    require_safe("0.0.0.0:0", has_tls=False, has_tokens=False, insecure=True)
+    for tls, tokens in ((True, False), (False, True), (False, False)):
+        with pytest.raises(UsageError, match="--insecure"):
+            require_safe("0.0.0.0:0", has_tls=tls, has_tokens=tokens, insecure=False)
+
+
+def test_tls(tmp_path):
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued = authority.issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    trustme.CA().cert_pem.write_to_path(tmp_path / "stranger.pem")
+
+    async def scenario():
+        tls = service.Tls(tmp_path / "cert.pem", tmp_path / "key.pem")
+        async with serving(tls=tls) as (_, address):
+            async with linked(address, tls=True, tls_ca=tmp_path / "ca.pem") as link:
+                assert (await finish(link))[1] == continuation(PROMPT, 20)
+            for options in ({}, {"tls": True, "tls_ca": tmp_path / "stranger.pem"}):
+                async with linked(address, **options) as link:
+                    with pytest.raises(Unreachable):
+                        await link.describe()
+
+    asyncio.run(scenario())
+
+
+def test_a_busy_port_is_a_clear_error():
+    async def scenario():
+        async with serving() as (_, address):
+            face = service.VerifyService(None, None, None, Tenants())
+            with pytest.raises(OpenSledError, match="cannot listen"):
+                await service.start(face, address, None)
+
+    asyncio.run(scenario())
