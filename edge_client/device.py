@@ -50,7 +50,8 @@ class Device:
         Closing the generator frees the sequence on the server.
         """
         started = time.monotonic()
-        session = RemoteSession(self._link.connect, Open(prompt, params), self._patience)
+        request = Open(prompt, params, model_id=self.info.model_id, fingerprint=self.info.fingerprint)
+        session = RemoteSession(self._link.connect, request, self._patience)
         await session.open()
         stats = Stats(prompt_tokens=len(session.truth), completion_tokens=0)
         text = Text(self.tokenizer, stop)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from opensled.errors import Overloaded, Unreachable
+from opensled.errors import OpenSledError, Overloaded, Unreachable
 from opensled.messages import (
     Cancel,
     ClientMessage,
@@ -46,7 +46,8 @@ class Patience:
     silence: float = 30.0  # without a word for so long, the stream is taken for dead
     first_retry: float = 0.05
     slowest_retry: float = 2.0  # delays double up to this
-    give_up: float = 120.0  # of trying in vain
+    first_open: float = 10.0  # of trying in vain to open a sequence, after which its reader is told
+    give_up: float = 120.0  # of trying in vain to reopen one
 
 
 class RemoteSession:
@@ -64,7 +65,7 @@ class RemoteSession:
 
     async def open(self) -> None:
         """Open the sequence for the first time."""
-        opened = await self._persist(self._request)
+        opened = await self._persist(self._request, (Unreachable,), self._patience.first_open)
         self.truth = Truth(opened.prompt_ids, self._request.committed)
         self.noise_key, self.limits = opened.noise_key, opened.limits
         self._request = replace(self._request, prompt=opened.prompt_ids, noise_key=opened.noise_key)
@@ -115,27 +116,27 @@ class RemoteSession:
             await self._stream.close()
             self._stream = None
         log.info("server lost after %d tokens; reopening", len(self.truth))
-        await self._persist(
-            replace(self._request, committed=self.truth.generated, resume_token=self._resume_token)
-        )
+        request = replace(self._request, committed=self.truth.generated, resume_token=self._resume_token)
+        await self._persist(request, (Unreachable, Overloaded), self._patience.give_up)
         self.reopened += 1
         if self._unanswered is not None:
             await self.submit(self._unanswered)
 
-    async def _persist(self, request: Open) -> Opened:
-        """Open a stream, however often it takes, until patience ends."""
-        patience = self._patience
-        deadline = asyncio.get_running_loop().time() + patience.give_up
-        delay = patience.first_retry
+    async def _persist(
+        self, request: Open, passing: tuple[type[OpenSledError], ...], seconds: float
+    ) -> Opened:
+        """Open a stream, however often it takes: errors that are `passing` are met with another try."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        delay = self._patience.first_retry
         while True:
             try:
                 return await self._open_stream(request)
-            except (Unreachable, Overloaded) as error:
+            except passing as error:
                 if asyncio.get_running_loop().time() + delay > deadline:
                     raise
                 log.debug("cannot open the sequence: %s; again in %.2f s", error, delay)
             await asyncio.sleep(delay)
-            delay = min(2 * delay, patience.slowest_retry)
+            delay = min(2 * delay, self._patience.slowest_retry)
 
     async def _open_stream(self, request: Open) -> Opened:
         stream = self._connect()

@@ -142,6 +142,8 @@ def _encode_open(message: Open) -> pb.Open:
         rule=message.rule,
         noise_key=message.noise_key,
         resume_token=message.resume_token,
+        model_id=message.model_id,
+        fingerprint=message.fingerprint,
         params=pb.SamplingParams(
             temperature=params.temperature,
             top_k=params.top_k,
@@ -177,6 +179,8 @@ def _decode_open(message: pb.Open) -> Open:
         rule=message.rule or MATCH,
         noise_key=message.noise_key,
         resume_token=message.resume_token,
+        model_id=message.model_id,
+        fingerprint=message.fingerprint,
     )
 
 

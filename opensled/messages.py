@@ -84,6 +84,8 @@ class Open:
     rule: str = MATCH
     noise_key: bytes = b""  # empty: the server derives it from the seed, or draws one
     resume_token: bytes = b""
+    model_id: str = ""  # the target that was described; another one must not continue its text. "" = any
+    fingerprint: str = ""  # the vocabulary that was described. "" = any
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ async def serving(tenants=Tenants(), tls=None, limits=DoorLimits(max_sessions=3,
     """A server on a free port; yields (door, address)."""
     target = Target("fake", FakeEngine(num_blocks=100), FakeText())
     loop = VerifyLoop(target.engine, Fcfs(float("inf")), HardwareProfile(64), time.monotonic)
-    door = Door(loop, target.text, limits)
+    door = Door(loop, target, limits)
     face = service.VerifyService(door, describe(door, target), target.text, tenants)
     server, port = await service.start(face, "127.0.0.1:0", tls)
     running = asyncio.ensure_future(loop.run())

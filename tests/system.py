@@ -18,6 +18,7 @@ from scheduler.fcfs import Fcfs
 from tests.fakes import FakeText, MemoryNetwork, Weather
 from verify_server.loop import VerifyLoop
 from verify_server.sessions import Door, DoorLimits
+from verify_server.target import Target
 
 FOREVER = float("inf")
 CALM = Patience(silence=20.0)
@@ -45,11 +46,10 @@ async def running(
     max_step_tokens: int = 64,
     limits: DoorLimits = DoorLimits(linger=0.2),
     weather: Weather = Weather(),
-    text=None,
 ) -> AsyncIterator[MemoryNetwork]:
     """A server over `engine` and a network to it; on exit every KV block must be back."""
     loop = VerifyLoop(engine, Fcfs(draft_wait), HardwareProfile(max_step_tokens), time.monotonic)
-    door = Door(loop, text or FakeText(), limits)
+    door = Door(loop, Target("fake", engine, FakeText()), limits)
     network = MemoryNetwork(door, weather)
     serving = asyncio.ensure_future(loop.run())
     try:

@@ -20,9 +20,19 @@ from opensled.messages import (
 )
 from opensled.v1 import verify_pb2 as pb
 
+ALL_PARAMS = SamplingParams(0.8, 5, 0.95, -7, 33, (4,), True)
 CLIENT = [
     Open("text"),
-    Open((1, 2, 3), SamplingParams(0.8, 5, 0.95, -7, 33, (4,), True), (9, 8), "match", b"k" * 16, b"resume"),
+    Open(
+        (1, 2, 3),
+        SamplingParams(0.8, 5, 0.95, -7, 33, (4,), True),
+        (9, 8),
+        "match",
+        b"k" * 16,
+        b"resume",
+        "model",
+        "print",
+    ),
     Open((ChatMessage("user", "hé"), ChatMessage("assistant", ""))),
     Draft(3, DraftBlock(7, (DraftToken(5), DraftToken(151_935)))),
     Draft(4, DraftBlock(7)),

@@ -109,7 +109,9 @@ class Decoding:
         self.draft = []
         if end == len(self.known):
             right = self.truth[len(self.output) :][: self.random.randint(0, 4)]
-            self.draft = [token if self.random.random() < 0.7 else (token + 1) % VOCABULARY for token in right]
+            self.draft = [
+                token if self.random.random() < 0.7 else (token + 1) % VOCABULARY for token in right
+            ]
         rows = len(self.draft) + 1 if end == len(self.known) else 0
         return sessions.segment(self.name, known + self.draft, self.computed, rows)
 
@@ -174,7 +176,10 @@ def in_company(engine: TorchEngine, tokens: list[int], seed: int) -> torch.Tenso
     sessions, chance, found, position = Sessions(engine, seed), random.Random(seed), [], 0
     while position < len(tokens):
         chunk = tokens[position : position + chance.randint(1, 30)]
-        others = [sessions.segment(f"o{i}", prompt(chance.randint(1, 40), i), 0, 1) for i in range(chance.randint(0, 5))]
+        others = [
+            sessions.segment(f"o{i}", prompt(chance.randint(1, 40), i), 0, 1)
+            for i in range(chance.randint(0, 5))
+        ]
         wrong = [(token + 1) % VOCABULARY for token in chunk]
         engine.forward([sessions.segment("a", wrong, position, len(wrong))])
         logits = engine.forward([*others, sessions.segment("a", chunk, position, len(chunk))]).logits
@@ -219,7 +224,9 @@ def test_info_states_the_model(engine, folder) -> None:
 def test_several_eos_ids_come_from_the_generation_config(tmp_path) -> None:
     loaded = load(str(random_model("llama", tmp_path, eos_token_id=[2, 5])))
     assert loaded.info.eos_ids == (2, 5)
-    assert loaded.info.num_blocks * 16 == 64 * 512  # an unstated KV pool holds 64 full contexts, if memory allows
+    assert (
+        loaded.info.num_blocks * 16 == 64 * 512
+    )  # an unstated KV pool holds 64 full contexts, if memory allows
 
 
 def test_a_segment_may_want_no_rows(engine) -> None:
@@ -242,7 +249,9 @@ def poisoned(folder) -> TorchEngine:
 def test_a_bad_row_fails_its_own_session_only(poisoned, engine) -> None:
     sessions, good = Sessions(poisoned), prompt(40, seed=1)
     good = [token % 96 for token in good]
-    scores = poisoned.forward([sessions.segment("bad", [5, 96, 5], 0, 2), sessions.segment("good", good, 0, 40)])
+    scores = poisoned.forward(
+        [sessions.segment("bad", [5, 96, 5], 0, 2), sessions.segment("good", good, 0, 40)]
+    )
     for params in (GREEDY, SamplingParams(top_p=0.9), SamplingParams(top_k=5)):
         with pytest.raises(NonFiniteLogits):
             scores.sample([0, 1], params, KEY, 0)
@@ -300,7 +309,7 @@ def test_families_that_would_go_wrong_are_refused(family, changed, reason, tmp_p
 
 
 def test_longrope_is_served_within_its_short_regime_only(tmp_path) -> None:
-    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 6, "long_factor": [2.0] * 6}
     rope["original_max_position_embeddings"] = 128
     random_model("phi3", tmp_path, rope_parameters=rope, original_max_position_embeddings=128)
     with pytest.raises(UnsupportedModel, match="context of at most 128"):
@@ -334,7 +343,11 @@ def stale_blocks(self, layer, blocks):
 
 def lost_rewrites(self, layer, slots, keys, values):
     stored = self._layers.get(layer)
-    fresh = torch.ones(len(slots), dtype=torch.bool) if stored is None else (stored[0][slots] == 0).all(-1).all(-1)
+    fresh = (
+        torch.ones(len(slots), dtype=torch.bool)
+        if stored is None
+        else (stored[0][slots] == 0).all(-1).all(-1)
+    )
     WRITE(self, layer, slots[fresh], keys[fresh], values[fresh])
 
 
@@ -429,7 +442,9 @@ def sampling_cases() -> Iterator[SamplingParams]:
                 yield SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
 
 
-@pytest.mark.parametrize("params", sampling_cases(), ids=lambda p: f"T{p.temperature}-k{p.top_k}-p{p.top_p}")
+@pytest.mark.parametrize(
+    "params", list(sampling_cases()), ids=lambda p: f"T{p.temperature}-k{p.top_k}-p{p.top_p}"
+)
 def test_sampling_equals_the_definition(params) -> None:
     chance = np.random.default_rng(0)
     smooth = chance.normal(size=(6, VOCABULARY)) * 2
@@ -438,6 +453,14 @@ def test_sampling_equals_the_definition(params) -> None:
     logits = np.concatenate([smooth, tied, masked]).astype(np.float32)
     drawn = TorchScores(torch.from_numpy(logits)).sample(range(18), params, KEY, 11)
     assert drawn == [oracle(row, params, 11 + i) for i, row in enumerate(logits)]
+
+
+@pytest.mark.parametrize("spread", [0.1, 6.0])
+def test_a_nucleus_may_be_wider_than_the_first_guess(spread) -> None:
+    logits = np.random.default_rng(1).normal(size=(4, 3000)) * spread
+    params = SamplingParams(top_p=0.9)
+    drawn = TorchScores(torch.from_numpy(logits)).sample(range(4), params, KEY, 0)
+    assert drawn == [oracle(row, params, i) for i, row in enumerate(logits)]
 
 
 def test_ties_go_to_the_lowest_id() -> None:

@@ -12,10 +12,12 @@ from opensled import codec
 from opensled.errors import (
     FutureBase,
     InvalidRequest,
+    NotFound,
     Overloaded,
     ProtocolError,
     TruthConflict,
     Unsupported,
+    VocabularyMismatch,
 )
 from opensled.messages import (
     Cancel,
@@ -68,6 +70,8 @@ BAD_OPENS = {
     "committed id beyond the vocabulary": (Open((1,), GREEDY, committed=(VOCAB,)), InvalidRequest, "prompt"),
     "prompt as long as the context": (Open((1,) * 200, GREEDY), InvalidRequest, "prompt"),
     "nothing left to generate": (Open((1,), GREEDY, committed=(2,) * 20), InvalidRequest, "prompt"),
+    "another target": (Open((1,), GREEDY, model_id="other"), NotFound, "model_id"),
+    "another vocabulary": (Open((1,), GREEDY, fingerprint="other"), VocabularyMismatch, ""),
     "unknown rule": (Open((1,), GREEDY, rule="telepathy"), Unsupported, "rule"),
 }
 

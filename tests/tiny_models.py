@@ -37,7 +37,7 @@ ARCHITECTURES: dict[str, dict] = {
     "mamba": {},
     "qwen3_5_text": {},
     "bloom": {},
-    "phi3": {"partial_rotary_factor": 1.0},
+    "phi3": {"partial_rotary_factor": 1.0, "head_dim": 12},
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2},
 }
 

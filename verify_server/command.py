@@ -57,7 +57,7 @@ def _tls(config: ServeConfig) -> service.Tls | None:
 async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: service.Tls | None) -> int:
     policy = POLICIES.get(config.policy)(config.draft_wait)
     loop = VerifyLoop(target.engine, policy, HardwareProfile(config.max_step_tokens), time.monotonic)
-    door = Door(loop, target.text, DoorLimits(config.max_sessions, config.max_draft))
+    door = Door(loop, target, DoorLimits(config.max_sessions, config.max_draft))
     face = service.VerifyService(door, describe(door, target), target.text, tenants)
     server, port = await service.start(face, config.listen, tls)
     stopping = asyncio.Event()

@@ -7,7 +7,14 @@ import itertools
 import secrets
 from dataclasses import dataclass
 
-from opensled.errors import InvalidRequest, Overloaded, TruthConflict, Unsupported
+from opensled.errors import (
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    TruthConflict,
+    Unsupported,
+    VocabularyMismatch,
+)
 from opensled.messages import Limits, Open, Opened, Prompt, is_chat
 from opensled.noise import KEY_BYTES, noise_key
 from opensled.protocol import EndRules
@@ -15,7 +22,7 @@ from verify_server.acceptance import RULES
 from verify_server.kv import BlockTable
 from verify_server.loop import VerifyLoop
 from verify_server.session import Session
-from verify_server.text import TargetText
+from verify_server.target import Target
 from verify_server.tokens import TokenSigner
 
 
@@ -31,8 +38,9 @@ class DoorLimits:
 class Door:
     """Turns `Open` messages into sessions of the loop."""
 
-    def __init__(self, loop: VerifyLoop, text: TargetText, limits: DoorLimits) -> None:
-        self.loop, self.text, self.limits = loop, text, limits
+    def __init__(self, loop: VerifyLoop, target: Target, limits: DoorLimits) -> None:
+        self.loop, self.limits = loop, limits
+        self.model_id, self.text = target.model_id, target.text
         info = loop.engine.info
         # A sequence that fills the KV memory alone must still have room for its draft.
         capacity = info.num_blocks * info.block_size - limits.max_draft
@@ -51,6 +59,7 @@ class Door:
 
     def open(self, message: Open, tenant: str) -> tuple[Session, Opened]:
         """The session of an `Open`, old or new, and the answer to it; its reader calls `attach` next."""
+        self._require_target(message)
         session = self._resume(message, tenant) or self._create(message, tenant)
         farewell = self._farewells.pop(session.id, None)
         if farewell is not None:
@@ -72,6 +81,13 @@ class Door:
             farewell.cancel()
         if self._remembered.pop(session.id, None) is not None:
             self.loop.remove(session)
+
+    def _require_target(self, message: Open) -> None:
+        """A sequence begun on one target must not be continued by another, say after a restart with a new model."""
+        if message.model_id not in ("", self.model_id):
+            raise NotFound(f"this server serves {self.model_id!r}, not {message.model_id!r}", "model_id")
+        if message.fingerprint not in ("", self.text.fingerprint):
+            raise VocabularyMismatch(f"the vocabulary of {self.model_id!r} is not the one the device knows")
 
     def _resume(self, message: Open, tenant: str) -> Session | None:
         number = self._signer.session_of(message.resume_token, tenant) if message.resume_token else None

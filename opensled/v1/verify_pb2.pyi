@@ -75,7 +75,7 @@ class ServerMessage(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("ids", "text", "chat", "committed", "params", "rule", "noise_key", "resume_token", "pace", "features", "top_logprobs")
+    __slots__ = ("ids", "text", "chat", "committed", "params", "rule", "noise_key", "resume_token", "model_id", "fingerprint", "pace", "features", "top_logprobs")
     IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +84,8 @@ class Open(_message.Message):
     RULE_FIELD_NUMBER: _ClassVar[int]
     NOISE_KEY_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     PACE_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
@@ -95,10 +97,12 @@ class Open(_message.Message):
     rule: str
     noise_key: bytes
     resume_token: bytes
+    model_id: str
+    fingerprint: str
     pace: float
     features: _containers.RepeatedScalarFieldContainer[str]
     top_logprobs: int
-    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., rule: _Optional[str] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., pace: _Optional[float] = ..., features: _Optional[_Iterable[str]] = ..., top_logprobs: _Optional[int] = ...) -> None: ...
+    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., rule: _Optional[str] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., model_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., pace: _Optional[float] = ..., features: _Optional[_Iterable[str]] = ..., top_logprobs: _Optional[int] = ...) -> None: ...
 
 class Ids(_message.Message):
     __slots__ = ("ids",)
