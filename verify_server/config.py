@@ -19,7 +19,7 @@ class ServeConfig:
         "127.0.0.1:7411", "address of the gRPC service; port 0 takes a free one", check=host_port
     )
     engine: str = option("torch", f"{', '.join(ENGINES.names())}, or module:callable of your own")
-    device: str = option("auto", "auto, cpu, cuda, cuda:1, mps")
+    device: str = option("auto", "auto, cpu, cuda or cuda:1")
     dtype: str = option(
         "auto", "precision of the target", choices=("auto", "float64", "float32", "bfloat16", "float16")
     )

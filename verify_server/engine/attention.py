@@ -43,7 +43,10 @@ def paged_attention(
 
     Raises UnsupportedModel if the layer asks for a kind of attention that is not ours.
     """
-    assert opensled_batch is not None, "the engine passes its batch through the model call"
+    if opensled_batch is None:
+        raise UnsupportedModel(
+            f"{type(module).__name__} is not handed the arguments of the model call; no paged KV"
+        )
     _refuse_foreign(kwargs, attention_mask, is_causal)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     how = Attend(_layer_of(module), scaling, sliding_window, softcap)
@@ -68,7 +71,9 @@ def _layer_of(module: torch.nn.Module) -> int:
 def _refuse_foreign(kwargs: dict[str, Any], attention_mask: Tensor | None, is_causal: bool | None) -> None:
     for name, meaning in REFUSED.items():
         if kwargs.get(name) is not None:
-            raise UnsupportedModel(f"this model needs {meaning} ({name}), which the torch engine does not have")
+            raise UnsupportedModel(
+                f"this model needs {meaning} ({name}), which the torch engine does not have"
+            )
     if attention_mask is not None or is_causal is False:
         raise UnsupportedModel("this model attends by a mask of its own; only causal decoders can be targets")
 
@@ -110,7 +115,7 @@ def _by_piece(stored: Tensor, group: Group) -> Tensor:
 
 
 def _mask(group: Group, window: int | None, folded: int, dtype: torch.dtype) -> Tensor:
-    """Additive mask [B, 1, folded * Q, K]: 0 where a query sees a key, else -inf. Made once a step, not once a layer."""
+    """Additive mask [B, 1, folded * Q, K]: 0 where a query sees a key, else -inf; made once a step."""
     wanted = (window, folded, dtype)
     if wanted not in group.masks:
         queries = group.positions[:, :, None]

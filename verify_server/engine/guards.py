@@ -29,10 +29,15 @@ def check_config(config: Any, context: int) -> int:
         raise UnsupportedModel(f"{config.model_type} is an encoder-decoder; only decoders can be targets")
     strange = sorted(set(getattr(text, "layer_types", None) or ()) - LAYER_TYPES)
     if strange:
-        raise UnsupportedModel(f"{config.model_type} has {', '.join(strange)} layers, which cannot be rolled back")
+        raise UnsupportedModel(
+            f"{config.model_type} has {', '.join(strange)} layers; the engine runs only full and sliding attention, "
+            "because rejected tokens must leave no trace"
+        )
     longest = getattr(text, "max_position_embeddings", None)
     if not isinstance(longest, int):
-        raise UnsupportedModel(f"{config.model_type} names no max_position_embeddings: its context length is unknown")
+        raise UnsupportedModel(
+            f"{config.model_type} names no max_position_embeddings: its context length is unknown"
+        )
     served = min(context or longest, longest)
     _check_rope(text, served, longest)
     return served
@@ -43,8 +48,8 @@ def _check_rope(text: Any, served: int, longest: int) -> None:
         short = rope.get("original_max_position_embeddings") or longest
         if rope.get("rope_type") in BATCH_DEPENDENT_ROPE and served > short:
             raise UnsupportedModel(
-                f"RoPE type {rope['rope_type']!r} changes with the longest sequence of a batch beyond {short} positions; "
-                f"serve this model with a context of at most {short}"
+                f"RoPE type {rope['rope_type']!r} changes with the longest sequence of a batch beyond {short} "
+                f"positions; serve this model with a context of at most {short}"
             )
 
 
@@ -58,10 +63,14 @@ def _rope_parameters(text: Any) -> Iterable[dict[str, Any]]:
 def check_modules(network: PreTrainedModel) -> None:
     """Refuses recurrent state and convolutions over time. Raises UnsupportedModel."""
     if network._is_stateful:
-        raise UnsupportedModel(f"{type(network).__name__} keeps a recurrent state, which cannot be rolled back")
+        raise UnsupportedModel(
+            f"{type(network).__name__} keeps a recurrent state, which cannot be rolled back"
+        )
     for name, module in network.named_modules():
         if isinstance(module, nn.Conv1d) or _STATEFUL.search(type(module).__name__):
-            raise UnsupportedModel(f"{name} ({type(module).__name__}) carries state from token to token; no rollback")
+            raise UnsupportedModel(
+                f"{name} ({type(module).__name__}) carries state from token to token; no rollback"
+            )
 
 
 def check_calls(network: PreTrainedModel, calls: Sequence[Attend]) -> None:
@@ -79,11 +88,11 @@ def check_calls(network: PreTrainedModel, calls: Sequence[Attend]) -> None:
 
 def _check_window(text: Any, call: Attend) -> None:
     """A window longer than the self-test's sequences would not show there, so compare with what the config says."""
-    layer_types = getattr(text, "layer_types", None)
-    if layer_types:
-        expected = layer_types[call.layer] == SLIDING
-    else:
-        expected = getattr(text, "sliding_window", None) is not None
+    uniform = SLIDING if getattr(text, "sliding_window", None) is not None else "full_attention"
+    layer_types = getattr(text, "layer_types", None) or [uniform] * text.num_hidden_layers
+    expected = layer_types[call.layer] == SLIDING
     if expected != (call.window is not None):
         stated, given = ("a", "no") if expected else ("no", "a")
-        raise UnsupportedModel(f"layer {call.layer} has {stated} sliding window but passes {given} window to attention")
+        raise UnsupportedModel(
+            f"layer {call.layer} has {stated} sliding window but passes {given} window to attention"
+        )

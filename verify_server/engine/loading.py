@@ -26,19 +26,21 @@ HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "
 
 
 def pick_device(name: str) -> torch.device:
-    """"auto" is the first CUDA device, else the CPU. Raises UsageError."""
+    """ "auto" is the first CUDA device, else the CPU. Raises UsageError."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind = name.partition(":")[0]
     if kind not in ("cpu", "cuda"):
         raise UsageError(f"unknown device {name!r}; choose from auto, cpu, cuda, cuda:N")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device {name!r}: this torch sees no CUDA device; use --device cpu or install a CUDA build")
+        raise UsageError(
+            f"device {name!r}: this torch sees no CUDA device; use --device cpu or install a CUDA build"
+        )
     return torch.device(name)
 
 
 def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    """"auto" is float32 on a CPU and bfloat16 on a GPU. Raises UsageError."""
+    """ "auto" is float32 on a CPU and bfloat16 on a GPU. Raises UsageError."""
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     if name not in DTYPES:
@@ -66,7 +68,9 @@ def find_folder(model: str) -> Path:
 
 def _download(model: str) -> Path:
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
-        raise NotFound(f"no folder {model!r}; give an existing model folder or a hub id such as Qwen/Qwen3-0.6B", "model")
+        raise NotFound(
+            f"no folder {model!r}; give an existing model folder or a hub id such as Qwen/Qwen3-0.6B", "model"
+        )
     try:
         return Path(snapshot_download(model, allow_patterns=HUB_PATTERNS))
     except HFValidationError as error:
@@ -76,12 +80,20 @@ def _download(model: str) -> Path:
 
 
 def _hub_error(model: str, error: Exception) -> NotFound | Unauthorized | Unreachable:
-    status = error.response.status_code if isinstance(error, HfHubHTTPError) and error.response is not None else 0
+    status = (
+        error.response.status_code if isinstance(error, HfHubHTTPError) and error.response is not None else 0
+    )
     if status == 403:
-        return Unauthorized(f"the hub refuses {model!r}: accept its licence on the hub, then run: hf auth login", "model")
+        return Unauthorized(
+            f"the hub refuses {model!r}: accept its licence on the hub, then run: hf auth login", "model"
+        )
     if status in (401, 404):  # the hub answers 401 for what does not exist, too
-        return NotFound(f"the hub has no model {model!r}; check the name, or run hf auth login if it is private", "model")
-    return Unreachable(f"no folder {model!r}, and the hub cannot be reached ({error}); give a local model folder")
+        return NotFound(
+            f"the hub has no model {model!r}; check the name, or run hf auth login if it is private", "model"
+        )
+    return Unreachable(
+        f"no folder {model!r}, and the hub cannot be reached ({error}); give a local model folder"
+    )
 
 
 def read_config(folder: Path) -> Any:
@@ -89,7 +101,9 @@ def read_config(folder: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (ValueError, KeyError, OSError) as error:
-        raise UnsupportedModel(f"{folder}: transformers {transformers.__version__} cannot read it: {error}") from error
+        raise UnsupportedModel(
+            f"{folder}: transformers {transformers.__version__} cannot read it: {error}"
+        ) from error
 
 
 def load_network(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:

@@ -1,8 +1,8 @@
 """Segments -> one packed row of tokens, and the groups of equal shape in which attention runs over them.
 
-A segment is cut at fixed positions (multiples of `span`), and the queries of a piece see keys padded to the end of their
-span. So the shape a query is computed in depends on its position alone, never on its batch or its prompt chunk:
-with rows and queries padded too, equal bits follow (measured: docs/engine.md).
+A segment is cut at fixed positions (multiples of `span`), and the queries of a piece see keys padded to the end of
+their span. So the shape a query is computed in depends on its position alone, never on its batch or its prompt chunk;
+with rows and queries padded too, equal bits follow.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def pack(
     return PackedBatch(
         memory=memory,
         backend=backend,
-        tokens=tensor([tokens + padding]),
-        positions=tensor([positions + padding]),
+        tokens=tensor(tokens + padding)[None],
+        positions=tensor(positions + padding)[None],
         wanted=tensor(wanted),
         num_wanted=num_wanted,
         slots=tensor(np.concatenate([_slots(segment) for segment in segments])),

@@ -1,0 +1,175 @@
+"""A device over a fake target: the pool of drafters, stop strings, and the account of an answer."""
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+
+from edge_client.answer import Stats
+from edge_client.config import GenerateConfig
+from edge_client.device import Device, Text, connect, count
+from edge_client.generate import Commit
+from edge_client.stop import StopRule
+from edge_client.tokenizer import EdgeTokenizer
+from opensled.errors import NotFound, Overloaded, Unreachable, VocabularyMismatch
+from opensled.messages import DraftToken, SamplingParams
+from opensled.store import model_path
+from tests.fakes import OracleDrafter, continuation
+from tests.serving import PROMPT, linked, serving
+from verify_server.sessions import DoorLimits
+
+GREEDY = SamplingParams(temperature=0, max_tokens=30)
+TOKENIZER = EdgeTokenizer((model_path("tiny") / "tokenizer.json").read_bytes())
+
+
+class OracleFactory:
+    name = "oracle"
+
+    def __init__(self):
+        self.created = 0
+
+    def create(self):
+        self.created += 1
+        return OracleDrafter(0.8, self.created)
+
+
+@asynccontextmanager
+async def device_on(parallel=1, **server):
+    async with serving(**server) as (door, address), linked(address) as link:
+        device = Device(link, await link.describe(), TOKENIZER, OracleFactory(), StopRule(4), parallel)
+        try:
+            yield device, door
+        finally:
+            await device.close()
+
+
+async def read(device, prompt=PROMPT, params=GREEDY, stop=()):
+    async with aclosing(device.answer(prompt, params, stop)) as chunks:
+        return [chunk async for chunk in chunks]
+
+
+def test_the_account_adds_up():
+    async def scenario():
+        async with device_on() as (device, _):
+            chunks = await read(device)
+            ids = [id for chunk in chunks for id in chunk.token_ids]
+            stats = chunks[-1].stats
+            assert ids == continuation(PROMPT, 30)
+            assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+            assert (stats.prompt_tokens, stats.completion_tokens) == (3, 30)
+            assert stats.round_tokens + stats.server_decoded == 30
+            assert 0 < stats.accepted <= stats.drafted and stats.seconds > 0
+
+    asyncio.run(scenario())
+
+
+def test_more_readers_than_drafters_all_get_their_text():
+    async def scenario():
+        async with device_on(parallel=1, limits=DoorLimits(linger=0.05)) as (device, _):
+            prompts = [(id, 2, 3) for id in range(1, 6)]
+            answers = await asyncio.gather(*(read(device, prompt) for prompt in prompts))
+            for prompt, chunks in zip(prompts, answers, strict=True):
+                assert [id for c in chunks for id in c.token_ids] == continuation(prompt, 30)
+            assert device._factory.created == 1
+            assert sum(chunks[-1].stats.drafted == 0 for chunks in answers) == 4
+
+    asyncio.run(scenario())
+
+
+def test_a_drafter_is_used_again_for_the_next_answer():
+    async def scenario():
+        async with device_on() as (device, _):
+            for id in (1, 2, 1):
+                chunks = await read(device, (id, 5))
+                assert [t for c in chunks for t in c.token_ids] == continuation((id, 5), 30)
+            assert device._factory.created == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_string_ends_the_sequence_on_the_server_too():
+    async def scenario():
+        async with device_on() as (device, door):
+            ids = continuation(PROMPT, 30)
+            stop = TOKENIZER.decode(ids[8:11])
+            whole = TOKENIZER.decode(ids)
+            chunks = await read(device, stop=(stop,))
+            assert "".join(chunk.text for chunk in chunks) == whole[: whole.index(stop)]
+            last = chunks[-1]
+            assert last.finish_reason == "stop" and last.stats.completion_tokens <= 11
+            assert last.stats.completion_tokens == sum(len(chunk.token_ids) for chunk in chunks)
+            while door.loop.sessions:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(scenario())
+
+
+def test_a_full_server_is_told_at_once():
+    async def scenario():
+        async with device_on(limits=DoorLimits(max_sessions=0)) as (device, _):
+            with pytest.raises(Overloaded):
+                await asyncio.wait_for(read(device), 5)
+
+    asyncio.run(scenario())
+
+
+def test_text_counts_the_token_that_completes_a_stop_string():
+    ids = tuple(TOKENIZER.encode("one two three"))
+    text = Text(TOKENIZER, ("two",))
+    kept, shown = text.push(ids)
+    assert shown == "one " and text.stopped and text.flush() == ""
+    assert "two" in TOKENIZER.decode(kept) and "two" not in TOKENIZER.decode(kept[:-1])
+
+
+def test_counting_commits():
+    stats = count(Stats(5, 0), Commit((1, 2), 0, 0), 2)
+    stats = count(stats, Commit((3, 4, 5), 4, 2), 3)
+    assert (stats.completion_tokens, stats.server_decoded) == (5, 2)
+    assert (stats.rounds, stats.drafted, stats.accepted, stats.round_tokens) == (1, 4, 2, 3)
+    cut = count(stats, Commit((6, 7, 8), 4, 2), 1)  # a stop string after its first token
+    assert (cut.accepted, cut.round_tokens) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("rule", "taken"),
+    [
+        (StopRule(2), 2),
+        (StopRule(9), 4),
+        (StopRule(9, confidence=0.5), 2),
+        (StopRule(0), 0),
+        (StopRule(9, 0.95), 0),
+    ],
+)
+def test_the_stop_rule(rule, taken):
+    proposals = iter([DraftToken(1, 0.9), DraftToken(2, 0.6), DraftToken(3, 0.4), DraftToken(4, 0.9)])
+    assert len(rule.take(proposals, 8, lambda: False)) == taken
+
+
+def test_the_stop_rule_obeys_limit_and_interrupt():
+    def forever():
+        while True:
+            yield DraftToken(1, 1.0)
+
+    assert len(StopRule(8).take(forever(), 3, lambda: False)) == 3
+    looks = iter([False, False, True])
+    assert len(StopRule(8).take(forever(), 8, lambda: next(looks))) == 2
+
+
+def test_a_foreign_draft_is_refused_before_anything_is_drafted():
+    async def scenario():
+        async with serving() as (_, address):
+            config = GenerateConfig(server=address, drafter="llamacpp", threads=1)
+            with pytest.raises(VocabularyMismatch, match=r"tiny-draft.*2048.*'fake' \(50 tokens\)"):
+                await connect(config)
+
+    asyncio.run(scenario())
+
+
+def test_what_connect_refuses(tmp_path):
+    async def scenario():
+        with pytest.raises(Unreachable, match="opensled serve"):
+            await connect(GenerateConfig(server="127.0.0.1:1", drafter="none"))
+        with pytest.raises(NotFound, match="bearer token"):
+            await connect(GenerateConfig(token_file=str(tmp_path / "none")))
+
+    asyncio.run(scenario())
