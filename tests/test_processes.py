@@ -12,13 +12,14 @@ from openai import BadRequestError, OpenAI
 from opensled.store import heldout_path, model_path
 from opensled_testbed.processes import Process
 from opensled_testbed.reference import Reference
+from tests.tiny_models import random_model
 
 DRAFTERS = ("lookup", "llamacpp", "onnx")
 STORY = [{"role": "user", "content": "Write a short story about a rabbit in the big city."}]
 
 
-def serve(address="127.0.0.1:0"):
-    return Process(["serve", "--model", "tiny", "--listen", address, "--dtype", "float64", "--json"])
+def serve(address="127.0.0.1:0", model="tiny"):
+    return Process(["serve", "--model", str(model), "--listen", address, "--dtype", "float64", "--json"])
 
 
 def edge(server, drafter="llamacpp"):
@@ -151,6 +152,23 @@ def test_sigkill_of_the_server_in_mid_answer_loses_and_changes_nothing(reference
                 text += chunk.choices[0].delta.content or ""
     assert text == reference.decode(expected)
     assert json.loads(second.lines[-1])["steps"] > 0  # it was really in mid-answer
+
+
+def test_a_target_without_chat_template_or_eos_works_raw(tmp_path):
+    folder = random_model("qwen2", tmp_path / "plain", vocab_size=2048, eos_token_id=None)
+    tokenizer = json.loads((model_path("tiny") / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    expected, _ = Reference(folder).generate(Reference(folder).encode("one two"), max_tokens=12)
+    with serve(model=folder) as process:
+        address = process.wait_ready()
+        drafted = generate(
+            address, "--drafter", "lookup", "--prompt", "one two", "--raw", "--max-tokens", "12"
+        )
+        assert drafted["token_ids"] == expected and drafted["finish_reason"] == "length"
+        command = [sys.executable, "-m", "opensled", "generate", "--server", address, "--prompt", "one two"]
+        chat = subprocess.run([*command, "--drafter", "none"], capture_output=True, text=True, timeout=60)
+        assert chat.returncode == 1 and "--raw" in chat.stderr and chat.stderr.count("\n") == 1
 
 
 def test_exit_codes_and_one_line_errors(tmp_path):

@@ -25,8 +25,9 @@ NUM_BLOCKS = 20
 # KV blocks of the three sequences: scattered, and one more sequence's worth for the copies of the last.
 BLOCKS = ((7, 2, 15), (1,), (4, 0, 16, 3, 8), (19, 5, 11, 9, 13))
 LENGTHS = (37, 5, 70)
-# Largest root-mean-square error of a sequence's logits, relative to their own spread.
-TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
+# Largest root-mean-square error of a sequence's logits, relative to their own spread. Plain attention rounds its
+# probabilities to float32 even in a float64 model.
+TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
 LINEAR_ROWS = (16, 48, 272)
 
 
@@ -115,13 +116,9 @@ def _compare(network: PreTrainedModel, logits: Sequence[Tensor]) -> None:
 
 @torch.inference_mode()
 def _plain_logits(network: PreTrainedModel, tokens: list[int]) -> Tensor:
-    ids = torch.tensor([tokens], device=network.device)
-    try:
-        with _attention(network, "sdpa"):
-            return network(input_ids=ids, use_cache=False).logits[0]
-    except ValueError:  # soft-capped attention exists in plain form only
-        with _attention(network, "eager"):
-            return network(input_ids=ids, use_cache=False).logits[0]
+    """By "eager" attention, the one that knows every model's extras: transformers 5.17 drops softcaps under "sdpa"."""
+    with _attention(network, "eager"):
+        return network(input_ids=torch.tensor([tokens], device=network.device), use_cache=False).logits[0]
 
 
 @contextmanager

@@ -1,0 +1,140 @@
+"""How good the tiny family is on held-out items: right answers of both models, and how often they agree.
+
+The acceptance rate here is per position: along the target's own text, the share of positions at which the draft,
+given the same prefix, chooses the target's token. That is what the default rule accepts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from opensled.store import heldout_path, model_path
+
+from .decoding import Choice, generate, greedy, noisy_draft, noisy_target, proposals
+from .family import DRAFT, TARGET
+from .heldout import read_heldout
+from .item import Item, Task
+from .tasks import TASKS
+from .tokenizer import load_tokenizer, render_prompt
+
+TEMPERATURE = 0.8
+MAX_NEW_TOKENS = 128
+THREADS = 2
+
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """Shares between 0 and 1; the accuracies are None for open-ended tasks. `items` is how many were asked."""
+
+    task: str
+    items: int
+    target_accuracy: float | None
+    draft_accuracy: float | None
+    greedy_acceptance: float
+    sampled_acceptance: float
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The two models under test and their one tokenizer."""
+
+    target: PreTrainedModel
+    draft: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+
+
+def acceptance(written: Iterable[Sequence[int]], proposed: Iterable[Sequence[int]]) -> float:
+    """Share of equal tokens over all positions of all texts."""
+    pairs = [pair for texts in zip(written, proposed, strict=True) for pair in zip(*texts, strict=True)]
+    return fmean(theirs == ours for theirs, ours in pairs)
+
+
+def evaluate(
+    target_dir: Path, draft_dir: Path, items_per_task: int, items_file: Path | None = None
+) -> Report:
+    """`{"tasks": [TaskScore as a dict], "mean": {...}}`; in the mean every task weighs alike.
+
+    The items are the first of each task in `heldout.jsonl`: generated anew, those made of the standard library
+    would differ between Python versions.
+    """
+    torch.set_num_threads(THREADS)
+    pair = Pair(_load(target_dir), _load(draft_dir), load_tokenizer(target_dir))
+    items = read_heldout(items_file or heldout_path(), items_per_task)
+    scores = [score_task(pair, task, items[task.name]) for task in TASKS if items[task.name]]
+    return {"tasks": [asdict(score) for score in scores], "mean": _mean(scores), "temperature": TEMPERATURE}
+
+
+def score_task(pair: Pair, task: Task, items: list[Item]) -> TaskScore:
+    prompts = [pair.tokenizer(render_prompt(item))["input_ids"] for item in items]
+    written = generate(pair.target, prompts, MAX_NEW_TOKENS, greedy)
+    drafted = generate(pair.draft, prompts, MAX_NEW_TOKENS, greedy) if task.check else []
+    sampled = generate(pair.target, prompts, MAX_NEW_TOKENS, noisy_target(TEMPERATURE))
+    return TaskScore(
+        task=task.name,
+        items=len(items),
+        target_accuracy=_accuracy(pair.tokenizer, task, items, written),
+        draft_accuracy=_accuracy(pair.tokenizer, task, items, drafted),
+        greedy_acceptance=_agreement(pair.draft, prompts, written, greedy),
+        sampled_acceptance=_agreement(pair.draft, prompts, sampled, noisy_draft(TEMPERATURE)),
+    )
+
+
+def render(report: Report) -> str:
+    """The report as a plain text table, one line a task."""
+    head = f"{'task':<14}{'items':>6}{'target right':>14}{'draft right':>13}{'accept T=0':>12}{'accept T=0.8':>14}"
+    rows = [_row(score) for score in report["tasks"]]
+    return "\n".join([head, *rows, _row({"task": "mean", "items": "", **report["mean"]})])
+
+
+def run_eval(items_per_task: int, as_json: bool) -> int:
+    """`opensled models eval`: evaluate the bundled family and print the report."""
+    report = evaluate(model_path(TARGET.name), model_path(DRAFT.name), items_per_task)
+    print(json.dumps(report, indent=2) if as_json else render(report))
+    return 0
+
+
+def _load(folder: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def _accuracy(
+    tokenizer: PreTrainedTokenizerFast, task: Task, items: list[Item], written: list[list[int]]
+) -> float | None:
+    if task.check is None:
+        return None
+    replies = tokenizer.batch_decode(written, skip_special_tokens=True)
+    return fmean(task.check(reply, item.answer or "") for reply, item in zip(replies, items, strict=True))
+
+
+def _agreement(
+    draft: PreTrainedModel, prompts: list[list[int]], written: list[list[int]], choose: Choice
+) -> float:
+    return acceptance(written, proposals(draft, prompts, written, choose))
+
+
+def _mean(scores: list[TaskScore]) -> dict[str, float | None]:
+    columns = ("target_accuracy", "draft_accuracy", "greedy_acceptance", "sampled_acceptance")
+    return {column: _mean_of([getattr(score, column) for score in scores]) for column in columns}
+
+
+def _mean_of(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _row(score: dict[str, Any]) -> str:
+    columns = ("target_accuracy", "draft_accuracy", "greedy_acceptance", "sampled_acceptance")
+    cells = ("-" if score[column] is None else f"{score[column]:.2f}" for column in columns)
+    return f"{score['task']:<14}{score['items']!s:>6}" + "".join(
+        f"{cell:>{width}}" for cell, width in zip(cells, (14, 13, 12, 14), strict=True)
+    )

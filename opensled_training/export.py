@@ -1,0 +1,74 @@
+"""From trained weights to the files under `models/`: Hugging Face folder, GGUF, quantized ONNX.
+
+Every file is written to a scratch folder and moved into place, so that a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from .export_gguf import write_gguf
+from .export_onnx import write_onnx
+from .family import DRAFT, END_ID, Recipe
+from .tokenizer import SPECIAL_TOKENS
+
+
+@contextmanager
+def _moved_into(folder: Path) -> Iterator[Path]:
+    """A scratch folder beside `folder`; on success its files replace theirs in `folder`, one by one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as name:
+        scratch = Path(name)
+        yield scratch
+        for path in sorted(scratch.iterdir()):
+            path.chmod(0o644)
+            path.replace(folder / path.name)
+
+
+def export(
+    recipe: Recipe, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, models_dir: Path
+) -> None:
+    folder = models_dir / recipe.name
+    with _moved_into(folder) as scratch:
+        write_hf(model, tokenizer, scratch)
+        if recipe == DRAFT:
+            write_gguf(scratch, scratch / f"{recipe.name}-q8_0.gguf")
+            write_onnx(scratch, scratch / f"{recipe.name}-int8.onnx")
+
+
+def write_hf(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """float16 on disk for room; the config says float32, so a plain `from_pretrained` computes in that."""
+    model.generation_config = GenerationConfig(eos_token_id=END_ID, pad_token_id=END_ID)
+    model.to(torch.float16).save_pretrained(folder)
+    model.to(torch.float32)
+    _patch_json(folder / "config.json", dtype="float32")
+    write_tokenizer(tokenizer, folder)
+
+
+def write_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """The class by its older name, known to transformers 4 and 5; the template inside, for tools that read one file."""
+    tokenizer.save_pretrained(folder)
+    _patch_json(
+        folder / "tokenizer_config.json",
+        tokenizer_class="PreTrainedTokenizerFast",
+        chat_template=tokenizer.chat_template,
+        additional_special_tokens=list(SPECIAL_TOKENS[1:]),
+        extra_special_tokens=None,
+        backend=None,
+        is_local=None,
+        local_files_only=None,
+    )
+
+
+def _patch_json(path: Path, **changes: object) -> None:
+    """Set keys of a JSON object; None removes one."""
+    values = {**json.loads(path.read_text()), **changes}
+    kept = {key: value for key, value in values.items() if changes.get(key, value) is not None}
+    path.write_text(json.dumps(kept, indent=2) + "\n")

@@ -1,0 +1,108 @@
+"""A Hugging Face Llama folder as GGUF with Q8_0 weights, readable by llama.cpp.
+
+Contract: token ids and tensors as in the folder; only rounding to 8 bits may change a logit.
+Names and the query/key permutation follow llama.cpp's `convert_hf_to_gguf.py` (Llama: rotary pairs interleaved).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+from transformers import LlamaConfig
+
+from .tokenizer import SPECIAL_TOKENS
+
+LAYER_TENSORS = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def write_gguf(folder: Path, path: Path) -> None:
+    config = LlamaConfig.from_pretrained(folder)
+    writer = gguf.GGUFWriter(path, "llama")
+    _add_architecture(writer, config, path.stem)
+    _add_tokenizer(writer, folder)
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        _add_tensor(writer, _gguf_name(name), _permuted(name, tensor.astype(np.float32), config))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add_architecture(writer: gguf.GGUFWriter, config: LlamaConfig, name: str) -> None:
+    writer.add_name(name)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, folder: Path) -> None:
+    """`bos` names the end token: llama.cpp would take id 11 for a missing one. It is never added to a prompt."""
+    saved = json.loads((folder / "tokenizer.json").read_text())
+    pieces = sorted(saved["model"]["vocab"], key=saved["model"]["vocab"].get)
+    kinds = [gguf.TokenType.CONTROL if piece in SPECIAL_TOKENS else gguf.TokenType.NORMAL for piece in pieces]
+    end = SPECIAL_TOKENS.index("<|end|>")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(pieces)
+    writer.add_token_types(kinds)
+    writer.add_token_merges([" ".join(merge) for merge in saved["model"]["merges"]])
+    writer.add_bos_token_id(end)
+    writer.add_eos_token_id(end)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(json.loads((folder / "tokenizer_config.json").read_text())["chat_template"])
+
+
+def _gguf_name(name: str) -> str:
+    """`lm_head` is not among the names: the embedding is tied."""
+    if name == "model.embed_tokens.weight":
+        return "token_embd.weight"
+    if name == "model.norm.weight":
+        return "output_norm.weight"
+    layer, part = name.removeprefix("model.layers.").removesuffix(".weight").split(".", 1)
+    return f"blk.{layer}.{LAYER_TENSORS[part]}.weight"
+
+
+def _permuted(name: str, tensor: NDArray[np.float32], config: LlamaConfig) -> NDArray[np.float32]:
+    """Hugging Face pairs rotary dimension i with i + d/2, llama.cpp's Llama 2i with 2i + 1."""
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(
+        name.split(".")[-2]
+    )
+    if heads is None:
+        return tensor
+    rows, columns = tensor.shape
+    return tensor.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def _add_tensor(writer: gguf.GGUFWriter, name: str, tensor: NDArray[np.float32]) -> None:
+    """Norm gains stay in float32, as in every GGUF."""
+    if tensor.ndim == 1:
+        writer.add_tensor(name, tensor)
+        return
+    kind = gguf.GGMLQuantizationType.Q8_0
+    writer.add_tensor(name, gguf.quants.quantize(tensor, kind), raw_dtype=kind)
