@@ -1,0 +1,147 @@
+"""What the torch engine refuses at load, and that its self-test fails closed on planted bugs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from opensled.errors import NotFound, SelfTestFailed, Unreachable, UnsupportedModel, UsageError
+from tests.tiny_models import random_model
+from verify_server.engine import attention, guards, kv_memory, loading
+from verify_server.engine.packing import Attend
+from verify_server.engine.torch_engine import load
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a random model by family."""
+    return cache(lambda family: random_model(family, tmp_path_factory.mktemp(family)))
+
+
+@pytest.mark.parametrize(
+    ("family", "changed", "reason"),
+    [
+        ("lfm2", {}, "conv"),
+        ("mamba", {}, "linear_attention"),
+        ("qwen3_5_text", {}, "linear_attention"),
+        ("gpt_oss", {}, "sinks"),
+        ("bloom", {}, "AttentionInterface"),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}}, "dynamic"),
+    ],
+)
+def test_families_that_would_go_wrong_are_refused(family, changed, reason, tmp_path) -> None:
+    for rope in changed.values():
+        rope["original_max_position_embeddings"] = 128
+    with pytest.raises(UnsupportedModel, match=reason):
+        load(str(random_model(family, tmp_path, **changed)))
+
+
+def test_longrope_is_served_within_its_short_regime_only(tmp_path) -> None:
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 6, "long_factor": [2.0] * 6}
+    rope["original_max_position_embeddings"] = 128
+    random_model("phi3", tmp_path, rope_parameters=rope, original_max_position_embeddings=128)
+    with pytest.raises(UnsupportedModel, match="context of at most 128"):
+        load(str(tmp_path))
+    assert load(str(tmp_path), context=128).info.context_length == 128
+
+
+def test_a_window_the_layers_do_not_pass_on_is_refused(folder) -> None:
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder("mistral")))
+    guards.check_calls(model, [Attend(layer, 0.25, window=9) for layer in range(3)])
+    with pytest.raises(UnsupportedModel, match="window"):
+        guards.check_calls(model, [Attend(layer, 0.25) for layer in range(3)])
+    with pytest.raises(UnsupportedModel, match="layers"):
+        guards.check_calls(model, [Attend(layer, 0.25, window=9) for layer in (0, 1, 1, 2)])
+
+
+# The self-test must catch what the guards cannot see
+
+
+def without_window(group, window, folded, dtype):
+    return MASK(group, None, folded, dtype)
+
+
+def one_key_too_many(group, window, folded, dtype):
+    return MASK(group, window, folded, dtype).roll(1, dims=-1)
+
+
+def stale_blocks(self, layer, blocks):
+    return GATHER(self, layer, blocks.flip(0))
+
+
+def lost_rewrites(self, layer, slots, keys, values):
+    stored = self._layers.get(layer)
+    fresh = (
+        torch.ones(len(slots), dtype=torch.bool)
+        if stored is None
+        else (stored[0][slots] == 0).all(-1).all(-1)
+    )
+    WRITE(self, layer, slots[fresh], keys[fresh], values[fresh])
+
+
+MASK, GATHER, WRITE = attention._mask, kv_memory.KVMemory.gather, kv_memory.KVMemory.write
+BUGS = [
+    (attention, "_mask", without_window),
+    (attention, "_mask", one_key_too_many),
+    (kv_memory.KVMemory, "gather", stale_blocks),
+    (kv_memory.KVMemory, "write", lost_rewrites),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug[2].__name__)
+def test_the_self_test_fails_closed(bug, dtype, folder, monkeypatch) -> None:
+    monkeypatch.setattr(*bug)
+    with pytest.raises(SelfTestFailed):
+        load(str(folder("mistral")), dtype=dtype)
+
+
+def test_a_window_longer_than_the_self_test_is_tested_too(tmp_path, monkeypatch) -> None:
+    random_model("mistral", tmp_path, sliding_window=400)
+    monkeypatch.setattr(attention, "_mask", without_window)
+    with pytest.raises(SelfTestFailed):
+        load(str(tmp_path))
+
+
+# Loading
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        ({"device": "tpu"}, UsageError),
+        ({"dtype": "int8"}, UsageError),
+        ({"attention": "magic"}, UsageError),
+        ({"numerics": "perfect"}, UsageError),
+        ({"kv_tokens": -1}, UsageError),
+        ({"model": "./no/such/folder"}, NotFound),
+        ({"model": "not a hub id!"}, NotFound),
+    ],
+)
+def test_bad_arguments_name_what_to_do(arguments, kind, folder) -> None:
+    with pytest.raises(kind):
+        load(**{"model": str(folder("llama")), **arguments})
+
+
+def test_a_folder_without_safetensors_is_refused(tmp_path, folder) -> None:
+    with pytest.raises(NotFound, match=r"config\.json"):
+        load(str(tmp_path))
+    (tmp_path / "config.json").write_text((folder("llama") / "config.json").read_text())
+    (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(UnsupportedModel, match="save_pretrained"):
+        load(str(tmp_path))
+
+
+def test_a_hub_out_of_reach_is_unreachable(monkeypatch) -> None:
+    def offline(*args: object, **kwargs: object) -> str:
+        raise LocalEntryNotFoundError("no connection")
+
+    monkeypatch.setattr(loading, "snapshot_download", offline)
+    with pytest.raises(Unreachable, match="local model folder"):
+        load("someone/some-model")
