@@ -5,13 +5,15 @@ Positions count from 0 at the first prompt token; a `base` is a number of commit
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from opensled.errors import InvalidRequest, OpenSledError, RequestError, from_code
 
 MATCH = "match"
+
+# Logits over a smaller temperature would overflow, and draw what 0 draws.
+MIN_TEMPERATURE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        _check(math.isfinite(self.temperature) and 0 <= self.temperature <= 100, "temperature", "0 to 100")
+        warm = MIN_TEMPERATURE <= self.temperature <= 100
+        _check(self.temperature == 0 or warm, "temperature", f"0, or from {MIN_TEMPERATURE:g} to 100")
         _check(0 <= self.top_k < 2**31, "top_k", "0 (off) or a positive integer")
         _check(0 < self.top_p <= 1, "top_p", "above 0 and at most 1")
         _check(self.seed is None or -(2**63) <= self.seed < 2**63, "seed", "a signed 64-bit integer")

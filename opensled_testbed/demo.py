@@ -21,6 +21,12 @@ from opensled_testbed.reference import Reference
 
 TARGET, DRAFT = "tiny", "tiny-draft"
 
+# float64: the reference computes in other shapes, and two nearly equal tokens must not flip the comparison.
+SERVER = (
+    *("serve", "--model", TARGET, "--listen", "127.0.0.1:0"),
+    *("--dtype", "float64", "--threads", "1", "--json"),
+)
+
 # Name, drafter, and what else the device is started with: different devices on purpose.
 FLEET = (
     ("kitchen-hub", "llamacpp", ()),
@@ -84,7 +90,20 @@ def _run_fleet(devices: list[Device], config: DemoConfig, view: View) -> dict[st
     with ExitStack() as stack:
         view.say("starting the server")
         server = stack.enter_context(
-            Process(["serve", "--model", TARGET, "--listen", "127.0.0.1:0", "--dtype", "float64", "--json"])
+            Process(
+                [
+                    "serve",
+                    "--model",
+                    TARGET,
+                    "--listen",
+                    "127.0.0.1:0",
+                    "--dtype",
+                    "float64",
+                    "--threads",
+                    "1",
+                    "--json",
+                ]
+            )
         )
         address = server.wait_ready()
         view.say(f"server ready on {address}; starting {len(devices)} devices")

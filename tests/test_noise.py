@@ -70,6 +70,7 @@ def test_draws_follow_the_softmax():
     ("field", "value"),
     [
         ("temperature", -0.1),
+        ("temperature", 1e-300),
         ("temperature", float("nan")),
         ("temperature", float("inf")),
         ("top_k", -1),

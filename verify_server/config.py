@@ -26,6 +26,8 @@ class ServeConfig:
     numerics: str = option(
         "auto", "exact: bits do not depend on the batch; fast: any kernel", choices=("auto", "exact", "fast")
     )
+    context: int = option(0, "positions to serve at most; 0 = all the model has", low=0, metavar="N")
+    threads: int = option(0, "CPU threads of the target; 0 = as torch chooses", low=0, metavar="N")
     policy: str = option("fcfs", f"scheduling: {', '.join(POLICIES.names())}, or module:Class of your own")
     draft_wait: float = option(
         0.25,

@@ -24,6 +24,7 @@ def load_torch(config: ServeConfig) -> Target:
     from verify_server.engine import loading, torch_engine
 
     name = config.model
+    loading.use_threads(config.threads)
     folder = loading.find_folder(name if is_hub_id(name) else str(model_path(name)))
     engine = torch_engine.load(
         str(folder),
@@ -31,5 +32,6 @@ def load_torch(config: ServeConfig) -> Target:
         dtype=config.dtype,
         numerics=config.numerics,
         kv_tokens=config.kv_tokens,
+        context=config.context,
     )
     return Target(name if is_hub_id(name) else folder.name, engine, TargetText(folder))

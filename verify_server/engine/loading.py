@@ -25,6 +25,12 @@ DTYPES = {
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "*.txt"]
 
 
+def use_threads(count: int) -> None:
+    """CPU threads of a forward pass; 0 leaves torch's own choice. Tiny targets are fastest with one."""
+    if count:
+        torch.set_num_threads(count)
+
+
 def pick_device(name: str) -> torch.device:
     """ "auto" is the first CUDA device, else the CPU. Raises UsageError."""
     if name == "auto":
