@@ -12,6 +12,6 @@ class DemoConfig:
     """A server and devices on this machine."""
 
     max_tokens: int = option(64, "most tokens of an answer", low=1, metavar="N")
-    prompts: int = option(3, "prompts for each device", low=1, metavar="N")
+    prompts: int = option(4, "prompts for each device", low=1, metavar="N")
     draft_length: int = option(4, "most tokens of a draft block", low=0, metavar="K")
     json: bool = option(False, "print the figures as JSON")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from .tasks import TASKS
 from .tasks.code import training_files
 from .tokenizer import END, render_prompt
 
-CHAT_ROWS = 2 / 3
 ITEMS_PER_CHUNK = 2000
+
+
+# Ids and wanted marks, both [rows, length + 1].
+Batch = tuple[NDArray[np.int64], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,12 @@ class Corpus:
     chat: Stream
     code: Stream
 
-    def batch(
-        self, seed: int, step: int, rows: int, length: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Ids and wanted marks [rows, length + 1]; depends on seed and step alone, so a resumed run sees the same."""
-        rng = np.random.default_rng((seed, step))
-        chat_rows = round(rows * CHAT_ROWS)
+    def batch(self, draw: Sequence[int], rows: int, chat_rows: int, length: int) -> Batch:
+        """`rows` cuts, the first `chat_rows` of them chat, the others code.
+
+        They depend on `draw` (seed, step) alone, so a resumed run sees what an unbroken one would.
+        """
+        rng = np.random.default_rng(draw)
         cuts = [_cut(self.chat if row < chat_rows else self.code, rng, length + 1) for row in range(rows)]
         return np.stack([ids for ids, _ in cuts]).astype(np.int64), np.stack([wanted for _, wanted in cuts])
 

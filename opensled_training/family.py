@@ -29,15 +29,33 @@ class Recipe:
     steps: int
     seed: int
     rows: int = 18
+    chat_rows: int = 12
     length: int = 256
     peak_lr: float = 2e-3
     warmup_steps: int = 100
     decay_share: float = 0.35
+    long_steps: int = 150
+    long_lr: float = 4e-4
+
+    @property
+    def all_steps(self) -> int:
+        return self.steps + self.long_steps
 
     def lr_at(self, step: int) -> float:
-        """Warm up, stay, fall linearly to zero: unlike a cosine it lets a run be shortened before the fall begins."""
+        """Warm up, stay, fall linearly to zero: unlike a cosine it lets a run be shortened before the fall begins.
+
+        Then once more from `long_lr`, for the long rows.
+        """
+        if step >= self.steps:
+            return self.long_lr * (self.all_steps - step) / self.long_steps
         decay_steps = max(1, round(self.steps * self.decay_share))
         return self.peak_lr * min(1.0, (step + 1) / self.warmup_steps, (self.steps - step) / decay_steps)
+
+    def shape_at(self, step: int) -> tuple[int, int, int]:
+        """(rows, rows of chat, length). The last steps see the whole context: without them a model is lost past 256."""
+        if step < self.steps:
+            return self.rows, self.chat_rows, self.length
+        return self.rows // 3, self.chat_rows // 3, CONTEXT
 
     def config(self) -> LlamaConfig:
         return LlamaConfig(
@@ -59,7 +77,9 @@ class Recipe:
 
 
 TARGET = Recipe("tiny", layers=5, hidden=256, heads=4, kv_heads=2, ffn=704, steps=5200, seed=3)
-DRAFT = Recipe("tiny-draft", layers=2, hidden=96, heads=3, kv_heads=1, ffn=256, steps=1500, seed=4)
+DRAFT = Recipe(
+    "tiny-draft", layers=2, hidden=96, heads=3, kv_heads=1, ffn=256, steps=800, seed=4, chat_rows=6
+)
 FAMILY = {recipe.name: recipe for recipe in (TARGET, DRAFT)}
 
 assert SPECIAL_TOKENS[END_ID] == "<|end|>", "the end token must be the first special token"

@@ -37,7 +37,7 @@ class Trainer:
     def run(self) -> LlamaForCausalLM:
         saved = reported = time.monotonic()
         losses: list[float] = []
-        while self.step < self.recipe.steps:
+        while self.step < self.recipe.all_steps:
             losses.append(self._train_step())
             now = time.monotonic()
             if self.step % REPORT_STEPS == 0:
@@ -63,7 +63,8 @@ class Trainer:
 
     def _loss(self) -> torch.Tensor:
         """Mean cross-entropy of the wanted tokens; the output layer runs for those alone."""
-        ids, wanted = self.corpus.batch(self.recipe.seed, self.step, self.recipe.rows, self.recipe.length)
+        shape = self.recipe.shape_at(self.step)
+        ids, wanted = self.corpus.batch((self.recipe.seed, self.step), *shape)
         tokens, predicted = torch.from_numpy(ids), torch.from_numpy(wanted[:, 1:])
         with torch.autocast("cpu", dtype=torch.bfloat16):
             hidden = self.model.model(tokens[:, :-1], use_cache=False).last_hidden_state
@@ -71,10 +72,11 @@ class Trainer:
         return functional.cross_entropy(logits.float(), tokens[:, 1:][predicted])
 
     def _report(self, losses: list[float], seconds: float) -> None:
-        rate = len(losses) * self.recipe.rows * self.recipe.length / seconds
+        rows, _, length = self.recipe.shape_at(self.step - 1)
+        rate = len(losses) * rows * length / seconds
         mean = sum(losses) / len(losses)
         print(
-            f"{self.recipe.name} {self.step}/{self.recipe.steps} loss {mean:.3f} {rate:.0f} tokens/s",
+            f"{self.recipe.name} {self.step}/{self.recipe.all_steps} loss {mean:.3f} {rate:.0f} tokens/s",
             flush=True,
         )
 

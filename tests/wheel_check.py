@@ -57,7 +57,7 @@ def install(wheel: Path, venv: Path) -> Path:
     """The `opensled` command of a new environment that holds the wheel and what it needs to serve and draft."""
     run([sys.executable, "-m", "venv", venv])
     pip = [venv / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run([*pip, "-c", ROOT / "constraints.txt", f"opensled[server,llamacpp] @ {wheel.as_uri()}"])
+    run([*pip, "-c", ROOT / "constraints.txt", f"opensled[server,llamacpp,onnx] @ {wheel.as_uri()}"])
     return venv / "bin/opensled"
 
 
