@@ -7,6 +7,7 @@ given the same prefix, chooses the target's token. That is what the default rule
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
 
 from opensled.store import heldout_path, model_path
 
@@ -62,7 +64,8 @@ def acceptance(written: Iterable[Sequence[int]], proposed: Iterable[Sequence[int
 def evaluate(
     target_dir: Path, draft_dir: Path, items_per_task: int, items_file: Path | None = None
 ) -> Report:
-    """`{"tasks": [TaskScore as a dict], "mean": {...}}`; in the mean every task weighs alike.
+    """`{"tasks": [TaskScore as a dict], "mean": {...}}`; in the mean every task weighs alike. Says on standard error
+    which task it is at: the whole takes minutes.
 
     The items are the first of each task in `heldout.jsonl`: generated anew, those made of the standard library
     would differ between Python versions.
@@ -70,7 +73,11 @@ def evaluate(
     torch.set_num_threads(THREADS)
     pair = Pair(_load(target_dir), _load(draft_dir), load_tokenizer(target_dir))
     items = read_heldout(items_file or heldout_path(), items_per_task)
-    scores = [score_task(pair, task, items[task.name]) for task in TASKS if items[task.name]]
+    scores = []
+    for task in TASKS:
+        if items[task.name]:
+            print(f"{task.name}: {len(items[task.name])} items", file=sys.stderr, flush=True)
+            scores.append(score_task(pair, task, items[task.name]))
     return {"tasks": [asdict(score) for score in scores], "mean": _mean(scores), "temperature": TEMPERATURE}
 
 
@@ -104,6 +111,7 @@ def run_eval(items_per_task: int, as_json: bool) -> int:
 
 
 def _load(folder: Path) -> PreTrainedModel:
+    disable_progress_bar()
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 

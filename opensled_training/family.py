@@ -18,7 +18,12 @@ CHAT_TOKENS = 12_000_000
 
 @dataclass(frozen=True)
 class Recipe:
-    """One member. All sizes are multiples of 32, the block of GGUF's Q8_0; `seed` draws weights and batches."""
+    """One member. All sizes are multiples of 32, the block of GGUF's Q8_0; `seed` draws weights and batches.
+
+    Training goes `steps` with short rows, then `long_steps` with rows of the whole context, without which a model
+    is lost past 256 tokens. The long rows cost skill in the short tasks, so the member is the mean of the weights
+    before and after them, the latter with `long_weight` (WiSE-FT, arXiv 2109.01903).
+    """
 
     name: str
     layers: int
@@ -36,6 +41,7 @@ class Recipe:
     decay_share: float = 0.35
     long_steps: int = 150
     long_lr: float = 4e-4
+    long_weight: float = 0.5
 
     @property
     def all_steps(self) -> int:
@@ -52,7 +58,7 @@ class Recipe:
         return self.peak_lr * min(1.0, (step + 1) / self.warmup_steps, (self.steps - step) / decay_steps)
 
     def shape_at(self, step: int) -> tuple[int, int, int]:
-        """(rows, rows of chat, length). The last steps see the whole context: without them a model is lost past 256."""
+        """(rows, rows of chat, length)."""
         if step < self.steps:
             return self.rows, self.chat_rows, self.length
         return self.rows // 3, self.chat_rows // 3, CONTEXT
@@ -78,7 +84,7 @@ class Recipe:
 
 TARGET = Recipe("tiny", layers=5, hidden=256, heads=4, kv_heads=2, ffn=704, steps=5200, seed=3)
 DRAFT = Recipe(
-    "tiny-draft", layers=2, hidden=96, heads=3, kv_heads=1, ffn=256, steps=800, seed=4, chat_rows=6
+    "tiny-draft", layers=2, hidden=96, heads=3, kv_heads=1, ffn=256, steps=900, seed=4, chat_rows=6
 )
 FAMILY = {recipe.name: recipe for recipe in (TARGET, DRAFT)}
 

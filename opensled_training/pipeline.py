@@ -12,7 +12,7 @@ from .export import export
 from .family import CHAT_TOKENS, CORPUS_SEED, FAMILY, MODELS_DIR, TOKENIZER_SEED, Recipe
 from .heldout import write_heldout
 from .tokenizer import load_tokenizer, train_tokenizer
-from .train import Trainer
+from .train import Trainer, short_checkpoint
 
 
 class Workshop:
@@ -38,17 +38,30 @@ class Workshop:
         Trainer(recipe, self.corpus(), self.folder).run()
 
     def export(self, recipe: Recipe, models_dir: Path = MODELS_DIR) -> None:
-        """The latest checkpoint, finished or not: a half-trained model is good enough to develop against."""
         model = LlamaForCausalLM(recipe.config())
-        state = torch.load(self.folder / f"{recipe.name}.pt", weights_only=True)
-        model.load_state_dict(state["model"])
+        model.load_state_dict(self._weights(recipe))
         export(recipe, model.eval(), self.tokenizer(), models_dir)
-        print(
-            f"{models_dir / recipe.name}: step {state['step']}, {state['seconds']:.0f} s of training",
-            flush=True,
-        )
+        print(f"exported {models_dir / recipe.name}", flush=True)
+
+    def _weights(self, recipe: Recipe) -> dict[str, torch.Tensor]:
+        """The mean of the weights before and after the long rows. A run that is not there yet gives its latest
+        checkpoint: a half-trained model is good enough to develop against.
+        """
+        last = _load_weights(self.folder / f"{recipe.name}.pt")
+        before = short_checkpoint(recipe, self.folder)
+        if not before.exists():
+            return last
+        return {
+            name: torch.lerp(weight, last[name], recipe.long_weight)
+            for name, weight in _load_weights(before).items()
+        }
 
     def export_all(self) -> None:
         for recipe in FAMILY.values():
             self.export(recipe)
         write_heldout(MODELS_DIR / "heldout.jsonl")
+
+
+def _load_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    weights: dict[str, torch.Tensor] = torch.load(checkpoint, weights_only=True)["model"]
+    return weights

@@ -18,6 +18,11 @@ REPORT_STEPS = 20
 THREADS = 2
 
 
+def short_checkpoint(recipe: Recipe, work: Path) -> Path:
+    """Where the weights stand as they were before the long rows."""
+    return work / f"{recipe.name}-short.pt"
+
+
 class Trainer:
     """One model on its way: `run` takes it from the last checkpoint in `work` to the end of its recipe."""
 
@@ -29,6 +34,7 @@ class Trainer:
         self.model = LlamaForCausalLM(recipe.config()).train()
         self.optimizer = _optimizer(self.model)
         self.checkpoint = work / f"{recipe.name}.pt"
+        self.short_checkpoint = short_checkpoint(recipe, work)
         self.step = 0
         self.seconds = 0.0
         if self.checkpoint.exists():
@@ -38,6 +44,8 @@ class Trainer:
         saved = reported = time.monotonic()
         losses: list[float] = []
         while self.step < self.recipe.all_steps:
+            if self.step == self.recipe.steps:
+                self._save(self.short_checkpoint)
             losses.append(self._train_step())
             now = time.monotonic()
             if self.step % REPORT_STEPS == 0:
@@ -45,9 +53,9 @@ class Trainer:
                 self.seconds += now - reported
                 reported, losses = now, []
             if now - saved > CHECKPOINT_SECONDS:
-                self._save()
+                self._save(self.checkpoint)
                 saved = now
-        self._save()
+        self._save(self.checkpoint)
         return self.model.eval()
 
     def _train_step(self) -> float:
@@ -80,12 +88,12 @@ class Trainer:
             flush=True,
         )
 
-    def _save(self) -> None:
+    def _save(self, checkpoint: Path) -> None:
         """Written beside and moved: a run killed while saving must not lose the last good checkpoint."""
-        part = self.checkpoint.with_suffix(".part")
+        part = checkpoint.with_suffix(".part")
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         torch.save({**state, "step": self.step, "seconds": self.seconds}, part)
-        part.replace(self.checkpoint)
+        part.replace(checkpoint)
 
     def _load(self) -> None:
         state = torch.load(self.checkpoint, weights_only=True)
