@@ -57,11 +57,15 @@ class View:
 
     def table(self) -> Table:
         table = Table(
-            box=box.SIMPLE_HEAD, caption=self._status or None, caption_justify="left", padding=(0, 1)
+            box=box.SIMPLE_HEAD,
+            caption=self._status or None,
+            caption_justify="left",
+            padding=(0, 1, 0, 0),
+            show_edge=False,
         )
         for name in ("device", "drafter"):
             table.add_column(name, no_wrap=True)
-        for name in ("answers", "tokens", "tokens/s", "acceptance", "tokens/round", "identical"):
+        for name in ("answers", "tokens", "tok/s", "accepted", "tok/round", "identical"):
             table.add_column(name, justify="right", no_wrap=True)
         for device in self._devices:
             table.add_row(*_cells(device))

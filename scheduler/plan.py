@@ -17,7 +17,7 @@ class SessionView:
     draft: int | None  # length of the pending draft; None = none pending
     driven: bool  # the server decodes it unasked (no draft expected)
     waiting_since: float  # when its last verdict left: the device has been drafting since
-    paused: bool = False  # the reader is slow: nothing unasked until it catches up
+    paused: bool = False  # the reader is slow or gone: nothing unasked until it catches up
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class Bench:
             1, "t", list(prompt), len(prompt), SamplingParams(temperature=0), b"", ends, Match(),
             BlockTable(self.pool), VOCAB, max_draft=8,
         )  # fmt: skip
+        self.session.attach(len(prompt))
         self.counter = 0
 
     def draft(self, *ids, base=None):

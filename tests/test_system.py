@@ -8,10 +8,11 @@ from edge_client.drafters.lookup import LookupDrafter
 from edge_client.drafters.none import NoneDrafter
 from edge_client.stop import StopRule
 from opensled.errors import NonFiniteLogits
-from opensled.messages import SamplingParams
+from opensled.messages import Draft, DraftBlock, Failure, Open, SamplingParams
 from tests.fakes import IMPATIENT, POISON, FakeEngine, OracleDrafter, Weather, continuation, next_token
 from tests.system import FOREVER, ask, running
 from verify_server.sessions import DoorLimits
+from verify_server.stream import serve_stream
 
 PROMPT = [3, 1, 4, 1, 5]
 EXPECTED = tuple(continuation(PROMPT, 40))
@@ -176,5 +177,54 @@ def test_a_reader_that_vanishes_in_any_state_frees_everything():
                     await asyncio.sleep(0)
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_two_sends_of_a_stream_never_overlap():
+    """gRPC forbids it; a failure must wait for the verdict that is being written."""
+
+    async def scenario():
+        sending, replies = 0, []
+        sequence = [Open((3, 1, 4), SamplingParams(temperature=0, max_tokens=100)), Draft(1, DraftBlock(190))]
+        requests = iter(sequence)
+
+        async def receive():
+            await asyncio.sleep(0.02)
+            return next(requests)
+
+        async def send(message):
+            nonlocal sending
+            sending += 1
+            assert sending == 1
+            await asyncio.sleep(0.005)
+            replies.append(message)
+            sending -= 1
+
+        async with running(FakeEngine()) as network:
+            await serve_stream(network.door, "local", receive, send)
+            assert isinstance(replies[-1], Failure) and replies[-1].code == "future_base"
+            assert not network.door.remembered
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_computed_for_a_reader_who_is_gone():
+    async def scenario():
+        engine = FakeEngine()
+        async with running(engine, limits=DoorLimits(linger=60)) as network:
+            stream = network.connect()
+            await stream.send(Open((3, 1, 4), SamplingParams(temperature=0, max_tokens=150)))
+            await stream.receive()
+            await stream.close()
+            await stream.task
+            (session,) = network.door.remembered
+            while session.in_step:
+                await asyncio.sleep(0.001)
+            computed = engine.computed
+            await asyncio.sleep(0.03)
+            assert engine.computed == computed and not session.finish_reason
+            answer = await ask(network, PROMPT, OracleDrafter(0.5))
+            assert answer.tokens == EXPECTED
 
     asyncio.run(scenario())

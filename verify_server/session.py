@@ -16,6 +16,9 @@ from verify_server.kv import BlockTable
 # Verdicts a reader may lag behind before its session is no longer decoded unasked.
 MAX_UNREAD = 64
 
+# What a reader is sent, in order; None ends his stream (a newer one took over).
+Outbox = asyncio.Queue[ServerMessage | None]
+
 
 @dataclass(frozen=True)
 class Pending:
@@ -59,20 +62,27 @@ class Session:
     failed: bool = False
     latest: int = 0  # highest draft counter heard on the present stream
     finish_reason: str = ""
-    outbox: asyncio.Queue[ServerMessage | None] = field(default_factory=asyncio.Queue)
+    outbox: Outbox = field(default_factory=asyncio.Queue)
+    has_reader: bool = False
 
     # -- the reader's side ------------------------------------------------------------------------------
 
-    def attach(self, known: int) -> asyncio.Queue[ServerMessage | None]:
+    def attach(self, known: int) -> Outbox:
         """A new reader, who holds `known` tokens, takes over: the older stream ends, the server drives again."""
         self.outbox.put_nowait(None)
         self.outbox = asyncio.Queue()
+        self.has_reader = True
         self.pending = None
         self.driven = True
         self.latest = 0
         if known < len(self.tokens) or self.finish_reason:
             self._tell(known)
         return self.outbox
+
+    def detach(self) -> None:
+        """The reader is gone: nothing more is computed until one comes back."""
+        self.has_reader = False
+        self.pending = None
 
     def submit(self, draft: Draft) -> None:
         """Take a draft by the position rules; answers at once when nothing of it needs computing."""
@@ -121,7 +131,7 @@ class Session:
             draft=len(self.pending.rest.tokens) if self.pending else None,
             driven=self.driven,
             waiting_since=self.waiting_since,
-            paused=self.outbox.qsize() >= MAX_UNREAD,
+            paused=not self.has_reader or self.outbox.qsize() >= MAX_UNREAD,
         )
 
     def plan(self, piece: Slice) -> Planned:

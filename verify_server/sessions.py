@@ -70,6 +70,7 @@ class Door:
 
     def leave(self, session: Session) -> None:
         """The reader is gone without a word: remember the session for a while."""
+        session.detach()
         if session.id in self._remembered and session.id not in self._farewells:
             later = asyncio.get_running_loop().call_later
             self._farewells[session.id] = later(self.limits.linger, self.forget, session)

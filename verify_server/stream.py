@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError
 from opensled.messages import Cancel, ClientMessage, Draft, Failure, Open, ServerMessage, Verdict
-from verify_server.session import Session
+from verify_server.session import Outbox, Session
 from verify_server.sessions import Door
 
 log = logging.getLogger(__name__)
@@ -20,28 +20,53 @@ Send = Callable[[ServerMessage], Awaitable[None]]
 async def serve_stream(door: Door, tenant: str, receive: Receive, send: Send) -> None:
     """Serve one stream to its end. Errors go to this peer as a `Failure` and to nobody else."""
     try:
-        await _serve(door, tenant, receive, send)
-    except OpenSledError as error:
-        await send(Failure.of(error))
+        first = await receive()
+        if first is None:
+            return
+        if not isinstance(first, Open):
+            raise ProtocolError("the first message of a stream must be Open")
+        session, opened = door.open(first, tenant)
     except Exception as error:
-        log.exception("a stream failed")
-        await send(Failure.of(error))
-
-
-async def _serve(door: Door, tenant: str, receive: Receive, send: Send) -> None:
-    first = await receive()
-    if first is None:
+        await send(_failure(error))
         return
-    if not isinstance(first, Open):
-        raise ProtocolError("the first message of a stream must be Open")
-    session, opened = door.open(first, tenant)
     outbox = session.attach(len(opened.prompt_ids) + len(first.committed))
+    door.loop.wake()
     try:
         await send(opened)
-        await _both(_read(door, session, receive, first), _write(outbox, send))
+        failed = await _converse(_read(door, session, receive, first), outbox, send)
+        if failed:
+            door.forget(session)
     finally:
         if session.outbox is outbox:  # not superseded by a newer stream
             door.leave(session)
+
+
+async def _converse(read: Awaitable[None], outbox: Outbox, send: Send) -> bool:
+    """Read and write until the sequence or the peer ends; whether the peer ended it by an error.
+
+    Only the writer sends: two sends must never overlap.
+    """
+    reading, writing = asyncio.ensure_future(read), asyncio.ensure_future(_write(outbox, send))
+    try:
+        await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
+        error = reading.exception() if reading.done() else None
+        if isinstance(error, Exception):
+            outbox.put_nowait(_failure(error))
+            await writing
+            return True
+        if writing.done():
+            writing.result()
+        return False
+    finally:
+        reading.cancel()
+        writing.cancel()
+        await asyncio.gather(reading, writing, return_exceptions=True)
+
+
+def _failure(error: Exception) -> Failure:
+    if not isinstance(error, OpenSledError):
+        log.error("a stream failed", exc_info=error)
+    return Failure.of(error)
 
 
 async def _read(door: Door, session: Session, receive: Receive, first: Open) -> None:
@@ -60,7 +85,7 @@ async def _read(door: Door, session: Session, receive: Receive, first: Open) -> 
         door.loop.wake()
 
 
-async def _write(outbox: asyncio.Queue[ServerMessage | None], send: Send) -> None:
+async def _write(outbox: Outbox, send: Send) -> None:
     """Send until the sequence ends, or a newer stream takes the session over (None)."""
     while True:
         message = await outbox.get()
@@ -69,16 +94,3 @@ async def _write(outbox: asyncio.Queue[ServerMessage | None], send: Send) -> Non
         await send(message)
         if isinstance(message, Failure) or (isinstance(message, Verdict) and message.finish_reason):
             return
-
-
-async def _both(*parts: Awaitable[None]) -> None:
-    """Run until one ends; the other is cancelled, an error is raised."""
-    tasks = [asyncio.ensure_future(part) for part in parts]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
