@@ -39,8 +39,8 @@ class View:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._status = ""
         if self._animated:
-            self._status = ""
             self._live.stop()
         elif exception[0] is None and not self._console.stderr:
             self._console.print(self.table())
