@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -20,8 +22,11 @@ from edge_client.link import Endpoint, Link
 from edge_client.remote import Patience, RemoteSession
 from edge_client.stop import StopRule
 from edge_client.tokenizer import EdgeTokenizer, StopStrings, TextStream
-from opensled.errors import NotFound
+from opensled.errors import UsageError
+from opensled.files import read_ascii
 from opensled.messages import ModelInfo, Open, Prompt, SamplingParams
+
+log = logging.getLogger(__name__)
 
 
 class Device:
@@ -52,38 +57,59 @@ class Device:
         started = time.monotonic()
         request = Open(prompt, params, model_id=self.info.model_id, fingerprint=self.info.fingerprint)
         session = RemoteSession(self._link.connect, request, self._patience)
-        await session.open()
+        async with self._drafter() as drafter:
+            await session.open()
+            async with aclosing(generate(session, drafter, params)) as commits:
+                async for chunk in self._chunks(session, commits, stop, started):
+                    yield chunk
+
+    async def _chunks(
+        self,
+        session: RemoteSession,
+        commits: AsyncGenerator[Commit, None],
+        stop: tuple[str, ...],
+        started: float,
+    ) -> AsyncIterator[Chunk]:
         stats = Stats(prompt_tokens=len(session.truth), completion_tokens=0)
         text = Text(self.tokenizer, stop)
-        async with self._drafter() as drafter, aclosing(generate(session, drafter, params)) as commits:
-            async for commit in commits:
-                tokens, shown = text.push(commit.tokens)
-                stats = count(stats, commit, len(tokens))
-                if text.stopped or session.truth.finish_reason:
-                    break
-                yield Chunk(shown, tokens)
-            reason = "stop" if text.stopped else session.truth.finish_reason
-            stats = replace(stats, seconds=time.monotonic() - started)
-            yield Chunk(shown + text.flush(), tokens, reason, stats)
+        shown = ""
+        tokens: tuple[int, ...] = ()
+        async for commit in commits:
+            tokens, shown = text.push(commit.tokens)
+            stats = count(stats, commit, len(tokens))
+            if text.stopped or session.truth.finish_reason:
+                break
+            yield Chunk(shown, tokens)
+        reason = "stop" if text.stopped else session.truth.finish_reason
+        stats = replace(stats, seconds=time.monotonic() - started)
+        yield Chunk(shown + text.flush(), tokens, reason, stats)
 
     @asynccontextmanager
     async def _drafter(self) -> AsyncIterator[DraftThread]:
         """A drafter of the pool; when all are busy the server decodes alone, which is never worse than waiting."""
-        if not self._idle and not self._unused:
-            silent = DraftThread(NoneDrafter(), self._stop)
-            try:
-                yield silent
-            finally:
-                silent.close()
-            return
-        if not self._idle:
-            self._unused -= 1
-            self._idle.append(DraftThread(self._factory.create(), self._stop))
-        drafter = self._idle.pop()
+        drafter = self._idle.pop() if self._idle else await self._new_drafter()
+        pooled = drafter is not None
+        drafter = drafter or DraftThread(NoneDrafter(), self._stop)
         try:
             yield drafter
         finally:
-            self._idle.append(drafter)
+            if pooled:
+                self._idle.append(drafter)
+            else:
+                drafter.close()
+
+    async def _new_drafter(self) -> DraftThread | None:
+        """One more for the pool, or None: the pool is full, or this device cannot make one now."""
+        if not self._unused:
+            return None
+        self._unused -= 1
+        try:
+            drafter = await asyncio.to_thread(self._factory.create)
+        except Exception:
+            self._unused += 1
+            log.exception("no further drafter can be made; the server decodes this answer alone")
+            return None
+        return DraftThread(drafter, self._stop, self.info.vocab_size)
 
     async def close(self) -> None:
         for drafter in self._idle:
@@ -159,9 +185,7 @@ def _factory(config: LinkConfig) -> DrafterFactory:
 
 
 def _read_token(path: str) -> str:
-    if not path:
-        return ""
-    try:
-        return Path(path).read_text().split()[0]
-    except (OSError, IndexError) as error:
-        raise NotFound(f"no token in {path}: {error}; write the bearer token into that file") from error
+    words = read_ascii(path, "token file").split() if path else [""]
+    if not words:
+        raise UsageError(f"token file {path} is empty; write the bearer token into it")
+    return words[0]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from itertools import takewhile
 
 from edge_client.drafters.base import Drafter
 from edge_client.stop import StopRule
@@ -16,57 +17,64 @@ from opensled.sampling import Sampler
 
 log = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
+
+@dataclass
+class Job:
+    """One sequence in the drafter's thread. A job that is over must not disturb the next one."""
+
+    known: int  # tokens of the truth the drafter has heard of
+    over: bool = False  # interrupted, or failed
 
 
 class DraftThread:
     """Runs one drafter for one sequence at a time.
 
     A drafter that fails stops proposing until the next sequence: its user then reads the server's own tokens.
+    Ids outside [0, vocab_size) end a block: the target does not know them.
     """
 
-    def __init__(self, drafter: Drafter, stop: StopRule) -> None:
-        self._drafter, self._stop = drafter, stop
+    def __init__(self, drafter: Drafter, stop: StopRule, vocab_size: int = 1 << 31) -> None:
+        self._drafter, self._stop, self._vocab_size = drafter, stop, vocab_size
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafter")
-        self._known = 0  # tokens of the truth the drafter has heard of
-        self._failed = False
-        self._interrupted = False
+        self._job = Job(0, over=True)
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         """Start a sequence; the drafter reads the prompt in its thread, nobody waits for it."""
-        self._interrupted, self._failed = False, False
-        self._known = len(truth)
-        self._thread.submit(self._guarded, self._drafter.begin, list(truth.tokens), sampler)
+        self._job.over = True
+        self._job = Job(len(truth))
+        self._thread.submit(self._guarded, self._job, self._drafter.begin, list(truth.tokens), sampler)
 
     def draft(self, truth: Truth, limit: int) -> asyncio.Future[DraftBlock]:
         """Draft at most `limit` tokens to follow the truth as it is now."""
-        news, base = tuple(truth.tokens[self._known :]), len(truth)
-        self._known = base
-        return asyncio.get_running_loop().run_in_executor(self._thread, self._draft, news, base, limit)
+        job, base = self._job, len(truth)
+        news, job.known = tuple(truth.tokens[job.known :]), base
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._draft, job, news, base, limit)
 
     def interrupt(self) -> None:
         """Whatever is being drafted is not needed any more."""
-        self._interrupted = True
+        self._job.over = True
 
     def close(self) -> None:
         self.interrupt()
         self._thread.submit(self._drafter.close)
         self._thread.shutdown()
 
-    def _draft(self, news: Sequence[int], base: int, limit: int) -> DraftBlock:
+    def _draft(self, job: Job, news: tuple[int, ...], base: int, limit: int) -> DraftBlock:
+        block: list[DraftToken] = []
         if news:
-            self._guarded(self._drafter.commit, news)
-        return DraftBlock(base, self._guarded(self._propose, limit) or ())
+            self._guarded(job, self._drafter.commit, news)
+        self._guarded(job, self._propose, job, limit, block)
+        known = takewhile(lambda token: 0 <= token.id < self._vocab_size, block)
+        return DraftBlock(base, tuple(known))
 
-    def _propose(self, limit: int) -> tuple[DraftToken, ...]:
-        return self._stop.take(self._drafter.propose(), limit, lambda: self._interrupted)
+    def _propose(self, job: Job, limit: int, block: list[DraftToken]) -> None:
+        block.extend(self._stop.take(self._drafter.propose(), limit, lambda: job.over))
 
-    def _guarded(self, work: Callable[..., Result], *arguments: Any) -> Result | None:
-        if self._failed or self._interrupted:
-            return None
+    def _guarded(self, job: Job, work: Callable[..., None], *arguments: object) -> None:
+        if job.over:
+            return
         try:
-            return work(*arguments)
+            work(*arguments)
         except Exception:
             log.exception("the drafter failed; this sequence goes on without drafts")
-            self._failed = True
-            return None
+            job.over = True

@@ -57,9 +57,11 @@ async def generate(
                 hearing = asyncio.ensure_future(verifier.next_verdict())
     finally:
         drafter.interrupt()
+        await (
+            verifier.close()
+        )  # before the cancel: a cancelled read would take the stream, and our farewell, with it
         hearing.cancel()
         await asyncio.gather(hearing, return_exceptions=True)
-        await verifier.close()
 
 
 def _room(verifier: Verifier, params: SamplingParams) -> int:

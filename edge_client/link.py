@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import grpc
 
 from opensled import codec
 from opensled.errors import InvalidRequest, OpenSledError, Unauthorized, Unreachable
+from opensled.files import read_bytes
 from opensled.messages import ClientMessage, ModelInfo, ServerMessage
 from opensled.v1 import verify_pb2_grpc
 
@@ -95,21 +97,31 @@ class GrpcStream:
             raise Unreachable(f"{self._server} ended the stream")
         return codec.decode_server(message)
 
-    async def close(self) -> None:
+    async def close(self, linger: float = 0.0) -> None:
+        if linger and not self._call.done():
+            with contextlib.suppress(asyncio.TimeoutError, asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                await self._call.done_writing()
+                await asyncio.wait_for(self._call.code(), linger)
         self._call.cancel()
 
 
 def _channel(config: Endpoint) -> grpc.aio.Channel:
     if not config.tls:
         return grpc.aio.insecure_channel(config.server, options=_OPTIONS)
-    roots = config.tls_ca.read_bytes() if config.tls_ca else None
+    roots = read_bytes(config.tls_ca, "certificate file") if config.tls_ca else None
     return grpc.aio.secure_channel(config.server, grpc.ssl_channel_credentials(roots), options=_OPTIONS)
 
 
 def _translate(error: grpc.aio.AioRpcError, server: str) -> OpenSledError:
-    code, detail = error.code(), error.details()
+    code, detail = error.code(), error.details() or ""
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return InvalidRequest(f"the prompt is larger than {server} takes: {detail}", "prompt")
     if code in _LOST:
-        return Unreachable(f"no server answers at {server}; start one: opensled serve --listen {server}")
+        cause = detail.rsplit(": ", 1)[-1]
+        return Unreachable(
+            f"no server answers at {server} ({cause}); check the address and the TLS flags, or start one: "
+            f"opensled serve --listen {server}"
+        )
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return Unauthorized(f"{server}: {detail}")
     return OpenSledError(f"{server}: {detail}")

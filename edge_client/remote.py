@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from opensled.errors import OpenSledError, Overloaded, Unreachable
 from opensled.messages import (
@@ -25,6 +25,8 @@ from opensled.protocol import Truth
 
 log = logging.getLogger(__name__)
 
+Message = TypeVar("Message")
+
 
 class Stream(Protocol):
     """One connection of one sequence. `send` and `receive` raise Unreachable when it is lost."""
@@ -33,7 +35,8 @@ class Stream(Protocol):
 
     async def receive(self) -> ServerMessage: ...
 
-    async def close(self) -> None: ...
+    async def close(self, linger: float = 0.0) -> None:
+        """End it; `linger` is how many seconds the other end is given to hear what was sent."""
 
 
 Connect = Callable[[], Stream]
@@ -46,6 +49,7 @@ class Patience:
     silence: float = 30.0  # without a word for so long, the stream is taken for dead
     first_retry: float = 0.05
     slowest_retry: float = 2.0  # delays double up to this
+    farewell: float = 1.0  # for the server to hear that a sequence is cancelled
     first_open: float = 10.0  # of trying in vain to open a sequence, after which its reader is told
     give_up: float = 120.0  # of trying in vain to reopen one
 
@@ -100,15 +104,12 @@ class RemoteSession:
         if not self.truth.finish_reason:
             with contextlib.suppress(Unreachable):  # lost anyway: the server forgets the session by itself
                 await stream.send(Cancel())
-        await stream.close()
+        await stream.close(self._patience.farewell)
 
     async def _receive(self) -> ServerMessage:
         if self._stream is None:
             raise Unreachable("the stream is lost")
-        try:
-            return await asyncio.wait_for(self._stream.receive(), self._patience.silence)
-        except asyncio.TimeoutError:
-            raise Unreachable(f"no word from the server for {self._patience.silence:g} s") from None
+        return await _within(self._patience.silence, self._stream.receive())
 
     async def _reopen(self) -> None:
         """Go on where the truth stands, on whatever server answers; the unanswered draft goes along."""
@@ -117,10 +118,11 @@ class RemoteSession:
             self._stream = None
         log.info("server lost after %d tokens; reopening", len(self.truth))
         request = replace(self._request, committed=self.truth.generated, resume_token=self._resume_token)
-        await self._persist(request, (Unreachable, Overloaded), self._patience.give_up)
+        opened = await self._persist(request, (Unreachable, Overloaded), self._patience.give_up)
+        self.limits = opened.limits  # another server may take less
         self.reopened += 1
         if self._unanswered is not None:
-            await self.submit(self._unanswered)
+            await self.submit(_shortened(self._unanswered, opened.limits.max_draft))
 
     async def _persist(
         self, request: Open, passing: tuple[type[OpenSledError], ...], seconds: float
@@ -142,15 +144,32 @@ class RemoteSession:
         stream = self._connect()
         try:
             await stream.send(request)
-            opened = await asyncio.wait_for(_first_opened(stream), self._patience.silence)
-        except asyncio.TimeoutError:
-            await stream.close()
-            raise Unreachable("the server does not answer") from None
+            opened = await _within(self._patience.silence, _first_opened(stream))
         except BaseException:
             await stream.close()
             raise
         self._stream, self._resume_token = stream, opened.resume_token
         return opened
+
+
+def _shortened(draft: Draft, length: int) -> Draft:
+    block = draft.block
+    return replace(draft, block=replace(block, tokens=block.tokens[:length]))
+
+
+async def _within(seconds: float, work: Coroutine[Any, Any, Message]) -> Message:
+    """The result of `work`, or Unreachable when it takes longer.
+
+    Not `asyncio.wait_for`: before Python 3.12 it swallows a cancellation that comes together with the result.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        if task.done():
+            return task.result()
+        raise Unreachable(f"no word from the server for {seconds:g} s")
+    finally:
+        task.cancel()
 
 
 async def _first_opened(stream: Stream) -> Opened:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hw_profiles.profile import HardwareProfile
@@ -19,12 +20,13 @@ class Fcfs:
         budget = profile.max_step_tokens
         slices = []
         # Short work first: a verification beside a long prompt costs the prompt little and the others nothing.
-        for session in sorted(snapshot.sessions, key=lambda each: each.uncomputed > 1):
+        present = [session for session in snapshot.sessions if not session.absent]
+        for session in sorted(present, key=lambda each: each.uncomputed > 1):
             piece = self._slice(session, budget, now)
             if piece is not None:
                 slices.append(piece)
                 budget -= piece.tokens + (session.draft or 0) * piece.decide
-        return BatchPlan(tuple(slices), None if slices else self._wake_at(snapshot))
+        return BatchPlan(tuple(slices), self._wake_at(present, now))
 
     def _slice(self, session: SessionView, budget: int, now: float) -> Slice | None:
         decide = self._may_decide(session, now)
@@ -41,11 +43,12 @@ class Fcfs:
             return False
         return session.driven or now >= session.waiting_since + self.draft_wait
 
-    def _wake_at(self, snapshot: Snapshot) -> float | None:
+    def _wake_at(self, present: Sequence[SessionView], now: float) -> float | None:
+        """When the next session stops waiting for its device."""
         waits = [
             session.waiting_since + self.draft_wait
-            for session in snapshot.sessions
+            for session in present
             if not session.driven and not session.paused and session.draft is None
         ]
-        wake_at = min(waits, default=float("inf"))
+        wake_at = min((wait for wait in waits if wait > now), default=float("inf"))
         return None if wake_at == float("inf") else wake_at

@@ -17,7 +17,8 @@ class SessionView:
     draft: int | None  # length of the pending draft; None = none pending
     driven: bool  # the server decodes it unasked (no draft expected)
     waiting_since: float  # when its last verdict left: the device has been drafting since
-    paused: bool = False  # the reader is slow or gone: nothing unasked until it catches up
+    paused: bool = False  # the reader is slow: nothing unasked until it catches up
+    absent: bool = False  # the reader is gone: nothing at all until one comes back
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The next step, or with no slices: sleep until an arrival or `wake_at` (None = until an arrival)."""
+    """The next step. When nothing of it can be done: sleep until an arrival or `wake_at` (None = an arrival)."""
 
     slices: tuple[Slice, ...] = ()
     wake_at: float | None = None

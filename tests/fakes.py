@@ -212,7 +212,7 @@ class MemoryStream:
             raise Unreachable("closed")
         return codec.decode_server(message)
 
-    async def close(self) -> None:
+    async def close(self, linger: float = 0.0) -> None:
         if not self._closed:
             self._closed = True
             self._up.put_nowait(None)

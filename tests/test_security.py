@@ -69,7 +69,7 @@ def test_tls(tmp_path):
     trustme.CA().cert_pem.write_to_path(tmp_path / "stranger.pem")
 
     async def scenario():
-        tls = service.Tls(tmp_path / "cert.pem", tmp_path / "key.pem")
+        tls = service.Tls((tmp_path / "cert.pem").read_bytes(), (tmp_path / "key.pem").read_bytes())
         async with serving(tls=tls) as (_, address):
             async with linked(address, tls=True, tls_ca=tmp_path / "ca.pem") as link:
                 assert (await finish(link))[1] == continuation(PROMPT, 20)

@@ -7,7 +7,7 @@ import pytest
 from edge_client.drafters.lookup import LookupDrafter
 from edge_client.drafters.none import NoneDrafter
 from edge_client.stop import StopRule
-from opensled.errors import NonFiniteLogits
+from opensled.errors import EngineError, NonFiniteLogits
 from opensled.messages import Draft, DraftBlock, Failure, Open, SamplingParams
 from tests.fakes import IMPATIENT, POISON, FakeEngine, OracleDrafter, Weather, continuation, next_token
 from tests.system import FOREVER, ask, running
@@ -147,7 +147,7 @@ def test_a_step_that_raises_fails_its_sessions_and_the_server_lives():
 
     async def scenario():
         async with running(Flaky(num_blocks=200)) as network:
-            with pytest.raises(Exception, match="out of memory"):
+            with pytest.raises(EngineError, match="log says why"):
                 await ask(network, PROMPT, NoneDrafter())
             assert (await ask(network, PROMPT, OracleDrafter(0.5))).tokens == EXPECTED
 

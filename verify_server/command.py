@@ -13,7 +13,8 @@ from pathlib import Path
 import opensled
 from hw_profiles.profile import HardwareProfile
 from opensled.address import host_port
-from opensled.errors import NotFound, UsageError
+from opensled.errors import UsageError
+from opensled.files import read_bytes
 from opensled.messages import ModelInfo
 from scheduler import POLICIES
 from verify_server import service
@@ -48,10 +49,9 @@ def _tls(config: ServeConfig) -> service.Tls | None:
         raise UsageError("--tls-cert and --tls-key go together")
     if not config.tls_cert:
         return None
-    for name in (config.tls_cert, config.tls_key):
-        if not Path(name).is_file():
-            raise NotFound(f"no file {name}; --tls-cert and --tls-key take PEM files")
-    return service.Tls(Path(config.tls_cert), Path(config.tls_key))
+    return service.Tls(
+        cert=read_bytes(config.tls_cert, "certificate file"), key=read_bytes(config.tls_key, "key file")
+    )
 
 
 async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: service.Tls | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -90,13 +90,16 @@ class VerifyLoop:
                 decisions = await asyncio.get_running_loop().run_in_executor(
                     self._thread, run_step, self.engine, work
                 )
-            except Exception as error:
+            except Exception:
                 log.exception("a step over %d sessions failed", len(work))
-                decisions = [EngineError(f"the target model failed on this step: {error}")] * len(work)
+                decisions = [
+                    EngineError("the target model failed on this step; the server's log says why")
+                ] * len(work)
             self._commit(work, decisions)
 
     def add(self, session: Session) -> None:
         session.waiting_since = self.clock()
+        session.wake = self.wake
         self.sessions[session.id] = session
         self.wake()
 
@@ -121,30 +124,36 @@ class VerifyLoop:
     def _prepare(self, plan: BatchPlan) -> list[Planned]:
         """Turn slices into work; a session that lost its KV to an earlier slice waits for the next plan."""
         work: list[Planned] = []
-        evicted: set[int] = set()
-        for piece in plan.slices:
-            planned = None if piece.session in evicted else self._plan_slice(piece, evicted)
+        waiting = {piece.session: piece for piece in plan.slices}
+        while waiting:
+            piece = waiting.pop(next(iter(waiting)))
+            planned = self._plan_slice(piece, waiting)
             if planned is not None:
                 work.append(planned)
         return work
 
-    def _plan_slice(self, piece: Slice, evicted: set[int]) -> Planned | None:
-        """Plan one slice; when KV is short, sessions that came later lose theirs and recompute it in time."""
+    def _plan_slice(self, piece: Slice, waiting: dict[int, Slice]) -> Planned | None:
+        """Plan one slice; when KV is short, another session loses its own and recomputes it when it is its turn."""
         session = self.sessions[piece.session]
         while True:
             try:
                 return session.plan(piece)
             except OutOfBlocks:
-                victim = self._victim(session)
+                victim = self._victim(session, waiting)
                 if victim is None:
                     return None
                 victim.forget_kv()
-                evicted.add(victim.id)
+                waiting.pop(victim.id, None)
 
-    def _victim(self, needy: Session) -> Session | None:
-        """The newest session that holds KV, came after the needy one and is not in this step."""
-        later = [s for s in self.sessions.values() if s.id > needy.id and s.table.blocks and not s.in_step]
-        return later[-1] if later else None
+    def _victim(self, needy: Session, waiting: Collection[int]) -> Session | None:
+        """Who holds KV and is not in this step: first one that is idle, whatever its age, then the newest comer.
+
+        Of those with work to do, only later ones give way, so that the oldest always gets on.
+        """
+        holders = [s for s in self.sessions.values() if s is not needy and s.table.blocks and not s.in_step]
+        idle = [session for session in holders if session.id not in waiting]
+        later = [session for session in holders if session.id > needy.id]
+        return next(reversed(idle or later), None)
 
     def _commit(self, work: Sequence[Planned], decisions: Sequence[Decision]) -> None:
         self.stats.steps += 1

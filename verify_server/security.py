@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opensled.address import host_port, is_loopback
-from opensled.errors import NotFound, Unauthorized, UsageError
+from opensled.errors import Unauthorized, UsageError
+from opensled.files import read_ascii
 
 LOCAL_TENANT = "local"
 
@@ -34,12 +35,11 @@ class Tenants:
 
 def read_tenants(path: Path) -> Tenants:
     """A `TOKEN TENANT` pair a line; `#` starts a comment. Others must not be able to read the file."""
-    if not path.is_file():
-        raise NotFound(f"token file {path} does not exist")
+    text = read_ascii(path, "token file")
     if path.stat().st_mode & 0o077:
         raise UsageError(f"token file {path} is readable by others; run: chmod 600 {path}")
     pairs = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#", 1)[0].split()
         if not words:
             continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -69,10 +68,10 @@ class VerifyService(verify_pb2_grpc.VerifyServicer):
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM files of the server's certificate and key."""
+    """The server's certificate chain and its key, PEM."""
 
-    cert: Path
-    key: Path
+    cert: bytes
+    key: bytes
 
 
 async def start(service: VerifyService, listen: str, tls: Tls | None) -> tuple[grpc.aio.Server, int]:
@@ -89,9 +88,8 @@ async def start(service: VerifyService, listen: str, tls: Tls | None) -> tuple[g
     try:
         port = _bind(server, listen, tls)
     except RuntimeError as error:
-        raise OpenSledError(
-            f"cannot listen on {listen}: {error}; choose another port, or 0 for a free one"
-        ) from error
+        hint = "or is a PEM file bad?" if tls else "choose another, or 0 for a free one"
+        raise OpenSledError(f"cannot listen on {listen}: {error}; is the port taken? {hint}") from error
     await server.start()
     return server, port
 
@@ -99,5 +97,5 @@ async def start(service: VerifyService, listen: str, tls: Tls | None) -> tuple[g
 def _bind(server: grpc.aio.Server, listen: str, tls: Tls | None) -> int:
     if tls is None:
         return server.add_insecure_port(listen)
-    credentials = grpc.ssl_server_credentials([(tls.key.read_bytes(), tls.cert.read_bytes())])
+    credentials = grpc.ssl_server_credentials([(tls.key, tls.cert)])
     return server.add_secure_port(listen, credentials)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from opensled.errors import InvalidRequest, OpenSledError
-from opensled.messages import Draft, DraftBlock, Failure, SamplingParams, ServerMessage, Verdict
+from opensled.messages import Draft, DraftBlock, Failure, SamplingParams, Verdict
 from opensled.protocol import EndRules, common_prefix, cut, rebase
 from scheduler.plan import SessionView, Slice
 from verify_server.acceptance.base import AcceptancePolicy, Question
 from verify_server.engine.base import Segment
 from verify_server.kv import BlockTable
-
-# Verdicts a reader may lag behind before its session is no longer decoded unasked.
-MAX_UNREAD = 64
-
-# What a reader is sent, in order; None ends his stream (a newer one took over).
-Outbox = asyncio.Queue[ServerMessage | None]
+from verify_server.outbox import Outbox
 
 
 @dataclass(frozen=True)
@@ -62,21 +57,23 @@ class Session:
     failed: bool = False
     latest: int = 0  # highest draft counter heard on the present stream
     finish_reason: str = ""
-    outbox: Outbox = field(default_factory=asyncio.Queue)
+    outbox: Outbox = field(default_factory=Outbox)
+    wake: Callable[[], None] = lambda: None  # tells the loop that there is something new to plan
     has_reader: bool = False
 
     # -- the reader's side ------------------------------------------------------------------------------
 
     def attach(self, known: int) -> Outbox:
         """A new reader, who holds `known` tokens, takes over: the older stream ends, the server drives again."""
-        self.outbox.put_nowait(None)
-        self.outbox = asyncio.Queue()
+        self.outbox.put(None)
+        self.outbox = Outbox(on_room=self.wake)
         self.has_reader = True
         self.pending = None
         self.driven = True
         self.latest = 0
         if known < len(self.tokens) or self.finish_reason:
             self._tell(known)
+        self.wake()
         return self.outbox
 
     def detach(self) -> None:
@@ -98,6 +95,7 @@ class Session:
             self.pending = Pending(draft, rest)
         else:
             self.pending = None
+        self.wake()
 
     def _check(self, block: DraftBlock) -> None:
         if len(block.tokens) > self.max_draft:
@@ -112,7 +110,7 @@ class Session:
     def _tell(self, base: int, answered: Draft | None = None) -> None:
         """Send the truth since `base`."""
         since = tuple(self.tokens[base:])
-        self.outbox.put_nowait(
+        self.outbox.put(
             Verdict(
                 base=base,
                 tokens=since,
@@ -131,7 +129,8 @@ class Session:
             draft=len(self.pending.rest.tokens) if self.pending else None,
             driven=self.driven,
             waiting_since=self.waiting_since,
-            paused=not self.has_reader or self.outbox.qsize() >= MAX_UNREAD,
+            paused=self.outbox.full,
+            absent=not self.has_reader,
         )
 
     def plan(self, piece: Slice) -> Planned:
@@ -190,7 +189,7 @@ class Session:
     def fail(self, error: OpenSledError) -> None:
         """This session ends by an error; its reader is told, nobody else notices."""
         self.failed = True
-        self.outbox.put_nowait(Failure.of(error))
+        self.outbox.put(Failure.of(error))
 
     def forget_kv(self) -> None:
         """Give all KV blocks back; the tokens are recomputed when the session is planned again."""

@@ -13,6 +13,7 @@ from opensled.errors import (
     Overloaded,
     TruthConflict,
     Unsupported,
+    UsageError,
     VocabularyMismatch,
 )
 from opensled.messages import Limits, Open, Opened, Prompt, is_chat
@@ -24,6 +25,9 @@ from verify_server.loop import VerifyLoop
 from verify_server.session import Session
 from verify_server.target import Target
 from verify_server.tokens import TokenSigner
+
+MAX_STOP_IDS = 256
+MAX_CHARACTERS = 64  # of text for each position of the context; hardly any token is longer
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,10 @@ class Door:
         info = loop.engine.info
         # A sequence that fills the KV memory alone must still have room for its draft.
         capacity = info.num_blocks * info.block_size - limits.max_draft
+        if capacity < 2:
+            raise UsageError(
+                f"KV memory for {capacity + limits.max_draft} tokens holds no draft; raise --kv-tokens"
+            )
         self.sequence_limits = Limits(limits.max_draft, min(info.context_length, capacity))
         self.draining = False
         self._rules = {name: RULES.get(name)() for name in RULES.names()}
@@ -57,14 +65,14 @@ class Door:
         """Every session with a reader, or still waiting for one to come back."""
         return tuple(self._remembered.values())
 
-    def open(self, message: Open, tenant: str) -> tuple[Session, Opened]:
+    async def open(self, message: Open, tenant: str) -> tuple[Session, Opened]:
         """The session of an `Open`, old or new, and the answer to it; its reader calls `attach` next."""
         self._require_target(message)
-        session = self._resume(message, tenant) or self._create(message, tenant)
+        prompt_ids = await self._prompt_ids(message.prompt)
+        session = self._resume(message, prompt_ids, tenant) or self._create(message, prompt_ids, tenant)
         farewell = self._farewells.pop(session.id, None)
         if farewell is not None:
             farewell.cancel()
-        prompt_ids = tuple(session.tokens[: session.prompt_length])
         token = self._signer.sign(session.id, session.tenant)
         return session, Opened(prompt_ids, session.key, token, self.sequence_limits)
 
@@ -90,24 +98,23 @@ class Door:
         if message.fingerprint not in ("", self.text.fingerprint):
             raise VocabularyMismatch(f"the vocabulary of {self.model_id!r} is not the one the device knows")
 
-    def _resume(self, message: Open, tenant: str) -> Session | None:
+    def _resume(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session | None:
         number = self._signer.session_of(message.resume_token, tenant) if message.resume_token else None
         session = self._remembered.get(number) if number is not None else None
         if session is None or session.failed:
             return None
-        held = (*self._prompt_ids(message.prompt), *message.committed)
+        held = (*prompt_ids, *message.committed)
         if tuple(session.tokens[: len(held)]) != held:
             raise TruthConflict("the committed ids of this Open are not what the session committed")
         return session
 
-    def _create(self, message: Open, tenant: str) -> Session:
+    def _create(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session:
         if self.draining:
             raise Overloaded("the server is shutting down; reopen elsewhere or later", retry_after=1.0)
         if len(self.loop.sessions) >= self.limits.max_sessions:
             raise Overloaded(f"all {self.limits.max_sessions} sessions are taken", retry_after=1.0)
         if message.rule not in self._rules:
             raise Unsupported(f"rule {message.rule!r} is not served; choose from {list(self._rules)}", "rule")
-        prompt_ids = self._prompt_ids(message.prompt)
         tokens = [*prompt_ids, *message.committed]
         ends = self._ends(message, len(prompt_ids))
         self._check(tokens, ends)
@@ -141,6 +148,8 @@ class Door:
         info = self.loop.engine.info
         if not tokens:
             raise InvalidRequest("the prompt is empty: the target needs at least one token", "prompt")
+        if len(ends.stop_ids) > MAX_STOP_IDS:
+            raise InvalidRequest(f"at most {MAX_STOP_IDS} stop ids, not {len(ends.stop_ids)}", "stop_ids")
         if any(not 0 <= id < info.vocab_size for id in tokens):
             raise InvalidRequest(f"a prompt id is outside the vocabulary of {info.vocab_size}", "prompt")
         if len(tokens) >= ends.last_length:
@@ -150,9 +159,19 @@ class Door:
                 "prompt",
             )
 
-    def _prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
+    async def _prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
+        """Tokenizing takes seconds for megabytes: never on the event loop, and never for what cannot fit."""
         if isinstance(prompt, str):
-            return self.text.encode(prompt)
+            self._check_size(len(prompt))
+            return await asyncio.to_thread(self.text.encode, prompt)
         if is_chat(prompt):
-            return self.text.render(prompt)
+            self._check_size(sum(len(turn.content) for turn in prompt))
+            return await asyncio.to_thread(self.text.render, prompt)
         return prompt  # type: ignore[return-value]
+
+    def _check_size(self, characters: int) -> None:
+        longest = self.sequence_limits.context_length * MAX_CHARACTERS
+        if characters > longest:
+            raise InvalidRequest(
+                f"a prompt of {characters} characters; this server takes at most {longest}", "prompt"
+            )

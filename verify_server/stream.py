@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError
 from opensled.messages import Cancel, ClientMessage, Draft, Failure, Open, ServerMessage, Verdict
-from verify_server.session import Outbox, Session
+from verify_server.outbox import Outbox
+from verify_server.session import Session
 from verify_server.sessions import Door
 
 log = logging.getLogger(__name__)
@@ -25,24 +26,22 @@ async def serve_stream(door: Door, tenant: str, receive: Receive, send: Send) ->
             return
         if not isinstance(first, Open):
             raise ProtocolError("the first message of a stream must be Open")
-        session, opened = door.open(first, tenant)
+        session, opened = await door.open(first, tenant)
     except Exception as error:
         await send(_failure(error))
         return
     outbox = session.attach(len(opened.prompt_ids) + len(first.committed))
-    door.loop.wake()
+    done = False
     try:
         await send(opened)
-        failed = await _converse(_read(door, session, receive, first), outbox, send)
-        if failed:
-            door.forget(session)
+        done = await _converse(_read(session, receive, first), outbox, send)
     finally:
-        if session.outbox is outbox:  # not superseded by a newer stream
-            door.leave(session)
+        if session.outbox is outbox:  # else a newer stream has taken the session over
+            (door.forget if done else door.leave)(session)
 
 
-async def _converse(read: Awaitable[None], outbox: Outbox, send: Send) -> bool:
-    """Read and write until the sequence or the peer ends; whether the peer ended it by an error.
+async def _converse(read: Awaitable[bool], outbox: Outbox, send: Send) -> bool:
+    """Read and write until the sequence or the peer ends; whether the peer is done with it (cancelled, or in error).
 
     Only the writer sends: two sends must never overlap.
     """
@@ -51,12 +50,12 @@ async def _converse(read: Awaitable[None], outbox: Outbox, send: Send) -> bool:
         await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
         error = reading.exception() if reading.done() else None
         if isinstance(error, Exception):
-            outbox.put_nowait(_failure(error))
+            outbox.put(_failure(error))
             await writing
             return True
         if writing.done():
             writing.result()
-        return False
+        return reading.done() and reading.result()
     finally:
         reading.cancel()
         writing.cancel()
@@ -69,20 +68,21 @@ def _failure(error: Exception) -> Failure:
     return Failure.of(error)
 
 
-async def _read(door: Door, session: Session, receive: Receive, first: Open) -> None:
+async def _read(session: Session, receive: Receive, first: Open) -> bool:
+    """Feed the session until the peer is gone (False) or cancels (True); a peer who does not read is not read."""
+    outbox = session.outbox
     while True:
+        await outbox.room()
         message = await receive()
         if message is None:
-            return
+            return False
         if message == first:  # a repeated frame
             continue
         if isinstance(message, Cancel):
-            door.forget(session)
-            return
+            return True
         if not isinstance(message, Draft):
             raise InvalidRequest("the sequence is already open; a stream carries one", "open")
         session.submit(message)
-        door.loop.wake()
 
 
 async def _write(outbox: Outbox, send: Send) -> None:

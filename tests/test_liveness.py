@@ -1,0 +1,346 @@
+"""Nobody waits for ever, nobody keeps what is not his: wake-ups, backpressure, KV under pressure, farewells."""
+
+import asyncio
+import time
+from contextlib import aclosing
+
+import pytest
+
+from edge_client.device import Device
+from edge_client.drafters.none import NoneDrafter
+from edge_client.drafting import DraftThread
+from edge_client.generate import generate
+from edge_client.remote import Patience, RemoteSession
+from edge_client.stop import StopRule
+from opensled.errors import Overloaded, UsageError
+from opensled.messages import (
+    Draft,
+    DraftBlock,
+    DraftToken,
+    Limits,
+    Open,
+    SamplingParams,
+    Verdict,
+)
+from opensled.protocol import Truth
+from opensled.sampling import Sampler
+from tests.fakes import FakeEngine, OracleDrafter, continuation
+from tests.serving import linked, serving
+from tests.system import CALM, ask, running
+from tests.test_device import TOKENIZER
+from verify_server.outbox import MAX_UNREAD
+from verify_server.sessions import DoorLimits
+from verify_server.stream import _read, serve_stream
+
+LONG = SamplingParams(temperature=0, max_tokens=150)
+PROMPT = (3, 1, 4)
+
+
+async def until(condition, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        await asyncio.sleep(0.002)
+
+
+async def open_stream(network, prompt=PROMPT, params=LONG):
+    stream = network.connect()
+    await stream.send(Open(tuple(prompt), params))
+    return stream, await stream.receive()
+
+
+def test_a_slow_reader_is_paused_and_goes_on_when_he_reads_again():
+    async def scenario():
+        async with running(FakeEngine()) as network:
+            gate = asyncio.Event()
+            stream = network.connect()
+            deliver = stream.server_send
+
+            async def slow_send(message):
+                await gate.wait()
+                await deliver(message)
+
+            stream.server_send = slow_send
+            stream.task.cancel()
+            network.tasks.add(
+                asyncio.ensure_future(serve_stream(network.door, "local", stream.server_receive, slow_send))
+            )
+            await stream.send(Open(PROMPT, LONG))
+            await until(lambda: network.door.loop.sessions and _only(network).outbox.full)
+            session = _only(network)
+            held = len(session.tokens)
+            assert held <= len(PROMPT) + MAX_UNREAD + 1
+            gate.set()
+            await until(lambda: session.finish_reason)
+
+    asyncio.run(scenario())
+
+
+def _only(network):
+    (session,) = network.door.loop.sessions.values()
+    return session
+
+
+def test_who_does_not_read_is_not_read():
+    """Each stale draft is answered with the whole truth: unread answers must not pile up."""
+
+    async def scenario():
+        async with running(FakeEngine()) as network:
+            session, _ = await network.door.open(Open(PROMPT, LONG), "local")
+            outbox = session.attach(len(PROMPT))
+            taken = 0
+
+            async def receive():
+                nonlocal taken
+                taken += 1
+                await asyncio.sleep(0)
+                return Draft(taken, DraftBlock(3, (DraftToken(48), DraftToken(48))))
+
+            reading = asyncio.ensure_future(_read(session, receive, Open((1,))))
+            await until(lambda: outbox.full)
+            await asyncio.sleep(0.02)
+            assert taken <= MAX_UNREAD + 2
+            reading.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_reader_says_goodbye():
+    """Cancelled while a verdict is awaited, over real gRPC: the server must not keep the session for its linger."""
+
+    async def scenario():
+        async with serving(limits=DoorLimits(linger=60)) as (door, address), linked(address) as link:
+            session = RemoteSession(link.connect, Open(PROMPT, LONG), CALM)
+            await session.open()
+            thread = DraftThread(OracleDrafter(0.5), StopRule(4))
+
+            async def read():
+                async with aclosing(generate(session, thread, LONG)) as commits:
+                    async for _ in commits:
+                        pass
+
+            task = asyncio.ensure_future(read())
+            await until(lambda: len(session.truth) > len(PROMPT))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await until(lambda: not door.remembered)
+            thread.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_idle_session_gives_its_kv_to_one_with_work_and_gets_its_text_all_the_same():
+    async def scenario():
+        async with running(FakeEngine(num_blocks=17), limits=DoorLimits(max_draft=8, linger=60)) as network:
+            stream, _ = await open_stream(network, params=SamplingParams(temperature=0, max_tokens=50))
+            await stream.send(
+                Draft(1, DraftBlock(3, (DraftToken(48),)))
+            )  # from now on the server waits for it
+            await until(lambda: not _only(network).driven and not _only(network).in_step)
+            idle = _only(network)
+            answer = await asyncio.wait_for(ask(network, [7, 2, 3], OracleDrafter(0.8)), 5)
+            assert answer.tokens == tuple(continuation([7, 2, 3], 40))
+            counter = 1
+            while not idle.finish_reason:
+                counter += 1
+                await stream.send(Draft(counter, DraftBlock(len(idle.tokens), (DraftToken(48),))))
+                held = len(idle.tokens)
+                await until(lambda held=held: len(idle.tokens) > held)
+            assert idle.tokens[3:] == continuation(PROMPT, 50)
+
+    asyncio.run(scenario())
+
+
+def test_a_prompt_is_not_read_for_someone_who_left():
+    async def scenario():
+        engine = FakeEngine()
+        async with running(engine, max_step_tokens=4, limits=DoorLimits(linger=60)) as network:
+            stream, _ = await open_stream(
+                network, [1 + i % 40 for i in range(180)], SamplingParams(max_tokens=5)
+            )
+            await stream.close()
+            await stream.task
+            (session,) = network.door.remembered
+            await until(lambda: not session.in_step)
+            computed = engine.computed
+            await asyncio.sleep(0.03)
+            assert engine.computed == computed < 180
+
+    asyncio.run(scenario())
+
+
+def test_a_resumed_session_is_not_forgotten_under_its_reader():
+    async def scenario():
+        async with running(FakeEngine(), limits=DoorLimits(linger=0.05)) as network:
+            stream, opened = await open_stream(network)
+            await stream.send(Draft(1, DraftBlock(3, (DraftToken(48),))))
+            await until(lambda: not _only(network).driven)
+            await stream.close()
+            await stream.task
+            again = network.connect()
+            await again.send(Open(PROMPT, LONG, resume_token=opened.resume_token))
+            await again.receive()
+            await again.send(Draft(1, DraftBlock(3, (DraftToken(48),))))
+            await asyncio.sleep(0.1)
+            assert len(network.door.remembered) == 1
+
+    asyncio.run(scenario())
+
+
+def test_the_door_counts():
+    async def scenario():
+        async with running(FakeEngine(), limits=DoorLimits(max_sessions=2, linger=60)) as network:
+            for prompt in ((1, 2), (3, 4)):
+                await network.door.open(Open(prompt, LONG), "local")
+            with pytest.raises(Overloaded):
+                await network.door.open(Open((5, 6), LONG), "local")
+
+    asyncio.run(scenario())
+
+
+def test_kv_memory_smaller_than_a_draft_is_refused_at_the_start():
+    async def scenario():
+        with pytest.raises(UsageError, match="--kv-tokens"):
+            async with running(FakeEngine(num_blocks=2), limits=DoorLimits(max_draft=16)):
+                pass
+
+    asyncio.run(scenario())
+
+
+class Script:
+    """A verifier that says what the test wants."""
+
+    def __init__(self, verdicts):
+        self.truth, self.noise_key, self.limits = Truth(PROMPT), b"k" * 16, Limits(8, 100)
+        self.verdicts = iter(verdicts)
+        self.drafts: list[Draft] = []
+        self.closed = False
+
+    async def submit(self, draft):
+        self.drafts.append(draft)
+
+    async def next_verdict(self):
+        await asyncio.sleep(0.01)
+        return next(self.verdicts)
+
+    async def close(self):
+        self.closed = True
+
+
+async def commits_of(verdicts, drafter):
+    script, thread = Script(verdicts), DraftThread(drafter, StopRule(2))
+    async with aclosing(generate(script, thread, SamplingParams(temperature=0, max_tokens=9))) as commits:
+        seen = [commit async for commit in commits]
+    thread.close()
+    assert script.closed
+    return script, seen
+
+
+def test_a_hint_of_zero_silences_the_drafter_until_another_hint():
+    async def scenario():
+        verdicts = [
+            Verdict(3, (5,), 0, 1, hint=0),
+            Verdict(4, (6,), hint=0),
+            Verdict(5, (7,), hint=4),
+            Verdict(6, (8,), finish_reason="eos"),
+        ]
+        script, _ = await commits_of(verdicts, OracleDrafter(1.0))
+        assert [draft.block.base for draft in script.drafts] == [3, 6]
+
+    asyncio.run(scenario())
+
+
+def test_a_token_known_before_the_answer_does_not_count_as_accepted():
+    async def scenario():
+        right = continuation(PROMPT, 3)
+        verdicts = [Verdict(3, (right[0],)), Verdict(3, tuple(right), 2, 1, "length")]
+        _, seen = await commits_of(verdicts, OracleDrafter(1.0))
+        assert [(c.tokens, c.drafted, c.accepted) for c in seen] == [
+            ((right[0],), 0, 0),
+            (tuple(right[1:]), 2, 1),
+        ]
+
+    asyncio.run(scenario())
+
+
+def test_ids_the_target_does_not_know_end_a_block():
+    class Foreign(OracleDrafter):
+        def propose(self):
+            yield from (DraftToken(7), DraftToken(50), DraftToken(8))
+
+    async def scenario():
+        thread = DraftThread(Foreign(1.0), StopRule(8), vocab_size=50)
+        thread.begin(Truth(PROMPT), Sampler(LONG, b"k" * 16))
+        assert (await thread.draft(Truth(PROMPT), 8)).ids == (7,)
+        thread.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_interrupted_block_does_not_hold_up_the_next_sequence():
+    class Slow(OracleDrafter):
+        def propose(self):
+            for token in super().propose():
+                time_spent.append(1)
+                yield token
+
+    time_spent: list[int] = []
+
+    async def scenario():
+        thread = DraftThread(Slow(1.0), StopRule(20_000))
+        thread.begin(Truth(PROMPT), Sampler(LONG, b"k" * 16))
+        old = thread.draft(Truth(PROMPT), 1_000_000)
+        await until(lambda: time_spent)
+        thread.interrupt()
+        thread.begin(Truth((9,)), Sampler(LONG, b"k" * 16))
+        block = await thread.draft(Truth((9,)), 3)
+        assert block.ids == tuple(continuation((9,), 3)) and len((await old).tokens) < 20_000
+        thread.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_drafter_that_cannot_be_made_costs_drafts_and_nothing_else():
+    class Broken:
+        name = "broken"
+        tries = 0
+
+        def create(self):
+            self.tries += 1
+            if self.tries == 1:
+                raise RuntimeError("out of memory")
+            return NoneDrafter()
+
+    async def scenario():
+        async with serving() as (_, address), linked(address) as link:
+            device = Device(link, await link.describe(), TOKENIZER, Broken(), StopRule(4))
+            for _ in range(2):
+                chunks = [
+                    chunk
+                    async for chunk in device.answer(PROMPT, SamplingParams(temperature=0, max_tokens=9))
+                ]
+                assert [id for c in chunks for id in c.token_ids] == continuation(PROMPT, 9)
+            assert device._factory.tries == 2
+            await device.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_takes_less_after_a_restart_gets_shorter_drafts():
+    async def scenario():
+        limits = DoorLimits(max_draft=8, linger=0.1)
+        async with running(FakeEngine(), limits=limits) as first:
+            session = RemoteSession(first.connect, Open(PROMPT, LONG), Patience(silence=5, first_retry=0.001))
+            await session.open()
+            thread = DraftThread(OracleDrafter(1.0), StopRule(8))
+            async with running(FakeEngine(), limits=DoorLimits(max_draft=2, linger=0.1)) as second:
+                tokens: list[int] = []
+                async for commit in generate(session, thread, LONG):
+                    tokens += commit.tokens
+                    if session._connect == first.connect and len(tokens) > 20:
+                        session._connect = second.connect
+                        await first.close()
+                assert tokens == continuation(PROMPT, 150) and session.limits.max_draft == 2
+            thread.close()
+
+    asyncio.run(scenario())
