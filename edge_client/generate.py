@@ -57,9 +57,8 @@ async def generate(
                 hearing = asyncio.ensure_future(verifier.next_verdict())
     finally:
         drafter.interrupt()
-        await (
-            verifier.close()
-        )  # before the cancel: a cancelled read would take the stream, and our farewell, with it
+        # First the farewell, then the cancel: a cancelled read would take the whole stream with it.
+        await verifier.close()
         hearing.cancel()
         await asyncio.gather(hearing, return_exceptions=True)
 

@@ -27,6 +27,14 @@ class Reply:
 
 async def stream_chat(http: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIterator[Reply]:
     """POST a chat completion and yield the reply after each event; the last one is complete."""
+    try:
+        async for reply in _stream(http, body):
+            yield reply
+    except httpx.HTTPError as error:
+        raise OpenSledError(f"the device at {http.base_url} broke off: {error}") from error
+
+
+async def _stream(http: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIterator[Reply]:
     started = time.monotonic()
     reply = Reply()
     request = {**body, "stream": True, "stream_options": {"include_usage": True}}

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from opensled.errors import OpenSledError
 from opensled.store import heldout_path, model_path
 from opensled_testbed.client import Reply, stream_chat
 from opensled_testbed.config import DemoConfig
@@ -89,22 +90,7 @@ def _run_fleet(devices: list[Device], config: DemoConfig, view: View) -> dict[st
     """All processes from start to stop; returns the server's totals."""
     with ExitStack() as stack:
         view.say("starting the server")
-        server = stack.enter_context(
-            Process(
-                [
-                    "serve",
-                    "--model",
-                    TARGET,
-                    "--listen",
-                    "127.0.0.1:0",
-                    "--dtype",
-                    "float64",
-                    "--threads",
-                    "1",
-                    "--json",
-                ]
-            )
-        )
+        server = stack.enter_context(Process(SERVER))
         address = server.wait_ready()
         view.say(f"server ready on {address}; starting {len(devices)} devices")
         edges = [
@@ -118,7 +104,8 @@ def _run_fleet(devices: list[Device], config: DemoConfig, view: View) -> dict[st
         asyncio.run(_ask_all(devices, urls, view.refresh))
         for edge in edges:
             edge.stop()
-        server.stop()
+        if server.stop() != 0:
+            raise OpenSledError("the server of the demo failed; its errors are above")
     totals: dict[str, float] = json.loads(server.lines[-1])
     return totals
 

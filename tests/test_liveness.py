@@ -132,9 +132,12 @@ def test_a_cancelled_reader_says_goodbye():
 def test_an_idle_session_gives_its_kv_to_one_with_work_and_gets_its_text_all_the_same():
     async def scenario():
         async with running(FakeEngine(num_blocks=17), limits=DoorLimits(max_draft=8, linger=60)) as network:
-            stream, _ = await open_stream(network, params=SamplingParams(temperature=0, max_tokens=50))
+            prompt = [
+                1 + i % 40 for i in range(30)
+            ]  # with the other's 43 tokens more than the 68 there is room for
+            stream, _ = await open_stream(network, prompt, SamplingParams(temperature=0, max_tokens=25))
             await stream.send(
-                Draft(1, DraftBlock(3, (DraftToken(48),)))
+                Draft(1, DraftBlock(30, (DraftToken(48),)))
             )  # from now on the server waits for it
             await until(lambda: not _only(network).driven and not _only(network).in_step)
             idle = _only(network)
@@ -146,7 +149,7 @@ def test_an_idle_session_gives_its_kv_to_one_with_work_and_gets_its_text_all_the
                 await stream.send(Draft(counter, DraftBlock(len(idle.tokens), (DraftToken(48),))))
                 held = len(idle.tokens)
                 await until(lambda held=held: len(idle.tokens) > held)
-            assert idle.tokens[3:] == continuation(PROMPT, 50)
+            assert idle.tokens[30:] == continuation(prompt, 25)
 
     asyncio.run(scenario())
 

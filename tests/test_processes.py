@@ -135,12 +135,15 @@ def test_an_unknown_field_is_named(client):
 
 
 def test_sigkill_of_the_server_in_mid_answer_loses_and_changes_nothing(reference):
-    expected, _ = reference.generate(reference.render_chat(STORY), temperature=0.8, seed=3, max_tokens=64)
+    expected, _ = reference.generate(
+        reference.render_chat(STORY), temperature=0.8, seed=3, max_tokens=160, ignore_eos=True
+    )
     with serve() as first, edge(address := first.wait_ready()) as device:
         client = client_of(device)
         stream = client.chat.completions.create(
-            model="tiny", messages=STORY, temperature=0.8, seed=3, max_tokens=64, stream=True
-        )
+            model="tiny", messages=STORY, temperature=0.8, seed=3, max_tokens=160, stream=True,
+            extra_body={"ignore_eos": True},
+        )  # fmt: skip
         chunks = iter(stream)
         text = ""
         while not text:

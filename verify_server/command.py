@@ -60,23 +60,42 @@ async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: ser
     door = Door(loop, target, DoorLimits(config.max_sessions, config.max_draft))
     face = service.VerifyService(door, describe(door, target), target.text, tenants)
     server, port = await service.start(face, config.listen, tls)
-    stopping = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, stopping.set)
+    signals = _signals()
     serving = asyncio.ensure_future(loop.run())
     host = host_port(config.listen)[0]
     print(f"listening on {f'[{host}]' if ':' in host else host}:{port}", flush=True)
-    await asyncio.wait({serving, asyncio.ensure_future(stopping.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    stopping = asyncio.ensure_future(signals.get())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     door.draining = True
-    await server.stop(DRAIN_SECONDS if stopping.is_set() else 0)
+    if stopping.done():
+        await _drain(server, signals, len(loop.sessions))
     serving.cancel()
     loop.close()
     if config.json:
         print(json.dumps(loop.stats.as_json()), flush=True)
-    if stopping.is_set():
+    if stopping.done():
         return 0
     serving.result()
     return 1
+
+
+def _signals() -> asyncio.Queue[int]:
+    """SIGTERM and SIGINT as they arrive."""
+    arrived: asyncio.Queue[int] = asyncio.Queue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, arrived.put_nowait, number)
+    return arrived
+
+
+async def _drain(server: service.Server, signals: asyncio.Queue[int], sequences: int) -> None:
+    """Let sequences under way finish; a second signal ends them."""
+    if sequences:
+        print(f"finishing {sequences} sequences; once more to stop at once", file=sys.stderr)
+    draining = asyncio.ensure_future(server.stop(DRAIN_SECONDS))
+    again = asyncio.ensure_future(signals.get())
+    await asyncio.wait({draining, again}, return_when=asyncio.FIRST_COMPLETED)
+    await server.stop(0)
+    again.cancel()
 
 
 def describe(door: Door, target: Target) -> ModelInfo:

@@ -32,6 +32,9 @@ _OPTIONS = [
 ]
 
 
+Server = grpc.aio.Server
+
+
 class VerifyService(verify_pb2_grpc.VerifyServicer):
     def __init__(self, door: Door, info: ModelInfo, text: TargetText, tenants: Tenants) -> None:
         self._door, self._info, self._text, self._tenants = door, info, text, tenants
