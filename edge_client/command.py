@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import sys
@@ -35,6 +36,10 @@ async def _generate(config: GenerateConfig) -> int:
     )
     try:
         chunks = [chunk async for chunk in _shown(device, prompt, params, quiet=config.json)]
+    except BaseException:
+        if not config.json:
+            print()  # the error gets a line of its own
+        raise
     finally:
         await device.close()
     print(json.dumps(_report(chunks)) if config.json else "")
@@ -109,4 +114,6 @@ def _listen(address: str) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise OpenSledError(f"cannot listen on {address}: {error.strerror}; choose another --http") from error
+        raise OpenSledError(
+            f"cannot listen on {address}: {os.strerror(error.errno or 0)}; choose another --http"
+        ) from error

@@ -53,11 +53,17 @@ class GenerateConfig(LinkConfig):
 
     prompt: str = option("", "what to answer; - reads it from standard input", metavar="TEXT")
     raw: bool = option(False, "continue the prompt as it is, without the chat template")
-    max_tokens: int = option(256, "most tokens of the answer", low=1, metavar="N")
+    max_tokens: int = option(256, "most tokens of the answer", low=1, high=2**31 - 1, metavar="N")
     temperature: float = option(0.0, "0 = always the likeliest token", low=0, high=100, metavar="T")
-    top_k: int = option(0, "keep the K likeliest tokens only; 0 = off", low=0, metavar="K")
+    top_k: int = option(0, "keep the K likeliest tokens only; 0 = off", low=0, high=2**31 - 1, metavar="K")
     top_p: float = option(
-        1.0, "keep the likeliest tokens that together reach P; 1 = off", low=0, high=1, metavar="P"
+        1.0, "keep the likeliest tokens that together reach P; 1 = off", low=1e-9, high=1, metavar="P"
     )
-    seed: int | None = option(None, "same seed, same answer; left out, the server draws one", metavar="N")
+    seed: int | None = option(
+        None,
+        "same seed, same answer; left out, the server draws one",
+        low=-(2**63),
+        high=2**63 - 1,
+        metavar="N",
+    )
     json: bool = option(False, "print the answer and its statistics as JSON")

@@ -22,6 +22,7 @@ from edge_client.link import Endpoint, Link
 from edge_client.remote import Patience, RemoteSession
 from edge_client.stop import StopRule
 from edge_client.tokenizer import EdgeTokenizer, StopStrings, TextStream
+from opensled.address import host_port, is_loopback
 from opensled.errors import UsageError
 from opensled.files import read_ascii
 from opensled.messages import ModelInfo, Open, Prompt, SamplingParams
@@ -165,6 +166,8 @@ async def connect(config: LinkConfig, parallel: int = 1) -> Device:
         tls=config.tls or bool(config.tls_ca),
         tls_ca=Path(config.tls_ca) if config.tls_ca else None,
     )
+    if endpoint.token and not endpoint.tls and not is_loopback(host_port(config.server)[0]):
+        log.warning("the bearer token travels to %s in clear text; add --tls", config.server)
     link = Link(endpoint)
     try:
         info = await link.describe()
@@ -180,7 +183,12 @@ async def connect(config: LinkConfig, parallel: int = 1) -> Device:
 
 
 def _factory(config: LinkConfig) -> DrafterFactory:
-    factory: DrafterFactory = DRAFTERS.get(config.drafter)(config.draft_model, config.threads)
+    kind = DRAFTERS.get(config.drafter)
+    if not hasattr(kind, "check_vocabulary"):
+        raise UsageError(
+            f"{config.drafter} is no drafter factory (edge_client/drafters/base.py says what one is)"
+        )
+    factory: DrafterFactory = kind(config.draft_model, config.threads)
     return factory
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import grpc
 
 from opensled import codec
-from opensled.errors import InvalidRequest, OpenSledError, Unauthorized, Unreachable
+from opensled.errors import InvalidRequest, OpenSledError, Unauthorized, Unreachable, UsageError
 from opensled.files import read_bytes
 from opensled.messages import ClientMessage, ModelInfo, ServerMessage
 from opensled.v1 import verify_pb2_grpc
@@ -24,7 +25,7 @@ _OPTIONS = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", 64 << 20),  # tokenizer.json of a 256k vocabulary
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # also how long one attempt may take: slow links need seconds
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
 
@@ -81,12 +82,18 @@ class GrpcStream:
 
     async def send(self, message: ClientMessage) -> None:
         try:
-            await self._call.write(codec.encode_client(message))
+            # Shielded: a cancelled write would cancel the call, and a farewell could not be sent any more.
+            await asyncio.shield(self._call.write(codec.encode_client(message)))
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
-            # grpc only says that the call is over; reading tells why
-            raise Unreachable(f"{self._server} ended the stream") from error
+            raise await self._loss() from error
         except ValueError as error:  # protobuf refuses a number its field cannot hold
             raise InvalidRequest(f"the message cannot be sent: {error}") from error
+
+    async def _loss(self) -> OpenSledError:
+        """Why the call is over; a failed write itself only says that it failed."""
+        if not self._call.done():
+            return Unreachable(f"{self._server} ended the stream")
+        return _explain(await self._call.code(), await self._call.details() or "", self._server)
 
     async def receive(self) -> ServerMessage:
         try:
@@ -108,20 +115,35 @@ class GrpcStream:
 def _channel(config: Endpoint) -> grpc.aio.Channel:
     if not config.tls:
         return grpc.aio.insecure_channel(config.server, options=_OPTIONS)
-    roots = read_bytes(config.tls_ca, "certificate file") if config.tls_ca else None
+    roots = _certificates(config.tls_ca) if config.tls_ca else None
     return grpc.aio.secure_channel(config.server, grpc.ssl_channel_credentials(roots), options=_OPTIONS)
 
 
+def _certificates(path: Path) -> bytes:
+    """Checked here: gRPC would only fail to connect, and say so in lines of its own."""
+    pem = read_bytes(path, "certificate file")
+    try:
+        ssl.create_default_context(cadata=pem.decode("ascii", "replace"))
+    except ssl.SSLError as error:
+        raise UsageError(f"certificate file {path} holds no PEM certificate") from error
+    return pem
+
+
 def _translate(error: grpc.aio.AioRpcError, server: str) -> OpenSledError:
-    code, detail = error.code(), error.details() or ""
+    return _explain(error.code(), error.details() or "", server)
+
+
+def _explain(code: grpc.StatusCode, detail: str, server: str) -> OpenSledError:
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return InvalidRequest(f"the prompt is larger than {server} takes: {detail}", "prompt")
+        return InvalidRequest(f"the prompt is larger than {server} takes in one message", "prompt")
     if code in _LOST:
         cause = detail.rsplit(": ", 1)[-1]
         return Unreachable(
-            f"no server answers at {server} ({cause}); check the address and the TLS flags, or start one: "
-            f"opensled serve --listen {server}"
+            f"no server answers at {server}{f' ({cause})' if cause not in ('', 'OK') else ''}; check the address "
+            f"and the TLS flags, or start one: opensled serve --listen {server}"
         )
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return Unauthorized(f"{server}: {detail}")
+    if code is grpc.StatusCode.OK:
+        return Unreachable(f"{server} ended the stream")
     return OpenSledError(f"{server}: {detail}")

@@ -75,6 +75,7 @@ class RemoteSession:
         self._request = replace(self._request, prompt=opened.prompt_ids, noise_key=opened.noise_key)
 
     async def submit(self, draft: Draft) -> None:
+        draft = _shortened(draft, self.limits.max_draft)
         self._unanswered = draft
         try:
             if self._stream is not None:
@@ -116,13 +117,13 @@ class RemoteSession:
         if self._stream is not None:
             await self._stream.close()
             self._stream = None
-        log.info("server lost after %d tokens; reopening", len(self.truth))
+        log.warning("server lost in mid-answer; trying again for %g s", self._patience.give_up)
         request = replace(self._request, committed=self.truth.generated, resume_token=self._resume_token)
         opened = await self._persist(request, (Unreachable, Overloaded), self._patience.give_up)
         self.limits = opened.limits  # another server may take less
         self.reopened += 1
         if self._unanswered is not None:
-            await self.submit(_shortened(self._unanswered, opened.limits.max_draft))
+            await self.submit(self._unanswered)
 
     async def _persist(
         self, request: Open, passing: tuple[type[OpenSledError], ...], seconds: float

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import opensled
 from opensled.errors import OpenSledError, UsageError
-from opensled.registry import Registry
+from opensled.registry import Registry, remedy
 
 INTERRUPTED = 130
 
@@ -94,6 +94,7 @@ exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 auth, 5 unreachable, 6 over
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; an error a user can cause becomes one line on stderr and an exit code."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its log lines repeat what our errors say
     try:
         return run(sys.argv[1:] if argv is None else argv)
     except OpenSledError as error:
@@ -101,9 +102,15 @@ def main(argv: list[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
+    except ModuleNotFoundError as error:
+        print(f"error: {error}{remedy(error.name)}", file=sys.stderr)
+        return 1
     except BrokenPipeError:
         # The reader of our output has gone (`opensled ... | head`): nothing left to say, also not at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
 
 

@@ -141,7 +141,9 @@ def _kind(hint: Any) -> type:
 
 
 def config_files() -> list[Path]:
-    """The configuration files that exist, the most important one first."""
+    """The configuration files that exist, the most important one first; none with OPENSLED_NO_CONFIG set."""
+    if os.environ.get("OPENSLED_NO_CONFIG"):
+        return []
     home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     candidates = [Path("opensled.toml"), Path(home) / "opensled" / "config.toml"]
     return [path for path in candidates if path.is_file()]

@@ -51,10 +51,10 @@ class SamplingParams:
     def __post_init__(self) -> None:
         warm = MIN_TEMPERATURE <= self.temperature <= 100
         _check(self.temperature == 0 or warm, "temperature", f"0, or from {MIN_TEMPERATURE:g} to 100")
-        _check(0 <= self.top_k < 2**31, "top_k", "0 (off) or a positive integer")
+        _check(0 <= self.top_k < 2**31, "top_k", "from 0 (off) to 2147483647")
         _check(0 < self.top_p <= 1, "top_p", "above 0 and at most 1")
         _check(self.seed is None or -(2**63) <= self.seed < 2**63, "seed", "a signed 64-bit integer")
-        _check(1 <= self.max_tokens < 2**31, "max_tokens", "at least 1")
+        _check(1 <= self.max_tokens < 2**31, "max_tokens", "from 1 to 2147483647")
 
 
 def _check(ok: bool, name: str, allowed: str) -> None:

@@ -29,9 +29,7 @@ class Registry:
         try:
             return getattr(importlib.import_module(module), attribute)
         except ImportError as error:
-            raise UsageError(
-                f"{self.kind} {name!r} cannot be loaded: {error}{_remedy(error.name)}"
-            ) from error
+            raise UsageError(f"{self.kind} {name!r} cannot be loaded: {error}{remedy(error.name)}") from error
         except AttributeError as error:
             raise UsageError(f"{self.kind} {name!r}: {module} has no {attribute}") from error
 
@@ -40,13 +38,17 @@ class Registry:
 _EXTRAS = {
     "llama_cpp": "llamacpp",
     "onnxruntime": "onnx",
-    **dict.fromkeys(("torch", "transformers", "safetensors", "jinja2", "httpx", "rich"), "server"),
+    **dict.fromkeys(
+        ("torch", "transformers", "safetensors", "huggingface_hub", "jinja2", "httpx", "rich"), "server"
+    ),
     **dict.fromkeys(("grpc_health", "grpc_reflection"), "server"),
+    **dict.fromkeys(("gguf", "onnx", "onnx_ir", "onnxruntime_genai"), "train"),
     "ray": "cluster",
 }
 
 
-def _remedy(module: str | None) -> str:
+def remedy(module: str | None) -> str:
+    """What to run when `module` is missing; "" if no extra brings it."""
     extra = _EXTRAS.get((module or "").partition(".")[0])
     if not extra:
         return ""

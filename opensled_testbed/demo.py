@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 
@@ -78,6 +79,8 @@ class Device:
 
 def demo(config: DemoConfig) -> int:
     """Run it; exit code 0 only if every answer is what the target alone writes."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)  # so that no process of the fleet outlives the demo
     devices = [Device(name, drafter, []) for name, drafter, _ in FLEET]
     _hand_out_prompts(devices, config)
     with View(devices, quiet=config.json) as view:
@@ -86,16 +89,20 @@ def demo(config: DemoConfig) -> int:
     return _conclude(devices, totals, config)
 
 
+def _leave(number: int, _: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
 def _run_fleet(devices: list[Device], config: DemoConfig, view: View) -> dict[str, float]:
     """All processes from start to stop; returns the server's totals."""
     with ExitStack() as stack:
         view.say("starting the server")
-        server = stack.enter_context(Process(SERVER))
+        server = stack.enter_context(Process(SERVER, isolated=True))
         address = server.wait_ready()
         view.say(f"server ready on {address}; starting {len(devices)} devices")
         edges = [
             stack.enter_context(
-                Process(["edge", "--server", address, *_device_flags(drafter, extra, config)])
+                Process(["edge", "--server", address, *_device_flags(drafter, extra, config)], isolated=True)
             )
             for _, drafter, extra in FLEET
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -16,17 +17,18 @@ READY = "listening on "
 class Process:
     """One `opensled` command that prints a ready line; use it in a `with`."""
 
-    def __init__(self, arguments: Sequence[str], *, start: bool = True) -> None:
+    def __init__(self, arguments: Sequence[str], *, isolated: bool = False) -> None:
+        """`isolated` from the user's OPENSLED_* variables and configuration files."""
         self.arguments = [sys.executable, "-m", "opensled", *arguments]
         self.address = ""  # HOST:PORT of the ready line
         self.lines: list[str] = []  # everything it printed on standard output
         self._ready = threading.Event()
-        if start:
-            self.start()
-
-    def start(self) -> None:
         self.process = subprocess.Popen(
-            self.arguments, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+            self.arguments,
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env=_clean_environment() if isolated else None,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -67,3 +69,8 @@ class Process:
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
+
+
+def _clean_environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OPENSLED_")}
+    return {**kept, "OPENSLED_NO_CONFIG": "1"}

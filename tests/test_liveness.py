@@ -193,10 +193,14 @@ def test_a_resumed_session_is_not_forgotten_under_its_reader():
 def test_the_door_counts():
     async def scenario():
         async with running(FakeEngine(), limits=DoorLimits(max_sessions=2, linger=60)) as network:
-            for prompt in ((1, 2), (3, 4)):
-                await network.door.open(Open(prompt, LONG), "local")
+            first, second = [(await network.door.open(Open((id, 2), LONG), "local"))[0] for id in (1, 2)]
+            for session in (first, second):
+                session.attach(2)
             with pytest.raises(Overloaded):
                 await network.door.open(Open((5, 6), LONG), "local")
+            network.door.leave(first)  # who has left gives way to who is there
+            await network.door.open(Open((5, 6), LONG), "local")
+            assert first not in network.door.remembered and second in network.door.remembered
 
     asyncio.run(scenario())
 

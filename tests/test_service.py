@@ -69,7 +69,7 @@ BAD_OPENS = {
     "id beyond the vocabulary": (Open((VOCAB,), GREEDY), InvalidRequest, "prompt"),
     "committed id beyond the vocabulary": (Open((1,), GREEDY, committed=(VOCAB,)), InvalidRequest, "prompt"),
     "prompt as long as the context": (Open((1,) * 200, GREEDY), InvalidRequest, "prompt"),
-    "nothing left to generate": (Open((1,), GREEDY, committed=(2,) * 20), InvalidRequest, "prompt"),
+    "nothing left to generate": (Open((1,), GREEDY, committed=(2,) * 20), InvalidRequest, "max_tokens"),
     "another target": (Open((1,), GREEDY, model_id="other"), NotFound, "model_id"),
     "another vocabulary": (Open((1,), GREEDY, fingerprint="other"), VocabularyMismatch, ""),
     "unknown rule": (Open((1,), GREEDY, rule="telepathy"), Unsupported, "rule"),

@@ -6,13 +6,14 @@ import asyncio
 import json
 import logging
 import signal
+import ssl
 import sys
 import time
 from pathlib import Path
 
 import opensled
 from hw_profiles.profile import HardwareProfile
-from opensled.address import host_port
+from opensled.address import host_port, is_loopback
 from opensled.errors import UsageError
 from opensled.files import read_bytes
 from opensled.messages import ModelInfo
@@ -38,8 +39,13 @@ def serve(config: ServeConfig) -> int:
     require_safe(
         config.listen, has_tls=tls is not None, has_tokens=bool(config.tokens), insecure=config.insecure
     )
-    if config.insecure and not (tls and config.tokens):
-        print(f"warning: {config.listen} takes requests from anybody who reaches it", file=sys.stderr)
+    if not is_loopback(host_port(config.listen)[0]) and not (tls and config.tokens):
+        danger = (
+            "takes requests from anybody who reaches it"
+            if not config.tokens
+            else "gets its tokens in clear text"
+        )
+        print(f"warning: {config.listen} {danger}", file=sys.stderr)
     target = ENGINES.get(config.engine)(config)
     return asyncio.run(_serve(config, target, tenants, tls))
 
@@ -49,9 +55,16 @@ def _tls(config: ServeConfig) -> service.Tls | None:
         raise UsageError("--tls-cert and --tls-key go together")
     if not config.tls_cert:
         return None
-    return service.Tls(
+    pair = service.Tls(
         cert=read_bytes(config.tls_cert, "certificate file"), key=read_bytes(config.tls_key, "key file")
     )
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key)
+    except (ssl.SSLError, OSError) as error:
+        raise UsageError(
+            f"{config.tls_cert} and {config.tls_key} are no PEM certificate and its key"
+        ) from error
+    return pair
 
 
 async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: service.Tls | None) -> int:

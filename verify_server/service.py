@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 # Edges ping every 20 s to find dead links; gRPC's default would answer that with GOAWAY too_many_pings.
 _OPTIONS = [
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -91,8 +91,9 @@ async def start(service: VerifyService, listen: str, tls: Tls | None) -> tuple[g
     try:
         port = _bind(server, listen, tls)
     except RuntimeError as error:
-        hint = "or is a PEM file bad?" if tls else "choose another, or 0 for a free one"
-        raise OpenSledError(f"cannot listen on {listen}: {error}; is the port taken? {hint}") from error
+        raise OpenSledError(
+            f"cannot listen on {listen}; is the port taken? choose another, or 0 for a free one"
+        ) from error
     await server.start()
     return server, port
 

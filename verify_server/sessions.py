@@ -111,8 +111,7 @@ class Door:
     def _create(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session:
         if self.draining:
             raise Overloaded("the server is shutting down; reopen elsewhere or later", retry_after=1.0)
-        if len(self.loop.sessions) >= self.limits.max_sessions:
-            raise Overloaded(f"all {self.limits.max_sessions} sessions are taken", retry_after=1.0)
+        self._make_room()
         if message.rule not in self._rules:
             raise Unsupported(f"rule {message.rule!r} is not served; choose from {list(self._rules)}", "rule")
         tokens = [*prompt_ids, *message.committed]
@@ -135,6 +134,15 @@ class Door:
         self.loop.add(session)
         return session
 
+    def _make_room(self) -> None:
+        """When all places are taken, a session whose reader is gone gives way; else Overloaded."""
+        if len(self.loop.sessions) < self.limits.max_sessions:
+            return
+        absent = next((session for session in self.loop.sessions.values() if not session.has_reader), None)
+        if absent is None:
+            raise Overloaded(f"all {self.limits.max_sessions} sessions are taken; try again", retry_after=1.0)
+        self.forget(absent)
+
     def _key(self, seed: int | None) -> bytes:
         return secrets.token_bytes(KEY_BYTES) if seed is None else noise_key(seed)
 
@@ -152,12 +160,13 @@ class Door:
             raise InvalidRequest(f"at most {MAX_STOP_IDS} stop ids, not {len(ends.stop_ids)}", "stop_ids")
         if any(not 0 <= id < info.vocab_size for id in tokens):
             raise InvalidRequest(f"a prompt id is outside the vocabulary of {info.vocab_size}", "prompt")
-        if len(tokens) >= ends.last_length:
+        if len(tokens) >= self.sequence_limits.context_length:
+            context = self.sequence_limits.context_length
             raise InvalidRequest(
-                f"{len(tokens)} tokens leave nothing to generate: the limit is {ends.last_length} "
-                f"(context {self.sequence_limits.context_length})",
-                "prompt",
+                f"{len(tokens)} tokens do not fit; this server's context is {context}", "prompt"
             )
+        if len(tokens) >= ends.last_length:
+            raise InvalidRequest("all max_tokens are committed already", "max_tokens")
 
     async def _prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
         """Tokenizing takes seconds for megabytes: never on the event loop, and never for what cannot fit."""

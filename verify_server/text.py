@@ -27,7 +27,7 @@ class TargetText:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of raw text, as the tokenizer frames it by default (a BOS where the family wants one)."""
-        return tuple(self._tokenizer.encode(_valid(text)))
+        return tuple(self._tokenizer.encode(_valid(text), verbose=False))
 
     def render(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
         """Token ids of a chat up to the start of the assistant's next turn."""
@@ -38,7 +38,7 @@ class TargetText:
             text = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
         except Exception as error:  # templates raise whatever their author chose
             raise InvalidRequest(f"the chat template refuses these messages: {error}", "messages") from error
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
 
 def _valid(text: str) -> str:

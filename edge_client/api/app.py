@@ -22,7 +22,7 @@ from edge_client.api.stream import EventStream, Form, attended, first_of, whole
 from opensled.errors import InvalidRequest, NotFound, OpenSledError
 from opensled.messages import ModelInfo
 
-MAX_BODY = 8 << 20  # bytes of a request
+MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
 CLIENT_GONE = 499  # nobody reads it; nginx's number for the log
 
 Read = Callable[[dict[str, Any], ModelInfo], requests.Request]

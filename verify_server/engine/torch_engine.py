@@ -76,7 +76,12 @@ def load(
     guards.check_modules(network)
     tested, level = _tested(network, attention, numerics)
     memory = KVMemory(_num_blocks(kv_tokens, context_length, tested.memory.bytes_per_token(), place))
-    memory.allocate_like(tested.memory)
+    try:
+        memory.allocate_like(tested.memory)
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        tokens = memory.num_blocks * BLOCK_SIZE
+        gib = tokens * tested.memory.bytes_per_token() / 2**30
+        raise UsageError(f"KV memory for {tokens} tokens needs {gib:.1f} GiB; lower --kv-tokens") from error
     info = EngineInfo(
         model_id=model,
         vocab_size=network.config.get_text_config(decoder=True).vocab_size,
