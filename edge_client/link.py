@@ -79,11 +79,20 @@ class GrpcStream:
 
     def __init__(self, call: Any, server: str) -> None:
         self._call, self._server = call, server
+        self._one_write = asyncio.Lock()
 
     async def send(self, message: ClientMessage) -> None:
+        """Shielded: a cancelled write would cancel the call, and a farewell could not be sent any more."""
+        writing = asyncio.ensure_future(self._write(message))
+        writing.add_done_callback(
+            lambda task: task.cancelled() or task.exception()
+        )  # seen, also if nobody waits
+        await asyncio.shield(writing)
+
+    async def _write(self, message: ClientMessage) -> None:
         try:
-            # Shielded: a cancelled write would cancel the call, and a farewell could not be sent any more.
-            await asyncio.shield(self._call.write(codec.encode_client(message)))
+            async with self._one_write:  # gRPC refuses a second one beside it
+                await self._call.write(codec.encode_client(message))
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
             raise await self._loss() from error
         except ValueError as error:  # protobuf refuses a number its field cannot hold

@@ -109,13 +109,16 @@ def test_a_cancelled_reader_says_goodbye():
     """Cancelled while a verdict is awaited, over real gRPC: the server must not keep the session for its linger."""
 
     async def scenario():
-        async with serving(limits=DoorLimits(linger=60)) as (door, address), linked(address) as link:
-            session = RemoteSession(link.connect, Open(PROMPT, LONG), CALM)
+        params = SamplingParams(temperature=0, max_tokens=4000)  # never finished before the cancel
+        engine = FakeEngine(num_blocks=1100, context_length=4100)
+        limits = DoorLimits(linger=60)
+        async with serving(limits=limits, engine=engine) as (door, address), linked(address) as link:
+            session = RemoteSession(link.connect, Open(PROMPT, params), CALM)
             await session.open()
             thread = DraftThread(OracleDrafter(0.5), StopRule(4))
 
             async def read():
-                async with aclosing(generate(session, thread, LONG)) as commits:
+                async with aclosing(generate(session, thread, params)) as commits:
                     async for _ in commits:
                         pass
 
