@@ -84,3 +84,11 @@ async def ask(
         return Answer(session.truth.generated, session.truth.finish_reason, commits, session.reopened)
     finally:
         thread.close()
+
+
+async def until(condition, seconds=5.0):
+    """Wait until `condition()` holds; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        await asyncio.sleep(0.002)
