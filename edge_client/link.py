@@ -132,8 +132,9 @@ def _certificates(path: Path) -> bytes:
     """Checked here: gRPC would only fail to connect, and say so in lines of its own."""
     pem = read_bytes(path, "certificate file")
     try:
-        ssl.create_default_context(cadata=pem.decode("ascii", "replace"))
-    except ssl.SSLError as error:
+        text = pem.decode("ascii", "ignore")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text or "nothing")
+    except (ssl.SSLError, ValueError) as error:
         raise UsageError(f"certificate file {path} holds no PEM certificate") from error
     return pem
 

@@ -10,6 +10,8 @@ from opensled.messages import Open
 from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
 from verify_server import service
+from verify_server.command import serve
+from verify_server.config import ServeConfig
 from verify_server.security import Tenants, read_tenants, require_safe
 
 
@@ -89,3 +91,24 @@ def test_a_busy_port_is_a_clear_error():
                 await service.start(face, address, None)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("content", [b"", b"no certificate", "kein Zertifikat: \u00e4".encode(), b"\xff\xfe"])
+def test_a_file_without_a_certificate_is_named(tmp_path, content):
+    path = tmp_path / "ca.pem"
+    path.write_bytes(content)
+
+    async def scenario():
+        with pytest.raises(UsageError, match=r"ca\.pem holds no PEM certificate"):
+            async with linked("127.0.0.1:1", tls=True, tls_ca=path):
+                pass
+
+    asyncio.run(scenario())
+
+
+def test_a_bad_certificate_pair_is_named(tmp_path):
+    (tmp_path / "cert.pem").write_text("no certificate")
+    (tmp_path / "key.pem").write_text("no key")
+    config = ServeConfig(tls_cert=str(tmp_path / "cert.pem"), tls_key=str(tmp_path / "key.pem"))
+    with pytest.raises(UsageError, match="no PEM certificate and its key"):
+        serve(config)
