@@ -84,9 +84,8 @@ class GrpcStream:
     async def send(self, message: ClientMessage) -> None:
         """Shielded: a cancelled write would cancel the call, and a farewell could not be sent any more."""
         writing = asyncio.ensure_future(self._write(message))
-        writing.add_done_callback(
-            lambda task: task.cancelled() or task.exception()
-        )  # seen, also if nobody waits
+        # Its error counts as seen even if whoever sent is cancelled and does not wait for it.
+        writing.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.shield(writing)
 
     async def _write(self, message: ClientMessage) -> None:

@@ -57,12 +57,16 @@ def _now() -> int:
 
 
 @dataclass(frozen=True)
-class ChatForm:
-    """The shape of one chat answer."""
+class _Answer:
+    """What all pieces of one answer share."""
 
     info: ModelInfo
     id: str = field(default_factory=_new_id)
     created: int = field(default_factory=_now)  # unix seconds
+
+
+class ChatForm(_Answer):
+    """The shape of one chat answer."""
 
     def whole(self, text: str, reason: str, stats: Stats) -> dict[str, Any]:
         message = {"role": "assistant", "content": text, "refusal": None}
@@ -89,13 +93,8 @@ class ChatForm:
         return _frame(f"chatcmpl-{self.id}", kind, self.created, self.info, choices, **more)
 
 
-@dataclass(frozen=True)
-class CompletionForm:
+class CompletionForm(_Answer):
     """The shape of one raw completion."""
-
-    info: ModelInfo
-    id: str = field(default_factory=_new_id)
-    created: int = field(default_factory=_now)  # unix seconds
 
     def whole(self, text: str, reason: str, stats: Stats) -> dict[str, Any]:
         return self._frame(text, FINISH_REASONS[reason], usage=usage(stats))
