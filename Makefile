@@ -1,12 +1,13 @@
 # Each target makes .venv and installs what it needs first; a second run finds the stamp and starts at once.
 PYTHON ?= python3
+RUNS ?= 1000000
 BIN := .venv/bin
 STAMP := .venv/.installed
 PRODUCT := opensled edge_client verify_server scheduler hw_profiles opensled_training opensled_testbed
 EDGE := opensled edge_client hw_profiles scheduler
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format proto wheel-test clean
+.PHONY: help install demo test bench conformance fuzz lint format proto wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -29,6 +30,9 @@ demo: $(STAMP) ## a server and devices on this machine, checked against the plai
 test: lint ## lint, then every test
 	@$(BIN)/python -m pytest
 
+bench: $(STAMP) ## every figure of docs/benchmarks anew, in a few minutes on a quiet machine
+	@$(BIN)/python -m opensled_testbed.bench
+
 lint: $(STAMP) ## ruff, mypy, and vermin for the Python 3.10 half
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
@@ -42,6 +46,14 @@ format: $(STAMP) ## rewrite the sources in the one format
 proto: $(STAMP) ## opensled/v1/ anew from proto/
 	@$(BIN)/python -m grpc_tools.protoc --proto_path=proto \
 		--python_out=. --pyi_out=. --grpc_python_out=. opensled/v1/verify.proto
+
+fuzz: $(STAMP) ## RUNS executions of the fuzz targets (minutes per million), then the stateful tests at length
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/fuzz/requirements.txt
+	@$(BIN)/python -m tests.fuzz --runs $(RUNS)
+	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest --quiet tests/test_stateful_session.py tests/test_stateful_protocol.py
+
+conformance: $(STAMP) ## both official OpenAI clients, and thousands of requests, against real processes (npm; minutes)
+	@$(BIN)/python -m tests.conformance
 
 wheel-test: $(STAMP) ## build the wheel, install it in a clean environment and use it there
 	@$(BIN)/python tests/wheel_check.py

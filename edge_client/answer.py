@@ -3,6 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+from opensled.messages import Guide, Prompt, SamplingParams, TokenLogprobs
+
+# Who wrote a token: a draft that was accepted, the target in its place (recovered) or after a whole accepted draft
+# (bonus), or the server without a draft.
+Origin = Literal["accepted", "recovered", "bonus", "server"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a reader wants answered, and how."""
+
+    prompt: Prompt
+    params: SamplingParams
+    stop: tuple[str, ...] = ()  # strings that end the answer; they are not shown
+    top_logprobs: int | None = (
+        None  # log-probabilities of the tokens, and of so many of the likeliest; None = no
+    )
+    guide: Guide | None = None
 
 
 @dataclass(frozen=True)
@@ -50,3 +70,5 @@ class Chunk:
     token_ids: tuple[int, ...]
     finish_reason: str | None = None  # on the last chunk: "eos", "stop" or "length"
     stats: Stats | None = None  # on the last chunk
+    origins: tuple[Origin, ...] = ()  # one for each of `token_ids`
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of `token_ids`, when asked for

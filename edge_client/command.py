@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from edge_client.answer import Chunk, Stats
+from edge_client.answer import Chunk, Stats, Task
 from edge_client.config import EdgeConfig, GenerateConfig
 from edge_client.device import Device, connect
-from opensled.address import host_port, is_loopback
+from edge_client.telemetry import metrics
+from opensled import notify
+from opensled.address import host_port, is_loopback, web_origins
 from opensled.errors import OpenSledError, UsageError
 from opensled.messages import ChatMessage, Prompt, SamplingParams
+from opensled.metrics import metrics_port
+from opensled.metrics import require_safe as require_safe_metrics
+from opensled.pem import read_identity
+
+if TYPE_CHECKING:
+    from edge_client.api.guard import Access
+    from edge_client.api.server import ApiServer
+
+log = logging.getLogger(__name__)
 
 
 def generate(config: GenerateConfig) -> int:
@@ -27,15 +41,8 @@ def generate(config: GenerateConfig) -> int:
 async def _generate(config: GenerateConfig) -> int:
     prompt = _prompt(config)
     device = await connect(config)
-    params = SamplingParams(
-        temperature=config.temperature,
-        top_k=config.top_k,
-        top_p=config.top_p,
-        seed=config.seed,
-        max_tokens=config.max_tokens,
-    )
     try:
-        chunks = [chunk async for chunk in _shown(device, prompt, params, quiet=config.json)]
+        chunks = [chunk async for chunk in _shown(device, prompt, config.params(), quiet=config.json)]
     except BaseException:
         if not config.json:
             print()  # the error gets a line of its own
@@ -54,7 +61,7 @@ def _prompt(config: GenerateConfig) -> Prompt:
 
 
 async def _shown(device: Device, prompt: Prompt, params: SamplingParams, quiet: bool) -> AsyncIterator[Chunk]:
-    async with aclosing(device.answer(prompt, params)) as chunks:
+    async with aclosing(device.answer(Task(prompt, params))) as chunks:
         async for chunk in chunks:
             if not quiet:
                 sys.stdout.write(chunk.text)
@@ -82,31 +89,50 @@ async def _edge(config: EdgeConfig) -> int:
     from edge_client.api.app import build_app
     from edge_client.api.server import ApiServer
 
-    _require_safe(config)
+    access = _access(config)
+    require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
     listener = _listen(config.http)
     device = await connect(config, config.parallel)
-    server = ApiServer(build_app(device))
+    server = ApiServer(build_app(device, access), config.http_tls_cert, config.http_tls_key)
     for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, server.stop)
+        asyncio.get_running_loop().add_signal_handler(name, _stop, server)
     host, port = listener.getsockname()[:2]
-    print(f"drafting with {device.drafter_name} for {device.info.model_id} at {config.server}")
-    print(f"listening on {host}:{port}", flush=True)
     try:
-        await server.run(listener)
+        with metrics_port(config.metrics, metrics(device)):
+            print(f"drafting with {device.drafter_name} for {device.info.model_id} at {config.server}")
+            print(f"listening on {host}:{port}", flush=True)
+            async with notify.announced():
+                await server.run(listener)
     finally:
         await device.close()
     return 0
 
 
-def _require_safe(config: EdgeConfig) -> None:
-    if is_loopback(host_port(config.http)[0]):
-        return
+def _stop(server: ApiServer) -> None:
+    notify.stopping()
+    server.stop()
+
+
+def _access(config: EdgeConfig) -> Access:
+    """Whom the API lets in; what its flags name is checked, and unsafe ones are refused."""
+    from edge_client.api.guard import Access, read_keys
+
+    tls = read_identity(config.http_tls_cert, config.http_tls_key, ("--http-tls-cert", "--http-tls-key"))
+    keys = read_keys(Path(config.http_keys)) if config.http_keys else ()
+    local = is_loopback(host_port(config.http)[0])
+    if not local and not (keys and tls):
+        _require_insecure(config, bool(keys))
+    return Access(keys, web_origins(config.cors_origin), local)
+
+
+def _require_insecure(config: EdgeConfig, has_keys: bool) -> None:
     if not config.insecure:
         raise UsageError(
-            f"--http {config.http} is reachable by other machines and the API asks for no key: "
-            "listen on 127.0.0.1, or add --insecure if the network itself is trusted"
+            f"--http {config.http} is reachable by other machines: add --http-keys, --http-tls-cert and "
+            "--http-tls-key, or listen on 127.0.0.1, or add --insecure if the network itself is trusted"
         )
-    print(f"warning: anybody who reaches {config.http} can use this device and its server", file=sys.stderr)
+    danger = "gets its keys in clear text" if has_keys else "lets anybody who reaches it use this device"
+    log.warning("%s %s", config.http, danger)
 
 
 def _listen(address: str) -> socket.socket:

@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edge_client.drafters import DRAFTERS
-from opensled.address import host_port
+from opensled.address import host_port, web_origins
 from opensled.config import option
+from opensled.logs import LEVELS
+from opensled.messages import MATCH, RATIO, SamplingParams
+
+COLOR_CHOICES = ("auto", "always", "never")
+COLOR_HELP = "auto: on a terminal, unless NO_COLOR is set"
 
 
 @dataclass(frozen=True)
@@ -14,10 +19,19 @@ class LinkConfig:
     """How a device reaches its server, and how it drafts."""
 
     server: str = option("127.0.0.1:7411", "address of the verification server", check=host_port)
-    token_file: str = option("", "file with the bearer token for the server", metavar="FILE")
+    token_file: str = option("", "bearer token for the server, file mode 600", metavar="FILE")
     tls: bool = option(False, "connect with TLS")
     tls_ca: str = option(
         "", "certificates (PEM) to trust instead of the system's; turns TLS on", metavar="FILE"
+    )
+    tls_cert: str = option(
+        "", "this device's certificate (PEM), for a server that asks for one; turns TLS on", metavar="FILE"
+    )
+    tls_key: str = option("", "private key of --tls-cert (PEM), file mode 600", metavar="FILE")
+    rule: str = option(
+        MATCH,
+        "acceptance rule: match is exact whatever the device sends; ratio trusts the device's own probabilities",
+        choices=(MATCH, RATIO),
     )
     drafter: str = option("llamacpp", f"{', '.join(DRAFTERS.names())}, or module:Class of your own")
     draft_model: str = option(
@@ -44,15 +58,34 @@ class EdgeConfig(LinkConfig):
     parallel: int = option(
         4, "sequences that draft at the same time; more are decoded by the server", low=1, metavar="N"
     )
-    insecure: bool = option(False, "serve the API beyond this machine, to anybody who can reach it")
+    http_keys: str = option(
+        "", "API keys, one of which every request must carry: one a line, file mode 600", metavar="FILE"
+    )
+    http_tls_cert: str = option(
+        "", "certificate chain (PEM) of the API; with --http-tls-key it speaks HTTPS", metavar="FILE"
+    )
+    http_tls_key: str = option("", "private key of --http-tls-cert (PEM), file mode 600", metavar="FILE")
+    cors_origin: str = option(
+        "",
+        "web pages that may use the API, such as https://chat.example; several with commas between",
+        metavar="ORIGIN",
+        check=web_origins,
+    )
+    insecure: bool = option(
+        False, "serve the API beyond this machine without TLS, or to anybody who can reach it"
+    )
+    metrics: str = option("", "address for Prometheus metrics, such as 127.0.0.1:9411", check=host_port)
+    insecure_metrics: bool = option(
+        False, "show the metrics beyond this machine, to anybody who can reach them"
+    )
+    log_level: str = option("warning", "least important messages to log", choices=LEVELS)
+    log_json: bool = option(False, "log one JSON object a line")
 
 
 @dataclass(frozen=True)
-class GenerateConfig(LinkConfig):
-    """One prompt, one answer."""
+class SamplingConfig(LinkConfig):
+    """What answers are like."""
 
-    prompt: str = option("", "what to answer; - reads it from standard input", metavar="TEXT")
-    raw: bool = option(False, "continue the prompt as it is, without the chat template")
     max_tokens: int = option(256, "most tokens of the answer", low=1, high=2**31 - 1, metavar="N")
     temperature: float = option(0.0, "0 = always the likeliest token", low=0, high=100, metavar="T")
     top_k: int = option(0, "keep the K likeliest tokens only; 0 = off", low=0, high=2**31 - 1, metavar="K")
@@ -66,4 +99,40 @@ class GenerateConfig(LinkConfig):
         high=2**63 - 1,
         metavar="N",
     )
+
+    def params(self) -> SamplingParams:
+        return SamplingParams(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            seed=self.seed,
+            max_tokens=self.max_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class GenerateConfig(SamplingConfig):
+    """One prompt, one answer."""
+
+    prompt: str = option("", "what to answer; - reads it from standard input", metavar="TEXT")
+    raw: bool = option(False, "continue the prompt as it is, without the chat template")
     json: bool = option(False, "print the answer and its statistics as JSON")
+
+
+@dataclass(frozen=True)
+class ChatConfig(SamplingConfig):
+    """A conversation in the terminal."""
+
+    system: str = option("", "system message, for the model to keep to", metavar="TEXT")
+    show_drafts: bool = option(False, "colour every token by who wrote it: this device or the server")
+    color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
+    history: bool = option(True, "keep the lines typed, for the arrow keys of the next conversation")
+
+
+@dataclass(frozen=True)
+class DoctorConfig(LinkConfig):
+    """What to examine: this device, as the other flags and files would set it up."""
+
+    http: str = option("127.0.0.1:8411", "address that `opensled edge` would serve on", check=host_port)
+    color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
+    json: bool = option(False, "print the findings as JSON")

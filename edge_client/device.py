@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from edge_client import tokenizer as tokenizers
-from edge_client.answer import Chunk, Stats
+from edge_client.answer import Chunk, Origin, Stats, Task
 from edge_client.config import LinkConfig
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
@@ -21,11 +19,14 @@ from edge_client.generate import Commit, generate
 from edge_client.link import Endpoint, Link
 from edge_client.remote import Patience, RemoteSession
 from edge_client.stop import StopRule
+from edge_client.target import is_another, meet
+from edge_client.telemetry import Account, Telemetry
 from edge_client.tokenizer import EdgeTokenizer, StopStrings, TextStream
 from opensled.address import host_port, is_loopback
-from opensled.errors import UsageError
-from opensled.files import read_ascii
-from opensled.messages import ModelInfo, Open, Prompt, SamplingParams
+from opensled.errors import NotFound, OpenSledError, Unreachable, UsageError, VocabularyMismatch
+from opensled.files import read_secret_text
+from opensled.messages import MATCH, ModelInfo, Open, TokenLogprobs
+from opensled.pem import read_identity
 
 log = logging.getLogger(__name__)
 
@@ -42,48 +43,94 @@ class Device:
         stop: StopRule,
         parallel: int = 1,
         patience: Patience = Patience(),
+        rule: str = MATCH,
+        cache: Path | None = None,
     ) -> None:
         self.info, self.tokenizer, self.drafter_name = info, tokenizer, factory.name
         self._link, self._factory, self._stop, self._patience = link, factory, stop, patience
-        self._unused = parallel
+        self.rule, self._cache = rule, cache
+        self._meeting = asyncio.Lock()
+        self.parallel = self._unused = parallel
+        self.telemetry = Telemetry()
         self._idle: list[DraftThread] = []
 
-    async def answer(
-        self, prompt: Prompt, params: SamplingParams, stop: tuple[str, ...] = ()
-    ) -> AsyncGenerator[Chunk, None]:
+    async def answer(self, task: Task) -> AsyncGenerator[Chunk, None]:
         """Stream one answer; the last chunk carries the finish reason and the statistics.
 
         Closing the generator frees the sequence on the server.
         """
-        started = time.monotonic()
-        request = Open(prompt, params, model_id=self.info.model_id, fingerprint=self.info.fingerprint)
-        session = RemoteSession(self._link.connect, request, self._patience)
-        async with self._drafter() as drafter:
+        session = RemoteSession(self._link.connect, self._open(task), self._patience)
+        with self.telemetry.answer(session) as account:
+            async with self._drafter() as drafter:
+                await self._begin(session)
+                async with aclosing(generate(session, drafter, task.params)) as commits:
+                    async for chunk in self._chunks(session, commits, task.stop, account):
+                        yield chunk
+
+    async def _begin(self, session: RemoteSession) -> None:
+        """Open a sequence. When the server serves another target by now, get to know that for the next one."""
+        described = self.info
+        try:
             await session.open()
-            async with aclosing(generate(session, drafter, params)) as commits:
-                async for chunk in self._chunks(session, commits, stop, started):
-                    yield chunk
+        except (NotFound, VocabularyMismatch) as error:
+            if not is_another(error):
+                raise
+            async with self._meeting:
+                if self.info is described:
+                    await self._meet_again()
+            raise Unreachable(f"the server serves {self.info.model_id} now; ask again") from error
+
+    async def _meet_again(self) -> None:
+        try:
+            target = await meet(self._link, self.rule, self._factory, self._cache)
+        except OpenSledError as error:
+            raise Unreachable(f"the server serves another target now: {error}") from error
+        if target.info.fingerprint != self.info.fingerprint:
+            self._dismiss(*self._idle)
+            self._idle = []
+        self.info, self.tokenizer = target.info, target.tokenizer
+        log.warning("the server serves %s now; going on with it", self.info.model_id)
+
+    def _open(self, task: Task) -> Open:
+        return Open(
+            prompt=task.prompt,
+            params=task.params,
+            rule=self.rule,
+            model_id=self.info.model_id,
+            fingerprint=self.info.fingerprint,
+            top_logprobs=task.top_logprobs,
+            guide=task.guide,
+        )
 
     async def _chunks(
         self,
         session: RemoteSession,
         commits: AsyncGenerator[Commit, None],
         stop: tuple[str, ...],
-        started: float,
+        account: Account,
     ) -> AsyncIterator[Chunk]:
         stats = Stats(prompt_tokens=len(session.truth), completion_tokens=0)
         text = Text(self.tokenizer, stop)
         shown = ""
         tokens: tuple[int, ...] = ()
+        logprobs: tuple[TokenLogprobs, ...] = ()
+        origins: tuple[Origin, ...] = ()
         async for commit in commits:
             tokens, shown = text.push(commit.tokens)
+            logprobs, origins = commit.logprobs[: len(tokens)], commit.origins[: len(tokens)]
             stats = count(stats, commit, len(tokens))
+            account.commit(commit, len(tokens))
             if text.stopped or session.truth.finish_reason:
                 break
-            yield Chunk(shown, tokens)
+            yield Chunk(shown, tokens, logprobs=logprobs, origins=origins)
         reason = "stop" if text.stopped else session.truth.finish_reason
-        stats = replace(stats, seconds=time.monotonic() - started)
-        yield Chunk(shown + text.flush(), tokens, reason, stats)
+        account.finish(reason)
+        stats = replace(stats, seconds=account.seconds)
+        yield Chunk(shown + text.flush(), tokens, reason, stats, logprobs=logprobs, origins=origins)
+
+    @property
+    def drafters_busy(self) -> int:
+        return self.parallel - self._unused - len(self._idle)
 
     @asynccontextmanager
     async def _drafter(self) -> AsyncIterator[DraftThread]:
@@ -91,13 +138,22 @@ class Device:
         drafter = self._idle.pop() if self._idle else await self._new_drafter()
         pooled = drafter is not None
         drafter = drafter or DraftThread(NoneDrafter(), self._stop)
+        vocabulary = self.info.fingerprint
         try:
             yield drafter
         finally:
-            if pooled:
+            if not pooled:
+                drafter.close()
+            elif vocabulary == self.info.fingerprint:
                 self._idle.append(drafter)
             else:
-                drafter.close()
+                self._dismiss(drafter)
+
+    def _dismiss(self, *drafters: DraftThread) -> None:
+        """End drafters that know another vocabulary; new ones may take their places."""
+        for drafter in drafters:
+            drafter.close()
+        self._unused += len(drafters)
 
     async def _new_drafter(self) -> DraftThread | None:
         """One more for the pool, or None: the pool is full, or this device cannot make one now."""
@@ -160,26 +216,32 @@ def count(stats: Stats, commit: Commit, tokens: int) -> Stats:
 
 async def connect(config: LinkConfig, parallel: int = 1) -> Device:
     """A device as configured; refuses a draft whose vocabulary is not the server's before anything is drafted."""
-    endpoint = Endpoint(
-        server=config.server,
-        token=_read_token(config.token_file),
-        tls=config.tls or bool(config.tls_ca),
-        tls_ca=Path(config.tls_ca) if config.tls_ca else None,
-    )
+    endpoint = endpoint_of(config)
     if endpoint.token and not endpoint.tls and not is_loopback(host_port(config.server)[0]):
         log.warning("the bearer token travels to %s in clear text; add --tls", config.server)
     link = Link(endpoint)
     try:
-        info = await link.describe()
+        await link.describe()  # a server that is not there is told before a draft model is looked for
         factory = _factory(config)
-        factory.check_vocabulary(info)
         cache = Path(config.cache_dir).expanduser()
-        tokenizer = await tokenizers.load(info, link.tokenizer_json, cache)
+        target = await meet(link, config.rule, factory, cache)
     except BaseException:
         await link.close()
         raise
     confidence = config.confidence if config.stop == "confidence" else 0.0
-    return Device(link, info, tokenizer, factory, StopRule(config.draft_length, confidence), parallel)
+    stop = StopRule(config.draft_length, confidence)
+    return Device(link, target.info, target.tokenizer, factory, stop, parallel, rule=config.rule, cache=cache)
+
+
+def endpoint_of(config: LinkConfig) -> Endpoint:
+    """Where the server is and what lets this device in; raises UsageError or NotFound for a file of no use."""
+    return Endpoint(
+        server=config.server,
+        token=_read_token(config.token_file),
+        tls=config.tls or bool(config.tls_ca or config.tls_cert),
+        tls_ca=Path(config.tls_ca) if config.tls_ca else None,
+        identity=read_identity(config.tls_cert, config.tls_key),
+    )
 
 
 def _factory(config: LinkConfig) -> DrafterFactory:
@@ -193,7 +255,7 @@ def _factory(config: LinkConfig) -> DrafterFactory:
 
 
 def _read_token(path: str) -> str:
-    words = read_ascii(path, "token file").split() if path else [""]
+    words = read_secret_text(path, "token file").split() if path else [""]
     if not words:
         raise UsageError(f"token file {path} is empty; write the bearer token into it")
     return words[0]

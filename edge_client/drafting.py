@@ -6,14 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from edge_client.drafters.base import Drafter
 from edge_client.stop import StopRule
 from opensled.messages import DraftBlock, DraftToken
 from opensled.protocol import Truth
-from opensled.sampling import Sampler
+from opensled.sampling import Sampler, SparseSampler
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +24,7 @@ class Job:
 
     known: int  # tokens of the truth the drafter has heard of
     over: bool = False  # interrupted, or failed
+    sparse: bool = False  # each token must name the distribution it was drawn from
 
 
 class DraftThread:
@@ -41,7 +42,8 @@ class DraftThread:
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         """Start a sequence; the drafter reads the prompt in its thread, nobody waits for it."""
         self._job.over = True
-        self._job = Job(len(truth))
+        self._job = Job(len(truth), sparse=isinstance(sampler, SparseSampler))
+        sampler = replace(sampler, with_confidence=self._stop.needs_confidence, vocab_size=self._vocab_size)
         self._thread.submit(self._guarded, self._job, self._drafter.begin, list(truth.tokens), sampler)
 
     def draft(self, truth: Truth, limit: int) -> asyncio.Future[DraftBlock]:
@@ -64,8 +66,12 @@ class DraftThread:
         if news:
             self._guarded(job, self._drafter.commit, news)
         self._guarded(job, self._propose, job, limit, block)
-        known = takewhile(lambda token: 0 <= token.id < self._vocab_size, block)
+        known = takewhile(lambda token: self._usable(job, token), block)
         return DraftBlock(base, tuple(known))
+
+    def _usable(self, job: Job, token: DraftToken) -> bool:
+        """Whether the target knows the id and, where it must, the distribution it was drawn from."""
+        return 0 <= token.id < self._vocab_size and (not job.sparse or token.drawn_from is not None)
 
     def _propose(self, job: Job, limit: int, block: list[DraftToken]) -> None:
         block.extend(self._stop.take(self._drafter.propose(), limit, lambda: job.over))

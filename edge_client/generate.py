@@ -7,10 +7,12 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
+from edge_client.answer import Origin
 from edge_client.drafting import DraftThread
 from edge_client.verifier import Verifier
-from opensled.messages import Draft, DraftBlock, SamplingParams, Verdict
-from opensled.sampling import Sampler
+from opensled.errors import ProtocolError
+from opensled.messages import Draft, DraftBlock, SamplingParams, TokenLogprobs, Verdict
+from opensled.sampling import sampler
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,18 @@ class Commit:
     tokens: tuple[int, ...]
     drafted: int  # length of the draft this answers; 0 = decoded by the server unasked
     accepted: int  # how many of `tokens` came from that draft
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of each of `tokens`, when asked for
+    whole: bool = False  # whether all of that draft stands, so that a token after it is the bonus token
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """Who wrote each of `tokens`. After a stale draft come tokens that the server decoded meanwhile."""
+        others = len(self.tokens) - self.accepted
+        own: Origin = "bonus" if self.whole else "recovered"
+        if others > 1 or not self.drafted:
+            own = "server"
+        written: list[Origin] = ["accepted"] * self.accepted
+        return (*written, *([own] * others))
 
 
 async def generate(
@@ -30,7 +44,7 @@ async def generate(
     The drafter only ever helps: it works while verdicts flow, and the text is the target's own without it.
     """
     truth = verifier.truth
-    drafter.begin(truth, Sampler(params, verifier.noise_key))
+    drafter.begin(truth, sampler(params, verifier.noise_key, verifier.rule))
     hearing = asyncio.ensure_future(verifier.next_verdict())
     drafting: asyncio.Future[DraftBlock] | None = drafter.draft(truth, _room(verifier, params))
     sent = Draft(0, DraftBlock(0))  # the latest draft
@@ -71,7 +85,11 @@ def _room(verifier: Verifier, params: SamplingParams) -> int:
 
 
 def _commit(news: tuple[int, ...], base: int, verdict: Verdict, block: DraftBlock | None) -> Commit:
+    logprobs = verdict.logprobs[-len(news) :] if news else ()
+    if verdict.logprobs and len(logprobs) < len(news):
+        raise ProtocolError("the server left log-probabilities out; reopen the sequence")
     if block is None:
-        return Commit(news, 0, 0)
+        return Commit(news, 0, 0, logprobs)
     accepted = block.base + verdict.num_accepted - base  # of the accepted tokens, those not known before
-    return Commit(news, len(block.tokens), min(len(news), max(0, accepted)))
+    whole = verdict.num_accepted == len(block.tokens)
+    return Commit(news, len(block.tokens), min(len(news), max(0, accepted)), logprobs, whole)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from opensled import codec
-from opensled.errors import InvalidRequest, OpenSledError, Unauthorized, Unreachable, UsageError
-from opensled.files import read_bytes
+from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unauthorized, Unreachable
 from opensled.messages import ClientMessage, ModelInfo, ServerMessage
+from opensled.pem import Identity, read_authorities
 from opensled.v1 import verify_pb2_grpc
 
 # A dead link (a NAT entry that expired, a pulled cable) is noticed within 30 s; servers allow pings from 10 s on.
@@ -29,6 +28,8 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
 
+# What grpc.aio makes of a write after the other end has finished; it drops what could still be read, too.
+_LATE_WRITE = "Internal error from Core"
 _LOST = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 
 
@@ -37,10 +38,12 @@ class Endpoint:
     """Where the server is and how to be let in."""
 
     server: str  # HOST:PORT
-    token: str = ""  # bearer token
+    token: str = field(default="", repr=False)  # bearer token
     tls: bool = False
     tls_ca: Path | None = None  # PEM; None = the system's own
+    identity: Identity | None = None  # for servers that ask for a certificate
     timeout: float = 10.0  # seconds for Describe and GetTokenizer
+    connect: float = 2.5  # seconds a sequence waits for a connection that its channel is still making
 
 
 class Link:
@@ -62,23 +65,26 @@ class Link:
 
     def connect(self) -> GrpcStream:
         """A new stream for one sequence; being lost shows on its first use."""
-        return GrpcStream(self._stub.Sequence(metadata=self._metadata), self._config.server)
+        call = self._stub.Sequence(metadata=self._metadata)
+        return GrpcStream(call, self._config.server, self._config.connect)
 
     async def close(self) -> None:
         await self._channel.close()
 
     async def _ask(self, method: Any, request: Any) -> Any:
         try:
-            return await method(request, timeout=self._config.timeout, metadata=self._metadata)
+            reply = await method(request, timeout=self._config.timeout, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise _translate(error, self._config.server) from error
+        return _readable(reply, self._config.server)
 
 
 class GrpcStream:
     """A `remote.Stream` over one gRPC call."""
 
-    def __init__(self, call: Any, server: str) -> None:
-        self._call, self._server = call, server
+    def __init__(self, call: Any, server: str, connect: float) -> None:
+        self._call, self._server, self._patience = call, server, connect
+        self._connected = False
         self._one_write = asyncio.Lock()
 
     async def send(self, message: ClientMessage) -> None:
@@ -91,11 +97,26 @@ class GrpcStream:
     async def _write(self, message: ClientMessage) -> None:
         try:
             async with self._one_write:  # gRPC refuses a second one beside it
+                await self._connection()
                 await self._call.write(codec.encode_client(message))
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
             raise await self._loss() from error
         except ValueError as error:  # protobuf refuses a number its field cannot hold
             raise InvalidRequest(f"the message cannot be sent: {error}") from error
+
+    async def _connection(self) -> None:
+        """A host that drops packets would keep the first write waiting as long as TCP keeps trying."""
+        if self._connected:
+            return
+        connecting = asyncio.ensure_future(self._call.wait_for_connection())
+        try:
+            await asyncio.wait({connecting}, timeout=self._patience)
+            if not connecting.done() or connecting.cancelled():  # cancelled: with its call
+                raise Unreachable(f"no server answers at {self._server} within {self._patience:g} s")
+            connecting.result()
+            self._connected = True
+        finally:
+            connecting.cancel()
 
     async def _loss(self) -> OpenSledError:
         """Why the call is over; a failed write itself only says that it failed."""
@@ -110,7 +131,7 @@ class GrpcStream:
             raise _translate(error, self._server) from error
         if message is grpc.aio.EOF:
             raise Unreachable(f"{self._server} ended the stream")
-        return codec.decode_server(message)
+        return codec.decode_server(_readable(message, self._server))
 
     async def close(self, linger: float = 0.0) -> None:
         if linger and not self._call.done():
@@ -123,36 +144,45 @@ class GrpcStream:
 def _channel(config: Endpoint) -> grpc.aio.Channel:
     if not config.tls:
         return grpc.aio.insecure_channel(config.server, options=_OPTIONS)
-    roots = _certificates(config.tls_ca) if config.tls_ca else None
-    return grpc.aio.secure_channel(config.server, grpc.ssl_channel_credentials(roots), options=_OPTIONS)
+    roots = read_authorities(config.tls_ca) if config.tls_ca else None
+    own = config.identity
+    credentials = grpc.ssl_channel_credentials(roots, own and own.key, own and own.cert)
+    return grpc.aio.secure_channel(config.server, credentials, options=_OPTIONS)
 
 
-def _certificates(path: Path) -> bytes:
-    """Checked here: gRPC would only fail to connect, and say so in lines of its own."""
-    pem = read_bytes(path, "certificate file")
-    try:
-        text = pem.decode("ascii", "ignore")
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text or "nothing")
-    except (ssl.SSLError, ValueError) as error:
-        raise UsageError(f"certificate file {path} holds no PEM certificate") from error
-    return pem
+def _readable(message: Any, server: str) -> Any:
+    """`message`, unless it is what gRPC makes of bytes that are no message of the schema: None."""
+    if message is None:
+        raise ProtocolError(
+            f"{server} sent bytes that are no message of this protocol; is it an OpenSLED server?"
+        )
+    return message
 
 
 def _translate(error: grpc.aio.AioRpcError, server: str) -> OpenSledError:
     return _explain(error.code(), error.details() or "", server)
 
 
+def _cause(detail: str) -> str:
+    """The last link in gRPC's chain of causes, such as "certificate has expired"; "" if it has none."""
+    if "WRONG_VERSION_NUMBER" in detail:
+        return "it does not speak TLS"
+    cause = detail.removesuffix(": OK").rsplit(": ", 1)[-1]
+    return "" if cause == "OK" else cause
+
+
 def _explain(code: grpc.StatusCode, detail: str, server: str) -> OpenSledError:
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return InvalidRequest(f"the prompt is larger than {server} takes in one message", "prompt")
     if code in _LOST:
-        cause = detail.rsplit(": ", 1)[-1]
+        cause = _cause(detail)
         return Unreachable(
-            f"no server answers at {server}{f' ({cause})' if cause not in ('', 'OK') else ''}; check the address "
-            f"and the TLS flags, or start one: opensled serve --listen {server}"
+            f"no server answers at {server}{f' ({cause})' if cause else ''}; check the address and the TLS flags "
+            "(--tls-ca, and --tls-cert for a server that asks devices for certificates), or start one: "
+            f"opensled serve --listen {server}"
         )
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return Unauthorized(f"{server}: {detail}")
-    if code is grpc.StatusCode.OK:
+    if code is grpc.StatusCode.OK or detail == _LATE_WRITE:
         return Unreachable(f"{server} ended the stream")
     return OpenSledError(f"{server}: {detail}")

@@ -50,7 +50,7 @@ class Patience:
     first_retry: float = 0.05
     slowest_retry: float = 2.0  # delays double up to this
     farewell: float = 1.0  # for the server to hear that a sequence is cancelled
-    first_open: float = 10.0  # of trying in vain to open a sequence, after which its reader is told
+    first_open: float = 1.5  # of trying in vain to open a sequence, after which its reader is told
     give_up: float = 120.0  # of trying in vain to reopen one
 
 
@@ -59,12 +59,14 @@ class RemoteSession:
 
     truth: Truth
     noise_key: bytes
+    rule: str
     limits: Limits
 
     def __init__(self, connect: Connect, request: Open, patience: Patience = Patience()) -> None:
         self._connect, self._request, self._patience = connect, request, patience
         self._stream: Stream | None = None
         self._unanswered: Draft | None = None
+        self.rule = request.rule
         self.reopened = 0  # how often the stream was lost and found again
 
     async def open(self) -> None:
@@ -117,7 +119,6 @@ class RemoteSession:
         if self._stream is not None:
             await self._stream.close()
             self._stream = None
-        log.warning("server lost in mid-answer; trying again for %g s", self._patience.give_up)
         request = replace(self._request, committed=self.truth.generated, resume_token=self._resume_token)
         opened = await self._persist(request, (Unreachable, Overloaded), self._patience.give_up)
         self.limits = opened.limits  # another server may take less
@@ -137,6 +138,8 @@ class RemoteSession:
             except passing as error:
                 if asyncio.get_running_loop().time() + delay > deadline:
                     raise
+                if request.resume_token and delay == self._patience.first_retry:
+                    log.warning("server lost in mid-answer; trying again for %g s", seconds)
                 log.debug("cannot open the sequence: %s; again in %.2f s", error, delay)
             await asyncio.sleep(delay)
             delay = min(2 * delay, self._patience.slowest_retry)

@@ -16,6 +16,11 @@ class StopRule:
     length: int = 4
     confidence: float = 0.0
 
+    @property
+    def needs_confidence(self) -> bool:
+        """Whether draft tokens must say theirs; a sampler that need not is spared a pass over the vocabulary."""
+        return self.confidence > 0
+
     def take(
         self, proposals: Iterator[DraftToken], limit: int, interrupted: Callable[[], bool]
     ) -> tuple[DraftToken, ...]:

@@ -6,16 +6,18 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from edge_client.token_bytes import BYTE_PIECE, TokenBytes
 from opensled.errors import InvalidRequest, ProtocolError, VocabularyMismatch
 from opensled.messages import ModelInfo
+from opensled.protocol import common_prefix
 from opensled.vocabulary import fingerprint
 
 UNFINISHED = "\ufffd"  # what a decoder shows for bytes that are no whole character (yet)
-BYTE_PIECE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # one raw byte, as SentencePiece vocabularies spell it
 
 
 def pieces_of(tokenizer: Tokenizer) -> list[str]:
@@ -31,6 +33,7 @@ class EdgeTokenizer:
             self._tokenizer = Tokenizer.from_buffer(tokenizer_json)
         except Exception as error:  # tokenizers raises bare Exception
             raise ProtocolError(f"the server's tokenizer.json cannot be read: {error}") from error
+        self._bytes = TokenBytes(self._tokenizer)
         self.special_ids = frozenset(
             token for token, added in self._tokenizer.get_added_tokens_decoder().items() if added.special
         )
@@ -53,6 +56,10 @@ class EdgeTokenizer:
         """The text of a whole sequence, special tokens left out."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True)
 
+    def token_bytes(self, token: int) -> bytes:
+        """What one id stands for; special tokens are bytes of their names."""
+        return self._bytes.of(token)
+
     def is_raw_byte(self, token: int) -> bool:
         return BYTE_PIECE.fullmatch(self._tokenizer.id_to_token(token) or "") is not None
 
@@ -73,6 +80,12 @@ class TextStream:
         """The text that these ids settle."""
         return "".join([self._push(token) for token in ids])
 
+    def push_each(self, token: int) -> list[str]:
+        """Like `push` of one id, told apart: the text of each token that waited and of this one, [] while they wait."""
+        context, held = self._context, [*self._held, token]
+        text = self.push([token])
+        return self._shares(context, held, text) if text else []
+
     def flush(self) -> str:
         """The rest, at the end of the sequence: what is still no whole character shows as U+FFFD."""
         return self._release(self._pending())
@@ -90,6 +103,15 @@ class TextStream:
         """The text of the tokens held back."""
         before = self._tokenizer.decode(self._context)
         return self._tokenizer.decode(self._context + self._held)[len(before) :]
+
+    def _shares(self, context: list[int], held: list[int], text: str) -> list[str]:
+        """`text` cut up among the tokens it came from; a character belongs to the token that completes it."""
+        skipped = len(self._tokenizer.decode(context))
+        ends = [0]
+        for count in range(1, len(held)):
+            known = self._tokenizer.decode(context + held[:count])[skipped:]
+            ends.append(max(ends[-1], common_prefix(known, text)))
+        return [text[start:end] for start, end in pairwise([*ends, len(text)])]
 
     def _release(self, text: str) -> str:
         if text:

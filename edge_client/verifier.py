@@ -16,6 +16,7 @@ class Verifier(Protocol):
 
     truth: Truth  # the reader's copy; the reader extends it with each verdict
     noise_key: bytes
+    rule: str  # acceptance rule
     limits: Limits
 
     async def submit(self, draft: Draft) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 
 from opensled.errors import UsageError
 
@@ -13,6 +14,17 @@ def host_port(address: str) -> tuple[str, int]:
     if not host or not (port.isascii() and port.isdigit() and int(port) < 65536):
         raise UsageError(f"{address!r} is not an address; write HOST:PORT, such as 127.0.0.1:7411")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def web_origins(listed: str) -> tuple[str, ...]:
+    """The origins in a comma-separated list, as browsers write them: scheme://host[:port] in lower case."""
+    origins = tuple(origin.strip() for origin in listed.split(",")) if listed else ()
+    for origin in origins:
+        if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@*A-Z]+", origin):
+            raise UsageError(
+                f"{origin!r} is not an origin; write SCHEME://HOST[:PORT], such as https://chat.example"
+            )
+    return origins
 
 
 def is_loopback(host: str) -> bool:

@@ -49,6 +49,18 @@ VERBS = {
         "edge_client.config:GenerateConfig",
         "edge_client.command:generate",
     ),
+    "chat": Verb(
+        "talk with the target in the terminal",
+        "opensled chat --server 127.0.0.1:7411 --show-drafts",
+        "edge_client.config:ChatConfig",
+        "edge_client.chat:chat",
+    ),
+    "doctor": Verb(
+        "examine this device, its draft model and its server, and say how to mend what is wrong",
+        "opensled doctor --server 192.0.2.1:7411 --tls --token-file token.txt",
+        "edge_client.config:DoctorConfig",
+        "edge_client.doctor:doctor",
+    ),
     "demo": Verb(
         "show a server and devices on this machine, checked against the plain target model",
         "opensled demo --json",
@@ -98,20 +110,26 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return run(sys.argv[1:] if argv is None else argv)
     except OpenSledError as error:
-        print("error:", " ".join(str(error).split("\n")), file=sys.stderr)
+        _complain(" ".join(str(error).split("\n")))
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except ModuleNotFoundError as error:
-        print(f"error: {error}{remedy(error.name)}", file=sys.stderr)
+        _complain(f"{error}{remedy(error.name)}")
         return 1
     except BrokenPipeError:
         # The reader of our output has gone (`opensled ... | head`): nothing left to say, also not at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _complain(str(error))
         return 1
+
+
+def _complain(message: str) -> None:
+    from opensled import logs
+
+    logs.last_word(message)
 
 
 def run(argv: list[str]) -> int:
@@ -156,12 +174,13 @@ def overview(prefix: str) -> str:
 
 
 def _run_verb(name: str, argv: list[str]) -> int:
-    from opensled import config
+    from opensled import config, logs
 
     kind = CONFIGS.get(name)
     flags = vars(_parser(name, config.options(kind)).parse_args(argv))
     sections = {verb.split()[0] for verb in VERBS}
     resolved = config.resolve(kind, name.replace(" ", "."), flags, sections=sections)
+    logs.configure(getattr(resolved, "log_level", "warning"), getattr(resolved, "log_json", False))
     command: Callable[[Any], int] = RUNS.get(name)
     return command(resolved)
 

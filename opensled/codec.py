@@ -6,11 +6,14 @@ and everything a peer can get wrong raises a typed error.
 
 from __future__ import annotations
 
-from opensled.errors import InvalidRequest, Unsupported
+import math
+
+from google.protobuf.message import DecodeError
+
+from opensled import bounds
+from opensled.errors import InvalidRequest, ProtocolError, RequestError
 from opensled.messages import (
-    MATCH,
     Cancel,
-    ChatMessage,
     ClientMessage,
     Draft,
     DraftBlock,
@@ -20,36 +23,24 @@ from opensled.messages import (
     ModelInfo,
     Open,
     Opened,
-    Prompt,
-    SamplingParams,
     ServerMessage,
+    SparseDistribution,
+    TokenLogprobs,
     Verdict,
-    is_chat,
 )
-from opensled.noise import KEY_BYTES
+from opensled.open_codec import decode_open, encode_open, refuse_reserved, require_key
 from opensled.v1 import verify_pb2 as pb
 
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Verify"].full_name
 
-_RESERVED = {
-    "Open": ("pace", "features", "top_logprobs"),
-    "Draft": ("parents", "draft_probs", "padding"),
-    "Verdict": ("logprobs", "features", "padding"),
-}
-
-
-def _refuse_reserved(message: pb.Open | pb.Draft | pb.Verdict) -> None:
-    for name in _RESERVED[type(message).__name__]:
-        if getattr(message, name):
-            raise Unsupported(f"{name} is not served by this version; leave it unset", name)
+Malformed = DecodeError  # what gRPC raises of bytes that are no message of the schema
 
 
 def encode_client(message: ClientMessage) -> pb.ClientMessage:
     if isinstance(message, Draft):
-        block = message.block
-        return pb.ClientMessage(draft=pb.Draft(counter=message.counter, base=block.base, tokens=block.ids))
+        return pb.ClientMessage(draft=_encode_draft(message))
     if isinstance(message, Open):
-        return pb.ClientMessage(open=_encode_open(message))
+        return pb.ClientMessage(open=encode_open(message))
     return pb.ClientMessage(cancel=pb.Cancel())
 
 
@@ -58,7 +49,7 @@ def decode_client(message: pb.ClientMessage) -> ClientMessage:
     if kind == "draft":
         return _decode_draft(message.draft)
     if kind == "open":
-        return _decode_open(message.open)
+        return decode_open(message.open)
     if kind == "cancel":
         return Cancel()
     raise InvalidRequest("the message is empty, or of a kind this version does not know", "kind")
@@ -77,15 +68,24 @@ def encode_server(message: ServerMessage) -> pb.ServerMessage:
 
 
 def decode_server(message: pb.ServerMessage) -> ServerMessage:
+    try:
+        return _decode_server(message)
+    except RequestError as error:
+        raise ProtocolError(f"the server sent what this version cannot read: {error}") from error
+
+
+def _decode_server(message: pb.ServerMessage) -> ServerMessage:
     kind = message.WhichOneof("kind")
     if kind == "verdict":
         return _decode_verdict(message.verdict)
     if kind == "opened":
         opened = message.opened
+        require_key(opened.noise_key)
         return Opened(tuple(opened.prompt_ids), opened.noise_key, opened.resume_token, _limits(opened.limits))
     if kind == "failure":
         failure = message.failure
-        return Failure(failure.code, failure.reason, failure.field, failure.retry_after)
+        retry_after = failure.retry_after if 0 <= failure.retry_after < math.inf else 0.0  # NaN is neither
+        return Failure(failure.code, failure.reason, failure.field, retry_after)
     raise InvalidRequest("the message is empty, or of a kind this version does not know", "kind")
 
 
@@ -101,6 +101,7 @@ def encode_info(info: ModelInfo) -> pb.DescribeReply:
         version=info.version,
         tokenizer_hash=info.tokenizer_hash,
         has_chat_template=info.has_chat_template,
+        capabilities=info.capabilities,
     )
 
 
@@ -116,6 +117,7 @@ def decode_info(reply: pb.DescribeReply) -> ModelInfo:
         version=reply.version,
         tokenizer_hash=reply.tokenizer_hash,
         has_chat_template=reply.has_chat_template,
+        capabilities=tuple(reply.capabilities),
     )
 
 
@@ -135,83 +137,26 @@ def _limits(limits: pb.Limits) -> Limits:
     return Limits(limits.max_draft, limits.context_length)
 
 
-def _encode_open(message: Open) -> pb.Open:
-    params = message.params
-    encoded = pb.Open(
-        committed=message.committed,
-        rule=message.rule,
-        noise_key=message.noise_key,
-        resume_token=message.resume_token,
-        model_id=message.model_id,
-        fingerprint=message.fingerprint,
-        params=pb.SamplingParams(
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            seed=params.seed,
-            max_tokens=params.max_tokens,
-            stop_ids=params.stop_ids,
-            ignore_eos=params.ignore_eos,
-        ),
-    )
-    _encode_prompt(message.prompt, encoded)
+def _encode_draft(message: Draft) -> pb.Draft:
+    block = message.block
+    encoded = pb.Draft(counter=message.counter, base=block.base, tokens=block.ids)
+    for token in block.tokens:
+        if token.drawn_from is not None:
+            encoded.draft_probs.add(ids=token.drawn_from.ids, probs=token.drawn_from.probs)
     return encoded
 
 
-def _encode_prompt(prompt: Prompt, into: pb.Open) -> None:
-    if isinstance(prompt, str):
-        into.text = prompt
-    elif is_chat(prompt):
-        turns = [pb.ChatMessage(role=turn.role, content=turn.content) for turn in prompt]
-        into.chat.CopyFrom(pb.Chat(messages=turns))
-    else:
-        into.ids.CopyFrom(pb.Ids(ids=prompt))  # type: ignore[arg-type]
-
-
-def _decode_open(message: pb.Open) -> Open:
-    _refuse_reserved(message)
-    if message.noise_key and len(message.noise_key) != KEY_BYTES:
-        raise InvalidRequest(f"noise_key must be {KEY_BYTES} bytes", "noise_key")
-    return Open(
-        prompt=_decode_prompt(message),
-        params=_decode_params(message.params),
-        committed=tuple(message.committed),
-        rule=message.rule or MATCH,
-        noise_key=message.noise_key,
-        resume_token=message.resume_token,
-        model_id=message.model_id,
-        fingerprint=message.fingerprint,
-    )
-
-
-def _decode_prompt(message: pb.Open) -> Prompt:
-    kind = message.WhichOneof("prompt")
-    if kind == "ids":
-        return tuple(message.ids.ids)
-    if kind == "text":
-        return message.text
-    if kind == "chat":
-        return tuple(ChatMessage(turn.role, turn.content) for turn in message.chat.messages)
-    raise InvalidRequest("the prompt is missing: set ids, text or chat", "prompt")
-
-
-def _decode_params(params: pb.SamplingParams) -> SamplingParams:
-    return SamplingParams(
-        temperature=params.temperature,
-        top_k=params.top_k,
-        top_p=params.top_p or 1.0,
-        seed=params.seed if params.HasField("seed") else None,
-        max_tokens=params.max_tokens,
-        stop_ids=tuple(params.stop_ids),
-        ignore_eos=params.ignore_eos,
-    )
-
-
 def _decode_draft(message: pb.Draft) -> Draft:
-    _refuse_reserved(message)
+    refuse_reserved(message, "parents", "padding")
+    bounds.check_draft(message)
     if message.counter == 0:
         raise InvalidRequest("drafts are numbered from 1", "counter")
-    tokens = tuple(DraftToken(id) for id in message.tokens)
+    if not message.draft_probs:
+        return Draft(message.counter, DraftBlock(message.base, tuple(map(DraftToken, message.tokens))))
+    tokens = tuple(
+        DraftToken(id, drawn_from=SparseDistribution(tuple(source.ids), tuple(source.probs)))
+        for id, source in zip(message.tokens, message.draft_probs)
+    )
     return Draft(message.counter, DraftBlock(message.base, tokens))
 
 
@@ -233,11 +178,17 @@ def _encode_verdict(message: Verdict) -> pb.Verdict:
         answers=message.answers,
         finish_reason=message.finish_reason,
         hint=message.hint,
+        logprobs=map(_encode_logprobs, message.logprobs),
     )
 
 
+def _encode_logprobs(entry: TokenLogprobs) -> pb.Logprobs:
+    return pb.Logprobs(ids=[id for id, _ in entry], logprobs=[value for _, value in entry])
+
+
 def _decode_verdict(message: pb.Verdict) -> Verdict:
-    _refuse_reserved(message)
+    refuse_reserved(message, "features", "padding")
+    bounds.check_verdict(message)
     return Verdict(
         base=message.base,
         tokens=tuple(message.tokens),
@@ -245,4 +196,5 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         answers=message.answers,
         finish_reason=message.finish_reason,
         hint=message.hint if message.HasField("hint") else None,
+        logprobs=tuple(tuple(zip(entry.ids, entry.logprobs)) for entry in message.logprobs),
     )

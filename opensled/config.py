@@ -177,7 +177,7 @@ def _from_environment(known: dict[str, Option], environ: Mapping[str, str]) -> d
 
 
 def _from_file(path: Path, section: str, known: dict[str, Option], sections: set[str]) -> dict[str, Any]:
-    document = _read(path)
+    document = read_file(path)
     for name in document:
         if sections and name not in sections:
             raise UsageError(f"{path}: unknown section [{name}]; sections are {', '.join(sorted(sections))}")
@@ -199,7 +199,8 @@ def _table(document: dict[str, Any], section: str, path: Path) -> dict[str, Any]
     return table
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_file(path: Path) -> dict[str, Any]:
+    """The tables of a configuration file; raises UsageError naming it."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

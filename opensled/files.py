@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 from opensled.errors import NotFound, UsageError
@@ -17,9 +19,25 @@ def read_bytes(path: str | Path, what: str) -> bytes:
         raise UsageError(f"{what} {path} cannot be read: {error.strerror}") from error
 
 
-def read_ascii(path: str | Path, what: str) -> str:
-    """Like `read_bytes`, for text that travels in headers."""
+def read_secret_text(path: str | Path, what: str) -> str:
+    """Like `read_secret`, for text that travels in headers."""
     try:
-        return read_bytes(path, what).decode("ascii")
+        return read_secret(path, what).decode("ascii")
     except UnicodeDecodeError as error:
         raise UsageError(f"{what} {path} holds other than ASCII text") from error
+
+
+def read_secret(path: str | Path, what: str) -> bytes:
+    """Like `read_bytes`, for keys and tokens: raises UsageError when other users could read the file.
+
+    The rule is PostgreSQL's for its private key: a file of our own must be closed to everybody else; one that
+    another user (root) lends us may be open to its group, as systemd's LoadCredential= and Kubernetes do it.
+    """
+    content = read_bytes(path, what)
+    if os.name != "posix":  # modes mean nothing there
+        return content
+    status = Path(path).expanduser().stat()
+    closed = stat.S_IRWXO | (stat.S_IRWXG if status.st_uid == os.geteuid() else stat.S_IWGRP)
+    if status.st_mode & closed:
+        raise UsageError(f"{what} {path} is readable by others; run: chmod 600 {path}")
+    return content

@@ -10,10 +10,22 @@ from typing import TypeGuard
 
 from opensled.errors import InvalidRequest, OpenSledError, RequestError, from_code
 
-MATCH = "match"
+MATCH, RATIO = "match", "ratio"
 
 # Logits over a smaller temperature would overflow, and draw what 0 draws.
 MIN_TEMPERATURE = 1e-6
+
+MAX_BIAS = 100  # OpenAI's range
+MAX_BIASES = 1024
+MAX_TOP_LOGPROBS = 20  # OpenAI's limit
+
+
+@dataclass(frozen=True)
+class SparseDistribution:
+    """A distribution over few token ids; probability = weight / sum of the weights."""
+
+    ids: tuple[int, ...]
+    probs: tuple[float, ...]  # weights above 0, which sum to 1 but for rounding
 
 
 @dataclass(frozen=True)
@@ -22,6 +34,7 @@ class DraftToken:
 
     id: int
     confidence: float = 1.0
+    drawn_from: SparseDistribution | None = None  # rule `ratio` only: exactly what the id was sampled from
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,7 @@ class SamplingParams:
     max_tokens: int = 256  # committed tokens after the prompt
     stop_ids: tuple[int, ...] = ()  # token ids that end the sequence, besides the model's own eos
     ignore_eos: bool = False
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (id, what is added to its logit), before everything else
 
     def __post_init__(self) -> None:
         warm = MIN_TEMPERATURE <= self.temperature <= 100
@@ -55,6 +69,11 @@ class SamplingParams:
         _check(0 < self.top_p <= 1, "top_p", "above 0 and at most 1")
         _check(self.seed is None or -(2**63) <= self.seed < 2**63, "seed", "a signed 64-bit integer")
         _check(1 <= self.max_tokens < 2**31, "max_tokens", "from 1 to 2147483647")
+        _check(len(self.logit_bias) <= MAX_BIASES, "logit_bias", f"at most {MAX_BIASES} ids")
+        small = all(-MAX_BIAS <= bias <= MAX_BIAS for _, bias in self.logit_bias)  # also false for NaN
+        _check(small, "logit_bias", f"from -{MAX_BIAS} to {MAX_BIAS}")
+        distinct = len({id for id, _ in self.logit_bias}) == len(self.logit_bias)
+        _check(distinct, "logit_bias", "one entry for each id")
 
 
 def _check(ok: bool, name: str, allowed: str) -> None:
@@ -63,11 +82,23 @@ def _check(ok: bool, name: str, allowed: str) -> None:
 
 
 @dataclass(frozen=True)
+class ToolCall:
+    """One call of a tool, as an assistant made it."""
+
+    id: str
+    name: str
+    arguments: str  # JSON object
+
+
+@dataclass(frozen=True)
 class ChatMessage:
     """One turn of a chat; the server renders it with the target's chat template."""
 
     role: str
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()  # of an assistant
+    tool_call_id: str = ""  # the call that a tool's turn answers
+    name: str = ""
 
 
 Prompt = tuple[int, ...] | str | tuple[ChatMessage, ...]
@@ -75,6 +106,37 @@ Prompt = tuple[int, ...] | str | tuple[ChatMessage, ...]
 
 def is_chat(prompt: Prompt) -> TypeGuard[tuple[ChatMessage, ...]]:
     return isinstance(prompt, tuple) and bool(prompt) and isinstance(prompt[0], ChatMessage)
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool that the model may call."""
+
+    name: str
+    description: str = ""
+    parameters: str = ""  # JSON schema of its arguments; "" = any object
+
+
+@dataclass(frozen=True)
+class Guide:
+    """What an answer must look like: the server masks every token that would leave it, before the target samples."""
+
+    json_schema: str = ""  # of the whole answer; "{}" = any JSON object, "" = not asked for
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str = (
+        ""  # "auto": calls or free text; "required": calls only; "none" or "": nothing is masked
+    )
+    function: str = ""  # the only tool that may be called; "" = any
+    parallel: bool = False  # several calls may follow each other
+
+    def __post_init__(self) -> None:
+        known = self.tool_choice in ("", "none", "auto", "required")
+        _check(known, "tool_choice", "none, auto or required")
+
+    @property
+    def masks(self) -> bool:
+        """Whether it forbids anything."""
+        return bool(self.json_schema) or self.tool_choice in ("auto", "required")
 
 
 @dataclass(frozen=True)
@@ -89,6 +151,14 @@ class Open:
     resume_token: bytes = b""
     model_id: str = ""  # the target that was described; another one must not continue its text. "" = any
     fingerprint: str = ""  # the vocabulary that was described. "" = any
+    top_logprobs: int | None = (
+        None  # log-probabilities of committed tokens and so many of the likeliest; None = no
+    )
+    guide: Guide | None = None
+
+    def __post_init__(self) -> None:
+        allowed = self.top_logprobs is None or 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS
+        _check(allowed, "top_logprobs", f"from 0 to {MAX_TOP_LOGPROBS}")
 
 
 @dataclass(frozen=True)
@@ -122,6 +192,10 @@ class Opened:
     limits: Limits
 
 
+# Log-probabilities at one position, (id, nats): the committed id first, then the likeliest in descending order.
+TokenLogprobs = tuple[tuple[int, float], ...]
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The truth after `base`: accepted draft tokens, then the recovered or bonus token."""
@@ -132,6 +206,7 @@ class Verdict:
     answers: int = 0  # counter of the Draft answered; 0 = decoded unasked
     finish_reason: str = ""  # "" = goes on; else "eos", "stop" (a stop id) or "length" (max_tokens, context)
     hint: int | None = None  # longest useful next block; 0 = do not draft; None = no advice
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of the last of `tokens`, when asked for
 
 
 @dataclass(frozen=True)
@@ -175,3 +250,4 @@ class ModelInfo:
     version: str
     tokenizer_hash: str  # sha256 of tokenizer.json; the edge caches it under this name
     has_chat_template: bool
+    capabilities: tuple[str, ...] = ()  # "guide": answers can be guided (`Open.guide`)

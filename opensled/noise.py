@@ -49,10 +49,18 @@ def hash_bits(key: bytes, position: int, ids: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
+def uniform(key: bytes, position: int) -> float:
+    """One number in (0, 1) for a position: 52 bits, centred in their cell."""
+    return float(_unit(hash_bits(key, position, np.zeros(1, np.int64)))[0])
+
+
 def gumbel(key: bytes, position: int, ids: np.ndarray) -> np.ndarray:
     """Standard Gumbel noise for each id, float64, shape of `ids`.
 
     52 bits centred in their cell keep u strictly inside (0, 1): in float32 u would round to 1 and G to infinity.
     """
-    uniform = ((hash_bits(key, position, ids) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-    return -np.log(-np.log(uniform))
+    return -np.log(-np.log(_unit(hash_bits(key, position, ids))))
+
+
+def _unit(bits: np.ndarray) -> np.ndarray:
+    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52

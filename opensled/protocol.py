@@ -30,7 +30,7 @@ def rebase(block: DraftBlock, committed: Sequence[int]) -> DraftBlock | None:
     return DraftBlock(len(committed), block.tokens[len(since) :])
 
 
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+def common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
     """Length of the longest common prefix."""
     length = 0
     for a, b in zip(left, right):

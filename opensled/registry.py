@@ -44,6 +44,7 @@ _EXTRAS = {
     **dict.fromkeys(("grpc_health", "grpc_reflection"), "server"),
     **dict.fromkeys(("gguf", "onnx", "onnx_ir", "onnxruntime_genai"), "train"),
     "ray": "cluster",
+    "cryptography": "mtls",
 }
 
 

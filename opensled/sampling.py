@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opensled.messages import DraftToken, SamplingParams
+from opensled.messages import RATIO, DraftToken, SamplingParams, SparseDistribution
 from opensled.noise import gumbel
 
 # Noise over a whole 150k vocabulary costs milliseconds a token; over the 64 likeliest ids, microseconds.
@@ -43,26 +43,85 @@ class Sampler:
 
     params: SamplingParams
     key: bytes
+    with_confidence: bool = (
+        True  # whether anybody asks for it; a pass over the vocabulary that is else spared
+    )
+    vocab_size: int | None = None  # ids the target knows; the draft's logits may be padded beyond
 
     def draw(self, logits: np.ndarray, position: int) -> DraftToken:
         """The draft token at `position` from float logits of shape [vocabulary].
 
-        Its confidence is the draft's probability at temperature 1, renormalised over the candidates.
+        Its confidence is the draft's probability at temperature 1: when greedy over the whole vocabulary (one pass,
+        cheaper than to find the candidates), else renormalised over the candidates. 1 if nobody asks for it.
         """
+        logits = logits[: self.vocab_size]
+        if self.params.logit_bias:
+            logits = self._biased(logits)
+        if self.params.temperature == 0:
+            return self._greedy(logits)
         ids = most_likely(logits, DRAFT_CANDIDATES)
         scores = logits[ids].astype(np.float64)
+        return self._drawn(ids, scores, position)
+
+    def certain(self, id: int, confidence: float) -> DraftToken:
+        """A draft token that was not drawn, but follows from what came before."""
+        return DraftToken(id, confidence)
+
+    def _drawn(self, ids: np.ndarray, scores: np.ndarray, position: int) -> DraftToken:
         winner = self._winner(ids, scores, position)
-        return DraftToken(int(ids[winner]), float(softmax(scores)[winner]))
+        return DraftToken(int(ids[winner]), float(softmax(scores)[winner]) if self.with_confidence else 1.0)
+
+    def _biased(self, logits: np.ndarray) -> np.ndarray:
+        biased = logits.copy()
+        for id, bias in self.params.logit_bias:
+            if id < len(logits):
+                biased[id] += bias
+        return biased
+
+    def _greedy(self, logits: np.ndarray) -> DraftToken:
+        """The likeliest token; ties go to the lowest id."""
+        winner = int(logits.argmax())
+        if not self.with_confidence:
+            return DraftToken(winner)
+        return DraftToken(winner, 1 / float(np.exp(logits - logits[winner]).sum()))
 
     def _winner(self, ids: np.ndarray, scores: np.ndarray, position: int) -> int:
         """Index into `ids`, which are sorted by score descending."""
-        params = self.params
-        if params.temperature == 0:
-            return 0
-        scaled = scores / params.temperature
-        if params.top_k:
-            scaled = scaled[: params.top_k]
-        if params.top_p < 1:
-            scaled = scaled[: nucleus(softmax(scaled), params.top_p)]
-        noisy = scaled + gumbel(self.key, position, ids[: len(scaled)])
-        return int(np.argmax(noisy))
+        scaled = self._scaled(scores)
+        return int(np.argmax(scaled + gumbel(self.key, position, ids[: len(scaled)])))
+
+    def _scaled(self, scores: np.ndarray) -> np.ndarray:
+        """Descending `scores` / temperature, as many as top_k and top_p leave."""
+        scaled = scores / self.params.temperature
+        if self.params.top_k:
+            scaled = scaled[: self.params.top_k]
+        if self.params.top_p < 1:
+            scaled = scaled[: nucleus(softmax(scaled), self.params.top_p)]
+        return scaled
+
+
+class SparseSampler(Sampler):
+    """For rule `ratio`: draws from its own likeliest candidates, and says with each token from what distribution.
+
+    The confidence is that of the likeliest candidate, whichever was drawn: a block that ended before tokens of low
+    probability would no longer be a sample of the distributions it names, and the rule would not be exact.
+    """
+
+    def draw(self, logits: np.ndarray, position: int) -> DraftToken:
+        token = super().draw(logits, position)
+        return token if token.drawn_from else self.certain(token.id, token.confidence)
+
+    def certain(self, id: int, confidence: float) -> DraftToken:
+        return DraftToken(id, confidence, SparseDistribution((id,), (1.0,)))
+
+    def _drawn(self, ids: np.ndarray, scores: np.ndarray, position: int) -> DraftToken:
+        probs = softmax(self._scaled(scores)).astype(np.float32)  # as they travel: just these are drawn from
+        probs = probs[probs > 0]
+        noisy = np.log(probs.astype(np.float64)) + gumbel(self.key, position, ids[: len(probs)])
+        source = SparseDistribution(tuple(ids[: len(probs)].tolist()), tuple(probs.tolist()))
+        return DraftToken(int(ids[np.argmax(noisy)]), float(softmax(scores)[0]), source)
+
+
+def sampler(params: SamplingParams, key: bytes, rule: str) -> Sampler:
+    """The sampler of a sequence under an acceptance rule."""
+    return (SparseSampler if rule == RATIO else Sampler)(params, key)

@@ -15,10 +15,14 @@ from rich.table import Table
 class Row(Protocol):
     """A device as the table needs it."""
 
-    compared: int
-    identical: int
     prompts: list[dict]
     replies: list
+
+    @property
+    def compared(self) -> int: ...
+
+    @property
+    def identical(self) -> int: ...
 
     def report(self) -> dict: ...
 

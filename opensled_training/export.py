@@ -38,8 +38,9 @@ def export(
     folder = models_dir / recipe.name
     with _moved_into(folder) as scratch:
         write_hf(model, tokenizer, scratch)
+        kind = "Q8_0" if recipe == DRAFT else "F16"  # the target's own precision on disk: the same model
+        write_gguf(scratch, scratch / f"{recipe.name}-{kind.lower()}.gguf", kind)
         if recipe == DRAFT:
-            write_gguf(scratch, scratch / f"{recipe.name}-q8_0.gguf")
             write_onnx(scratch, scratch / f"{recipe.name}-int8.onnx")
 
 

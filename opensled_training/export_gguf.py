@@ -1,6 +1,6 @@
-"""A Hugging Face Llama folder as GGUF with Q8_0 weights, readable by llama.cpp.
+"""A Hugging Face Llama folder as GGUF, readable by llama.cpp.
 
-Contract: token ids and tensors as in the folder; only rounding to 8 bits may change a logit.
+Contract: token ids and tensors as in the folder; only the rounding of the weights' kind may change a logit.
 Names and the query/key permutation follow llama.cpp's `convert_hf_to_gguf.py` (Llama: rotary pairs interleaved).
 """
 
@@ -30,13 +30,23 @@ LAYER_TENSORS = {
 }
 
 
-def write_gguf(folder: Path, path: Path) -> None:
+# How matrices may be stored -> what the file then says of itself.
+KINDS = {
+    "F32": gguf.LlamaFileType.ALL_F32,
+    "F16": gguf.LlamaFileType.MOSTLY_F16,
+    "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
+}
+
+
+def write_gguf(folder: Path, path: Path, kind: str = "Q8_0") -> None:
+    """`kind`: one of `KINDS`."""
     config = LlamaConfig.from_pretrained(folder)
     writer = gguf.GGUFWriter(path, "llama")
     _add_architecture(writer, config, path.stem)
+    writer.add_file_type(KINDS[kind])
     _add_tokenizer(writer, folder)
     for name, tensor in load_file(folder / "model.safetensors").items():
-        _add_tensor(writer, _gguf_name(name), _permuted(name, tensor.astype(np.float32), config))
+        _add_tensor(writer, _gguf_name(name), _permuted(name, tensor.astype(np.float32), config), kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -57,7 +67,6 @@ def _add_architecture(writer: gguf.GGUFWriter, config: LlamaConfig, name: str) -
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
 
 
@@ -99,10 +108,10 @@ def _permuted(name: str, tensor: NDArray[np.float32], config: LlamaConfig) -> ND
     return tensor.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def _add_tensor(writer: gguf.GGUFWriter, name: str, tensor: NDArray[np.float32]) -> None:
+def _add_tensor(writer: gguf.GGUFWriter, name: str, tensor: NDArray[np.float32], kind: str) -> None:
     """Norm gains stay in float32, as in every GGUF."""
     if tensor.ndim == 1:
         writer.add_tensor(name, tensor)
         return
-    kind = gguf.GGMLQuantizationType.Q8_0
-    writer.add_tensor(name, gguf.quants.quantize(tensor, kind), raw_dtype=kind)
+    stored = gguf.GGMLQuantizationType[kind]
+    writer.add_tensor(name, gguf.quants.quantize(tensor, stored), raw_dtype=stored)

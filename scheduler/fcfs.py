@@ -20,8 +20,11 @@ class Fcfs:
         budget = profile.max_step_tokens
         slices = []
         # Short work first: a verification beside a long prompt costs the prompt little and the others nothing.
+        # Last what nobody waits for: it must not take the budget of those it gets no KV from.
         present = [session for session in snapshot.sessions if not session.absent]
-        for session in sorted(present, key=lambda each: each.uncomputed > 1):
+        for session in sorted(
+            present, key=lambda each: (not self._may_decide(each, now), each.uncomputed > 1)
+        ):
             piece = self._slice(session, budget, now)
             if piece is not None:
                 slices.append(piece)
@@ -34,7 +37,7 @@ class Fcfs:
         tokens = min(wanted, budget)
         if tokens <= 0:
             return None
-        return Slice(session.id, tokens, decide and tokens == session.uncomputed)
+        return Slice(session.id, tokens, decide and tokens == session.uncomputed, ahead=not decide)
 
     def _may_decide(self, session: SessionView, now: float) -> bool:
         if session.draft is not None:

@@ -31,11 +31,12 @@ class Snapshot:
 @dataclass(frozen=True)
 class Slice:
     """Compute the next `tokens` uncomputed committed tokens of a session; if `decide`, its pending draft as well,
-    and commit what the target says. Without `decide` the slice is a chunk of a prompt."""
+    and commit what the target says. Without `decide` it is a chunk of a prompt, which leaves the newest token out."""
 
     session: int
     tokens: int
     decide: bool
+    ahead: bool = False  # nothing waits for it yet: it takes free KV blocks only, and nobody loses his for it
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import asyncio
 
 import httpx
 
-from edge_client.answer import Chunk, Stats
+from edge_client.answer import Chunk, Stats, Task
 from edge_client.api.app import build_app
-from tests.tiny_drafts import tiny_info
+from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 WORDS = ("Hello", "", " wörld", " 👍")
 STATS = Stats(prompt_tokens=7, completion_tokens=4, rounds=2, drafted=5, accepted=2, round_tokens=4)
@@ -16,48 +16,66 @@ HELLO = [{"role": "user", "content": "Hi"}]
 # Optional fields at the values that change nothing.
 USUAL = {
     "n": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logprobs": False, "top_logprobs": None,
-    "logit_bias": {}, "response_format": {"type": "text"}, "tools": [], "tool_choice": None, "store": False,
+    "logit_bias": {}, "response_format": {"type": "text"}, "tools": [], "tool_choice": "none", "store": False,
+    "parallel_tool_calls": True, "modalities": ["text"], "functions": [], "function_call": "none",
     "user": "me", "metadata": {"a": "b"}, "seed": None, "stop": None, "temperature": None, "stream": None,
     "stream_options": None, "max_tokens": None, "service_tier": "auto",
 }  # fmt: skip
 
 
 class FakeBackend:
-    """Says WORDS whatever it is asked; remembers what that was, and whether it was let go."""
+    """Says `words` whatever it is asked; remembers what that was, and whether it was let go."""
 
-    def __init__(self, error=None, fail_after=99, reason="eos", endless=False, **info) -> None:
-        self.info = tiny_info(**info)
+    rule = "match"
+
+    def __init__(
+        self, error=None, fail_after=10**6, reason="eos", endless=False, words=WORDS, fails=None, **info
+    ) -> None:
+        self.info = tiny_info(**{"capabilities": ("guide",), **info})
+        self.tokenizer = tiny_tokenizer()
         self.error, self.fail_after, self.reason, self.endless = error, fail_after, reason, endless
-        self.asked: list[tuple] = []
+        self.words = words
+        self.fails = fails  # the number of the one answer that fails; None: all of them
+        self.tasks: list[Task] = []
         self.closed = 0
 
-    async def answer(self, prompt, params, stop=()):
-        self.asked.append((prompt, params, stop))
+    @property
+    def asked(self) -> list[tuple]:
+        return [(task.prompt, task.params, task.stop) for task in self.tasks]
+
+    async def answer(self, task):
+        number = len(self.tasks)
+        self.tasks.append(task)
         try:
-            async for chunk in self._chunks():
+            async for chunk in self._chunks(number, task.top_logprobs):
                 yield chunk
         finally:
             self.closed += 1
 
-    async def _chunks(self):
-        for index, word in enumerate(WORDS):
-            if index >= self.fail_after:
+    async def _chunks(self, number, top):
+        for index, word in enumerate(self.words):
+            if index >= self.fail_after and self.fails in (None, number):
                 raise self.error
-            yield Chunk(word, (index,))
+            await asyncio.sleep(0)
+            yield self._chunk(word, index + 40, top)
         while self.endless:
             await asyncio.sleep(0.01)
             yield Chunk(".", (9,))
-        yield Chunk("", (0,), self.reason, STATS)
+        yield self._chunk("", 0, top, self.reason, STATS)
+
+    def _chunk(self, word, id, top, *end):
+        logprobs = () if top is None else (((id, -0.5), *((50 + rank, -1.0 - rank) for rank in range(top))),)
+        return Chunk(word, (id,), *end, logprobs=logprobs)
 
 
-def call(backend, path="/v1/chat/completions", body=None, method="POST", content=None):
+def call(backend, path="/v1/chat/completions", body=None, method="POST", content=None, headers=None):
     """One request through the app without a socket."""
 
     async def request():
         transport = httpx.ASGITransport(build_app(backend), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
             kind = {"json": body} if content is None else {"content": content}
-            return await client.request(method, path, **kind if method == "POST" else {})
+            return await client.request(method, path, headers=headers, **kind if method == "POST" else {})
 
     return asyncio.run(request())
 

@@ -37,17 +37,36 @@ def continuation(prompt: Sequence[int], count: int) -> list[int]:
 
 
 class FakeScores:
-    """Row i: the context its token saw, read back through the KV blocks."""
+    """Row i: the context its token saw, read back through the KV blocks. The target is sure of its token."""
 
     def __init__(self, contexts: list[list[int]], target: Callable[[Sequence[int]], int]) -> None:
         self._contexts, self._target = contexts, target
 
-    def sample(self, rows: Sequence[int], params: SamplingParams, key: bytes, position: int) -> list[int]:
+    def sample(self, rows, params: SamplingParams, key: bytes, position: int, masks=None) -> list[int]:
         for offset, row in enumerate(rows):
             assert len(self._contexts[row]) == position + offset
-        if any(self._contexts[row][-1] == POISON for row in rows):
+        return [self._token(row, masks and masks[index]) for index, row in enumerate(rows)]
+
+    def probs_of(self, rows, ids, params, masks=None) -> list[float]:
+        tokens = [self._token(row, masks and masks[index]) for index, row in enumerate(rows)]
+        return [float(id == token) for id, token in zip(ids, tokens)]
+
+    def sample_residual(self, row, draft_probs, params, key, position, mask=None) -> int:
+        assert len(self._contexts[row]) == position
+        return self._token(row, mask)
+
+    def logprobs(self, rows, ids, count):
+        likeliest = [(id, -1.0 - id) for id in range(count)]
+        return [((id, -0.5 - row), *likeliest) for row, id in zip(rows, ids)]
+
+    def _token(self, row: int, mask: bytes | None) -> int:
+        context = self._contexts[row]
+        if context[-1] == POISON:
             raise NonFiniteLogits("the target gave non-finite logits for this sequence")
-        return [self._target(self._contexts[row]) for row in rows]
+        token = self._target(context)
+        while mask is not None and not mask[token // 8] >> token % 8 & 1:
+            token = (token + 1) % VOCAB
+        return token
 
 
 @dataclass
@@ -89,6 +108,7 @@ class FakeEngine:
         return FakeScores(contexts, self.target)
 
     def _slot(self, segment: Segment, position: int) -> int:
+        assert position < len(segment.blocks) * self.block_size, "no KV block covers this position"
         block = segment.blocks[position // self.block_size]
         assert 0 <= block < self.num_blocks
         return block * self.block_size + position % self.block_size
@@ -101,7 +121,9 @@ class FakeText:
     tokenizer_json = b'{"version": "1.0"}'
     tokenizer_hash = "0" * 64
     fingerprint = "f" * 64
-    vocab_size = VOCAB
+
+    def __init__(self, vocab_size: int = VOCAB) -> None:
+        self.vocab_size = vocab_size
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(1 + byte % (POISON - 1) for byte in text.encode())
@@ -146,7 +168,7 @@ class Weather:
     seed: int = 0
 
 
-IMPATIENT = Patience(silence=0.05, first_retry=0.001, slowest_retry=0.01, give_up=60.0)
+IMPATIENT = Patience(silence=0.05, first_retry=0.001, slowest_retry=0.01, first_open=60.0, give_up=60.0)
 
 
 class MemoryNetwork:

@@ -22,10 +22,14 @@ PROMPT = (3, 1, 4)
 
 @asynccontextmanager
 async def serving(
-    tenants=Tenants(), tls=None, limits=DoorLimits(max_sessions=3, max_draft=8, linger=0.05), engine=None
+    tenants=Tenants(),
+    tls=None,
+    limits=DoorLimits(max_sessions=3, max_draft=8, linger=0.05),
+    engine=None,
+    text=None,
 ):
     """A server on a free port; yields (door, address)."""
-    target = Target("fake", engine or FakeEngine(num_blocks=100), FakeText())
+    target = Target("fake", engine or FakeEngine(num_blocks=100), text or FakeText())
     loop = VerifyLoop(target.engine, Fcfs(float("inf")), HardwareProfile(64), time.monotonic)
     door = Door(loop, target, limits)
     face = service.VerifyService(door, describe(door, target), target.text, tenants)

@@ -34,6 +34,10 @@ class Answer:
     reopened: int
 
     @property
+    def logprobs(self):
+        return [entry for commit in self.commits for entry in commit.logprobs]
+
+    @property
     def rounds(self) -> list[Commit]:
         return [commit for commit in self.commits if commit.drafted]
 
@@ -46,10 +50,12 @@ async def running(
     max_step_tokens: int = 64,
     limits: DoorLimits = DoorLimits(linger=0.2),
     weather: Weather = Weather(),
+    text=None,
 ) -> AsyncIterator[MemoryNetwork]:
     """A server over `engine` and a network to it; on exit every KV block must be back."""
     loop = VerifyLoop(engine, Fcfs(draft_wait), HardwareProfile(max_step_tokens), time.monotonic)
-    door = Door(loop, Target("fake", engine, FakeText()), limits)
+    text = text or FakeText(engine.info.vocab_size)
+    door = Door(loop, Target("fake", engine, text), limits)
     network = MemoryNetwork(door, weather)
     serving = asyncio.ensure_future(loop.run())
     try:
@@ -74,9 +80,10 @@ async def ask(
     *,
     stop: StopRule = StopRule(4),
     patience: Patience = CALM,
+    **request,
 ) -> Answer:
-    """One sequence from open to finish."""
-    session = RemoteSession(network.connect, Open(tuple(prompt), params), patience)
+    """One sequence from open to finish; `request`: further fields of its `Open`."""
+    session = RemoteSession(network.connect, Open(tuple(prompt), params, **request), patience)
     thread = DraftThread(drafter, stop)
     try:
         await session.open()

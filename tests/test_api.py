@@ -29,8 +29,7 @@ from tests.fake_backend import HELLO, STATS, USUAL, WORDS, FakeBackend, call, ch
 def test_a_chat_answer():
     reply = call(FakeBackend(), body=chat()).json()
     assert reply["object"] == "chat.completion" and reply["id"].startswith("chatcmpl-")
-    assert reply["model"] == "tiny" and "tiny" in reply["system_fingerprint"]
-    assert "exact" in reply["system_fingerprint"]
+    assert reply["model"] == "tiny" and reply["system_fingerprint"] == "opensled-0/tiny/exact/match"
     choice = reply["choices"][0]
     assert choice["message"]["content"] == "".join(WORDS)
     assert choice["finish_reason"] == "stop"
@@ -39,7 +38,7 @@ def test_a_chat_answer():
         "completion_tokens": 4,
         "total_tokens": 11,
         "completion_tokens_details": {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 3},
-        "opensled": STATS.figures(),
+        "opensled": {"rule": "match", **STATS.figures()},
     }
 
 
@@ -123,7 +122,9 @@ def test_fields_that_change_nothing_pass():
 
 
 ERRORS = [
-    (InvalidRequest("bad", "prompt"), 400, "prompt"),
+    (InvalidRequest("bad", "prompt"), 400, "messages"),
+    (InvalidRequest("bad", "max_tokens"), 400, "max_completion_tokens"),
+    (InvalidRequest("bad", "stop_ids"), 400, "stop_token_ids"),
     (Unsupported("no", "rule"), 400, "rule"),
     (NotFound("gone"), 404, None),
     (Unauthorized("who"), 401, None),
@@ -171,9 +172,17 @@ def test_models_and_health():
     assert call(backend, "/health", method="GET").json()["status"] == "ok"
 
 
+def test_the_field_of_an_error_midway_is_the_client_s_word():
+    backend = FakeBackend(InvalidRequest("too long", "prompt"), fail_after=2)
+    *_, last = events(call(backend, body=chat(stream=True)))
+    assert json.loads(last)["error"]["param"] == "messages"
+
+
 def test_unknown_paths_and_methods():
-    assert "/v1/nothing" in refusal(call(FakeBackend(), "/v1/nothing", method="GET"), 404)["message"]
-    refusal(call(FakeBackend(), "/v1/chat/completions", method="GET"), 405)
+    unknown = refusal(call(FakeBackend(), "/v1/nothing", method="GET"), 404)
+    assert "/v1/nothing" in unknown["message"] and unknown["code"] == "not_found"
+    response = call(FakeBackend(), "/v1/chat/completions", method="GET")
+    assert refusal(response, 405)["code"] == "method_not_allowed" and response.headers["allow"] == "POST"
 
 
 @pytest.fixture
@@ -238,8 +247,8 @@ def test_the_official_client_sees_errors_by_type(client):
     with pytest.raises(openai.RateLimitError) as caught:
         api.chat.completions.create(model="tiny", messages=HELLO)
     assert caught.value.response.headers["retry-after"] == "2"
-    with pytest.raises(openai.BadRequestError, match="logprobs"):
-        api.chat.completions.create(model="tiny", messages=HELLO, logprobs=True)
+    with pytest.raises(openai.BadRequestError, match="presence_penalty"):
+        api.chat.completions.create(model="tiny", messages=HELLO, presence_penalty=1)
     with pytest.raises(openai.NotFoundError):
         api.chat.completions.create(model="other", messages=HELLO)
 

@@ -12,13 +12,17 @@ from edge_client.api.app import MAX_BODY
 from tests.fake_backend import HELLO, USUAL, FakeBackend, call, chat, refusal
 
 REFUSED = [
-    ("n", 2), ("n", 10**400), ("n", True), ("n", "1"), ("logprobs", True), ("presence_penalty", 0.5),
-    ("frequency_penalty", float("nan")), ("logit_bias", {"5": 1}), ("tools", [{}]), ("tool_choice", "auto"),
-    ("response_format", {"type": "json_object"}), ("reasoning_effort", "low"), ("audio", {}), ("nonsense", 1),
+    ("n", 0), ("n", 9), ("n", 10**400), ("n", True), ("n", "1"), ("logprobs", 1), ("top_logprobs", 21),
+    ("top_logprobs", 1), ("top_logprobs", -1), ("presence_penalty", 0.5), ("frequency_penalty", float("nan")),
+    ("logit_bias", {"2048": 1}), ("logit_bias", {"-1": 1}), ("logit_bias", {"05": 1}), ("logit_bias", {"a": 1}),
+    ("logit_bias", {"5": 101}), ("logit_bias", {"5": "1"}), ("logit_bias", {"5": float("nan")}),
+    ("logit_bias", [5]), ("logit_bias", {str(id): 1 for id in range(1025)}), ("reasoning_effort", "low"),
+    ("audio", {}), ("nonsense", 1), ("functions", [{}]), ("function_call", "auto"),
+    ("stop_token_ids", [1] * 257), ("stop_token_ids", False), ("parallel_tool_calls", 1),
     ("store", True), ("messages", []), ("messages", "Hi"), ("messages", None),
     ("temperature", float("nan")), ("temperature", float("inf")), ("temperature", -1), ("temperature", "0"),
     ("temperature", 10**400), ("temperature", True), ("top_p", 0), ("top_p", 2), ("top_k", -1), ("top_k", 1.5),
-    ("seed", 2**63), ("seed", 1.0), ("max_tokens", 0), ("max_tokens", 2**31), ("max_tokens", "9"),
+    ("seed", 2**63), ("seed", 1.5), ("seed", 1e300), ("max_tokens", 0), ("max_tokens", 2**31), ("max_tokens", "9"),
     ("max_completion_tokens", -1), ("stop", ""), ("stop", ["a", ""]), ("stop", ["a"] * 5), ("stop", 3),
     ("stop", [None]), ("stop", "\ud800"), ("stream", "yes"), ("stream_options", {"include_usage": True}),
     ("stop_token_ids", [2048]), ("stop_token_ids", [True]), ("ignore_eos", 1), ("model", 3),
@@ -42,11 +46,22 @@ def test_refuses_by_name(field, value):
         ({"role": "user"}, "messages[0].content"),
         ({"role": "user", "content": None}, "messages[0].content"),
         ({"role": "user", "content": "\ud800"}, "messages[0].content"),
-        ({"role": "tool", "content": "a"}, "messages[0].role"),
+        ({"role": "function", "content": "a"}, "messages[0].role"),
+        ({"role": "tool", "content": "a"}, "messages[0].tool_call_id"),
+        ({"role": "user", "content": "a", "tool_call_id": "b"}, "messages[0].tool_call_id"),
         ({"content": "a"}, "messages[0].role"),
-        ({"role": "user", "content": "a", "name": "Bob"}, "messages[0].name"),
+        ({"role": "user", "content": "a", "name": 1}, "messages[0].name"),
         ({"role": "user", "content": "a", "colour": 1}, "messages[0].colour"),
-        ({"role": "assistant", "content": "a", "tool_calls": [{}]}, "messages[0].tool_calls"),
+        ({"role": "assistant", "content": None}, "messages[0].content"),
+        ({"role": "assistant", "tool_calls": []}, "messages[0].content"),
+        ({"role": "assistant", "content": "a", "refusal": "no"}, "messages[0].refusal"),
+        ({"role": "assistant", "tool_calls": {}}, "messages[0].tool_calls"),
+        ({"role": "assistant", "tool_calls": [{}]}, "messages[0].tool_calls[0].type"),
+        ({"role": "assistant", "tool_calls": [{"type": "function"}]}, "messages[0].tool_calls[0].id"),
+        (
+            {"role": "assistant", "tool_calls": [{"type": "function", "id": "a"}]},
+            "messages[0].tool_calls[0].function",
+        ),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
             "messages[0].content[0].type",
@@ -61,7 +76,24 @@ def test_refuses_messages_by_name(message, param):
 
 
 @pytest.mark.parametrize(
-    "prompt", [None, [], 5, ["a", "b"], [[1], [2]], [1, "a"], [2048], [-1], [True], [1.0], {}, [None]]
+    "prompt",
+    [
+        None,
+        [],
+        5,
+        ["a"] * 9,
+        ["a", [1]],
+        [[1], "a"],
+        [[1], []],
+        [[]],
+        [1, "a"],
+        [2048],
+        [-1],
+        [True],
+        [1.5],
+        {},
+        [None],
+    ],
 )
 def test_refuses_prompts_by_name(prompt):
     response = call(FakeBackend(), "/v1/completions", {"model": "tiny", "prompt": prompt})
@@ -69,19 +101,30 @@ def test_refuses_prompts_by_name(prompt):
 
 
 @pytest.mark.parametrize(
-    "field", ["echo", "suffix", "best_of", "logprobs", "messages", "max_completion_tokens"]
-)
-def test_refuses_completion_fields_by_name(field):
-    response = call(FakeBackend(), "/v1/completions", {"model": "tiny", "prompt": "a", field: 3})
+    ("field", "value"),
+    [
+        ("echo", 1), ("suffix", "a"), ("best_of", 2), ("logprobs", 6), ("logprobs", True), ("logprobs", -1),
+        ("messages", HELLO), ("max_completion_tokens", 3), ("tools", []), ("response_format", {"type": "text"}),
+    ],
+)  # fmt: skip
+def test_refuses_completion_fields_by_name(field, value):
+    response = call(FakeBackend(), "/v1/completions", {"model": "tiny", "prompt": "a", field: value})
     assert refusal(response)["param"] == field
 
 
-def test_two_limits_that_disagree():
-    assert (
-        refusal(call(FakeBackend(), body=chat(max_tokens=5, max_completion_tokens=6)))["param"]
-        == "max_tokens"
-    )
-    assert call(FakeBackend(), body=chat(max_tokens=5, max_completion_tokens=5)).status_code == 200
+def test_an_integer_may_be_written_with_a_fraction_of_nothing():
+    backend = FakeBackend()
+    assert call(backend, content=json.dumps(chat(top_k=5.0, seed=-1.0, n=2.0)).encode()).status_code == 200
+    assert [(task.params.top_k, task.params.seed) for task in backend.tasks] == [(5, -1), (5, 0)]
+    call(backend, "/v1/completions", {"model": "tiny", "prompt": [7.0], "stop_token_ids": [9.0]})
+    assert backend.tasks[-1].prompt == (7,) and backend.tasks[-1].params.stop_ids == (9,)
+
+
+def test_of_two_limits_the_smaller_one_holds():
+    backend = FakeBackend()
+    call(backend, body=chat(max_tokens=5, max_completion_tokens=6))
+    call(backend, body=chat(max_tokens=9, max_completion_tokens=8))
+    assert [task.params.max_tokens for task in backend.tasks] == [5, 8]
 
 
 def test_another_model_is_not_found():
@@ -90,13 +133,14 @@ def test_another_model_is_not_found():
 
 def test_a_chat_needs_a_template():
     backend = FakeBackend(has_chat_template=False)
-    assert "/v1/completions" in refusal(call(backend, body=chat()))["message"]
+    error = refusal(call(backend, body=chat()))
+    assert error["param"] == "messages" and "/v1/completions" in error["message"]
 
 
 HOSTILE = [
     b"", b"{", b"[]", b"null", b"3", b'"text"', b"\xff\xfe{}", b'{"model": "\xff"}', b"\xef\xbb\xbf{}",
     b"[" * 200_000, b'{"a":' * 200_000, b'{"n": ' + b"9" * 50_000 + b"}", b'{"\\ud800": 1}',
-    b'{"model": "\\ud800"}', b'{"' + b"x" * 100_000 + b'": 1}', b" " * (MAX_BODY + 1),
+    b'{"model": "\\ud800"}', b'{"' + b"x" * 100_000 + b'": 1}',
     b'{"messages": [{"role": "\\ud83d", "content": ""}]}', b'{"messages": {"role": 1}}',
 ]  # fmt: skip
 
@@ -107,6 +151,14 @@ def test_hostile_bodies_are_refused(path, content):
     response = call(FakeBackend(), path, content=content)
     refusal(response)
     assert len(response.content) < 1000
+
+
+def test_a_body_has_a_size_and_a_kind():
+    assert refusal(call(FakeBackend(), content=b" " * (MAX_BODY + 1)), 413)["code"] == "request_too_large"
+    response = call(FakeBackend(), content=b"<a/>", headers={"Content-Type": "application/xml; q=1"})
+    assert "application/xml" in refusal(response, 415)["message"]
+    kind = {"Content-Type": "Application/JSON; charset=utf-8"}
+    assert call(FakeBackend(), content=json.dumps(chat()).encode(), headers=kind).status_code == 200
 
 
 JSON = st.recursive(

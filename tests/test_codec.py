@@ -83,9 +83,7 @@ def _draft(**fields):
     [
         (_open(pace=5.0), "pace"),
         (_open(features=["hidden:-1"]), "features"),
-        (_open(top_logprobs=3), "top_logprobs"),
         (_draft(parents=[-1]), "parents"),
-        (_draft(draft_probs=[pb.SparseDistribution(ids=[1], probs=[1.0])]), "draft_probs"),
         (_draft(padding=b"\0"), "padding"),
     ],
 )

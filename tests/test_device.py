@@ -5,7 +5,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
-from edge_client.answer import Stats
+from edge_client.answer import Stats, Task
 from edge_client.config import GenerateConfig
 from edge_client.device import Device, Text, connect, count
 from edge_client.generate import Commit
@@ -44,7 +44,7 @@ async def device_on(parallel=1, **server):
 
 
 async def read(device, prompt=PROMPT, params=GREEDY, stop=()):
-    async with aclosing(device.answer(prompt, params, stop)) as chunks:
+    async with aclosing(device.answer(Task(prompt, params, stop))) as chunks:
         return [chunk async for chunk in chunks]
 
 

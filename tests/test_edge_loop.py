@@ -6,7 +6,7 @@ from contextlib import aclosing
 from edge_client.drafting import DraftThread
 from edge_client.generate import generate
 from edge_client.stop import StopRule
-from opensled.messages import Draft, DraftToken, Limits, SamplingParams, Verdict
+from opensled.messages import MATCH, Draft, DraftToken, Limits, SamplingParams, Verdict
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from tests.fakes import OracleDrafter, continuation
@@ -21,6 +21,7 @@ class Script:
 
     def __init__(self, verdicts):
         self.truth, self.noise_key, self.limits = Truth(PROMPT), b"k" * 16, Limits(8, 100)
+        self.rule = MATCH
         self.verdicts = iter(verdicts)
         self.drafts: list[Draft] = []
         self.closed = False

@@ -47,7 +47,12 @@ def test_the_last_chunk_of_a_prompt_decides():
 
 
 def test_lost_kv_is_recomputed_while_the_device_drafts_but_decides_nothing():
-    assert plan(view(1, uncomputed=8)).slices == (Slice(1, 7, False),)
+    assert plan(view(1, uncomputed=8)).slices == (Slice(1, 7, False, ahead=True),)
+
+
+def test_what_nobody_waits_for_comes_last():
+    slices = plan(view(1, uncomputed=30), view(2, uncomputed=6, driven=True)).slices
+    assert slices == (Slice(2, 6, True), Slice(1, 4, False, ahead=True))
 
 
 def test_a_slow_reader_pauses_its_own_session_only():

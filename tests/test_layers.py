@@ -36,19 +36,25 @@ EXCEPTIONS = {
     "verify_server/relay.py": ("edge_client.link",),
 }
 GRPC_HOMES = ("edge_client/link.py", "verify_server/service.py")
-TORCH_HOMES = ("verify_server/engine/", "opensled_training/", "opensled_testbed/reference.py")
+BENCH = "opensled_testbed/bench/"  # it measures the bare libraries beside the product
+TORCH_HOMES = ("verify_server/engine/", "opensled_training/", "opensled_testbed/reference.py", BENCH)
+LLAMA_HOMES = ("opensled/llama.py", "edge_client/drafters/llamacpp.py", "verify_server/engine/llama_cache.py")
 # library -> the files, or folders with a slash, that may import it
 HOMES = {
-    "grpc": GRPC_HOMES,
+    "grpc": (*GRPC_HOMES, BENCH),
     "grpc_health": ("verify_server/service.py",),
     "grpc_reflection": ("verify_server/service.py",),
     "torch": TORCH_HOMES,
     "transformers": (*TORCH_HOMES, "verify_server/text.py"),
+    "prometheus_client": ("opensled/metrics.py",),
     "ray": ("scheduler/cluster.py",),
-    "llama_cpp": ("edge_client/drafters/llamacpp.py",),
+    "cryptography": ("opensled_testbed/credentials.py",),
+    "llguidance": ("verify_server/guide.py",),
+    "llama_cpp": (*LLAMA_HOMES, BENCH),
+    "jinja2": ("verify_server/gguf_text.py",),
     "onnxruntime": ("edge_client/drafters/onnx.py", "opensled_training/"),
     "google.protobuf": ("opensled/codec.py",),
-    "opensled.v1.verify_pb2": ("opensled/codec.py",),
+    "opensled.v1.verify_pb2": ("opensled/codec.py", "opensled/open_codec.py", BENCH),
     "opensled.v1.verify_pb2_grpc": GRPC_HOMES,
 }
 # Files whose worth is that they share nothing with the product.

@@ -9,8 +9,10 @@ import pytest
 from grpc._cython import cygrpc
 
 from edge_client import link as edge_link
+from opensled.errors import Unreachable
+from opensled.messages import Draft, DraftBlock, DraftToken, Open
 from tests.fakes import continuation
-from tests.serving import PROMPT, finish, linked, serving
+from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from verify_server import service
 
 
@@ -52,5 +54,24 @@ def test_a_link_of_half_a_second_works():
             _, tokens = await finish(link)
             assert tokens == continuation(PROMPT, 20)
             assert time.monotonic() - started > 0.5  # it was really slow
+
+    asyncio.run(scenario())
+
+
+def test_a_draft_that_comes_after_the_end_only_loses_the_stream():
+    """A quick server finishes while the device still drafts; reopening then brings what was not read."""
+
+    async def scenario():
+        async with serving() as (door, address), linked(address) as link:
+            stream = link.connect()
+            await stream.send(Open(PROMPT, GREEDY))
+            await stream.receive()
+            while door.loop.sessions:
+                await asyncio.sleep(0.001)
+            with pytest.raises(Unreachable):
+                while True:  # until the news has travelled: nothing more is read
+                    await stream.send(Draft(1, DraftBlock(len(PROMPT), (DraftToken(5),))))
+            with pytest.raises(Unreachable):
+                await stream.receive()
 
     asyncio.run(scenario())

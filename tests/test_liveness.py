@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
+from edge_client.answer import Task
 from edge_client.device import Device
 from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import DraftThread
@@ -222,7 +223,9 @@ def test_a_drafter_that_cannot_be_made_costs_drafts_and_nothing_else():
             for _ in range(2):
                 chunks = [
                     chunk
-                    async for chunk in device.answer(PROMPT, SamplingParams(temperature=0, max_tokens=9))
+                    async for chunk in device.answer(
+                        Task(PROMPT, SamplingParams(temperature=0, max_tokens=9))
+                    )
                 ]
                 assert [id for c in chunks for id in c.token_ids] == continuation(PROMPT, 9)
             assert device._factory.tries == 2

@@ -25,7 +25,7 @@ from verify_server.sessions import DoorLimits
 MODEL_DRAFTERS = ("llamacpp", "onnx")
 ALL_DRAFTERS = ("none", "lookup", *MODEL_DRAFTERS)
 STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=11)
-IMPATIENT = Patience(silence=0.3, first_retry=0.001, slowest_retry=0.02, give_up=120.0)
+IMPATIENT = Patience(silence=0.3, first_retry=0.001, slowest_retry=0.02, first_open=60.0, give_up=120.0)
 
 SAMPLINGS = (
     {"temperature": 0.0},

@@ -59,6 +59,24 @@ def test_greedy_needs_no_noise_and_top_k_one_is_greedy():
         assert Sampler(params, KEY).draw(logits, 9).id == best
 
 
+def test_greedy_confidence_is_the_models_probability_and_ties_go_to_the_lowest_id():
+    logits = np.log(np.array([0.2, 0.4, 0.4], dtype=np.float32))
+    token = Sampler(SamplingParams(temperature=0), KEY).draw(logits, 9)
+    assert token.id == 1 and token.confidence == pytest.approx(0.4)
+    assert Sampler(SamplingParams(temperature=0), KEY).draw(logits * 1000, 9).confidence == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_a_confidence_nobody_asks_for_changes_no_token(temperature):
+    rng = np.random.default_rng(1)
+    asked = Sampler(SamplingParams(temperature=temperature), KEY)
+    unasked = Sampler(SamplingParams(temperature=temperature), KEY, with_confidence=False)
+    for position in range(20):
+        logits = rng.normal(size=200).astype(np.float32)
+        drawn, bare = asked.draw(logits, position), unasked.draw(logits, position)
+        assert bare.id == drawn.id and bare.confidence == 1.0 > drawn.confidence
+
+
 def test_draws_follow_the_softmax():
     logits = np.log(np.array([0.6, 0.3, 0.1]))
     sampler = Sampler(SamplingParams(temperature=1.0), KEY)

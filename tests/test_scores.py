@@ -1,89 +1,63 @@
-"""The target's tokens against the design's definition, one id at a time."""
+"""The target's tokens: torch and numpy keep to one contract, and to each other token for token."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 
-from opensled import noise
-from opensled.errors import NonFiniteLogits
-from opensled.messages import SamplingParams
+from opensled.messages import SamplingParams, SparseDistribution
+from tests.scores_contract import KEY, ScoresContract, packed, sampling_cases
+from verify_server.engine.numpy_scores import NumpyScores
 from verify_server.engine.scores import TorchScores
 
-GREEDY = SamplingParams(temperature=0)
-KEY = noise.noise_key(7)
-VOCABULARY = 97
+
+class TestTorchScores(ScoresContract):
+    @staticmethod
+    def scores(logits: np.ndarray) -> TorchScores:
+        return TorchScores(torch.from_numpy(logits))
 
 
-def oracle(logits: np.ndarray, params: SamplingParams, position: int) -> int:
-    """The token by the words of the design, one id at a time."""
-    order = sorted(range(len(logits)), key=lambda v: (-logits[v], v))
-    if params.temperature == 0:
-        return order[0]
-    scaled = {v: float(logits[v]) / params.temperature for v in order}
-    if params.top_k:
-        order = order[: params.top_k]
-    weights = np.exp([scaled[v] - scaled[order[0]] for v in order])
-    kept, mass = [], 0.0
-    for v, prob in zip(order, weights / weights.sum()):
-        if kept and mass >= params.top_p:
-            break
-        kept.append(v)
-        mass += prob
-    noisy = {v: scaled[v] + noise.gumbel(KEY, position, np.array([v]))[0] for v in kept}
-    return min(kept, key=lambda v: (-noisy[v], v))
+class TestNumpyScores(ScoresContract):
+    @staticmethod
+    def scores(logits: np.ndarray) -> NumpyScores:
+        return NumpyScores(logits)
 
 
-def sampling_cases() -> Iterator[SamplingParams]:
-    for temperature in (0.0, 0.3, 1.0, 2.5):
-        for top_k in (0, 1, 3, 40, 1000):
-            for top_p in (1.0, 0.91, 0.37, 1e-9):
-                yield SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
+def both(logits: np.ndarray) -> tuple[TorchScores, NumpyScores]:
+    return TorchScores(torch.from_numpy(logits)), NumpyScores(logits)
 
 
-@pytest.mark.parametrize(
-    "params", list(sampling_cases()), ids=lambda p: f"T{p.temperature}-k{p.top_k}-p{p.top_p}"
-)
-def test_sampling_equals_the_definition(params) -> None:
-    chance = np.random.default_rng(0)
-    smooth = chance.normal(size=(6, VOCABULARY)) * 2
-    tied = chance.integers(-1, 2, size=(6, VOCABULARY)).astype(float)
-    masked = np.where(chance.random((6, VOCABULARY)) < 0.7, -np.inf, smooth)
-    logits = np.concatenate([smooth, tied, masked]).astype(np.float32)
-    drawn = TorchScores(torch.from_numpy(logits)).sample(range(18), params, KEY, 11)
-    assert drawn == [oracle(row, params, 11 + i) for i, row in enumerate(logits)]
+@pytest.mark.parametrize("vocabulary", [50, 2048, 5000])
+def test_torch_and_numpy_draw_the_same_tokens(vocabulary):
+    chance = np.random.default_rng(vocabulary)
+    logits = (chance.normal(size=(8, vocabulary)) * 3).astype(np.float32)
+    masks = [packed(chance.choice(vocabulary, vocabulary // 3, replace=False), vocabulary) for _ in logits]
+    one, other = both(logits)
+    for number, params in enumerate(sampling_cases()):
+        biased = SamplingParams(
+            temperature=params.temperature, top_k=params.top_k, top_p=params.top_p, logit_bias=((7, 4.0),)
+        )
+        for position in (number, 10_000 + number):
+            for shape, mask in ((params, None), (params, masks), (biased, None)):
+                drawn = one.sample(range(8), shape, KEY, position, mask)
+                assert other.sample(range(8), shape, KEY, position, mask) == drawn
 
 
-@pytest.mark.parametrize("spread", [0.1, 6.0])
-def test_a_nucleus_may_be_wider_than_the_first_guess(spread) -> None:
-    logits = np.random.default_rng(1).normal(size=(4, 3000)) * spread
-    params = SamplingParams(top_p=0.9)
-    drawn = TorchScores(torch.from_numpy(logits)).sample(range(4), params, KEY, 0)
-    assert drawn == [oracle(row, params, i) for i, row in enumerate(logits)]
-
-
-def test_ties_go_to_the_lowest_id() -> None:
-    logits = torch.zeros(3, 5000)
-    logits[1, [17, 4000]] = 1.0
-    logits[2, :] = -torch.inf
-    logits[2, [4998, 4999]] = -3.0
-    assert TorchScores(logits).sample([0, 1, 2], GREEDY, KEY, 0) == [0, 17, 4998]
-
-
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-@pytest.mark.parametrize("params", [GREEDY, SamplingParams()])
-def test_only_the_bad_row_is_refused(bad, params) -> None:
-    logits = torch.randn(4, 30)
-    logits[1, 3] = bad
-    logits[2, :] = -torch.inf
-    scores = TorchScores(logits)
-    for row in (1, 2):
-        with pytest.raises(NonFiniteLogits):
-            scores.sample([row], params, KEY, 0)
-    assert len(scores.sample([0], params, KEY, 0) + scores.sample([3], params, KEY, 0)) == 2
+def test_torch_and_numpy_recover_the_same_tokens():
+    chance = np.random.default_rng(5)
+    logits = (chance.normal(size=(4, 300)) * 2).astype(np.float32)
+    one, other = both(logits)
+    for position in range(200):
+        ids = tuple(chance.choice(300, 20, replace=False).tolist())
+        source = SparseDistribution(ids, tuple(chance.dirichlet(np.ones(20)).tolist()))
+        params = SamplingParams(temperature=0.7, top_k=50 if position % 2 else 0, top_p=0.9)
+        row = position % 4
+        assert one.sample_residual(row, source, params, KEY, position) == other.sample_residual(
+            row, source, params, KEY, position
+        )
+        probs = one.probs_of([row], ids[:1], params)
+        assert other.probs_of([row], ids[:1], params) == pytest.approx(probs, abs=1e-13)
 
 
 def test_samples_follow_the_target_distribution() -> None:

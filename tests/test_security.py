@@ -1,18 +1,25 @@
 """Who gets in: tokens, TLS, and what a listen address requires."""
 
 import asyncio
+import os
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 import trustme
 
+from opensled.cli import CONFIGS, VERBS, _parser
+from opensled.config import options
 from opensled.errors import OpenSledError, Unauthorized, Unreachable, UsageError
+from opensled.files import read_secret
 from opensled.messages import Open
 from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
 from verify_server import service
 from verify_server.command import serve
 from verify_server.config import ServeConfig
-from verify_server.security import Tenants, read_tenants, require_safe
+from verify_server.security import Tenants, read_tenants, read_tls, require_safe
 
 
 def test_tokens_open_the_door_and_nothing_else_does(tmp_path):
@@ -47,19 +54,52 @@ def test_a_token_file_others_can_read_is_refused(tmp_path):
         read_tenants(path)
     path.chmod(0o600)
     assert read_tenants(path).of("Bearer secret") == "alice"
+    with pytest.raises(Unauthorized):
+        read_tenants(path).of("Basic secret")
     path.write_text("secret\n")
     with pytest.raises(UsageError, match="TOKEN TENANT"):
         read_tenants(path)
 
 
+@pytest.mark.parametrize(
+    ("mode", "own", "fine"),
+    [
+        (0o600, True, True), (0o400, True, True), (0o640, True, False), (0o604, True, False),
+        (0o440, False, True), (0o640, False, True),  # systemd's LoadCredential=, Kubernetes: root's, lent to us
+        (0o660, False, False), (0o444, False, False),
+    ],
+)  # fmt: skip
+def test_a_secret_is_for_us_alone(tmp_path, monkeypatch, mode, own, fine):
+    path = tmp_path / "key"
+    path.write_text("secret")
+    path.chmod(mode)
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + (not own))
+    if fine:
+        assert read_secret(path, "key file") == b"secret"
+    else:
+        with pytest.raises(UsageError, match=r"key is readable by others; run: chmod 600"):
+            read_secret(path, "key file")
+
+
+def test_the_commands_of_the_security_page_exist():
+    """What the page tells people to start starts with flags that exist; openssl's part was run by hand."""
+    page = (Path(__file__).parents[1] / "docs/security.md").read_text().replace("\\\n", " ")
+    commands = [shlex.split(line)[1:] for line in page.splitlines() if line.startswith("opensled ")]
+    assert [verb for verb, *_ in commands] == ["serve", "edge"]
+    for verb, *flags in commands:
+        _parser(verb, options(CONFIGS.get(verb))).parse_args(flags)
+    for flag in re.findall(r"`(--[a-z-]+)", page):
+        assert any(flag == item.flag for verb in VERBS for item in options(CONFIGS.get(verb))), flag
+
+
 def test_listening_beyond_this_machine_needs_tls_and_tokens():
-    require_safe("127.0.0.1:0", has_tls=False, has_tokens=False, insecure=False)
-    require_safe("[::1]:0", has_tls=False, has_tokens=False, insecure=False)
-    require_safe("0.0.0.0:0", has_tls=True, has_tokens=True, insecure=False)
-    require_safe("0.0.0.0:0", has_tls=False, has_tokens=False, insecure=True)
-    for tls, tokens in ((True, False), (False, True), (False, False)):
+    require_safe("127.0.0.1:0", has_tls=False, knows_clients=False, insecure=False)
+    require_safe("[::1]:0", has_tls=False, knows_clients=False, insecure=False)
+    require_safe("0.0.0.0:0", has_tls=True, knows_clients=True, insecure=False)
+    require_safe("0.0.0.0:0", has_tls=False, knows_clients=False, insecure=True)
+    for tls, clients in ((True, False), (False, True), (False, False)):
         with pytest.raises(UsageError, match="--insecure"):
-            require_safe("0.0.0.0:0", has_tls=tls, has_tokens=tokens, insecure=False)
+            require_safe("0.0.0.0:0", has_tls=tls, knows_clients=clients, insecure=False)
 
 
 def test_tls(tmp_path):
@@ -71,7 +111,8 @@ def test_tls(tmp_path):
     trustme.CA().cert_pem.write_to_path(tmp_path / "stranger.pem")
 
     async def scenario():
-        tls = service.Tls((tmp_path / "cert.pem").read_bytes(), (tmp_path / "key.pem").read_bytes())
+        (tmp_path / "key.pem").chmod(0o600)
+        tls = read_tls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"), "")
         async with serving(tls=tls) as (_, address):
             async with linked(address, tls=True, tls_ca=tmp_path / "ca.pem") as link:
                 assert (await finish(link))[1] == continuation(PROMPT, 20)
@@ -109,6 +150,7 @@ def test_a_file_without_a_certificate_is_named(tmp_path, content):
 def test_a_bad_certificate_pair_is_named(tmp_path):
     (tmp_path / "cert.pem").write_text("no certificate")
     (tmp_path / "key.pem").write_text("no key")
+    (tmp_path / "key.pem").chmod(0o600)
     config = ServeConfig(tls_cert=str(tmp_path / "cert.pem"), tls_key=str(tmp_path / "key.pem"))
     with pytest.raises(UsageError, match="no PEM certificate and its key"):
         serve(config)

@@ -67,7 +67,11 @@ def test_a_sequence_without_drafts_streams():
 BAD_OPENS = {
     "empty prompt": (Open((), GREEDY), InvalidRequest, "prompt"),
     "id beyond the vocabulary": (Open((VOCAB,), GREEDY), InvalidRequest, "prompt"),
-    "committed id beyond the vocabulary": (Open((1,), GREEDY, committed=(VOCAB,)), InvalidRequest, "prompt"),
+    "committed id beyond the vocabulary": (
+        Open((1,), GREEDY, committed=(VOCAB,)),
+        InvalidRequest,
+        "committed",
+    ),
     "prompt as long as the context": (Open((1,) * 200, GREEDY), InvalidRequest, "prompt"),
     "nothing left to generate": (Open((1,), GREEDY, committed=(2,) * 20), InvalidRequest, "max_tokens"),
     "another target": (Open((1,), GREEDY, model_id="other"), NotFound, "model_id"),
@@ -192,7 +196,7 @@ async def finish_known(link, message):
 def test_chat_without_a_template_says_what_to_do():
     async def scenario():
         class Plain(FakeText):
-            def render(self, messages):
+            def render(self, messages, tools=()):
                 raise Unsupported("this target has no chat template; send text (--raw)", "messages")
 
         async with serving() as (door, address), linked(address) as link:

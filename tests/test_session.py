@@ -1,5 +1,6 @@
 """One session, step by step and without a loop: rounds are exact here. Run: pytest tests/test_session.py"""
 
+import asyncio
 import random
 
 import pytest
@@ -12,7 +13,7 @@ from tests.fakes import EOS, POISON, VOCAB, FakeEngine, continuation, next_token
 from verify_server.acceptance.match import Match
 from verify_server.kv import BlockPool, BlockTable
 from verify_server.loop import run_step
-from verify_server.session import Session
+from verify_server.session import Decision, Session
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -45,7 +46,10 @@ class Bench:
         return self.verdict() if decide else None
 
     def verdict(self) -> Verdict:
-        return self.session.outbox.get_nowait()
+        try:
+            return self.session.outbox.get_nowait()
+        except asyncio.QueueEmpty:
+            pytest.fail("no verdict")
 
     def right(self, count):
         return continuation(self.session.tokens, count)
@@ -248,4 +252,4 @@ def test_a_non_finite_row_fails_its_own_session_alone():
     work = [bench.session.plan(Slice(1, len(bench.session.tokens), True)) for bench in (sick, well)]
     failure, decision = run_step(engine, work)
     assert isinstance(failure, NonFiniteLogits)
-    assert decision == (0, next_token(PROMPT))
+    assert decision == Decision(0, next_token(PROMPT))

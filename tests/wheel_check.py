@@ -20,7 +20,13 @@ PACKAGES = {
     "opensled_training",
     "opensled_testbed",
 }
-MODELS = {"tiny/model.safetensors", "tiny/tokenizer.json", "tiny-draft/tokenizer.json", "heldout.jsonl"}
+MODELS = {
+    "tiny/model.safetensors",
+    "tiny/tiny-f16.gguf",
+    "tiny/tokenizer.json",
+    "tiny-draft/tokenizer.json",
+    "heldout.jsonl",
+}
 
 
 def main() -> None:

@@ -6,24 +6,23 @@ import asyncio
 import json
 import logging
 import signal
-import ssl
-import sys
 import time
 from pathlib import Path
 
 import opensled
 from hw_profiles.profile import HardwareProfile
+from opensled import notify
 from opensled.address import host_port, is_loopback
-from opensled.errors import UsageError
-from opensled.files import read_bytes
 from opensled.messages import ModelInfo
+from opensled.metrics import metrics_port
+from opensled.metrics import require_safe as require_safe_metrics
 from scheduler import POLICIES
 from verify_server import service
-from verify_server.acceptance import RULES
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.loop import VerifyLoop
-from verify_server.security import Tenants, read_tenants, require_safe
+from verify_server.metrics import metrics
+from verify_server.security import TenantLimits, Tenants, Tls, read_tenants, read_tls, require_safe
 from verify_server.sessions import Door, DoorLimits
 from verify_server.target import Target
 
@@ -33,55 +32,51 @@ DRAIN_SECONDS = 30.0  # how long sequences under way may take to finish after SI
 
 
 def serve(config: ServeConfig) -> int:
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    tls = _tls(config)
-    tenants = read_tenants(Path(config.tokens)) if config.tokens else Tenants()
-    require_safe(
-        config.listen, has_tls=tls is not None, has_tokens=bool(config.tokens), insecure=config.insecure
-    )
-    if not is_loopback(host_port(config.listen)[0]) and not (tls and config.tokens):
-        danger = (
-            "takes requests from anybody who reaches it"
-            if not config.tokens
-            else "gets its tokens in clear text"
-        )
-        print(f"warning: {config.listen} {danger}", file=sys.stderr)
+    require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
+    tls = read_tls(config.tls_cert, config.tls_key, config.tls_client_ca)
+    tenants = _tenants(config)
+    _require_safe(config, tls, tenants)
     target = ENGINES.get(config.engine)(config)
     return asyncio.run(_serve(config, target, tenants, tls))
 
 
-def _tls(config: ServeConfig) -> service.Tls | None:
-    if bool(config.tls_cert) != bool(config.tls_key):
-        raise UsageError("--tls-cert and --tls-key go together")
-    if not config.tls_cert:
-        return None
-    pair = service.Tls(
-        cert=read_bytes(config.tls_cert, "certificate file"), key=read_bytes(config.tls_key, "key file")
+def _tenants(config: ServeConfig) -> Tenants:
+    default = TenantLimits(config.tenant_sessions, config.tenant_prompt)
+    if config.tokens:
+        return read_tenants(Path(config.tokens), default)
+    return Tenants(by_certificate=bool(config.tls_client_ca), default=default)
+
+
+def _require_safe(config: ServeConfig, tls: Tls | None, tenants: Tenants) -> None:
+    knows_clients = not tenants.everybody
+    require_safe(
+        config.listen, has_tls=tls is not None, knows_clients=knows_clients, insecure=config.insecure
     )
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key)
-    except (ssl.SSLError, OSError) as error:
-        raise UsageError(
-            f"{config.tls_cert} and {config.tls_key} are no PEM certificate and its key"
-        ) from error
-    return pair
+    if not is_loopback(host_port(config.listen)[0]) and not (tls and knows_clients):
+        danger = (
+            "gets its tokens in clear text" if knows_clients else "takes requests from anybody who reaches it"
+        )
+        log.warning("%s %s", config.listen, danger)
 
 
-async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: service.Tls | None) -> int:
+async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls | None) -> int:
     policy = POLICIES.get(config.policy)(config.draft_wait)
     loop = VerifyLoop(target.engine, policy, HardwareProfile(config.max_step_tokens), time.monotonic)
-    door = Door(loop, target, DoorLimits(config.max_sessions, config.max_draft))
+    door = Door(loop, target, _limits(config, tenants))
     face = service.VerifyService(door, describe(door, target), target.text, tenants)
-    server, port = await service.start(face, config.listen, tls)
     signals = _signals()
-    serving = asyncio.ensure_future(loop.run())
-    host = host_port(config.listen)[0]
-    print(f"listening on {f'[{host}]' if ':' in host else host}:{port}", flush=True)
     stopping = asyncio.ensure_future(signals.get())
-    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    door.draining = True
-    if stopping.done():
-        await _drain(server, signals, len(loop.sessions))
+    with metrics_port(config.metrics, metrics(door)):
+        server, port = await service.start(face, config.listen, tls)
+        serving = asyncio.ensure_future(loop.run())
+        host = host_port(config.listen)[0]
+        print(f"listening on {f'[{host}]' if ':' in host else host}:{port}", flush=True)
+        async with notify.announced():
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            notify.stopping()
+            door.draining = True
+            if stopping.done():
+                await _drain(server, signals, len(loop.sessions))
     serving.cancel()
     loop.close()
     if config.json:
@@ -90,6 +85,15 @@ async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: ser
         return 0
     serving.result()
     return 1
+
+
+def _limits(config: ServeConfig, tenants: Tenants) -> DoorLimits:
+    return DoorLimits(
+        max_sessions=config.max_sessions,
+        max_draft=config.max_draft,
+        trust_devices=config.trust_device_probabilities,
+        tenants=tenants,
+    )
 
 
 def _signals() -> asyncio.Queue[int]:
@@ -103,7 +107,7 @@ def _signals() -> asyncio.Queue[int]:
 async def _drain(server: service.Server, signals: asyncio.Queue[int], sequences: int) -> None:
     """Let sequences under way finish; a second signal ends them."""
     if sequences:
-        print(f"finishing {sequences} sequences; once more to stop at once", file=sys.stderr)
+        log.warning("finishing %d sequences; once more to stop at once", sequences)
     draining = asyncio.ensure_future(server.stop(DRAIN_SECONDS))
     again = asyncio.ensure_future(signals.get())
     await asyncio.wait({draining, again}, return_when=asyncio.FIRST_COMPLETED)
@@ -120,9 +124,10 @@ def describe(door: Door, target: Target) -> ModelInfo:
         fingerprint=text.fingerprint,
         eos_ids=engine.info.eos_ids,
         limits=door.sequence_limits,
-        rules=tuple(RULES.names()),
+        rules=tuple(door.rules),
         numerics=engine.info.numerics,
         version=opensled.__version__,
         tokenizer_hash=text.tokenizer_hash,
         has_chat_template=bool(text.chat_template),
+        capabilities=("guide",),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 
 class OutOfBlocks(Exception):
     """The pool cannot give what was asked; the loop frees some or lets the session wait."""
@@ -10,8 +12,12 @@ class OutOfBlocks(Exception):
 class BlockPool:
     """The KV blocks of one engine, numbered from 0; a block has one owner or is free."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, on_free: Callable[[Sequence[int]], object] | None = None
+    ) -> None:
+        """`on_free` hears of blocks that are given back, before anybody can take them."""
         self.num_blocks = num_blocks
+        self._on_free = on_free
         self.block_size = block_size  # tokens
         self._free = list(range(num_blocks - 1, -1, -1))
 
@@ -30,6 +36,8 @@ class BlockPool:
         return [self._free.pop() for _ in range(count)]
 
     def give_back(self, blocks: list[int]) -> None:
+        if self._on_free is not None and blocks:
+            self._on_free(tuple(blocks))
         self._free.extend(blocks)
         assert len(self._free) <= self.num_blocks, "a KV block was given back twice"
 

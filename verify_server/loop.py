@@ -5,59 +5,62 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 
 from hw_profiles.profile import HardwareProfile
 from opensled.errors import EngineError, OpenSledError
 from scheduler.plan import BatchPlan, SchedulingPolicy, Slice, Snapshot
-from verify_server.engine.base import Scores, TargetEngine
+from verify_server.acceptance.base import Question
+from verify_server.counters import LoopStats
+from verify_server.engine.base import HearsOfFreeBlocks, Scores, TargetEngine
 from verify_server.kv import BlockPool, OutOfBlocks
-from verify_server.session import Planned, Session
+from verify_server.session import Decision, Planned, Session
 
 log = logging.getLogger(__name__)
 
-# What became of one session in a step: (num_accepted, next_token), its own error, or a mere prompt chunk.
-Decision = tuple[int, int] | OpenSledError | None
+# What became of one session in a step: a decision, its own error, or (None) a mere prompt chunk.
+Outcome = Decision | OpenSledError | None
 
 
-def run_step(engine: TargetEngine, work: Sequence[Planned]) -> list[Decision]:
+def run_step(engine: TargetEngine, work: Sequence[Planned]) -> list[Outcome]:
     """In the engine's thread: one forward over all segments, then every session's rule on its own rows."""
     scores = engine.forward([planned.segment for planned in work])
-    decisions: list[Decision] = []
+    outcomes: list[Outcome] = []
     row = 0
     for planned in work:
         rows = range(row, row := row + planned.segment.rows)
-        decisions.append(_decide(planned, scores, rows))
-    return decisions
+        outcomes.append(_outcome(planned, scores, rows))
+    return outcomes
 
 
-def _decide(planned: Planned, scores: Scores, rows: range) -> Decision:
-    """One session's decision; what goes wrong with its rows stays its own."""
+def _outcome(planned: Planned, scores: Scores, rows: range) -> Outcome:
+    """One session's decision; what goes wrong with its rows stays its own, be it a bug of ours."""
     if planned.question is None:
         return None
     try:
-        return planned.session.rule.accept(planned.question, scores, rows)
+        return _decide(planned.session, planned.question, scores, rows)
     except OpenSledError as error:
         return error
+    except Exception:
+        log.exception("a sequence's rows cannot be decided")
+        return _step_failed()
 
 
-@dataclass
-class LoopStats:
-    """What the loop has done since the start."""
+def _step_failed() -> EngineError:
+    return EngineError("the target model failed on this step; the server's log says why")
 
-    steps: int = 0
-    sessions: int = 0  # sessions served, summed over steps
-    tokens: int = 0  # tokens committed
 
-    def as_json(self) -> dict[str, float]:
-        steps = max(self.steps, 1)
-        return {
-            "steps": self.steps,
-            "mean_batch": round(self.sessions / steps, 3),
-            "tokens_per_step": round(self.tokens / steps, 3),
-        }
+def _decide(session: Session, question: Question, scores: Scores, rows: range) -> Decision:
+    if session.constraint is not None:
+        question = replace(question, masks=session.constraint.allowed(question.ids))
+    num_accepted, next_token = session.rule.accept(question, scores, rows)
+    if question.top_logprobs is None:
+        return Decision(num_accepted, next_token)
+    decided = (*question.ids[:num_accepted], next_token)
+    logprobs = scores.logprobs(rows[: len(decided)], decided, question.top_logprobs)
+    return Decision(num_accepted, next_token, tuple(logprobs))
 
 
 class VerifyLoop:
@@ -71,7 +74,8 @@ class VerifyLoop:
         clock: Callable[[], float],
     ) -> None:
         self.engine, self.policy, self.profile, self.clock = engine, policy, profile, clock
-        self.pool = BlockPool(engine.info.num_blocks, engine.info.block_size)
+        forget = engine.forget if isinstance(engine, HearsOfFreeBlocks) else None
+        self.pool = BlockPool(engine.info.num_blocks, engine.info.block_size, forget)
         self.sessions: dict[int, Session] = {}
         self.stats = LoopStats()
         self._arrival = asyncio.Event()
@@ -86,20 +90,20 @@ class VerifyLoop:
             if not work:
                 await self._sleep(plan)
                 continue
+            started = self.clock()
             try:
-                decisions = await asyncio.get_running_loop().run_in_executor(
+                outcomes = await asyncio.get_running_loop().run_in_executor(
                     self._thread, run_step, self.engine, work
                 )
             except Exception:
                 log.exception("a step over %d sessions failed", len(work))
-                decisions = [
-                    EngineError("the target model failed on this step; the server's log says why")
-                ] * len(work)
-            self._commit(work, decisions)
+                outcomes = [_step_failed()] * len(work)
+            self.stats.step(work, self.clock() - started)
+            self._commit(work, outcomes)
 
     def add(self, session: Session) -> None:
         session.waiting_since = self.clock()
-        session.wake = self.wake
+        session.wake, session.on_stale = self.wake, self.stats.drop
         self.sessions[session.id] = session
         self.wake()
 
@@ -139,37 +143,40 @@ class VerifyLoop:
             try:
                 return session.plan(piece)
             except OutOfBlocks:
-                victim = self._victim(session, waiting)
+                victim = None if piece.ahead else self._victim(session, waiting)
                 if victim is None:
                     return None
                 victim.forget_kv()
                 waiting.pop(victim.id, None)
 
-    def _victim(self, needy: Session, waiting: Collection[int]) -> Session | None:
-        """Who holds KV and is not in this step: first one that is idle, whatever its age, then the newest comer.
+    def _victim(self, needy: Session, waiting: Mapping[int, Slice]) -> Session | None:
+        """Who holds KV and is not in this step: first one nobody waits for, whatever its age, then the newest comer.
 
         Of those with work to do, only later ones give way, so that the oldest always gets on.
         """
         holders = [s for s in self.sessions.values() if s is not needy and s.table.blocks and not s.in_step]
-        idle = [session for session in holders if session.id not in waiting]
+        idle = [s for s in holders if s.id not in waiting or waiting[s.id].ahead]
         later = [session for session in holders if session.id > needy.id]
         return next(reversed(idle or later), None)
 
-    def _commit(self, work: Sequence[Planned], decisions: Sequence[Decision]) -> None:
-        self.stats.steps += 1
-        self.stats.sessions += len(work)
+    def _commit(self, work: Sequence[Planned], outcomes: Sequence[Outcome]) -> None:
         now = self.clock()
-        for planned, decision in zip(work, decisions):
-            self._commit_one(planned, decision, now)
+        for planned, outcome in zip(work, outcomes):
+            self._commit_one(planned, outcome, now)
 
-    def _commit_one(self, planned: Planned, decision: Decision, now: float) -> None:
+    def _commit_one(self, planned: Planned, outcome: Outcome, now: float) -> None:
         session = planned.session
-        if isinstance(decision, OpenSledError):
+        try:
+            if isinstance(outcome, OpenSledError):
+                raise outcome
+            self.stats.commit(planned, session.commit(planned, outcome, now))
+        except OpenSledError as error:
             session.in_step = False
+            self.stats.failures[error.code] += 1
+            log.info("a sequence ends by an error", extra={"code": error.code})
             self.remove(session)
-            session.fail(decision)
+            session.fail(error)
             return
-        self.stats.tokens += session.commit(planned, decision, now)
         if session.finish_reason or session.closed:
             self.remove(session)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -11,13 +10,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from opensled import codec
-from opensled.errors import OpenSledError, Unauthorized
+from opensled.errors import InvalidRequest, OpenSledError, Unauthorized
 from opensled.messages import ClientMessage, ModelInfo, ServerMessage
 from opensled.v1 import verify_pb2_grpc
-from verify_server.security import Tenants
+from verify_server.security import Tenants, Tls
 from verify_server.sessions import Door
 from verify_server.stream import serve_stream
-from verify_server.text import TargetText
+from verify_server.target import Text
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +35,8 @@ Server = grpc.aio.Server
 
 
 class VerifyService(verify_pb2_grpc.VerifyServicer):
-    def __init__(self, door: Door, info: ModelInfo, text: TargetText, tenants: Tenants) -> None:
-        self._door, self._info, self._text, self._tenants = door, info, text, tenants
+    def __init__(self, door: Door, info: ModelInfo, text: Text, tenants: Tenants) -> None:
+        self._door, self._info, self._text, self.tenants = door, info, text, tenants
 
     async def Describe(self, request: Any, context: Any) -> Any:
         await self._tenant(context)
@@ -51,7 +50,10 @@ class VerifyService(verify_pb2_grpc.VerifyServicer):
         tenant = await self._tenant(context)
 
         async def receive() -> ClientMessage | None:
-            message = await context.read()
+            try:
+                message = await context.read()
+            except codec.Malformed as error:  # also text that is not UTF-8
+                raise InvalidRequest(f"the bytes are no message of this protocol: {error}", "kind") from error
             return None if message is grpc.aio.EOF else codec.decode_client(message)
 
         async def send(message: ServerMessage) -> None:
@@ -60,21 +62,15 @@ class VerifyService(verify_pb2_grpc.VerifyServicer):
         await serve_stream(self._door, tenant, receive, send)
 
     async def _tenant(self, context: Any) -> str:
-        """Everything starts here: no token, no work."""
+        """Everything starts here: who may not come in costs no work."""
         metadata = dict(context.invocation_metadata())
+        names = context.auth_context().get("x509_common_name", ())
         try:
-            return self._tenants.of(str(metadata.get("authorization", "")))
+            return self.tenants.of(str(metadata.get("authorization", "")), tuple(names))
         except Unauthorized as error:
+            self._door.stats.refused[error.code] += 1
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
             raise
-
-
-@dataclass(frozen=True)
-class Tls:
-    """The server's certificate chain and its key, PEM."""
-
-    cert: bytes
-    key: bytes
 
 
 async def start(service: VerifyService, listen: str, tls: Tls | None) -> tuple[grpc.aio.Server, int]:
@@ -85,9 +81,10 @@ async def start(service: VerifyService, listen: str, tls: Tls | None) -> tuple[g
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     for name in ("", codec.SERVICE_NAME):
         await status.set(name, health_pb2.HealthCheckResponse.SERVING)
-    reflection.enable_server_reflection(
-        (codec.SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-    )
+    if service.tenants.everybody:  # else nothing but its health is told to whom nobody knows
+        reflection.enable_server_reflection(
+            (codec.SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+        )
     try:
         port = _bind(server, listen, tls)
     except RuntimeError as error:
@@ -101,5 +98,8 @@ async def start(service: VerifyService, listen: str, tls: Tls | None) -> tuple[g
 def _bind(server: grpc.aio.Server, listen: str, tls: Tls | None) -> int:
     if tls is None:
         return server.add_insecure_port(listen)
-    credentials = grpc.ssl_server_credentials([(tls.key, tls.cert)])
+    pairs = [(tls.identity.key, tls.identity.cert)]
+    credentials = grpc.ssl_server_credentials(
+        pairs, tls.client_ca or None, require_client_auth=bool(tls.client_ca)
+    )
     return server.add_secure_port(listen, credentials)

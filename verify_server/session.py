@@ -6,11 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from opensled.errors import InvalidRequest, OpenSledError
-from opensled.messages import Draft, DraftBlock, Failure, SamplingParams, Verdict
+from opensled.messages import (
+    Draft,
+    DraftBlock,
+    DraftToken,
+    Failure,
+    SamplingParams,
+    TokenLogprobs,
+    Verdict,
+)
 from opensled.protocol import EndRules, common_prefix, cut, rebase
 from scheduler.plan import SessionView, Slice
 from verify_server.acceptance.base import AcceptancePolicy, Question
+from verify_server.drafts import check_draft
 from verify_server.engine.base import Segment
+from verify_server.guide import Constraint
 from verify_server.kv import BlockTable
 from verify_server.outbox import Outbox
 
@@ -21,6 +31,15 @@ class Pending:
 
     draft: Draft
     rest: DraftBlock
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What became of one session's draft in a step."""
+
+    num_accepted: int
+    next_token: int  # recovered or bonus
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of the accepted tokens and the next one, when asked for
 
 
 @dataclass(frozen=True)
@@ -46,8 +65,11 @@ class Session:
     ends: EndRules
     rule: AcceptancePolicy
     table: BlockTable
-    vocab_size: int  # width of the target's logits
+    vocab_size: int  # ids that a draft may hold
     max_draft: int
+    top_logprobs: int | None = None
+    constraint: Constraint | None = None  # what a guided answer may go on with; knows all that is committed
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the last tokens: those committed here
     waiting_since: float = 0.0
     computed: int = 0  # positions [0, computed) are in the KV blocks
     pending: Pending | None = None
@@ -59,6 +81,7 @@ class Session:
     finish_reason: str = ""
     outbox: Outbox = field(default_factory=Outbox)
     wake: Callable[[], None] = lambda: None  # tells the loop that there is something new to plan
+    on_stale: Callable[[Draft], None] = lambda draft: None  # hears of drafts that came too late
     has_reader: bool = False
 
     # -- the reader's side ------------------------------------------------------------------------------
@@ -87,10 +110,11 @@ class Session:
             return
         self.latest = draft.counter
         self._check(draft.block)
+        check_draft(draft.block, self.vocab_size, with_probs=self.rule.trusts_device)
         rest = rebase(draft.block, self.tokens)
         self.driven = not draft.block.tokens
         if self.finish_reason or rest is None:
-            self._tell(draft.block.base, draft)
+            self._drop(draft)
         elif draft.block.tokens:
             self.pending = Pending(draft, rest)
         else:
@@ -104,8 +128,12 @@ class Session:
             )
         if block.base < self.prompt_length:
             raise InvalidRequest(f"base {block.base} lies inside the prompt ({self.prompt_length})", "base")
-        if any(not 0 <= id < self.vocab_size for id in block.ids):
-            raise InvalidRequest(f"a draft id is outside the vocabulary of {self.vocab_size}", "tokens")
+
+    def _drop(self, draft: Draft) -> None:
+        """Answer a draft of which nothing can be computed any more."""
+        if not self.finish_reason:
+            self.on_stale(draft)
+        self._tell(draft.block.base, draft)
 
     def _tell(self, base: int, answered: Draft | None = None) -> None:
         """Send the truth since `base`."""
@@ -117,6 +145,7 @@ class Session:
                 num_accepted=common_prefix(answered.block.ids, since) if answered else 0,
                 answers=answered.counter if answered else 0,
                 finish_reason=self.finish_reason,
+                logprobs=tuple(self.logprobs[-len(since) :]) if since else (),
             )
         )
 
@@ -136,16 +165,18 @@ class Session:
     def plan(self, piece: Slice) -> Planned:
         """Turn a slice into work for the engine; grows the block table (OutOfBlocks changes nothing)."""
         stop = self.computed + piece.tokens
+        assert piece.decide == (stop == len(self.tokens)), (
+            "a slice decides just when it reaches the newest token"
+        )
         pending = self.pending if piece.decide else None
         draft = self._useful(pending.rest) if pending else ()
         self.table.grow(stop + len(draft))
         question = None
         if piece.decide:
-            assert stop == len(self.tokens), "only a slice that reaches the newest token can decide"
-            question = Question(draft, stop, self.params, self.key)
+            question = Question(draft, stop, self.params, self.key, self.top_logprobs)
             self.pending = None
         segment = Segment(
-            tokens=(*self.tokens[self.computed : stop], *draft),
+            tokens=(*self.tokens[self.computed : stop], *(token.id for token in draft)),
             start=self.computed,
             blocks=tuple(self.table.blocks),
             rows=len(draft) + 1 if piece.decide else 0,
@@ -153,20 +184,23 @@ class Session:
         self.in_step = True
         return Planned(self, segment, question, pending.draft if pending else None)
 
-    def _useful(self, rest: DraftBlock) -> tuple[int, ...]:
-        """Draft ids that can still commit: the last position to commit needs no draft, it is the bonus token."""
-        return rest.ids[: max(0, self.ends.last_length - len(self.tokens) - 1)]
+    def _useful(self, rest: DraftBlock) -> tuple[DraftToken, ...]:
+        """Draft tokens that can still commit: the last position to commit needs no draft, it is the bonus token."""
+        return rest.tokens[: max(0, self.ends.last_length - len(self.tokens) - 1)]
 
-    def commit(self, planned: Planned, decision: tuple[int, int] | None, now: float) -> int:
+    def commit(self, planned: Planned, decision: Decision | None, now: float) -> int:
         """Apply a step; returns how many tokens it committed."""
         self.in_step = False
         if decision is None or planned.question is None:
             self.computed = planned.segment.start + len(planned.segment.tokens)
             return 0
-        base, (num_accepted, next_token) = len(self.tokens), decision
-        decided = (*planned.question.draft[:num_accepted], next_token)
+        base, num_accepted = len(self.tokens), decision.num_accepted
+        decided = (*planned.question.ids[:num_accepted], decision.next_token)
         news, self.finish_reason = cut(decided, base, self.ends)
         self.tokens.extend(news)
+        self.logprobs.extend(decision.logprobs[: len(news)])
+        if self.constraint is not None:
+            self.constraint.commit(news)
         # KV stands for everything computed from tokens that became the truth; the newest has none yet.
         self.computed = min(base + num_accepted, len(self.tokens) - 1)
         self.table.truncate(self.computed)
@@ -182,7 +216,7 @@ class Session:
         draft, self.pending = self.pending.draft, None
         rest = rebase(draft.block, self.tokens)
         if self.finish_reason or rest is None:
-            self._tell(draft.block.base, draft)
+            self._drop(draft)
         else:
             self.pending = Pending(draft, rest)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from dataclasses import dataclass
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 
 from opensled.errors import (
     InvalidRequest,
@@ -16,12 +18,17 @@ from opensled.errors import (
     UsageError,
     VocabularyMismatch,
 )
-from opensled.messages import Limits, Open, Opened, Prompt, is_chat
+from opensled.messages import ChatMessage, Guide, Limits, Open, Opened, Prompt, is_chat
 from opensled.noise import KEY_BYTES, noise_key
 from opensled.protocol import EndRules
 from verify_server.acceptance import RULES
+from verify_server.acceptance.base import AcceptancePolicy
+from verify_server.counters import DoorStats
+from verify_server.guide import Constraint, Guides
 from verify_server.kv import BlockTable
 from verify_server.loop import VerifyLoop
+from verify_server.room import Room
+from verify_server.security import Tenants
 from verify_server.session import Session
 from verify_server.target import Target
 from verify_server.tokens import TokenSigner
@@ -37,6 +44,8 @@ class DoorLimits:
     max_sessions: int = 256
     max_draft: int = 16  # tokens per block
     linger: float = 60.0  # seconds a session without a reader is remembered
+    tenants: Tenants = field(default_factory=Tenants)  # what each of them may take
+    trust_devices: bool = False  # serve rules under which a device's word decides about the text
 
 
 class Door:
@@ -53,11 +62,21 @@ class Door:
                 f"KV memory for {capacity + limits.max_draft} tokens holds no draft; raise --kv-tokens"
             )
         self.sequence_limits = Limits(limits.max_draft, min(info.context_length, capacity))
+        # Ids beyond the tokenizer's are padding of the logits: they have no text, and only the target commits one.
+        self._vocab_size = min(self.text.vocab_size, info.vocab_size)
         self.draining = False
-        self._rules = {name: RULES.get(name)() for name in RULES.names()}
+        self.stats = DoorStats()
+        rules = {name: RULES.get(name)() for name in RULES.names()}
+        self.rules = {
+            name: rule for name, rule in rules.items() if limits.trust_devices or not rule.trusts_device
+        }
+        self._guides = Guides(
+            self.text.tokenizer_json, info.vocab_size, info.eos_ids, self.text.chat_template
+        )
         self._ids = itertools.count(1)
         self._signer = TokenSigner(loop.clock, lifetime=24 * 3600.0)
         self._remembered: dict[int, Session] = {}
+        self._room = Room(loop.sessions, limits.max_sessions, limits.tenants)
         self._farewells: dict[int, asyncio.TimerHandle] = {}
 
     @property
@@ -68,8 +87,13 @@ class Door:
     async def open(self, message: Open, tenant: str) -> tuple[Session, Opened]:
         """The session of an `Open`, old or new, and the answer to it; its reader calls `attach` next."""
         self._require_target(message)
-        prompt_ids = await self._prompt_ids(message.prompt)
-        session = self._resume(message, prompt_ids, tenant) or self._create(message, prompt_ids, tenant)
+        with nullcontext() if self._known(message, tenant) else self._room.arriving(tenant):
+            prompt_ids = await self._prompt_ids(message.prompt, message.guide, tenant)
+            session = self._resume(message, prompt_ids, tenant)
+            if session is None:
+                self._check(message, prompt_ids)
+                constraint = await self._constraint(message)
+                session = self._create(message, prompt_ids, tenant, constraint)
         farewell = self._farewells.pop(session.id, None)
         if farewell is not None:
             farewell.cancel()
@@ -94,54 +118,75 @@ class Door:
     def _require_target(self, message: Open) -> None:
         """A sequence begun on one target must not be continued by another, say after a restart with a new model."""
         if message.model_id not in ("", self.model_id):
-            raise NotFound(f"this server serves {self.model_id!r}, not {message.model_id!r}", "model_id")
+            raise NotFound(f"this server serves {self.model_id!r}, not {message.model_id[:80]!r}", "model_id")
         if message.fingerprint not in ("", self.text.fingerprint):
             raise VocabularyMismatch(f"the vocabulary of {self.model_id!r} is not the one the device knows")
 
-    def _resume(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session | None:
+    def _known(self, message: Open, tenant: str) -> Session | None:
+        """The session that the resume token of an `Open` opens for `tenant`; None: he begins a new one."""
         number = self._signer.session_of(message.resume_token, tenant) if message.resume_token else None
         session = self._remembered.get(number) if number is not None else None
-        if session is None or session.failed:
+        return None if session is None or session.failed else session
+
+    def _resume(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session | None:
+        session = self._known(message, tenant)
+        if session is None:
             return None
         held = (*prompt_ids, *message.committed)
         if tuple(session.tokens[: len(held)]) != held:
             raise TruthConflict("the committed ids of this Open are not what the session committed")
+        self.stats.opened["resumed"] += 1
         return session
 
-    def _create(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session:
+    def _create(
+        self, message: Open, prompt_ids: tuple[int, ...], tenant: str, constraint: Constraint | None
+    ) -> Session:
         if self.draining:
             raise Overloaded("the server is shutting down; reopen elsewhere or later", retry_after=1.0)
-        self._make_room()
-        if message.rule not in self._rules:
-            raise Unsupported(f"rule {message.rule!r} is not served; choose from {list(self._rules)}", "rule")
-        tokens = [*prompt_ids, *message.committed]
-        ends = self._ends(message, len(prompt_ids))
-        self._check(tokens, ends)
+        self._make_room(tenant)
         session = Session(
             id=next(self._ids),
             tenant=tenant,
-            tokens=tokens,
+            tokens=[*prompt_ids, *message.committed],
             prompt_length=len(prompt_ids),
             params=message.params,
             key=message.noise_key or self._key(message.params.seed),
-            ends=ends,
-            rule=self._rules[message.rule],
+            ends=self._ends(message, len(prompt_ids)),
+            rule=self._rule(message.rule),
             table=BlockTable(self.loop.pool),
-            vocab_size=self.loop.engine.info.vocab_size,
+            vocab_size=self._vocab_size,
             max_draft=self.limits.max_draft,
+            top_logprobs=message.top_logprobs,
+            constraint=constraint,
         )
         self._remembered[session.id] = session
         self.loop.add(session)
+        self.stats.opened["new"] += 1
         return session
 
-    def _make_room(self) -> None:
+    def _rule(self, name: str) -> AcceptancePolicy:
+        if name in self.rules:
+            return self.rules[name]
+        cause = f"rule {name[:80]!r} is not served; choose from {', '.join(self.rules)}"
+        if name in RULES.names():
+            cause += "; a server that trusts its devices is started with --trust-device-probabilities"
+        raise Unsupported(cause, "rule")
+
+    async def _constraint(self, message: Open) -> Constraint | None:
+        """The mask of a guided answer; compiling a large schema takes a while, so never on the event loop."""
+        if message.guide is None or not message.guide.masks:
+            return None
+        if message.params.ignore_eos:
+            raise InvalidRequest(
+                "a guided answer ends where its guide says: leave ignore_eos out", "ignore_eos"
+            )
+        return await asyncio.to_thread(self._guides.start, message.guide, message.committed)
+
+    def _make_room(self, tenant: str) -> None:
         """When all places are taken, a session whose reader is gone gives way; else Overloaded."""
-        if len(self.loop.sessions) < self.limits.max_sessions:
-            return
-        absent = next((session for session in self.loop.sessions.values() if not session.has_reader), None)
-        if absent is None:
-            raise Overloaded(f"all {self.limits.max_sessions} sessions are taken; try again", retry_after=1.0)
-        self.forget(absent)
+        absent = self._room.yielding(tenant)
+        if absent is not None:
+            self.forget(absent)
 
     def _key(self, seed: int | None) -> bytes:
         return secrets.token_bytes(KEY_BYTES) if seed is None else noise_key(seed)
@@ -152,35 +197,69 @@ class Door:
         last = min(prompt_length + params.max_tokens, self.sequence_limits.context_length)
         return EndRules(eos, frozenset(params.stop_ids), last)
 
-    def _check(self, tokens: list[int], ends: EndRules) -> None:
-        info = self.loop.engine.info
-        if not tokens:
+    def _check(self, message: Open, prompt_ids: tuple[int, ...]) -> None:
+        """What a new session must be before anybody makes room for it."""
+        self._rule(message.rule)
+        self._check_lengths(message, prompt_ids)
+        params = message.params
+        given = {"prompt": prompt_ids, "stop_ids": params.stop_ids, "logit_bias": dict(params.logit_bias)}
+        for name, ids in given.items():
+            _check_ids(ids, self._vocab_size, name)
+        # What a target committed goes on, also where its logits are wider than the vocabulary.
+        _check_ids(message.committed, self.loop.engine.info.vocab_size, "committed")
+
+    def _check_lengths(self, message: Open, prompt_ids: tuple[int, ...]) -> None:
+        ends, context = self._ends(message, len(prompt_ids)), self.sequence_limits.context_length
+        length = len(prompt_ids) + len(message.committed)
+        if not prompt_ids:
             raise InvalidRequest("the prompt is empty: the target needs at least one token", "prompt")
+        if length >= context:
+            raise InvalidRequest(f"{length} tokens do not fit; this server's context is {context}", "prompt")
+        if length >= ends.last_length:
+            raise InvalidRequest("all max_tokens are committed already", "max_tokens")
         if len(ends.stop_ids) > MAX_STOP_IDS:
             raise InvalidRequest(f"at most {MAX_STOP_IDS} stop ids, not {len(ends.stop_ids)}", "stop_ids")
-        if any(not 0 <= id < info.vocab_size for id in tokens):
-            raise InvalidRequest(f"a prompt id is outside the vocabulary of {info.vocab_size}", "prompt")
-        if len(tokens) >= self.sequence_limits.context_length:
-            context = self.sequence_limits.context_length
-            raise InvalidRequest(
-                f"{len(tokens)} tokens do not fit; this server's context is {context}", "prompt"
-            )
-        if len(tokens) >= ends.last_length:
-            raise InvalidRequest("all max_tokens are committed already", "max_tokens")
 
-    async def _prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
+    async def _prompt_ids(self, prompt: Prompt, guide: Guide | None, tenant: str) -> tuple[int, ...]:
+        limit, context = self.limits.tenants.limits_of(tenant).max_prompt, self.sequence_limits.context_length
+        ids = await self._encoded(prompt, guide, min(limit or context, context))
+        if limit and len(ids) > limit:
+            raise InvalidRequest(
+                f"a prompt of {len(ids)} tokens; your tenant may send at most {limit}", "prompt"
+            )
+        return ids
+
+    async def _encoded(self, prompt: Prompt, guide: Guide | None, longest: int) -> tuple[int, ...]:
         """Tokenizing takes seconds for megabytes: never on the event loop, and never for what cannot fit."""
         if isinstance(prompt, str):
-            self._check_size(len(prompt))
+            self._check_size(len(prompt), longest)
             return await asyncio.to_thread(self.text.encode, prompt)
         if is_chat(prompt):
-            self._check_size(sum(len(turn.content) for turn in prompt))
-            return await asyncio.to_thread(self.text.render, prompt)
+            self._check_size(sum(map(_turn_size, prompt)) + _tool_size(guide), longest)
+            tools = guide.tools if guide else ()
+            return await asyncio.to_thread(self.text.render, prompt, tools)
         return prompt  # type: ignore[return-value]
 
-    def _check_size(self, characters: int) -> None:
-        longest = self.sequence_limits.context_length * MAX_CHARACTERS
+    def _check_size(self, characters: int, tokens: int) -> None:
+        longest = tokens * MAX_CHARACTERS
         if characters > longest:
             raise InvalidRequest(
                 f"a prompt of {characters} characters; this server takes at most {longest}", "prompt"
             )
+
+
+def _check_ids(ids: Iterable[int], vocab_size: int, name: str) -> None:
+    if any(not 0 <= id < vocab_size for id in ids):
+        raise InvalidRequest(f"an id of {name} is outside the vocabulary of {vocab_size}", name)
+
+
+def _turn_size(turn: ChatMessage) -> int:
+    """Characters that a turn of a chat adds to a prompt."""
+    calls = sum(len(call.id) + len(call.name) + len(call.arguments) for call in turn.tool_calls)
+    return len(turn.role) + len(turn.content) + len(turn.tool_call_id) + len(turn.name) + calls
+
+
+def _tool_size(guide: Guide | None) -> int:
+    """Characters that the tools of a guide add to a prompt."""
+    tools = guide.tools if guide else ()
+    return sum(len(tool.name) + len(tool.description) + len(tool.parameters) for tool in tools)

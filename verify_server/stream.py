@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError
@@ -28,19 +29,21 @@ async def serve_stream(door: Door, tenant: str, receive: Receive, send: Send) ->
             raise ProtocolError("the first message of a stream must be Open")
         session, opened = await door.open(first, tenant)
     except Exception as error:
-        await send(_failure(error))
+        failure = _failure(error)
+        door.stats.refused[failure.code] += 1
+        await send(failure)
         return
     outbox = session.attach(len(opened.prompt_ids) + len(first.committed))
     done = False
     try:
         await send(opened)
-        done = await _converse(_read(session, receive, first), outbox, send)
+        done = await _converse(_read(session, receive, first), outbox, send, door.loop.stats.failures)
     finally:
         if session.outbox is outbox:  # else a newer stream has taken the session over
             (door.forget if done else door.leave)(session)
 
 
-async def _converse(read: Awaitable[bool], outbox: Outbox, send: Send) -> bool:
+async def _converse(read: Awaitable[bool], outbox: Outbox, send: Send, failures: Counter[str]) -> bool:
     """Read and write until the sequence or the peer ends; whether the peer is done with it (cancelled, or in error).
 
     Only the writer sends: two sends must never overlap.
@@ -50,7 +53,9 @@ async def _converse(read: Awaitable[bool], outbox: Outbox, send: Send) -> bool:
         await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
         error = reading.exception() if reading.done() else None
         if isinstance(error, Exception):
-            outbox.put(_failure(error))
+            failure = _failure(error)
+            failures[failure.code] += 1
+            outbox.put(failure)
             await writing
             return True
         if writing.done():
@@ -65,7 +70,9 @@ async def _converse(read: Awaitable[bool], outbox: Outbox, send: Send) -> bool:
 def _failure(error: Exception) -> Failure:
     if not isinstance(error, OpenSledError):
         log.error("a stream failed", exc_info=error)
-    return Failure.of(error)
+    failure = Failure.of(error)
+    log.info("a stream ends by an error", extra={"code": failure.code})
+    return failure
 
 
 async def _read(session: Session, receive: Receive, first: Open) -> bool:

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from opensled.store import is_hub_id, model_path
+from opensled.errors import NotFound, UsageError
+from opensled.messages import ChatMessage, Tool
+from opensled.store import is_hub_id, model_file, model_path
 from verify_server.config import ServeConfig
 from verify_server.engine.base import TargetEngine
 from verify_server.text import TargetText
+
+
+class Text(Protocol):
+    """A target's tokenizer and chat template."""
+
+    tokenizer_json: bytes  # what devices decode with
+    tokenizer_hash: str  # sha256 of it, hex
+    chat_template: str  # "" if the target has none
+    vocab_size: int  # ids that the tokenizer knows
+    fingerprint: str  # of the spelling of each of them (opensled/vocabulary.py)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of raw text, as the tokenizer frames it by default. Raises InvalidRequest."""
+
+    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+        """Token ids of a chat up to the start of the assistant's next turn, who may call `tools` in it.
+
+        Raises Unsupported where there is no template, InvalidRequest for what it refuses.
+        """
 
 
 @dataclass(frozen=True)
@@ -16,11 +39,13 @@ class Target:
 
     model_id: str
     engine: TargetEngine
-    text: TargetText
+    text: Text
 
 
 def load_torch(config: ServeConfig) -> Target:
     """A Hugging Face decoder: a bundled name, a folder, or a hub id."""
+    if config.gpu_layers >= 0:
+        raise UsageError("--gpu-layers is for --engine llamacpp; engine torch has --device")
     from verify_server.engine import loading, torch_engine
 
     name = config.model
@@ -35,3 +60,40 @@ def load_torch(config: ServeConfig) -> Target:
         context=config.context,
     )
     return Target(name if is_hub_id(name) else folder.name, engine, TargetText(folder))
+
+
+def load_llamacpp(config: ServeConfig) -> Target:
+    """A GGUF file, alone or in a folder: a bundled name or a path. Raises what it cannot serve, or not so, by name."""
+    from verify_server.engine import llamacpp
+    from verify_server.gguf_text import GgufText
+
+    _refuse_for_gguf(config)
+    path = model_file(config.model, "*.gguf")
+    text = GgufText(path)
+    engine = llamacpp.load(
+        path,
+        device=config.device,
+        gpu_layers=config.gpu_layers,
+        threads=config.threads,
+        kv_tokens=config.kv_tokens,
+        context=config.context,
+    )
+    text.require_same(engine.model.pieces(), engine.model.tokenize)
+    folder = model_path(config.model)
+    return Target(path.stem if folder.is_file() else folder.name, engine, text)
+
+
+def _refuse_for_gguf(config: ServeConfig) -> None:
+    if config.dtype != "auto":
+        raise UsageError(
+            f"--dtype {config.dtype}: a GGUF file brings its own precision; leave the flag out, or serve another file"
+        )
+    if config.numerics == "exact":
+        raise UsageError(
+            "--numerics exact: llama.cpp's bits depend on the batch; leave the flag out, or use --engine torch"
+        )
+    if is_hub_id(config.model):
+        raise NotFound(
+            f"engine llamacpp serves files; run: hf download {config.model} --include '*.gguf', then give the file",
+            "model",
+        )

@@ -17,30 +17,35 @@ from edge_client.api import requests
 from edge_client.api.backend import Backend
 from edge_client.api.failures import error_response, http_error_response
 from edge_client.api.fields import parse_object
-from edge_client.api.responses import ChatForm, CompletionForm, model_card, to_json
-from edge_client.api.stream import EventStream, Form, attended, first_of, whole
-from opensled.errors import InvalidRequest, NotFound, OpenSledError
+from edge_client.api.guard import Access
+from edge_client.api.openapi import description
+from edge_client.api.responses import Reply, model_card, to_json
+from edge_client.api.stream import EventStream, attended, begun, merged, whole
+from opensled.errors import NotFound, OpenSledError
 from opensled.messages import ModelInfo
 
+JSON = "application/json"
 MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
 CLIENT_GONE = 499  # nobody reads it; nginx's number for the log
 
 Read = Callable[[dict[str, Any], ModelInfo], requests.Request]
 
 
-def build_app(backend: Backend) -> Starlette:
-    """The ASGI application of one device."""
+def build_app(backend: Backend, access: Access = Access()) -> Starlette:
+    """The ASGI application of one device, for whom `access` lets in."""
     api = Api(backend)
-    chat = partial(api.complete, requests.chat_request, ChatForm)
-    raw = partial(api.complete, requests.completion_request, CompletionForm)
+    chat = partial(api.complete, requests.chat_request)
+    raw = partial(api.complete, requests.completion_request)
     return Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/completions", raw, methods=["POST"]),
             Route("/v1/models", api.models),
             Route("/v1/models/{model:path}", api.model),
+            Route("/openapi.json", api.openapi),
             Route("/health", api.health),
         ],
+        middleware=access.middleware(),
         exception_handlers={
             OpenSledError: error_response,
             HTTPException: http_error_response,
@@ -56,18 +61,17 @@ class Api:
         self._backend = backend
         self._created = int(time.time())
 
-    async def complete(
-        self, read: Read, make_form: Callable[[ModelInfo], Form], request: Request
-    ) -> Response:
-        """Answer one prompt, whole or as a stream; a client that leaves ends the work."""
+    async def complete(self, read: Read, request: Request) -> Response:
+        """Answer one request, whole or as a stream; a client that leaves ends the work."""
         try:
             wanted = read(parse_object(await _body(request)), self._backend.info)
-            chunks = self._backend.answer(wanted.prompt, wanted.params, wanted.stop)
-            form = make_form(self._backend.info)
+            reply = Reply(wanted, self._backend)
+            answers = [self._backend.answer(task) for task in wanted.tasks]
+            chunks = merged(answers, wanted.spelled)
             if not wanted.stream:
-                return _json(await attended(request.receive, whole(chunks, form)))
-            first = await attended(request.receive, first_of(chunks))
-            return EventStream(first, chunks, form, wanted.include_usage)
+                return _json(await attended(request.receive, whole(chunks, reply)))
+            first = await attended(request.receive, begun(chunks, len(answers)))
+            return EventStream(first, chunks, reply)
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
 
@@ -79,9 +83,12 @@ class Api:
             raise NotFound(f"this device serves {self._backend.info.model_id!r}; GET /v1/models", "model")
         return _json(model_card(self._backend.info, self._created))
 
+    async def openapi(self, request: Request) -> Response:
+        return _json(description(self._backend.info))
+
     async def health(self, request: Request) -> Response:
-        info = self._backend.info
-        return _json({"status": "ok", "model": info.model_id, "version": info.version})
+        """Asks for no key, and so tells nothing that could be of use to a stranger."""
+        return _json({"status": "ok"})
 
 
 def _json(payload: object) -> Response:
@@ -89,9 +96,13 @@ def _json(payload: object) -> Response:
 
 
 async def _body(request: Request) -> bytes:
+    """All of it; raises the status of what cannot be read as JSON of a sensible size."""
+    kind = request.headers.get("content-type", JSON).split(";")[0].strip().lower()
+    if kind != JSON:
+        raise HTTPException(415, f"this API reads {JSON}, not {kind[:80]}")
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > MAX_BODY:
-            raise InvalidRequest(f"the request is larger than {MAX_BODY >> 20} MiB")
+            raise HTTPException(413, f"the request is larger than {MAX_BODY >> 20} MiB")
     return body

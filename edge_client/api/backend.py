@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from edge_client.answer import Chunk
-from opensled.messages import ModelInfo, Prompt, SamplingParams
+from edge_client.answer import Chunk, Task
+from edge_client.tokenizer import EdgeTokenizer
+from opensled.messages import ModelInfo
 
 
 class Backend(Protocol):
     """Answers prompts. `info` is what the server says of itself."""
 
     info: ModelInfo
+    rule: str  # acceptance rule its answers come by
+    tokenizer: EdgeTokenizer
 
-    def answer(
-        self, prompt: Prompt, params: SamplingParams, stop: tuple[str, ...] = ()
-    ) -> AsyncGenerator[Chunk, None]:
+    def answer(self, task: Task) -> AsyncGenerator[Chunk, None]:
         """Stream one answer; only its last chunk has a finish reason and statistics.
 
         Raises errors of `opensled.errors`, before the first chunk or between two. Closing the generator, or

@@ -30,6 +30,13 @@ STATUS: dict[type[OpenSledError], tuple[int, str]] = {
     Overloaded: (429, "rate_limit_error"),
     Unreachable: (503, "server_error"),
 }
+HTTP_CODES = {
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "request_too_large",
+    415: "unsupported_content_type",
+}
+QUOTED = 100  # characters of a path shown in an error
 RETRY_AFTER = 1  # seconds, where the error knows nothing better
 
 
@@ -65,8 +72,9 @@ def _retry_after(error: Exception) -> int:
 
 
 async def http_error_response(request: Request, error: Exception) -> Response:
-    """For what the router refuses: a path or a method nobody serves."""
+    """For what is refused before a field of it is read: a path or a method nobody serves, a body that is none."""
     assert isinstance(error, HTTPException)
-    message = f"{error.detail}: {request.method} {request.url.path}"
-    body = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    message = f"{error.detail}: {request.method} {request.url.path[:QUOTED]}"
+    code = HTTP_CODES.get(error.status_code, "invalid_request")
+    body = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
     return Response(to_json({"error": body}), error.status_code, error.headers, "application/json")

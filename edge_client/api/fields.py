@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from opensled.errors import InvalidRequest, Unsupported
 
@@ -72,15 +72,16 @@ class Fields:
         value = self.take(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int):
+        whole = as_integer(value)
+        if whole is None:
             raise InvalidRequest(f"{self.path(name)} must be an integer", self.path(name))
-        return value
+        return whole
 
     def number(self, name: str, default: float) -> float:
         value = self.take(name)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value):
+        if not is_number(value):
             raise InvalidRequest(f"{self.path(name)} must be a finite number", self.path(name))
         return float(value)
 
@@ -98,7 +99,17 @@ class Fields:
             raise Unsupported(f"unknown field {path}: nothing here reads it, leave it out", path)
 
 
-def _is_finite(value: float) -> bool:
+def as_integer(value: object) -> int | None:
+    """The integer that a JSON number is, also one written 16.0, as some languages do; None for anything else."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a number that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
     try:
         return math.isfinite(value)
     except OverflowError:  # an integer beyond every float

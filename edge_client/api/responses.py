@@ -1,18 +1,22 @@
-"""What clients get: the JSON of answers, whole or in pieces."""
+"""What clients get: the JSON of responses, whole or in pieces."""
 
 from __future__ import annotations
 
 import json
 import secrets
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
-from edge_client.answer import Stats
-from opensled.messages import ModelInfo
-
-# The API knows one word for "the model or a stop string ended it".
-FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
+from edge_client.answer import Chunk, Stats, Task
+from edge_client.api.backend import Backend
+from edge_client.api.calls import CallReader
+from edge_client.api.choices import ChatChoice, Choice, CompletionChoice
+from edge_client.api.logprobs import ChatLogprobs, CompletionLogprobs
+from edge_client.api.requests import Request
+from edge_client.tokenizer import EdgeTokenizer
+from opensled.messages import ModelInfo, Prompt
 
 
 def to_json(payload: object) -> bytes:
@@ -20,7 +24,7 @@ def to_json(payload: object) -> bytes:
     return json.dumps(payload, separators=(",", ":")).encode("ascii")
 
 
-def usage(stats: Stats) -> dict[str, Any]:
+def usage(stats: Stats, rule: str) -> dict[str, Any]:
     return {
         "prompt_tokens": stats.prompt_tokens,
         "completion_tokens": stats.completion_tokens,
@@ -29,13 +33,21 @@ def usage(stats: Stats) -> dict[str, Any]:
             "accepted_prediction_tokens": stats.accepted,
             "rejected_prediction_tokens": stats.drafted - stats.accepted,
         },
-        "opensled": stats.figures(),
+        "opensled": {"rule": rule, **stats.figures()},
     }
 
 
-def fingerprint(info: ModelInfo) -> str:
-    """Names what decides about equal answers to equal seeds: the model and its numerics level."""
-    return f"opensled-{info.version}/{info.model_id}/{info.numerics}"
+def total(accounts: Sequence[Stats], per_prompt: int) -> Stats:
+    """The account of several answers at once; a prompt counts once, however many answers it has."""
+    sums = {item.name: sum(getattr(stats, item.name) for stats in accounts) for item in fields(Stats)}
+    sums["prompt_tokens"] = sum(stats.prompt_tokens for stats in accounts[::per_prompt])
+    sums["seconds"] = max(stats.seconds for stats in accounts)
+    return Stats(**sums)
+
+
+def fingerprint(info: ModelInfo, rule: str) -> str:
+    """Names what decides about equal answers to equal seeds: release, model, numerics level, acceptance rule."""
+    return f"opensled-{info.version}/{info.model_id}/{info.numerics}/{rule}"
 
 
 def model_card(info: ModelInfo, created: int) -> dict[str, Any]:
@@ -48,83 +60,70 @@ def model_card(info: ModelInfo, created: int) -> dict[str, Any]:
     }
 
 
-def _new_id() -> str:
-    return secrets.token_hex(12)
+class Reply:
+    """The response to one request: what its choices have in common, and the account of them all."""
+
+    def __init__(self, request: Request, backend: Backend) -> None:
+        self._request, self._rule = request, backend.rule
+        self._choices = _choices(request, backend.tokenizer)
+        self._stats: dict[int, Stats] = {}
+        prefix, kind = ("chatcmpl", "chat.completion") if request.is_chat else ("cmpl", "text_completion")
+        self._kind = kind
+        self._frame: dict[str, Any] = {
+            "id": f"{prefix}-{secrets.token_hex(12)}",
+            "object": f"{kind}.chunk" if request.is_chat and request.stream else kind,
+            "created": int(time.time()),  # unix seconds
+            "model": backend.info.model_id,
+            "system_fingerprint": fingerprint(backend.info, backend.rule),
+        }
+
+    def opening(self) -> list[dict[str, Any]]:
+        """What a stream begins with."""
+        return [self._piece(piece) for choice in self._choices if (piece := choice.opening())]
+
+    def push(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
+        """Take a chunk of a choice; what a stream shows of it."""
+        if chunk.stats:
+            self._stats[index] = chunk.stats
+        return [self._piece(piece) for piece in self._choices[index].push(chunk)]
+
+    def whole(self) -> dict[str, Any]:
+        choices = [choice.whole() for choice in self._choices]
+        return {**self._frame, "choices": choices, "usage": self._usage()}
+
+    def account(self) -> list[dict[str, Any]]:
+        """What a stream ends with: the usage, if it was asked for."""
+        if not self._request.include_usage:
+            return []
+        return [{**self._frame, "choices": [], "usage": self._usage()}]
+
+    def _usage(self) -> dict[str, Any]:
+        accounts = [self._stats[index] for index in range(len(self._choices))]
+        return usage(total(accounts, self._request.per_prompt), self._rule)
+
+    def _piece(self, choice: dict[str, Any]) -> dict[str, Any]:
+        """With include_usage every piece has the field, and only the last one a value."""
+        more = {"usage": None} if self._request.include_usage else {}
+        return {**self._frame, "choices": [choice], **more}
 
 
-def _now() -> int:
-    return int(time.time())
+def _choices(request: Request, tokenizer: EdgeTokenizer) -> list[Choice]:
+    kind = _chat_choice if request.is_chat else _completion_choice
+    return [kind(index, task, request, tokenizer) for index, task in enumerate(request.tasks)]
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """What all pieces of one answer share."""
-
-    info: ModelInfo
-    id: str = field(default_factory=_new_id)
-    created: int = field(default_factory=_now)  # unix seconds
+def _chat_choice(index: int, task: Task, request: Request, tokenizer: EdgeTokenizer) -> Choice:
+    logprobs = ChatLogprobs(tokenizer) if task.top_logprobs is not None else None
+    names = request.tool_names
+    return ChatChoice(index, logprobs, CallReader(names) if names else None)
 
 
-class ChatForm(_Answer):
-    """The shape of one chat answer."""
-
-    def whole(self, text: str, reason: str, stats: Stats) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": FINISH_REASONS[reason]}
-        return self._frame("chat.completion", [choice], usage=usage(stats))
-
-    def first(self) -> dict[str, Any] | None:
-        return self._piece({"role": "assistant", "content": ""})
-
-    def piece(self, text: str) -> dict[str, Any]:
-        return self._piece({"content": text})
-
-    def last(self, reason: str) -> dict[str, Any]:
-        return self._piece({}, FINISH_REASONS[reason])
-
-    def account(self, stats: Stats) -> dict[str, Any]:
-        return self._frame("chat.completion.chunk", [], usage=usage(stats))
-
-    def _piece(self, delta: dict[str, str], reason: str | None = None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-        return self._frame("chat.completion.chunk", [choice])
-
-    def _frame(self, kind: str, choices: list[Any], **more: object) -> dict[str, Any]:
-        return _frame(f"chatcmpl-{self.id}", kind, self.created, self.info, choices, **more)
+def _completion_choice(index: int, task: Task, request: Request, tokenizer: EdgeTokenizer) -> Choice:
+    logprobs = CompletionLogprobs(tokenizer) if task.top_logprobs is not None else None
+    return CompletionChoice(index, logprobs, _text_of(task.prompt, tokenizer) if request.echo else "")
 
 
-class CompletionForm(_Answer):
-    """The shape of one raw completion."""
-
-    def whole(self, text: str, reason: str, stats: Stats) -> dict[str, Any]:
-        return self._frame(text, FINISH_REASONS[reason], usage=usage(stats))
-
-    def first(self) -> dict[str, Any] | None:
-        return None
-
-    def piece(self, text: str) -> dict[str, Any]:
-        return self._frame(text, None)
-
-    def last(self, reason: str) -> dict[str, Any]:
-        return self._frame("", FINISH_REASONS[reason])
-
-    def account(self, stats: Stats) -> dict[str, Any]:
-        return {**self._frame("", None), "choices": [], "usage": usage(stats)}
-
-    def _frame(self, text: str, reason: str | None, **more: object) -> dict[str, Any]:
-        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
-        return _frame(f"cmpl-{self.id}", "text_completion", self.created, self.info, [choice], **more)
-
-
-def _frame(
-    id: str, kind: str, created: int, info: ModelInfo, choices: list[Any], **more: object
-) -> dict[str, Any]:
-    return {
-        "id": id,
-        "object": kind,
-        "created": created,
-        "model": info.model_id,
-        "system_fingerprint": fingerprint(info),
-        "choices": choices,
-        **more,
-    }
+def _text_of(prompt: Prompt, tokenizer: EdgeTokenizer) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return tokenizer.decode([token for token in prompt if isinstance(token, int)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
@@ -20,8 +21,17 @@ class _Uvicorn(uvicorn.Server):
 class ApiServer:
     """Serves an app on a listening socket until told to stop."""
 
-    def __init__(self, app: Starlette) -> None:
-        config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=5)
+    def __init__(self, app: Starlette, cert: str = "", key: str = "") -> None:
+        """With TLS if `cert` and `key` name PEM files."""
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level=None,
+            lifespan="off",
+            timeout_graceful_shutdown=5,
+            ssl_certfile=Path(cert).expanduser() if cert else None,
+            ssl_keyfile=Path(key).expanduser() if key else None,
+        )
         self._server = _Uvicorn(config)
 
     async def run(self, listener: socket.socket) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -14,13 +14,11 @@ from starlette.types import Receive, Scope, Send
 
 from edge_client.answer import Chunk
 from edge_client.api.failures import error_object
-from edge_client.api.responses import ChatForm, CompletionForm, to_json
+from edge_client.api.responses import Reply, to_json
 from opensled.errors import EngineError, OpenSledError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-NO_END = "the answer ended without a finish reason"
-Form = ChatForm | CompletionForm
 
 
 async def attended(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -43,37 +41,72 @@ async def _departure(receive: Receive) -> None:
         pass
 
 
-async def whole(chunks: AsyncGenerator[Chunk, None], form: Form) -> dict[str, Any]:
-    """The answer as one object."""
-    text = ""
+async def merged(
+    answers: Sequence[AsyncGenerator[Chunk, None]], spelled: Callable[[Exception], Exception]
+) -> AsyncGenerator[tuple[int, Chunk], None]:
+    """Chunks of several answers under way at once, as they come, each with the number of its answer.
+
+    The first error ends them all; it is raised as `spelled` returns it. Closing the generator ends them, too.
+    """
+    arrived: asyncio.Queue[tuple[int, Chunk | Exception]] = asyncio.Queue(maxsize=len(answers))
+    pumps = [asyncio.ensure_future(_pump(number, answer, arrived)) for number, answer in enumerate(answers)]
+    try:
+        under_way = len(answers)
+        while under_way:
+            number, news = await arrived.get()
+            if isinstance(news, Exception):
+                raise spelled(news)
+            under_way -= bool(news.finish_reason)
+            yield number, news
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _pump(
+    number: int, answer: AsyncGenerator[Chunk, None], arrived: asyncio.Queue[tuple[int, Chunk | Exception]]
+) -> None:
+    try:
+        async with aclosing(answer):
+            async for chunk in answer:
+                await arrived.put((number, chunk))
+                if chunk.finish_reason:
+                    return
+        raise EngineError("the answer ended without a finish reason")
+    except Exception as error:
+        await arrived.put((number, error))
+
+
+async def whole(chunks: AsyncGenerator[tuple[int, Chunk], None], reply: Reply) -> dict[str, Any]:
+    """The answers as one object."""
     async with aclosing(chunks):
-        async for chunk in chunks:
-            text += chunk.text
-            if chunk.finish_reason and chunk.stats:
-                return form.whole(text, chunk.finish_reason, chunk.stats)
-    raise EngineError(NO_END)
+        async for number, chunk in chunks:
+            reply.push(number, chunk)
+    return reply.whole()
 
 
-async def first_of(chunks: AsyncGenerator[Chunk, None]) -> Chunk:
-    """The first chunk; the errors of an answer that cannot start come from here."""
-    first = await anext(chunks, None)
-    if first is None:
-        raise EngineError(NO_END)
+async def begun(chunks: AsyncGenerator[tuple[int, Chunk], None], answers: int) -> list[tuple[int, Chunk]]:
+    """What comes until each answer has begun; the errors of an answer that cannot start come from here."""
+    first: list[tuple[int, Chunk]] = []
+    async for number, chunk in chunks:
+        first.append((number, chunk))
+        if len({number for number, _ in first}) == answers:
+            break
     return first
 
 
 class EventStream(Response):
-    """The answer as server-sent events. Its first chunk was awaited before, so that early errors have a status."""
+    """The answers as server-sent events. Their beginnings were awaited, so that early errors have a status."""
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, first: Chunk, rest: AsyncGenerator[Chunk, None], form: Form, include_usage: bool
+        self, first: list[tuple[int, Chunk]], rest: AsyncGenerator[tuple[int, Chunk], None], reply: Reply
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._first, self._rest = first, rest
-        self._form, self._include_usage = form, include_usage
+        self._first, self._rest, self._reply = first, rest, reply
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._rest):
@@ -103,24 +136,16 @@ class EventStream(Response):
             yield b"[DONE]"
 
     async def _payloads(self) -> AsyncGenerator[dict[str, Any], None]:
-        form = self._form
-        if opening := form.first():
-            yield self._with_usage(opening)
-        chunk: Chunk | None = self._first
-        while chunk is not None:
-            if chunk.text:
-                yield self._with_usage(form.piece(chunk.text))
-            if chunk.finish_reason and chunk.stats:
-                yield self._with_usage(form.last(chunk.finish_reason))
-                if self._include_usage:
-                    yield form.account(chunk.stats)
-                return
-            chunk = await anext(self._rest, None)
-        raise EngineError(NO_END)
-
-    def _with_usage(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """With include_usage every chunk has the field, and only the last one a value."""
-        return {**payload, "usage": None} if self._include_usage else payload
+        for payload in self._reply.opening():
+            yield payload
+        for number, chunk in self._first:
+            for payload in self._reply.push(number, chunk):
+                yield payload
+        async for number, chunk in self._rest:
+            for payload in self._reply.push(number, chunk):
+                yield payload
+        for payload in self._reply.account():
+            yield payload
 
 
 def _body(content: bytes, more: bool) -> dict[str, Any]:

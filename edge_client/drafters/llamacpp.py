@@ -8,9 +8,7 @@ thread; ctypes releases the GIL while llama.cpp computes.
 from __future__ import annotations
 
 import ctypes
-import os
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +17,9 @@ import numpy as np
 
 from edge_client.drafters.base import ModelDrafter
 from edge_client.drafters.threads import draft_threads
+from opensled import llama
 from opensled.errors import EngineError, UnsupportedModel
+from opensled.llama import LlamaModel
 from opensled.messages import ModelInfo
 from opensled.store import model_file
 from opensled.vocabulary import require_same
@@ -27,16 +27,6 @@ from opensled.vocabulary import require_same
 CONTEXT_CAP = 8192  # positions; the KV cache of a small draft model (0.5B) then takes about 100 MB
 BATCH = 512  # tokens per call; a long prompt goes in chunks of this size
 SEQUENCE = 0  # the one sequence id of a context
-LOG_ERROR = 4  # ggml's GGML_LOG_LEVEL_ERROR
-
-# llama.cpp's latest error lines, to name the cause of a failed call.
-_complaints: deque[str] = deque(maxlen=3)
-
-
-@llama_cpp.llama_log_callback
-def _log(level: int, text: bytes, _: Any) -> None:
-    if level == LOG_ERROR:
-        _complaints.append(text.decode("utf-8", "replace").strip())
 
 
 class LlamaCppFactory:
@@ -46,7 +36,7 @@ class LlamaCppFactory:
         path = model_file(model, "*.gguf")
         self.name = f"llamacpp {path.name}"
         self.threads = draft_threads(threads)
-        self._model = _Model(str(path))
+        self._model = LlamaModel(path)
 
     def check_vocabulary(self, target: ModelInfo) -> None:
         require_same(self.name, self._model.pieces(), target.model_id, target.vocab_size, target.fingerprint)
@@ -55,44 +45,25 @@ class LlamaCppFactory:
         return LlamaCppDrafter(self._model, self.threads)
 
 
-class _Model:
-    """Owns the loaded weights; freed once, when the last drafter and the factory are gone or Python exits."""
-
-    def __init__(self, path: str) -> None:
-        llama_cpp.llama_log_set(_log, ctypes.c_void_p(0))
-        llama_cpp.llama_backend_init()
-        _complaints.clear()
-        params = llama_cpp.llama_model_default_params()
-        self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
-        if not self.handle:
-            raise UnsupportedModel(f"llama.cpp cannot load {path}: {_cause()}; try another GGUF file")
-        weakref.finalize(self, llama_cpp.llama_model_free, self.handle)
-        if llama_cpp.llama_model_has_encoder(self.handle):
-            raise UnsupportedModel(f"{path} has an encoder; a draft model must be decoder-only")
-        self.vocabulary = llama_cpp.llama_model_get_vocab(self.handle)
-        self.vocab_size = llama_cpp.llama_vocab_n_tokens(self.vocabulary)
-
-    def pieces(self) -> list[str]:
-        """The spelling of every token id, as in tokenizer.json."""
-        texts = (llama_cpp.llama_vocab_get_text(self.vocabulary, token) for token in range(self.vocab_size))
-        return [text.decode("utf-8", "replace") for text in texts]
-
-
 class LlamaCppDrafter(ModelDrafter):
     """One context and one reusable batch over a shared model."""
 
-    def __init__(self, model: _Model, threads: int) -> None:
-        super().__init__(min(CONTEXT_CAP, llama_cpp.llama_model_n_ctx_train(model.handle)))
+    def __init__(self, model: LlamaModel, threads: int) -> None:
+        super().__init__(min(CONTEXT_CAP, model.context_length))
         params = _parameters(self.context_length, threads)
         self._context = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._context:
-            raise UnsupportedModel(f"llama.cpp cannot make a context: {_cause()}; try a smaller draft model")
+            raise UnsupportedModel(
+                f"llama.cpp cannot make a context: {llama.cause()}; try a smaller draft model"
+            )
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._batch = llama_cpp.llama_batch_init(BATCH, 0, 1)
         for index in range(BATCH):
             self._batch.n_seq_id[index] = 1
             self._batch.seq_id[index][0] = SEQUENCE
-        self._row = ctypes.c_float * model.vocab_size
+        # Read once: every look at a field of a ctypes structure makes a new object, and a small model's token is short.
+        self._ids, self._positions, self._wanted = self._batch.token, self._batch.pos, self._batch.logits
+        self._row: Any = ctypes.c_float * model.vocab_size
         # `model` is an argument so that the weights outlive the context; at exit finalizers run in reverse.
         self._free = weakref.finalize(self, _free, self._context, self._batch, model)
 
@@ -107,17 +78,16 @@ class LlamaCppDrafter(ModelDrafter):
         return np.frombuffer(self._row.from_address(address), dtype=np.float32)
 
     def _decode(self, tokens: Sequence[int], start: int, last: bool) -> None:
-        batch = self._batch
-        batch.n_tokens = len(tokens)
+        self._batch.n_tokens = len(tokens)
         for index, token in enumerate(tokens):
-            batch.token[index] = token
-            batch.pos[index] = start + index
-            batch.logits[index] = 0
-        batch.logits[len(tokens) - 1] = last
-        _complaints.clear()
-        status = llama_cpp.llama_decode(self._context, batch)
+            self._ids[index], self._positions[index], self._wanted[index] = token, start + index, 0
+        self._wanted[len(tokens) - 1] = last
+        llama.forget_complaints()
+        status = llama_cpp.llama_decode(self._context, self._batch)
         if status != 0:
-            raise EngineError(f"llama.cpp failed on {len(tokens)} draft tokens (status {status}): {_cause()}")
+            raise EngineError(
+                f"llama.cpp failed on {len(tokens)} draft tokens (status {status}): {llama.cause()}"
+            )
 
     def truncate(self, length: int) -> int:
         if not self._free.alive:
@@ -140,10 +110,13 @@ def _parameters(context_length: int, threads: int) -> Any:
     return params
 
 
-def _free(context: Any, batch: Any, model: _Model) -> None:
+def _free(context: Any, batch: Any, model: LlamaModel) -> None:
     llama_cpp.llama_batch_free(batch)
     llama_cpp.llama_free(context)
 
 
-def _cause() -> str:
-    return "; ".join(_complaints) or "it gave no reason"
+def build() -> tuple[str, bool]:
+    """How the installed llama.cpp was built: its features ("AVX2 = 1 | ..."), and whether it can use a GPU."""
+    llama.listen()
+    features: bytes = llama_cpp.llama_print_system_info()
+    return features.decode("utf-8", "replace"), bool(llama_cpp.llama_supports_gpu_offload())

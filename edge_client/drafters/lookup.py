@@ -67,6 +67,7 @@ class LookupDrafter:
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         self._start()
+        self.sampler = sampler
         self.commit(prompt)
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -82,7 +83,7 @@ class LookupDrafter:
         confidence = table.confidence
         copied = self.truth[table.match :]
         for token in copied:
-            yield DraftToken(token, confidence)
+            yield self.sampler.certain(token, confidence)
             copied.append(token)  # a copy that reaches its own end goes on with itself: a repeated pattern
 
     def close(self) -> None:

@@ -2,4 +2,7 @@
 
 from opensled.registry import Registry
 
-RULES = Registry("rule", {"match": "verify_server.acceptance.match:Match"})
+RULES = Registry(
+    "rule",
+    {"match": "verify_server.acceptance.match:Match", "ratio": "verify_server.acceptance.ratio:Ratio"},
+)

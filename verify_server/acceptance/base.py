@@ -6,22 +6,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from opensled.messages import SamplingParams
-from verify_server.engine.base import Scores
+from opensled.messages import DraftToken, SamplingParams
+from verify_server.engine.base import Masks, Scores
 
 
 @dataclass(frozen=True)
 class Question:
-    """A draft at its place in a sequence: k draft ids to follow the `position` committed tokens."""
+    """A draft at its place in a sequence: k draft tokens to follow the `position` committed ones."""
 
-    draft: tuple[int, ...]
+    draft: tuple[DraftToken, ...]
     position: int
     params: SamplingParams
     key: bytes  # noise key
+    top_logprobs: int | None = None  # log-probabilities wanted of each committed token, and of so many others
+    masks: Masks = None  # k + 1 of them, when the answer is guided
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(token.id for token in self.draft)
 
 
 class AcceptancePolicy(Protocol):
     """Decides one draft. Runs in the engine's thread, right after the forward pass."""
+
+    trusts_device: bool  # the text depends on what the device says of its probabilities
 
     def accept(self, question: Question, scores: Scores, rows: Sequence[int]) -> tuple[int, int]:
         """(num_accepted, next_token): how many draft ids stand, and the recovered or bonus token after them.

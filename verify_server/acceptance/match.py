@@ -14,7 +14,9 @@ from verify_server.engine.base import Scores
 
 
 class Match:
+    trusts_device = False
+
     def accept(self, question: Question, scores: Scores, rows: Sequence[int]) -> tuple[int, int]:
-        own = scores.sample(rows, question.params, question.key, question.position)
-        num_accepted = common_prefix(question.draft, own)
+        own = scores.sample(rows, question.params, question.key, question.position, question.masks)
+        num_accepted = common_prefix(question.ids, own)
         return num_accepted, own[num_accepted]

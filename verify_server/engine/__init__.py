@@ -2,4 +2,6 @@
 
 from opensled.registry import Registry
 
-ENGINES = Registry("engine", {"torch": "verify_server.target:load_torch"})
+ENGINES = Registry(
+    "engine", {"torch": "verify_server.target:load_torch", "llamacpp": "verify_server.target:load_llamacpp"}
+)

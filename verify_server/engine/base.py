@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from opensled.messages import SamplingParams
+from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
+
+# For each row the ids that may follow: bit v % 8 of byte v // 8 belongs to id v. None: every id may.
+Masks = Sequence[bytes] | None
 
 
 @dataclass(frozen=True)
@@ -23,13 +26,41 @@ class Segment:
 
 
 class Scores(Protocol):
-    """What a forward pass gives: one row per wanted token, in the order of the segments."""
+    """What a forward pass gives: one row per wanted token, in the order of the segments.
 
-    def sample(self, rows: Sequence[int], params: SamplingParams, key: bytes, position: int) -> list[int]:
+    The target's distribution at a row comes from its logits by logit_bias, mask, temperature, top_k and top_p, in
+    this order, in float64. `masks` has one entry for each of `rows`. All but `logprobs` raise NonFiniteLogits if one
+    of the rows holds NaN or +infinity, or nothing finite that may follow.
+    """
+
+    def sample(
+        self, rows: Sequence[int], params: SamplingParams, key: bytes, position: int, masks: Masks = None
+    ) -> list[int]:
         """The target's own tokens for consecutive `rows`; row i of them decides position `position + i`.
 
-        Shared-noise argmax (opensled/noise.py) over the whole vocabulary, float64; ties go to the lowest id.
-        Raises NonFiniteLogits if one of these rows holds NaN or +infinity or nothing finite.
+        Shared-noise argmax (opensled/noise.py) over the whole vocabulary; ties go to the lowest id.
+        """
+
+    def probs_of(
+        self, rows: Sequence[int], ids: Sequence[int], params: SamplingParams, masks: Masks = None
+    ) -> list[float]:
+        """The target's probability of `ids[i]` at `rows[i]`."""
+
+    def sample_residual(
+        self,
+        row: int,
+        draft_probs: SparseDistribution,
+        params: SamplingParams,
+        key: bytes,
+        position: int,
+        mask: bytes | None = None,
+    ) -> int:
+        """A token of max(0, target - draft), normalised: what a rejected draft token is recovered from."""
+
+    def logprobs(self, rows: Sequence[int], ids: Sequence[int], count: int) -> list[TokenLogprobs]:
+        """At `rows[i]`: log-probability of `ids[i]`, then those of the `count` likeliest ids (ties: lowest id first).
+
+        The target's raw ones: float64 log-softmax of the logits themselves.
         """
 
 
@@ -55,3 +86,11 @@ class TargetEngine(Protocol):
 
     def forward(self, segments: Sequence[Segment]) -> Scores:
         """One forward pass over all segments as one ragged batch."""
+
+
+@runtime_checkable
+class HearsOfFreeBlocks(Protocol):
+    """An engine that keeps more than the blocks themselves, and can let go of it early."""
+
+    def forget(self, blocks: Sequence[int]) -> None:
+        """Nobody asks for what these KV blocks hold any more; called from any thread, also during a step."""

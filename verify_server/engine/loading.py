@@ -21,6 +21,9 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+# transformers brings a log handler of its own; its warnings belong where ours go, in the form ours have.
+transformers.utils.logging.disable_default_handler()
+transformers.utils.logging.enable_propagation()
 # Weights only as safetensors: a pickle runs code when it is opened.
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "*.txt"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Collection, Sequence
 
 import torch
@@ -13,6 +12,7 @@ from opensled.errors import EngineError, SelfTestFailed, UsageError
 from verify_server.engine import guards, loading, selftest
 from verify_server.engine.attention import BACKENDS
 from verify_server.engine.base import EngineInfo, Segment
+from verify_server.engine.host_memory import free_host_bytes
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import Geometry
@@ -131,4 +131,4 @@ def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    return free_host_bytes()

@@ -1,0 +1,165 @@
+"""Tool calls, read out of an answer's text while it grows.
+
+A model writes a call as an object {"name": ..., "arguments": {...}}: between tags, where its chat template has them,
+else as the whole answer (verify_server/grammar.py). The name is told as soon as it stands, the arguments piece by
+piece as the model writes them. What turns out to be no call is text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+OPENING, CLOSING = "<tool_call>", "</tool_call>"
+
+
+@dataclass(frozen=True)
+class Words:
+    """Text that belongs to no call."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class CallStart:
+    """A call begins; the arguments that follow are its own."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """A piece of the JSON text of the latest call's arguments."""
+
+    text: str
+
+
+Piece = Words | CallStart | Arguments
+
+
+class CallReader:
+    """Tells calls of the tools in `names` from text."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._heads = {f'{{"name":"{name}","arguments":{{': name for name in names}
+        self._held = ""  # text that may mean one thing or the other
+        self._read: Callable[[], list[Piece] | None] = self._beginning
+        self._tagged = False  # the object now read stands between tags
+        self._object = Balance()  # the arguments now read
+
+    def push(self, text: str) -> list[Piece]:
+        """What these further characters settle."""
+        self._held += text
+        pieces: list[Piece] = []
+        while self._held and (found := self._read()) is not None:
+            pieces += found
+        return pieces
+
+    def flush(self) -> list[Piece]:
+        """The rest, once nothing follows: a call that was cut off before its arguments is text."""
+        text, self._held = self._held, ""
+        if not text or self._read == self._after:
+            return []
+        return [Words(OPENING + text if self._tagged else text)]
+
+    def _beginning(self) -> list[Piece] | None:
+        """At the start of the answer, where also a bare object may be a call."""
+        start = self._held.lstrip()
+        if not start or (OPENING.startswith(start) and start != OPENING):
+            return None
+        if start.startswith("{"):
+            self._read = self._head
+        else:
+            self._read = self._words
+            if start.startswith(OPENING):
+                self._held = start  # line breaks before a call are no text
+        return []
+
+    def _words(self) -> list[Piece] | None:
+        """Text up to the next opening tag; a tail that may begin one is held back."""
+        text, tag, rest = self._held.partition(OPENING)
+        if tag:
+            self._held, self._tagged, self._read = rest, True, self._head
+            return [Words(text)] if text else []
+        keep = _overlap(text, OPENING)
+        self._held = text[len(text) - keep :]
+        shown = text[: len(text) - keep]
+        return [Words(shown)] if shown else None
+
+    def _head(self) -> list[Piece] | None:
+        """The object up to the brace that opens its arguments."""
+        squeezed = re.sub(r"\s", "", self._held)
+        for head, name in self._heads.items():
+            if squeezed.startswith(head):
+                self._held = self._held[_length(self._held, len(head)) - 1 :]
+                self._object, self._read = Balance(), self._arguments
+                return [CallStart(name)]
+        if any(head.startswith(squeezed) for head in self._heads):
+            return None
+        text = OPENING + self._held if self._tagged else self._held
+        self._held, self._tagged, self._read = "", False, self._words
+        return [Words(text)]
+
+    def _arguments(self) -> list[Piece] | None:
+        """Their object, as far as it is known."""
+        end = self._object.end(self._held)
+        text = self._held[:end]
+        self._held = self._held[len(text) :]
+        if end is not None:
+            self._tagged, self._read = False, self._after
+        return [Arguments(text)]
+
+    def _after(self) -> list[Piece] | None:
+        """Behind the arguments: the end of the object and its tag, and perhaps another call."""
+        _, tag, rest = self._held.partition(OPENING)
+        if not tag:
+            self._held = self._held[len(self._held) - _overlap(self._held, OPENING) :]
+            return None
+        self._held, self._tagged, self._read = rest, True, self._head
+        return []
+
+
+class Balance:
+    """Follows a JSON object from its opening brace, which comes first, to the brace that closes it."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = self._escaped = False
+
+    def end(self, text: str) -> int | None:
+        """How many of these further characters belong to the object; None: all of them, and it goes on."""
+        for index, character in enumerate(text):
+            self._step(character)
+            if not self._depth:
+                return index + 1
+        return None
+
+    def _step(self, character: str) -> None:
+        if self._escaped:
+            self._escaped = False
+        elif self._in_string:
+            self._escaped = character == "\\"
+            self._in_string = character != '"'
+        elif character == '"':
+            self._in_string = True
+        else:
+            self._depth += {"{": 1, "}": -1}.get(character, 0)
+
+
+def _overlap(text: str, tag: str) -> int:
+    """Length of the longest tail of `text` that begins `tag` without being all of it."""
+    for length in range(min(len(text), len(tag) - 1), 0, -1):
+        if tag.startswith(text[-length:]):
+            return length
+    return 0
+
+
+def _length(text: str, count: int) -> int:
+    """How long the head of `text` is that holds `count` characters besides white space."""
+    seen = 0
+    for index, character in enumerate(text):
+        seen += not character.isspace()
+        if seen == count:
+            return index + 1
+    return len(text)

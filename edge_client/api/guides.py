@@ -1,0 +1,139 @@
+"""What an answer must look like, from JSON: `response_format`, `tools` and `tool_choice`.
+
+The server masks what would leave the grammar before the target samples, so `strict` is always true here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from edge_client.api.fields import Fields, require_object, require_text
+from opensled.errors import InvalidRequest, Unsupported
+from opensled.messages import Guide, ModelInfo, Tool
+
+CAPABILITY = "guide"  # in `ModelInfo.capabilities`
+ANY_OBJECT = "{}"
+NAME = r"[a-zA-Z0-9_-]{1,64}"  # of a tool or a schema, as OpenAI has it
+MAX_TOOLS = 128
+CHOICES = ("none", "auto", "required")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The field `tool_choice`."""
+
+    mode: str  # of CHOICES
+    function: str = ""  # the only tool that may be called; "" = any
+
+
+def read_guide(fields: Fields, info: ModelInfo) -> Guide | None:
+    """The guide that these fields ask for; None: free text, and no tools."""
+    schema = _response_format(fields.take("response_format"))
+    tools = _tools(fields.take("tools"))
+    choice = _tool_choice(fields.take("tool_choice"), tools)
+    parallel = fields.flag("parallel_tool_calls", True)
+    for name, value in (("response_format", schema), ("tools", tools)):
+        if value and CAPABILITY not in info.capabilities:
+            raise Unsupported(f"the server of {info.model_id} cannot guide answers: leave {name} out", name)
+    if not tools:
+        return Guide(json_schema=schema) if schema else None
+    return Guide(schema, tools, choice.mode, choice.function, parallel)
+
+
+def _response_format(value: object) -> str:
+    """The JSON schema of the answer; "" for text."""
+    if value is None:
+        return ""
+    fields = Fields(require_object(value, "response_format"), "response_format.")
+    kind = fields.take("type")
+    if kind not in ("text", "json_object", "json_schema"):
+        raise Unsupported(
+            "response_format.type must be text, json_object or json_schema", "response_format.type"
+        )
+    schema = _json_schema(fields.take("json_schema")) if kind == "json_schema" else ANY_OBJECT
+    fields.finish()
+    return "" if kind == "text" else schema
+
+
+def _json_schema(value: object) -> str:
+    where = "response_format.json_schema"
+    fields = Fields(require_object(value, where), where + ".")
+    _name(fields)
+    fields.text("description", "")
+    fields.flag("strict", True)
+    schema = fields.take("schema")
+    fields.finish()
+    return ANY_OBJECT if schema is None else _text(schema, f"{where}.schema")
+
+
+def _tools(value: object) -> tuple[Tool, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or len(value) > MAX_TOOLS:
+        raise InvalidRequest(f"tools must be a list of at most {MAX_TOOLS} tools", "tools")
+    tools = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(value))
+    if len({tool.name for tool in tools}) < len(tools):
+        raise InvalidRequest("tools has two tools of the same name", "tools")
+    return tools
+
+
+def _tool(value: object, where: str) -> Tool:
+    outer = Fields(require_object(value, where), where + ".")
+    if outer.take("type") != "function":
+        raise Unsupported(f"{where}.type must be function", f"{where}.type")
+    inside = f"{where}.function"
+    fields = Fields(require_object(outer.take("function"), inside), inside + ".")
+    outer.finish()
+    name, description = _name(fields), fields.text("description", "")
+    fields.flag("strict", True)
+    schema = fields.take("parameters")
+    fields.finish()
+    return Tool(name, description, "" if schema is None else _text(schema, f"{inside}.parameters"))
+
+
+def _tool_choice(value: object, tools: tuple[Tool, ...]) -> Choice:
+    if value is None:
+        return Choice("auto" if tools else "none")
+    if isinstance(value, str):
+        if value not in CHOICES:
+            raise InvalidRequest(
+                f"tool_choice must be one of {', '.join(CHOICES)}, or name a function", "tool_choice"
+            )
+        choice = Choice(value)
+    else:
+        choice = Choice("required", _chosen(value))
+    if choice.mode == "required" and choice.function not in ("", *(tool.name for tool in tools)):
+        raise InvalidRequest(f"tool_choice names {choice.function}, which tools does not have", "tool_choice")
+    if choice.mode == "required" and not tools:
+        raise InvalidRequest("tool_choice asks for a call, and tools is empty", "tool_choice")
+    return choice
+
+
+def _chosen(value: object) -> str:
+    fields = Fields(require_object(value, "tool_choice"), "tool_choice.")
+    if fields.take("type") != "function":
+        raise Unsupported("tool_choice.type must be function", "tool_choice.type")
+    inner = Fields(require_object(fields.take("function"), "tool_choice.function"), "tool_choice.function.")
+    name = _name(inner)
+    inner.finish()
+    fields.finish()
+    return name
+
+
+def _name(fields: Fields) -> str:
+    name = require_text(fields.take("name"), fields.path("name"))
+    if not re.fullmatch(NAME, name):
+        raise InvalidRequest(f"{fields.path('name')} must match {NAME}", fields.path("name"))
+    return name
+
+
+def _text(schema: Any, where: str) -> str:
+    """A JSON schema as the wire has it."""
+    try:
+        text = json.dumps(require_object(schema, where), ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{where} is no JSON that can be sent on: {error}", where) from error
+    return require_text(text, where)

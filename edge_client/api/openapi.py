@@ -1,0 +1,131 @@
+"""GET /openapi.json: an OpenAPI 3.1 description of exactly what this device serves.
+
+tests/test_openapi.py keeps it true: what it allows is accepted, what it forbids is refused, and answers look like it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edge_client.api import replies, schemas
+from opensled.messages import ModelInfo
+
+Schema = dict[str, Any]
+
+ERRORS = {
+    "400": "A field has a bad value, or is not served here; `param` names it.",
+    "401": "The device asks for an API key, and this is none of its keys.",
+    "403": "A web page that was not invited, or a foreign name in `Host`.",
+    "404": "No such model.",
+    "413": "The body is larger than 3 MiB.",
+    "415": "The body is not application/json.",
+    "429": "The server has no room; `Retry-After` tells in how many seconds it may.",
+    "500": "A step failed on the server, or a bug; the log has the cause.",
+    "503": "No server answers, or it serves another model now; `Retry-After` tells when to try again.",
+}
+ALWAYS = ("401", "403", "500")  # may befall every request
+WAITING = ("429", "503")
+POSTED = tuple(ERRORS)
+
+
+def description(info: ModelInfo) -> Schema:
+    """The document for a device whose server says `info`: model, vocabulary and context are those served."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "OpenSLED device",
+            "version": info.version,
+            "description": "The API of OpenAI as one OpenSLED device serves it. Fields that are not listed are "
+            "refused by name, and null counts as absent.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/", "description": "this device"}],
+        "security": [{"key": []}, {}],
+        "paths": _paths(info),
+        "components": {
+            "schemas": {**schemas.components(info), **replies.components()},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": "Where --http-keys is given."}
+            },
+        },
+    }
+
+
+def _paths(info: ModelInfo) -> Schema:
+    return {
+        "/v1/chat/completions": {
+            "post": _post(
+                "createChatCompletion",
+                "Answer a chat",
+                ("ChatRequest", "ChatCompletion", "ChatCompletionChunk"),
+            )
+        },
+        "/v1/completions": {
+            "post": _post(
+                "createCompletion", "Continue a text", ("CompletionRequest", "Completion", "CompletionChunk")
+            )
+        },
+        "/v1/models": {"get": _get("listModels", "The model of this device, in a list", "ModelList")},
+        "/v1/models/{model}": {
+            "get": {
+                **_get("retrieveModel", "The model of this device", "Model", "404"),
+                "parameters": [_model_name(info)],
+            }
+        },
+        "/openapi.json": {"get": _get("describe", "This description", "Description")},
+        "/health": {"get": {**_get("health", "Whether the device works", "Health"), "security": []}},
+    }
+
+
+def _model_name(info: ModelInfo) -> Schema:
+    schema = {"type": "string", "enum": [info.model_id]}
+    return {"name": "model", "in": "path", "required": True, "schema": schema}
+
+
+def _post(name: str, summary: str, kinds: tuple[str, str, str]) -> Schema:
+    asked, whole, event = kinds
+    content = {
+        "application/json": {"schema": _ref(whole)},
+        "text/event-stream": {"schema": _events(event)},
+    }
+    return {
+        "operationId": name,
+        "summary": summary,
+        "requestBody": {"required": True, "content": {"application/json": {"schema": _ref(asked)}}},
+        "responses": {
+            "200": {"description": "The answer.", "content": content},
+            **{status: _error(status) for status in POSTED},
+        },
+    }
+
+
+def _events(kind: str) -> Schema:
+    """With stream: true. What one event holds; an answer that fails midway ends with an error instead of [DONE]."""
+    payload = {"anyOf": [_ref(kind), _ref("Error")]}
+    piece = {"contentMediaType": "application/json", "contentSchema": payload}
+    data = {"type": "string", "anyOf": [{"const": "[DONE]"}, piece]}
+    return {"type": "object", "properties": {"data": data}, "required": ["data"]}
+
+
+def _get(name: str, summary: str, answer: str, *errors: str) -> Schema:
+    success = {"description": summary, "content": {"application/json": {"schema": _ref(answer)}}}
+    return {
+        "operationId": name,
+        "summary": summary,
+        "responses": {"200": success, **{status: _error(status) for status in (*errors, *ALWAYS)}},
+    }
+
+
+def _error(status: str) -> Schema:
+    response: Schema = {
+        "description": ERRORS[status],
+        "content": {"application/json": {"schema": _ref("Error")}},
+    }
+    if status in WAITING:
+        schema = {"type": "integer", "minimum": 1}
+        response["headers"] = {"Retry-After": {"description": "seconds", "required": True, "schema": schema}}
+    return response
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}

@@ -1,0 +1,185 @@
+"""What responses hold, as JSON schemas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edge_client.api.schemas import TEXT, Schema, closed, items, one_of
+
+NUMBER: Schema = {"type": "number"}
+NATURAL: Schema = {"type": "integer", "minimum": 0}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _all(properties: dict[str, Any]) -> Schema:
+    """An object that has all of these fields and no others."""
+    return closed(properties, *properties)
+
+
+def components() -> Schema:
+    return {
+        "ChatCompletion": _response("chat.completion", _chat_choice()),
+        "ChatCompletionChunk": _chunk("chat.completion.chunk", _chat_delta()),
+        "Completion": _response("text_completion", _completion_choice("stop", "length")),
+        "CompletionChunk": _chunk("text_completion", _completion_choice("stop", "length", None)),
+        "Usage": _usage(),
+        "Model": _model(),
+        "ModelList": _all({"object": one_of("list"), "data": items(_ref("Model"), 1, 1)}),
+        "Error": _all({"error": _error()}),
+        "Health": _all({"status": one_of("ok")}),
+        "Description": {
+            "type": "object",
+            "required": ["openapi", "info", "paths", "components"],
+            "properties": {"openapi": one_of("3.1.0")},
+        },
+    }
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _frame(kind: str, choice: Schema) -> Schema:
+    return {
+        "id": TEXT,
+        "object": one_of(kind),
+        "created": {**NATURAL, "description": "unix seconds"},
+        "model": TEXT,
+        "system_fingerprint": {
+            **TEXT,
+            "description": "opensled-RELEASE/MODEL/NUMERICS/RULE: with it equal, equal seeds give equal answers.",
+        },
+        "choices": items(choice),
+    }
+
+
+def _response(kind: str, choice: Schema) -> Schema:
+    return _all({**_frame(kind, choice), "usage": _ref("Usage")})
+
+
+def _chunk(kind: str, choice: Schema) -> Schema:
+    frame = _frame(kind, choice)
+    return closed({**frame, "usage": _or_null(_ref("Usage"))}, *frame)
+
+
+def _chat_choice() -> Schema:
+    message = {
+        "role": one_of("assistant"),
+        "content": _or_null(TEXT),
+        "refusal": {"type": "null"},
+        "tool_calls": items(_call(), 1),
+    }
+    return _all(
+        {
+            "index": NATURAL,
+            "message": closed(message, "role", "content", "refusal"),
+            "logprobs": _or_null(_chat_logprobs()),
+            "finish_reason": one_of("stop", "length", "tool_calls"),
+        }
+    )
+
+
+def _chat_delta() -> Schema:
+    piece = closed(
+        {
+            "index": NATURAL,
+            "id": TEXT,
+            "type": one_of("function"),
+            "function": closed({"name": TEXT, "arguments": TEXT}, "arguments"),
+        },
+        "index", "function",
+    )  # fmt: skip
+    delta = {"role": one_of("assistant"), "content": TEXT, "tool_calls": items(piece, 1, 1)}
+    return _all(
+        {
+            "index": NATURAL,
+            "delta": closed(delta),
+            "logprobs": _or_null(_chat_logprobs()),
+            "finish_reason": one_of("stop", "length", "tool_calls", None),
+        }
+    )
+
+
+def _call() -> Schema:
+    function = _all({"name": TEXT, "arguments": TEXT})
+    return _all(
+        {"id": {"type": "string", "pattern": "^call_"}, "type": one_of("function"), "function": function}
+    )
+
+
+def _chat_logprobs() -> Schema:
+    token = {
+        "token": TEXT,
+        "logprob": {**NUMBER, "description": "nats; the target's own, before temperature and masks"},
+        "bytes": items({"type": "integer", "minimum": 0, "maximum": 255}),
+    }
+    entry = _all({**token, "top_logprobs": items(_all(token))})
+    return _all({"content": items(entry), "refusal": {"type": "null"}})
+
+
+def _completion_choice(*reasons: str | None) -> Schema:
+    logprobs = _all(
+        {
+            "tokens": items(TEXT),
+            "token_logprobs": items(NUMBER),
+            "top_logprobs": items({"type": "object", "additionalProperties": NUMBER}),
+            "text_offset": items(NATURAL),
+        }
+    )
+    return _all(
+        {
+            "index": NATURAL,
+            "text": TEXT,
+            "logprobs": _or_null(logprobs),
+            "finish_reason": one_of(*reasons),
+        }
+    )
+
+
+def _usage() -> Schema:
+    details = _all({"accepted_prediction_tokens": NATURAL, "rejected_prediction_tokens": NATURAL})
+    figures = {
+        "rule": {**TEXT, "description": "acceptance rule"},
+        "rounds": NATURAL,
+        "drafted": NATURAL,
+        "accepted": NATURAL,
+        "tokens_per_round": NUMBER,
+        "server_decoded": NATURAL,
+        "tokens_per_second": NUMBER,
+    }
+    counts = ("prompt_tokens", "completion_tokens", "total_tokens")
+    return _all(
+        {
+            **dict.fromkeys(counts, NATURAL),
+            "completion_tokens_details": details,
+            "opensled": _all(figures),
+        }
+    )
+
+
+def _model() -> Schema:
+    return _all(
+        {
+            "id": TEXT,
+            "object": one_of("model"),
+            "created": NATURAL,
+            "owned_by": TEXT,
+            "max_model_len": {"type": "integer", "minimum": 1, "description": "tokens, prompt included"},
+        }
+    )
+
+
+def _error() -> Schema:
+    return _all(
+        {
+            "message": TEXT,
+            "type": one_of(
+                "invalid_request_error", "authentication_error", "rate_limit_error", "server_error"
+            ),
+            "param": {**_or_null(TEXT), "description": "the field, as the client spells it"},
+            "code": {**TEXT, "description": "docs/protocol.md has those of the server"},
+        }
+    )

@@ -1,0 +1,236 @@
+"""What requests may hold, as JSON schemas: the same fields and ranges that requests.py and its helpers read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edge_client.api.guides import CAPABILITY, CHOICES, MAX_TOOLS, NAME
+from edge_client.api.prompts import MAX_PROMPTS
+from edge_client.api.requests import BOOKKEEPING, COMPLETION_TOKENS, MAX_COMPLETION_LOGPROBS
+from edge_client.api.sampling import MAX_CHOICES, MAX_STOP_IDS, MAX_STOPS
+from opensled.messages import MAX_BIAS, MAX_BIASES, MAX_TOP_LOGPROBS, MIN_TEMPERATURE, ModelInfo
+
+Schema = dict[str, Any]
+
+TEXT: Schema = {"type": "string"}
+FLAG: Schema = {"type": "boolean"}
+COUNT = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
+NAMED: Schema = {"type": "string", "pattern": f"^{NAME}$"}
+
+
+def optional(schema: Schema, about: str, **more: object) -> Schema:
+    """A field that may be left out or null."""
+    if isinstance(schema.get("type"), str):
+        return {**schema, "type": [schema["type"], "null"], "description": about, **more}
+    return {"anyOf": [schema, {"type": "null"}], "description": about, **more}
+
+
+def one_of(*values: object) -> Schema:
+    """Exactly these values."""
+    return {"enum": list(values)}
+
+
+def closed(properties: Schema, *required: str, **more: object) -> Schema:
+    """An object with these fields and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+        **more,
+    }
+
+
+def items(schema: Schema, low: int = 0, high: int | None = None) -> Schema:
+    bounds = {"minItems": low} if high is None else {"minItems": low, "maxItems": high}
+    return {"type": "array", "items": schema, **bounds}
+
+
+def components(info: ModelInfo) -> Schema:
+    return {
+        "ChatRequest": closed(
+            {
+                "messages": items({"$ref": "#/components/schemas/Message"}, 1),
+                **_common(info),
+                **_chat_only(),
+                **(_guided() if CAPABILITY in info.capabilities else _unguided()),
+            },
+            "messages",
+        ),
+        "CompletionRequest": closed(
+            {"prompt": _prompt(info), **_common(info), **_completion_only()}, "prompt"
+        ),
+        "Message": {"anyOf": _messages()},
+    }
+
+
+def _token(info: ModelInfo) -> Schema:
+    return {"type": "integer", "minimum": 0, "maximum": info.vocab_size - 1}
+
+
+def _common(info: ModelInfo) -> Schema:
+    stop = {
+        "anyOf": [{"type": "string", "minLength": 1}, items({"type": "string", "minLength": 1}, 0, MAX_STOPS)]
+    }
+    bias = {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS}
+    return {
+        "model": optional({"type": "string", "enum": [info.model_id, None]}, "The model of this device."),
+        "temperature": optional(
+            {"anyOf": [one_of(0), {"type": "number", "minimum": MIN_TEMPERATURE, "maximum": 100}]},
+            "0 takes the likeliest token. 1 if left out.",
+        ),
+        "top_k": optional(
+            {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "Keep the K likeliest tokens; 0 = all."
+        ),
+        "top_p": optional(
+            {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+            "Keep the likeliest tokens that together reach P.",
+        ),
+        "seed": optional(
+            {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+            "Same seed, same answer. Choice i of a prompt is drawn with seed + i.",
+        ),
+        "n": optional({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "Answers to each prompt."),
+        "max_tokens": optional(COUNT, "Most tokens of an answer."),
+        "stop": optional(stop, "Strings that end an answer; they are not shown."),
+        "stop_token_ids": optional(items(_token(info), 0, MAX_STOP_IDS), "Tokens that end an answer."),
+        "ignore_eos": optional(FLAG, "Go on behind the model's own end. Not with a grammar."),
+        "logit_bias": optional(
+            {
+                "type": "object",
+                "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"},
+                "additionalProperties": bias,
+                "maxProperties": MAX_BIASES,
+            },
+            f"Token ids below {info.vocab_size}, as strings: what is added to the token's logit.",
+        ),
+        "stream": optional(FLAG, "Send the answer as server-sent events."),
+        "stream_options": optional(
+            closed(
+                {
+                    "include_usage": optional(FLAG, "End with an event that has the usage."),
+                    "include_obfuscation": one_of(False, None),
+                }
+            ),
+            "With stream: true only.",
+        ),
+        "presence_penalty": one_of(0, None),
+        "frequency_penalty": one_of(0, None),
+        "service_tier": one_of("auto", "default", None),
+        "store": one_of(False, None),
+        **{name: {"description": "The caller's own; not read."} for name in BOOKKEEPING},
+    }
+
+
+def _chat_only() -> Schema:
+    return {
+        "max_completion_tokens": optional(COUNT, "Newer name of max_tokens; of both the smaller one holds."),
+        "logprobs": optional(FLAG, "Tell the log-probabilities of the answer's tokens."),
+        "top_logprobs": optional(
+            {"type": "integer", "minimum": 0, "maximum": MAX_TOP_LOGPROBS},
+            "With logprobs: true only: of so many of the likeliest tokens, too.",
+        ),
+        "modalities": one_of(["text"], None),
+        "functions": one_of([], None),
+        "function_call": one_of("none", None),
+    }
+
+
+def _completion_only() -> Schema:
+    return {
+        "max_tokens": optional(COUNT, f"Most tokens of an answer; {COMPLETION_TOKENS} if left out."),
+        "logprobs": optional(
+            {"type": "integer", "minimum": 0, "maximum": MAX_COMPLETION_LOGPROBS},
+            "Tell the log-probabilities of the answer's tokens, and of so many of the likeliest.",
+        ),
+        "echo": optional(FLAG, "Show the prompt before the answer. Not with logprobs."),
+        "best_of": optional(
+            {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "Equal to n, or left out."
+        ),
+        "suffix": one_of("", None),
+    }
+
+
+def _prompt(info: ModelInfo) -> Schema:
+    ids = items(_token(info), 1)
+    return {
+        "description": "Text or token ids, or a list of either; choices come in the order of the prompts.",
+        "anyOf": [TEXT, ids, items(TEXT, 1, MAX_PROMPTS), items(ids, 1, MAX_PROMPTS)],
+    }
+
+
+def _guided() -> Schema:
+    named = closed({"name": NAMED}, "name")
+    format_kinds = [
+        closed({"type": one_of("text", "json_object")}, "type"),
+        closed({"type": one_of("json_schema"), "json_schema": _json_schema()}, "type", "json_schema"),
+    ]
+    chosen = closed({"type": one_of("function"), "function": named}, "type", "function")
+    return {
+        "response_format": optional({"anyOf": format_kinds}, "Kept to by a grammar; strict is always true."),
+        "tools": optional(items(_tool(), 0, MAX_TOOLS), "Functions that the model may call, each name once."),
+        "tool_choice": optional(
+            {"anyOf": [one_of(*CHOICES), chosen]},
+            "What it must do; a call can be asked for only of one of the tools. auto if left out.",
+        ),
+        "parallel_tool_calls": optional(FLAG, "Whether an answer may have several calls. true if left out."),
+    }
+
+
+def _unguided() -> Schema:
+    """Where the server cannot mask by a grammar: only values that ask for nothing."""
+    return {
+        "response_format": optional(closed({"type": one_of("text")}, "type"), "Only text at this server."),
+        "tools": optional(items({}, 0, 0), "None at this server."),
+        "tool_choice": one_of("none", "auto", None),
+        "parallel_tool_calls": optional(FLAG, "Without meaning at this server."),
+    }
+
+
+def _json_schema() -> Schema:
+    return closed(
+        {
+            "name": NAMED,
+            "description": optional(TEXT, "For readers."),
+            "strict": optional(FLAG, "Always true here."),
+            "schema": optional({"type": "object"}, "JSON schema of the answer; any object if left out."),
+        },
+        "name",
+    )
+
+
+def _tool() -> Schema:
+    function = closed(
+        {
+            "name": NAMED,
+            "description": optional(TEXT, "For the model."),
+            "strict": optional(FLAG, "Always true here."),
+            "parameters": optional({"type": "object"}, "JSON schema of the arguments, an object."),
+        },
+        "name",
+    )
+    return closed({"type": one_of("function"), "function": function}, "type", "function")
+
+
+def _messages() -> list[Schema]:
+    part = closed({"type": one_of("text"), "text": TEXT}, "type", "text")
+    content = {"anyOf": [TEXT, items(part)]}
+    name = {"name": optional(TEXT, "Who speaks; for the chat template.")}
+    function = closed(
+        {"name": TEXT, "arguments": {**TEXT, "description": "A JSON object."}}, "name", "arguments"
+    )
+    call = closed({"id": TEXT, "type": one_of("function"), "function": function}, "id", "type", "function")
+    empty = {extra: one_of("", [], None) for extra in ("refusal", "function_call", "audio", "annotations")}
+    said: Schema = {"role": one_of("assistant"), **name, **empty}
+    calls = items(call, 1)
+    return [
+        closed(
+            {"role": one_of("system", "developer", "user"), "content": content, **name}, "role", "content"
+        ),
+        closed({**said, "content": content, "tool_calls": optional(items(call), "")}, "role", "content"),
+        closed({**said, "content": optional(content, ""), "tool_calls": calls}, "role", "tool_calls"),
+        closed(
+            {"role": one_of("tool"), "content": content, "tool_call_id": TEXT, **name},
+            "role", "content", "tool_call_id",
+        ),
+    ]  # fmt: skip

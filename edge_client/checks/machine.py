@@ -1,0 +1,190 @@
+"""Can this machine draft: cores, a container's share of them, load, threads, memory, and its clock."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from pathlib import Path
+
+import opensled
+from edge_client.checks.finding import Finding, ok, warn
+from edge_client.config import LinkConfig
+from edge_client.drafters.threads import draft_threads, usable_cores
+from opensled.errors import NotFound
+from opensled.store import model_file, model_path
+
+CGROUP = Path("/sys/fs/cgroup")
+# Beside the weights a drafter needs its KV cache and work buffers; of a 0.5B model about this much.
+WORKSPACE = 256 << 20  # bytes
+CLOCK_SLACK = 300.0  # seconds that two machines' clocks may differ without harm here
+STA_UNSYNC = 0x40  # <linux/timex.h>
+
+
+def check_machine(config: LinkConfig) -> list[Finding]:
+    """What was found of processor, memory and clock."""
+    return [
+        check_cores(),
+        check_load(_load(), usable_cores()),
+        check_threads(config.threads, usable_cores()),
+        *check_memory(config, free_memory()),
+        check_clock(time.time(), installed_at(), synchronised()),
+    ]
+
+
+def check_cores() -> Finding:
+    logical, usable = os.cpu_count() or 1, usable_cores()
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical
+    parts = [f"{logical} logical processors"]
+    if allowed < logical:
+        parts.append(f"{allowed} allowed to this process")
+    quota = container_share()
+    if quota is not None:
+        parts.append(f"a container limit of {quota:g}")
+    detail = f"{', '.join(parts)}; {usable} physical cores to draft with"
+    if quota is not None and quota < 1:
+        return warn("processor", detail, "give the container one whole CPU at least: docker run --cpus 1")
+    return ok("processor", detail)
+
+
+def container_share(folder: Path = CGROUP) -> float | None:
+    """CPUs that the cgroup (v2, or v1) may use; None without a limit."""
+    words = _read(folder / "cpu.max").split()
+    if not words:
+        words = [_read(folder / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+    if len(words) != 2 or not all(word.isdigit() for word in words) or words[1] == "0":
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def _load() -> float:
+    """Processes that want to run, averaged over a minute."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
+def check_load(load: float, cores: int) -> Finding:
+    detail = f"load {load:.1f} on {cores} cores"
+    if load > cores + 0.5:
+        return warn("load", f"{detail}: other work slows drafting down", "see what runs: top -o %CPU")
+    return ok("load", detail)
+
+
+def check_threads(wanted: int, cores: int) -> Finding:
+    """llama.cpp's threads wait for each other at every layer: one that has no core of its own stops all."""
+    chosen = draft_threads(wanted)
+    if wanted > cores:
+        return warn(
+            "threads",
+            f"{wanted} threads on {cores} cores: each token waits for the thread without a core (5 to 70 times slower)",
+            f"--threads {max(1, cores - 1)}",
+        )
+    if wanted == cores > 1:
+        return warn(
+            "threads",
+            f"{wanted} threads on {cores} cores leave none to the rest of the machine",
+            f"--threads {cores - 1}",
+        )
+    return ok("threads", f"{chosen} for drafting on {cores} cores")
+
+
+def check_memory(config: LinkConfig, free: int | None) -> list[Finding]:
+    """Whether the draft model fits; a model that is missing is the matter of another check."""
+    needed = model_bytes(config)
+    if free is None:
+        return []
+    if needed is None:
+        return [ok("memory", f"{_megabytes(free)} free")]
+    detail = f"{_megabytes(free)} free, the draft model has {_megabytes(needed)}"
+    if needed + WORKSPACE > free:
+        return [
+            warn(
+                "memory",
+                detail,
+                "use a smaller or more strongly quantized --draft-model, or --drafter lookup",
+            )
+        ]
+    return [ok("memory", detail)]
+
+
+def model_bytes(config: LinkConfig) -> int | None:
+    """Size of the configured draft model on disk; None where there is none."""
+    try:
+        if config.drafter == "llamacpp":
+            return model_file(config.draft_model, "*.gguf").stat().st_size
+        if config.drafter == "onnx":
+            path = model_path(config.draft_model)
+            folder = path if path.is_dir() else path.parent
+            return sum(item.stat().st_size for item in folder.rglob("*.onnx*"))
+    except (NotFound, OSError):
+        return None
+    return None
+
+
+def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP) -> int | None:
+    """Bytes that can be had without swapping, within the container's limit; None where nobody says."""
+    lines = [line.split() for line in _read(meminfo).splitlines()]
+    free = next((int(words[1]) << 10 for words in lines if words[:1] == ["MemAvailable:"]), None)
+    limit, used = _read(cgroup / "memory.max"), _read(cgroup / "memory.current")
+    if limit.isdigit() and used.isdigit():
+        left = max(0, int(limit) - int(used))
+        return left if free is None else min(free, left)
+    return free
+
+
+def check_clock(now: float, installed: float, synced: bool | None) -> Finding:
+    """What can be said of the clock without a time server; the certificate's dates are checked with the server."""
+    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    if now < installed - CLOCK_SLACK:
+        return warn(
+            "clock",
+            f"{shown} is before this software was installed: certificates look not yet valid to this device",
+            "sudo timedatectl set-ntp true, or set it: sudo date -u -s '2026-01-31 12:00:00'",
+        )
+    if synced is False:
+        return warn(
+            "clock", f"{shown}, not synchronised with any time server", "sudo timedatectl set-ntp true"
+        )
+    return ok(
+        "clock", shown + (", synchronised" if synced else "; whether it is synchronised cannot be told here")
+    )
+
+
+def installed_at() -> float:
+    """When the files of this software were written, in seconds since 1970."""
+    return Path(opensled.__file__).stat().st_mtime
+
+
+class _Timex(ctypes.Structure):
+    """The head of `struct timex` (Linux, 64-bit); the kernel writes 208 bytes."""
+
+    _fields_ = [
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_char * 256),
+    ]
+
+
+def synchronised() -> bool | None:
+    """What the kernel's clock discipline says (adjtimex, which needs no rights to read); None where it cannot be
+    asked."""
+    try:
+        state = _Timex()
+        answered = ctypes.CDLL(None).adjtimex(ctypes.byref(state)) >= 0
+    except (OSError, AttributeError):
+        return None
+    return not state.status & STA_UNSYNC if answered else None
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,103 @@
+"""Tries the draft model in a process of its own: native code that crashes or hangs must not take the doctor along.
+
+`python -m edge_client.checks.probe DRAFTER MODEL THREADS` prints a JSON object a line, each of one step. After the
+model is loaded it waits for one line on standard input: the target as JSON (null if no server is known).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from edge_client.drafters import DRAFTERS
+from edge_client.drafters.base import Drafter, DrafterFactory
+from opensled.errors import OpenSledError
+from opensled.messages import Limits, ModelInfo, SamplingParams
+from opensled.noise import noise_key
+from opensled.sampling import Sampler
+
+PROMPT = range(1, 17)  # any token ids will do
+TOKENS = 24  # to measure the speed with, at most
+SECONDS = 1.5  # for them
+
+
+def main(drafter: str, model: str, threads: str) -> int:
+    try:
+        factory = _load(drafter, model, int(threads))
+        target = json.loads(sys.stdin.readline() or "null")
+        if target:
+            _tell("vocabulary", problem=_mismatch(factory, target))
+        _tell("speed", threads=int(threads), seconds=_seconds_per_token(factory))
+        if int(threads) > 1:
+            _tell("speed", threads=1, seconds=_seconds_per_token(_make(drafter, model, 1)))
+    except OpenSledError as error:
+        _tell("error", code=error.code, reason=str(error))
+    return 0
+
+
+def _load(drafter: str, model: str, threads: int) -> DrafterFactory:
+    started = time.monotonic()
+    factory = _make(drafter, model, threads)
+    _tell("loaded", name=factory.name, seconds=time.monotonic() - started)
+    if drafter == "llamacpp":
+        from edge_client.drafters.llamacpp import build
+
+        features, gpu = build()
+        _tell("build", features=features, gpu=gpu)
+    return factory
+
+
+def _make(drafter: str, model: str, threads: int) -> DrafterFactory:
+    factory: DrafterFactory = DRAFTERS.get(drafter)(model, threads)
+    return factory
+
+
+def _mismatch(factory: DrafterFactory, target: dict[str, Any]) -> str:
+    """Why draft and target do not speak the same ids; "" if they do."""
+    info = ModelInfo(
+        model_id=target["model_id"],
+        vocab_size=target["vocab_size"],
+        fingerprint=target["fingerprint"],
+        eos_ids=(),
+        limits=Limits(0, 0),
+        rules=(),
+        numerics="",
+        version="",
+        tokenizer_hash="",
+        has_chat_template=False,
+    )
+    try:
+        factory.check_vocabulary(info)
+    except OpenSledError as error:
+        return str(error)
+    return ""
+
+
+def _seconds_per_token(factory: DrafterFactory) -> float | None:
+    """Of a sequence of one's own, after its prompt; None for a drafter that proposes nothing here."""
+    drafter = factory.create()
+    try:
+        return _timed(drafter)
+    finally:
+        drafter.close()
+
+
+def _timed(drafter: Drafter) -> float | None:
+    drafter.begin(list(PROMPT), Sampler(SamplingParams(temperature=0.0), noise_key(0)))
+    proposals = drafter.propose()
+    if next(proposals, None) is None:  # its time is the prompt's
+        return None
+    started, count = time.monotonic(), 0
+    while count < TOKENS and time.monotonic() < started + SECONDS and next(proposals, None) is not None:
+        count += 1
+    return (time.monotonic() - started) / count if count else None
+
+
+def _tell(step: str, **facts: Any) -> None:
+    print(json.dumps({"step": step, **facts}), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

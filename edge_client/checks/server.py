@@ -1,0 +1,183 @@
+"""What the server says of itself, how far away it is, and what that distance does to drafting."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import statistics
+import time
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import opensled
+from edge_client.checks.certificate import check_tls
+from edge_client.checks.finding import Finding, fail, failed, ok, plain, warn
+from edge_client.checks.network import SECONDS, check_connection, check_name, check_plain
+from edge_client.config import LinkConfig
+from opensled.address import host_port, is_loopback
+from opensled.errors import OpenSledError, Unauthorized, Unreachable
+from opensled.messages import ModelInfo
+
+if TYPE_CHECKING:
+    from edge_client.link import Link
+
+PROBES = 10  # Describe calls to measure the round trip with
+PROBE_SECONDS = 4.0  # for all of them
+SLOW = 0.25  # seconds of round trip from which on drafting is hopeless for one user
+
+
+@dataclass
+class ServerReport:
+    """What the other checks need to know of the server."""
+
+    findings: list[Finding] = field(default_factory=list)
+    info: ModelInfo | None = None
+    round_trip: float | None = None  # seconds, median
+
+    def note(self, *findings: Finding) -> bool:
+        """Add findings; whether all is well so far."""
+        self.findings += findings
+        return all(finding.status != "fail" for finding in findings)
+
+
+async def check_server(config: LinkConfig, report: ServerReport) -> None:
+    """Fill `report` step by step, up to the first that fails."""
+    host, port = host_port(config.server)
+    finding, addresses = await check_name(host, port)
+    if not report.note(finding):
+        return
+    finding, peer = await check_connection(host, addresses, port)
+    if not report.note(finding) or peer is None:
+        return
+    tls = config.tls or bool(config.tls_ca or config.tls_cert)
+    findings = await check_tls(config, peer) if tls else [await check_plain(peer)]
+    if report.note(*findings):
+        await _ask(config, tls, report)
+
+
+async def _ask(config: LinkConfig, tls: bool, report: ServerReport) -> None:
+    from edge_client.device import endpoint_of  # here: a broken gRPC is the matter of another check
+    from edge_client.link import Link
+
+    try:
+        endpoint = endpoint_of(config)
+    except OpenSledError as error:
+        report.note(failed("token", error, "see the findings on files above"))
+        return
+    link = Link(replace(endpoint, timeout=SECONDS))
+    try:
+        report.info = await link.describe()
+        report.note(_admitted(bool(endpoint.token), tls, config.server))
+        report.note(*describe(report.info, config.rule))
+        report.round_trip, finding = await _measure(link)
+        report.note(finding)
+    except Unauthorized as error:
+        report.note(_locked_out(error, bool(endpoint.token)))
+    except Unreachable as error:
+        report.note(_deaf(error, tls and not config.tls_ca))
+    except OpenSledError as error:
+        report.note(failed("server", error, "is it an OpenSLED server? see its log"))
+    finally:
+        await link.close()
+
+
+def _admitted(has_token: bool, tls: bool, server: str) -> Finding:
+    if has_token and not tls and not is_loopback(host_port(server)[0]):
+        return warn(
+            "token",
+            "accepted, but it travels in clear text",
+            "serve with --tls-cert and connect with --tls-ca",
+        )
+    return ok("token", "accepted" if has_token else "none, and the server asks for none")
+
+
+def _locked_out(error: Unauthorized, has_token: bool) -> Finding:
+    fix = "ask the server's owner for a token and pass --token-file FILE"
+    if has_token:
+        fix = "compare the token with the server's --tokens file; it may have been replaced"
+    return failed("token", error, fix)
+
+
+def _deaf(error: Unreachable, system_roots: bool) -> Finding:
+    """The steps by hand worked, and gRPC does not."""
+    fix = "is it an OpenSLED server? see its log"
+    if system_roots:
+        roots = ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt"
+        fix = f"gRPC trusts its own list of authorities, not the system's: --tls-ca {roots}"
+    return fail("server", str(error), fix, Unreachable)
+
+
+def describe(info: ModelInfo, rule: str) -> list[Finding]:
+    """What the server tells, and whether it makes sense together with this device."""
+    limits, version = info.limits, plain(info.version)[:40]
+    told = (
+        f"{plain(info.model_id)[:80]}, numerics {plain(info.numerics)[:20]}, "
+        f"rules {plain(', '.join(info.rules))[:80]}, context {limits.context_length}, "
+        f"drafts up to {limits.max_draft}, version {version}"
+    )
+    if not (info.model_id and info.vocab_size and limits.context_length and info.fingerprint):
+        return [
+            fail(
+                "server",
+                f"it describes no usable model: {told}",
+                "update the server: pip install -U opensled",
+            )
+        ]
+    findings = [ok("server", told)]
+    if rule not in info.rules:
+        findings.append(
+            fail(
+                "rule",
+                f"the server does not serve rule {rule!r}",
+                f"--rule {plain((*info.rules, '?')[0])[:20]}",
+            )
+        )
+    if info.version != opensled.__version__:
+        findings.append(_versions(version))
+    if not info.has_chat_template:
+        findings.append(
+            warn(
+                "chat",
+                "the target has no chat template",
+                "continue texts instead: opensled generate --raw --prompt TEXT",
+            )
+        )
+    return findings
+
+
+def _versions(theirs: str) -> Finding:
+    return warn(
+        "version",
+        f"the server has {theirs or 'none'}, this device {opensled.__version__}",
+        f'pip install "opensled=={theirs}"'
+        if theirs[:1].isdigit()
+        else "update the server: pip install -U opensled",
+    )
+
+
+async def _measure(link: Link) -> tuple[float, Finding]:
+    """Round trips of Describe calls; the connection stands already."""
+    trips: list[float] = []
+    deadline = time.monotonic() + PROBE_SECONDS
+    while len(trips) < PROBES and time.monotonic() < deadline:
+        started = time.monotonic()
+        await link.describe()
+        trips.append(time.monotonic() - started)
+        await asyncio.sleep(0)
+    return statistics.median(trips), check_round_trip(trips)
+
+
+def check_round_trip(trips: list[float]) -> Finding:
+    """`trips` in seconds, at least one. Jitter: mean difference between one and the next (as in RFC 3550)."""
+    median = statistics.median(trips)
+    differences = [abs(after - before) for before, after in pairwise(trips)]
+    jitter = statistics.fmean(differences) if differences else 0.0
+    detail = f"{1000 * median:.1f} ms median of {len(trips)}, jitter {1000 * jitter:.1f} ms"
+    if median > SLOW:
+        return warn(
+            "round trip",
+            f"{detail}: every draft block waits that long for its verdict",
+            "use a nearer server or a better link; or do not draft: --draft-length 0",
+        )
+    return ok("round trip", detail)

@@ -1,0 +1,44 @@
+"""Colours for terminals, and text made safe to show on one."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TextIO
+
+# SGR parameters (ECMA-48): the eight classic colours, which every terminal maps to its own readable shades.
+CODES = {
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "magenta": "35",
+    "cyan": "36",
+    "bold": "1",
+    "dim": "2",
+}
+# C0 and C1 controls but tab and newline: a text must not move the cursor or write to the clipboard.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Colours text, or leaves it alone where colours are not wanted."""
+
+    on: bool
+
+    def __call__(self, text: str, colour: str) -> str:
+        return f"\x1b[{CODES[colour]}m{text}\x1b[0m" if self.on and colour and text else text
+
+
+def palette(choice: str, stream: TextIO) -> Palette:
+    """The palette for `--color choice` on `stream`; "auto" obeys no-color.org and TERM=dumb."""
+    if choice != "auto":
+        return Palette(choice == "always")
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return Palette(stream.isatty() and not plain)
+
+
+def visible(text: str) -> str:
+    """`text` with control characters spelled out, as a peer may have put them there to trick a terminal."""
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

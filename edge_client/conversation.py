@@ -1,0 +1,55 @@
+"""What was said so far, and so what the model is told with the next question."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from opensled.errors import UsageError
+from opensled.messages import ChatMessage
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question, and what was answered."""
+
+    question: str
+    answer: str
+    stopped: bool = False  # by Ctrl-C, before the target had finished
+
+
+@dataclass
+class Conversation:
+    """Turns after a system message ("" = none)."""
+
+    system: str = ""
+    turns: list[Turn] = field(default_factory=list)
+
+    def prompt(self, question: str) -> tuple[ChatMessage, ...]:
+        """The whole conversation with `question` as its last turn."""
+        messages = [ChatMessage("system", self.system)] if self.system else []
+        for turn in self.turns:
+            messages += [ChatMessage("user", turn.question), ChatMessage("assistant", turn.answer)]
+        return (*messages, ChatMessage("user", question))
+
+    def save(self, path: Path, model: str) -> None:
+        """Write OpenAI chat messages into a new file that only its owner can read; raises UsageError."""
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}; name another file") from error
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump({"model": model, "messages": self._messages()}, file, indent=2, ensure_ascii=False)
+            file.write("\n")
+
+    def _messages(self) -> list[dict[str, Any]]:
+        """An answer that was cut by Ctrl-C says so."""
+        shown: list[dict[str, Any]] = [{"role": "system", "content": self.system}] if self.system else []
+        for turn in self.turns:
+            marks = {"stopped": True} if turn.stopped else {}
+            shown.append({"role": "user", "content": turn.question})
+            shown.append({"role": "assistant", "content": turn.answer, **marks})
+        return shown

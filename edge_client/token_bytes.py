@@ -1,0 +1,57 @@
+"""The bytes each token of a vocabulary stands for, whatever kind of tokenizer spells it."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import Any
+
+from tokenizers import Tokenizer
+
+BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # one raw byte, as SentencePiece vocabularies spell it
+SPACE = "▁"  # a space, as they spell it
+
+
+class TokenBytes:
+    """Bytes of token ids: a token may hold a part of a character, so its text alone would not do."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._added = {id: added.content for id, added in tokenizer.get_added_tokens_decoder().items()}
+        kinds = _kinds(json.loads(tokenizer.decoder.__getstate__())) if tokenizer.decoder else set()
+        self._is_byte_level = "ByteLevel" in kinds
+        # Others (WordPiece, word suffixes) join tokens by rules; alone each decodes to its text without the join.
+        self._is_plain = bool(kinds & {"Metaspace", "ByteFallback", "Fuse"})
+
+    def of(self, token: int) -> bytes:
+        """The bytes of one id; none for an id without a piece."""
+        if token in self._added:
+            return self._added[token].encode()
+        piece = self._tokenizer.id_to_token(token) or ""
+        if self._is_byte_level:
+            return b"".join(_byte_letters().get(letter) or letter.encode() for letter in piece)
+        if raw := BYTE_PIECE.fullmatch(piece):
+            return bytes([int(raw[1], 16)])
+        if self._is_plain:
+            return piece.replace(SPACE, " ").encode()
+        text: str = self._tokenizer.decode([token], skip_special_tokens=False)
+        return text.encode()
+
+
+def _kinds(decoder: Any) -> set[str]:
+    """The names of a decoder and of those it consists of."""
+    return {decoder.get("type", "")}.union(*(_kinds(part) for part in decoder.get("decoders", ())))
+
+
+@cache
+def _byte_letters() -> dict[str, bytes]:
+    """How byte-level BPE spells bytes (GPT-2's table): a byte that prints as itself, others as letters from U+0100."""
+    printing = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    others = [byte for byte in range(256) if byte not in printing]
+    letters = {chr(byte): bytes([byte]) for byte in printing}
+    return letters | {chr(256 + index): bytes([byte]) for index, byte in enumerate(others)}

@@ -1,0 +1,58 @@
+"""What must hold of a message before it is decoded; above all, how many parts it may have.
+
+A part takes two bytes on the wire and becomes an object of a hundred: four megabytes of empty chat turns would hold
+the event loop up for seconds, and everybody with it. These are far beyond every use; the server's own limits, of draft
+length, context and prompt size, come after them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from opensled.errors import InvalidRequest
+from opensled.messages import MAX_BIASES, MAX_TOP_LOGPROBS
+
+MAX_POSITIONS = 1 << 20  # token ids in one list
+MAX_TURNS = 1 << 13  # turns of a chat, and calls of tools in all of them
+MAX_TOOLS = 1 << 10
+MAX_BLOCK = 1 << 10  # draft tokens
+MAX_NAMED = 1 << 16  # ids in all distributions of one draft
+
+
+def check_open(message: Any) -> None:
+    """Raises InvalidRequest, naming the field, for a protobuf `Open` of too many parts."""
+    turns = message.chat.messages
+    _at_most(MAX_POSITIONS, len(message.ids.ids), "prompt", "token ids")
+    _at_most(MAX_POSITIONS, len(message.committed), "committed", "token ids")
+    _at_most(MAX_POSITIONS, len(message.params.stop_ids), "stop_ids", "token ids")
+    _at_most(MAX_BIASES, len(message.params.logit_bias), "logit_bias", "ids")
+    _at_most(MAX_TURNS, len(turns), "messages", "messages")
+    _at_most(MAX_TURNS, sum(len(turn.tool_calls) for turn in turns), "messages", "tool calls")
+    _at_most(MAX_TOOLS, len(message.guide.tools), "tools", "tools")
+
+
+def check_draft(message: Any) -> None:
+    """Raises InvalidRequest, naming the field, for a protobuf `Draft` of too many parts."""
+    _at_most(MAX_BLOCK, len(message.tokens), "tokens", "draft tokens")
+    if len(message.draft_probs) != len(message.tokens) and message.draft_probs:
+        distributions, tokens = len(message.draft_probs), len(message.tokens)
+        raise InvalidRequest(f"{distributions} distributions for {tokens} draft tokens", "draft_probs")
+    named = sum(max(len(source.ids), len(source.probs)) for source in message.draft_probs)
+    _at_most(MAX_NAMED, named, "draft_probs", "ids in all distributions")
+
+
+def check_verdict(message: Any) -> None:
+    """Raises InvalidRequest, naming the field, for a protobuf `Verdict` whose log-probabilities are none."""
+    if len(message.logprobs) > len(message.tokens):
+        raise InvalidRequest("more log-probabilities than tokens", "logprobs")
+    for entry in message.logprobs:
+        if not 1 <= len(entry.ids) <= 1 + MAX_TOP_LOGPROBS or len(entry.ids) != len(entry.logprobs):
+            raise InvalidRequest(f"log-probabilities name 1 to {1 + MAX_TOP_LOGPROBS} ids", "logprobs")
+        if any(map(math.isnan, entry.logprobs)):
+            raise InvalidRequest("a log-probability is no number", "logprobs")
+
+
+def _at_most(limit: int, count: int, field: str, what: str) -> None:
+    if count > limit:
+        raise InvalidRequest(f"{count} {what}: a message may have at most {limit}", field)

@@ -1,0 +1,126 @@
+"""llama.cpp as the device's drafter and the server's engine share it: weights, token spellings, its complaints.
+
+A context (KV cache) belongs to whoever makes one; ctypes releases the GIL while llama.cpp computes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+
+from opensled.errors import UnsupportedModel
+
+LOG_ERROR = 4  # ggml's GGML_LOG_LEVEL_ERROR
+
+# llama.cpp's latest error lines, to name the cause of a failed call.
+_complaints: deque[str] = deque(maxlen=3)
+
+
+@llama_cpp.llama_log_callback
+def _log(level: int, text: bytes, _: Any) -> None:
+    if level == LOG_ERROR:
+        _complaints.append(text.decode("utf-8", "replace").strip())
+
+
+def listen() -> None:
+    """From now on llama.cpp prints nothing, and what it complains of is kept."""
+    llama_cpp.llama_log_set(_log, ctypes.c_void_p(0))
+
+
+def forget_complaints() -> None:
+    """Before a call whose failure is to be explained."""
+    _complaints.clear()
+
+
+def cause() -> str:
+    """Why the last call failed, in llama.cpp's words."""
+    return "; ".join(_complaints) or "it gave no reason"
+
+
+class LlamaModel:
+    """Owns the weights of one GGUF file; freed once, when nobody uses them any more or Python exits.
+
+    `gpu_layers`: how many layers go to a GPU; None leaves it to llama.cpp (all, where it was built for one).
+    Raises UnsupportedModel.
+    """
+
+    def __init__(self, path: Path, gpu_layers: int | None = None) -> None:
+        listen()
+        llama_cpp.llama_backend_init()
+        forget_complaints()
+        params = llama_cpp.llama_model_default_params()
+        if gpu_layers is not None:
+            params.n_gpu_layers = gpu_layers
+        self.path = path
+        self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
+        if not self.handle:
+            raise UnsupportedModel(f"llama.cpp cannot load {path}: {cause()}; try another GGUF file")
+        weakref.finalize(self, llama_cpp.llama_model_free, self.handle)
+        if llama_cpp.llama_model_has_encoder(self.handle):
+            raise UnsupportedModel(f"{path} has an encoder; draft and target must be decoder-only")
+        self.vocabulary = llama_cpp.llama_model_get_vocab(self.handle)
+        self.vocab_size: int = llama_cpp.llama_vocab_n_tokens(self.vocabulary)
+
+    @property
+    def context_length(self) -> int:
+        """Positions the model was trained for."""
+        return int(llama_cpp.llama_model_n_ctx_train(self.handle))
+
+    def pieces(self) -> list[str]:
+        """The spelling of every token id, as in tokenizer.json."""
+        texts = (llama_cpp.llama_vocab_get_text(self.vocabulary, token) for token in range(self.vocab_size))
+        return [text.decode("utf-8", "replace") for text in texts]
+
+    def tokenize(self, text: str) -> list[int]:
+        """llama.cpp's own token ids of `text`, without a frame; spellings of special tokens count as such."""
+        data = text.encode()
+        room = len(data) + 8  # a token spells at least one byte, but for a space put in front
+        ids = (llama_cpp.llama_token * room)()
+        count = llama_cpp.llama_tokenize(self.vocabulary, data, len(data), ids, room, False, True)
+        return list(ids[: max(0, count)])
+
+    def eos_ids(self) -> tuple[int, ...]:
+        """Every id that ends a generation: end of text, of turn, of message."""
+        ends = llama_cpp.llama_vocab_is_eog
+        return tuple(id for id in range(self.vocab_size) if ends(self.vocabulary, id))
+
+    def state(self) -> str:
+        """What keeps this model from taking tokens back, in words; "" if it is plain attention."""
+        for holds, words in (
+            (llama_cpp.llama_model_is_recurrent, "is recurrent"),
+            (llama_cpp.llama_model_is_hybrid, "has recurrent layers"),
+            (llama_cpp.llama_model_is_diffusion, "is a diffusion model"),
+        ):
+            if holds(self.handle):
+                return words
+        return ""
+
+    def kv_numbers(self) -> int:
+        """Numbers that the KV cache keeps for a token, roughly: layers may differ."""
+        heads, kv_heads, width, layers = (
+            int(count(self.handle))
+            for count in (
+                llama_cpp.llama_model_n_head,
+                llama_cpp.llama_model_n_head_kv,
+                llama_cpp.llama_model_n_embd,
+                llama_cpp.llama_model_n_layer,
+            )
+        )
+        return 2 * layers * width * kv_heads // max(1, heads)
+
+    def precision(self) -> str:
+        """The name of its quantization, such as "Q4_K - Medium"."""
+        text = ctypes.create_string_buffer(256)
+        llama_cpp.llama_model_desc(self.handle, text, len(text))
+        return text.value.decode("utf-8", "replace").split(" ", 2)[-1]
+
+
+def uses_gpus() -> bool:
+    """Whether the installed llama.cpp was built for one."""
+    return bool(llama_cpp.llama_supports_gpu_offload())

@@ -1,0 +1,146 @@
+"""Logging of every verb: warnings as plain lines by default, or one JSON object a line.
+
+Logs never carry prompts, answers or bearer tokens: no message of ours is given one. Libraries speak from warnings on
+only, whatever the level, because we cannot promise the same for their chatter; and of an exception that is not ours
+only its type and where it arose is told below level debug, because its words may quote what it stumbled over.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from opensled.errors import OpenSledError
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+LEVELS = tuple(_LEVELS)
+OURS = (
+    "opensled",
+    "edge_client",
+    "verify_server",
+    "scheduler",
+    "hw_profiles",
+    "opensled_testbed",
+    "opensled_training",
+    "uvicorn",  # what it logs are its start and end, and addresses, methods and paths of requests
+)
+# Every log record has these; what else it has was given by `extra=`.
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+
+
+class _Discreet(logging.Formatter):
+    """Tells what an exception that is not ours says at level debug only."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.exc_text = None  # where another handler's formatter may have left all of it
+        return super().format(record)
+
+    def formatException(self, exc_info: Any) -> str:
+        if logging.getLogger("opensled").isEnabledFor(logging.DEBUG):
+            return super().formatException(exc_info)
+        return "".join(_places(exc_info[1])) + " (what libraries said: --log-level debug)"
+
+
+def _places(error: BaseException) -> list[str]:
+    """A traceback without messages, the first cause first."""
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    earlier = [*_places(cause), "\nwhich led to\n\n"] if cause else []
+    kind, words = type(error), f": {error}" if isinstance(error, OpenSledError) else ""
+    trace = ["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__)]
+    return [*earlier, *trace, f"{kind.__module__}.{kind.__qualname__}{words}"]
+
+
+class JsonFormatter(_Discreet):
+    """One JSON object in pure ASCII: time (ISO 8601, UTC), level, logger, message, extra fields, exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        document: dict[str, object] = {
+            "time": _utc(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        document |= {name: value for name, value in _extra(record).items() if name not in document}
+        if record.exc_info:
+            document["exception"] = self.formatException(record.exc_info)
+        return json.dumps(document, default=str)
+
+
+class PlainFormatter(_Discreet):
+    """A line for people: LEVEL logger: message, then the extra fields as name=value."""
+
+    def __init__(self) -> None:
+        super().__init__("%(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        fields = (f"{name}={value}" for name, value in _extra(record).items())
+        return " ".join([super().formatMessage(record), *fields])
+
+
+def _extra(record: logging.LogRecord) -> dict[str, object]:
+    """What the caller gave with `extra=`."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+def _utc(seconds: float) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"
+
+
+class _Stderr(logging.StreamHandler):
+    """Writes to what standard error is now, not to what it was when logging was configured."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+def configure(level: str = "warning", as_json: bool = False) -> None:
+    """Send the logs of this process to standard error; `level` is one of LEVELS."""
+    handler = _Stderr()
+    handler.setFormatter(JsonFormatter() if as_json else PlainFormatter())
+    root, wanted = logging.getLogger(), _LEVELS[level]
+    for old in [old for old in root.handlers if isinstance(old, _Stderr)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(max(logging.WARNING, wanted))
+    for name in OURS:
+        logging.getLogger(name).setLevel(wanted if wanted < logging.WARNING else logging.NOTSET)
+    logging.captureWarnings(as_json)
+    if as_json:
+        sys.excepthook = _log_crash
+
+
+def last_word(message: str) -> None:
+    """Why a command ends: one line on standard error, in the form the logs have."""
+    if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
+        logging.getLogger("opensled").error(message)
+    else:
+        print("error:", message, file=sys.stderr)
+
+
+def _log_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    logging.getLogger("opensled").critical("a bug ended the process", exc_info=(kind, error, trace))
+
+
+@contextmanager
+def redirected(handler: logging.Handler) -> Iterator[None]:
+    """For the while, what is logged goes to `handler` and nowhere else."""
+    root = logging.getLogger()
+    before, root.handlers = root.handlers, [handler]
+    try:
+        yield
+    finally:
+        root.handlers = before

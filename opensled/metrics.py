@@ -1,0 +1,181 @@
+"""Metrics that device and server share: plain counters on the hot path, Prometheus only when somebody scrapes.
+
+Counters are integers that their owners add to. `MetricsPort` hands them out in the Prometheus text format; the
+library for that is imported there and nowhere else. Names begin with `opensled:`, as vLLM's begin with `vllm:`.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from opensled.address import host_port, is_loopback
+from opensled.errors import OpenSledError, UsageError
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+PREFIX = "opensled:"
+
+# Upper bounds in seconds: from one token on a fast GPU to a long prompt on a slow hub.
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Histogram:
+    """Counts of observations by size; `bounds` are the upper bounds of its buckets, ascending."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(map(float, bounds))
+        self.counts = [0] * (len(self.bounds) + 1)  # the last one: beyond every bound
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+@dataclass
+class DraftCounts:
+    """What became of draft blocks; an empty block is no draft.
+
+    A block that came too late counts like any other, with no accepted token: both ends count alike.
+    """
+
+    drafts: int = 0
+    tokens: int = 0  # proposed
+    accepted: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+
+    def add(self, tokens: int, accepted: int) -> None:
+        """One answered block of `tokens` draft tokens, of which the first `accepted` undecided ones stand."""
+        self.drafts += 1
+        self.tokens += tokens
+        self.accepted += accepted
+        while len(self.accepted_per_position) < accepted:
+            self.accepted_per_position.append(0)
+        for position in range(accepted):
+            self.accepted_per_position[position] += 1
+
+
+# What one metric reads: a number, numbers by the value of its label, or a histogram.
+Reading = float | Mapping[str, float] | Histogram
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric: `read` is called when somebody scrapes, in the thread of the metrics port."""
+
+    name: str  # without prefix; a counter's ends in _total
+    help: str
+    read: Callable[[], Reading]
+    label: str = ""  # the label whose values `read` maps from
+
+    @property
+    def full_name(self) -> str:
+        return PREFIX + self.name
+
+
+def draft_metrics(counts: DraftCounts) -> list[Metric]:
+    """The four metrics of speculation, named as vLLM and llama-server name theirs."""
+    return [
+        Metric("spec_decode_num_drafts_total", "Draft blocks answered.", lambda: counts.drafts),
+        Metric("spec_decode_num_draft_tokens_total", "Tokens proposed in them.", lambda: counts.tokens),
+        Metric("spec_decode_num_accepted_tokens_total", "Tokens of them accepted.", lambda: counts.accepted),
+        Metric(
+            "spec_decode_num_accepted_tokens_per_pos_total",
+            "Tokens accepted, by position in the draft; 0 is the first one that was not decided yet.",
+            lambda: {str(at): count for at, count in enumerate(tuple(counts.accepted_per_position))},
+            label="position",
+        ),
+    ]
+
+
+def require_safe(address: str, *, insecure: bool) -> None:
+    """Refuse to show metrics beyond this machine unless told to; they tell the load, but no texts and no names."""
+    if address and not insecure and not is_loopback(host_port(address)[0]):
+        raise UsageError(
+            f"--metrics {address} is reachable by other machines and asks for no key: listen on 127.0.0.1, or "
+            "add --insecure-metrics if the network itself is trusted"
+        )
+
+
+def registry(metrics: Iterable[Metric]) -> CollectorRegistry:
+    """A registry of nothing but `metrics` and what the system knows of this process (memory, CPU, open files)."""
+    from prometheus_client import CollectorRegistry, ProcessCollector
+
+    made = CollectorRegistry()
+    made.register(_Collector(tuple(metrics)))
+    ProcessCollector(registry=made)
+    return made
+
+
+class MetricsPort:
+    """The metrics of this process at http://ADDRESS/metrics, served by a thread of its own until `close`."""
+
+    def __init__(self, address: str, metrics: Iterable[Metric]) -> None:
+        from prometheus_client import start_http_server
+
+        host, port = host_port(address)
+        try:
+            self._server, self._thread = start_http_server(port, host, registry(metrics))
+        except OSError as error:
+            raise OpenSledError(
+                f"cannot listen on {address}: {os.strerror(error.errno or 0)}; choose another --metrics"
+            ) from error
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"{shown}:{self._server.server_port}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@contextmanager
+def metrics_port(address: str, metrics: Iterable[Metric]) -> Iterator[None]:
+    """A MetricsPort while inside; without an address none, and no library for it is loaded."""
+    if not address:
+        yield
+        return
+    with closing(MetricsPort(address, metrics)) as port:
+        print(f"metrics on http://{port.address}/metrics", flush=True)
+        yield
+
+
+class _Collector:
+    """Reads our counters the moment Prometheus asks."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Any]:
+        return [_family(metric) for metric in self._metrics]
+
+
+def _family(metric: Metric) -> Any:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    reading = metric.read()
+    if isinstance(reading, Histogram):
+        buckets, total = _cumulative(reading)
+        return HistogramMetricFamily(metric.full_name, metric.help, buckets=buckets, sum_value=total)
+    kind = CounterMetricFamily if metric.name.endswith("_total") else GaugeMetricFamily
+    labels = [metric.label] if metric.label else []
+    family = kind(metric.full_name, metric.help, labels=labels)
+    for value, number in (dict(reading) if isinstance(reading, Mapping) else {"": reading}).items():
+        family.add_metric([value] if labels else [], number)
+    return family
+
+
+def _cumulative(histogram: Histogram) -> tuple[list[tuple[str, float]], float]:
+    """Buckets as Prometheus wants them: (upper bound, observations up to it), the last one without bound."""
+    counts, total = tuple(histogram.counts), histogram.sum  # copied: the owner goes on adding
+    buckets, below = [], 0
+    for bound, count in zip((*map(str, histogram.bounds), "+Inf"), counts):
+        below += count
+        buckets.append((bound, float(below)))
+    return buckets, total

@@ -1,0 +1,61 @@
+"""Words to the service manager (systemd's sd_notify protocol): ready, still alive, stopping.
+
+Datagrams to the socket that $NOTIFY_SOCKET names; without one, nobody listens and nothing is sent.
+Source: sd_notify(3), sd_watchdog_enabled(3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+log = logging.getLogger(__name__)
+
+
+def send(state: str, patience: float = 1.0) -> None:
+    """Send e.g. "READY=1"; a manager that cannot be reached, or takes longer than `patience` seconds, is let be."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path:
+        return
+    address = "\0" + path[1:] if path.startswith("@") else path  # "@": Linux's abstract namespace
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as client:
+            client.settimeout(patience)
+            client.sendto(state.encode(), address)
+    except OSError as error:
+        log.warning("the service manager at %s does not hear %s: %s", path, state, error)
+
+
+def stopping() -> None:
+    """The service drains; it takes no new work."""
+    send("STOPPING=1")
+
+
+@asynccontextmanager
+async def announced() -> AsyncIterator[None]:
+    """Ready now, and alive as long as the event loop turns: WATCHDOG=1 at half the interval asked for."""
+    send("READY=1")
+    alive = asyncio.ensure_future(_stay_alive(watchdog_seconds()))
+    try:
+        yield
+    finally:
+        alive.cancel()
+        await asyncio.gather(alive, return_exceptions=True)
+
+
+async def _stay_alive(seconds: float) -> None:
+    while seconds:
+        send("WATCHDOG=1", patience=0.0)  # the next one is never far
+        await asyncio.sleep(seconds / 2)
+
+
+def watchdog_seconds() -> float:
+    """How long the manager of this process waits for a sign of life; 0 = for ever."""
+    usec, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+    if not usec.isdigit() or pid not in ("", str(os.getpid())):
+        return 0.0
+    return int(usec) / 1e6

@@ -1,0 +1,138 @@
+"""The largest message, `Open`, between ours and protobuf's: prompt, sampling parameters, guide. A part of codec.py."""
+
+from __future__ import annotations
+
+from opensled import bounds
+from opensled.errors import InvalidRequest, Unsupported
+from opensled.messages import MATCH, ChatMessage, Guide, Open, Prompt, SamplingParams, Tool, ToolCall, is_chat
+from opensled.noise import KEY_BYTES
+from opensled.v1 import verify_pb2 as pb
+
+
+def refuse_reserved(message: pb.Open | pb.Draft | pb.Verdict, *names: str) -> None:
+    """Raises Unsupported for a field that is in the schema for later, and set."""
+    for name in names:
+        if getattr(message, name):
+            raise Unsupported(f"{name} is not served by this version; leave it unset", name)
+
+
+def encode_open(message: Open) -> pb.Open:
+    params = message.params
+    encoded = pb.Open(
+        committed=message.committed,
+        rule=message.rule,
+        noise_key=message.noise_key,
+        resume_token=message.resume_token,
+        model_id=message.model_id,
+        fingerprint=message.fingerprint,
+        top_logprobs=message.top_logprobs,
+        guide=_encode_guide(message.guide) if message.guide else None,
+        params=pb.SamplingParams(
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            seed=params.seed,
+            max_tokens=params.max_tokens,
+            stop_ids=params.stop_ids,
+            ignore_eos=params.ignore_eos,
+            logit_bias=[pb.LogitBias(id=id, bias=bias) for id, bias in params.logit_bias],
+        ),
+    )
+    _encode_prompt(message.prompt, encoded)
+    return encoded
+
+
+def _encode_guide(guide: Guide) -> pb.Guide:
+    return pb.Guide(
+        json_schema=guide.json_schema,
+        tools=[
+            pb.Tool(name=tool.name, description=tool.description, parameters=tool.parameters)
+            for tool in guide.tools
+        ],
+        tool_choice=guide.tool_choice,
+        function=guide.function,
+        parallel=guide.parallel,
+    )
+
+
+def _encode_prompt(prompt: Prompt, into: pb.Open) -> None:
+    if isinstance(prompt, str):
+        into.text = prompt
+    elif is_chat(prompt):
+        into.chat.CopyFrom(pb.Chat(messages=map(_encode_turn, prompt)))
+    else:
+        into.ids.CopyFrom(pb.Ids(ids=prompt))  # type: ignore[arg-type]
+
+
+def _encode_turn(turn: ChatMessage) -> pb.ChatMessage:
+    calls = [pb.ToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in turn.tool_calls]
+    return pb.ChatMessage(
+        role=turn.role,
+        content=turn.content,
+        tool_calls=calls,
+        tool_call_id=turn.tool_call_id,
+        name=turn.name,
+    )
+
+
+def decode_open(message: pb.Open) -> Open:
+    refuse_reserved(message, "pace", "features")
+    bounds.check_open(message)
+    if message.noise_key:
+        require_key(message.noise_key)
+    return Open(
+        prompt=_decode_prompt(message),
+        params=_decode_params(message.params),
+        committed=tuple(message.committed),
+        rule=message.rule or MATCH,
+        noise_key=message.noise_key,
+        resume_token=message.resume_token,
+        model_id=message.model_id,
+        fingerprint=message.fingerprint,
+        top_logprobs=message.top_logprobs if message.HasField("top_logprobs") else None,
+        guide=_decode_guide(message.guide) if message.HasField("guide") else None,
+    )
+
+
+def require_key(noise_key: bytes) -> None:
+    if len(noise_key) != KEY_BYTES:
+        raise InvalidRequest(f"noise_key must be {KEY_BYTES} bytes", "noise_key")
+
+
+def _decode_guide(guide: pb.Guide) -> Guide:
+    return Guide(
+        json_schema=guide.json_schema,
+        tools=tuple(Tool(tool.name, tool.description, tool.parameters) for tool in guide.tools),
+        tool_choice=guide.tool_choice,
+        function=guide.function,
+        parallel=guide.parallel,
+    )
+
+
+def _decode_prompt(message: pb.Open) -> Prompt:
+    kind = message.WhichOneof("prompt")
+    if kind == "ids":
+        return tuple(message.ids.ids)
+    if kind == "text":
+        return message.text
+    if kind == "chat":
+        return tuple(map(_decode_turn, message.chat.messages))
+    raise InvalidRequest("the prompt is missing: set ids, text or chat", "prompt")
+
+
+def _decode_turn(turn: pb.ChatMessage) -> ChatMessage:
+    calls = tuple(ToolCall(call.id, call.name, call.arguments) for call in turn.tool_calls)
+    return ChatMessage(turn.role, turn.content, calls, turn.tool_call_id, turn.name)
+
+
+def _decode_params(params: pb.SamplingParams) -> SamplingParams:
+    return SamplingParams(
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p or 1.0,
+        seed=params.seed if params.HasField("seed") else None,
+        max_tokens=params.max_tokens,
+        stop_ids=tuple(params.stop_ids),
+        ignore_eos=params.ignore_eos,
+        logit_bias=tuple((entry.id, entry.bias) for entry in params.logit_bias),
+    )

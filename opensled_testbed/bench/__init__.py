@@ -1,0 +1,19 @@
+"""First figures: what a round, a draft token, a ragged step and a process cost, measured against the bare alternative.
+
+    python -m opensled_testbed.bench [NAME ...] [--quick]
+
+Each figure is one file with `measure(quick) -> Figure`. Contenders run interleaved in one run, every repeat is kept.
+"""
+
+from opensled.registry import Registry
+
+FIGURES = Registry(
+    "figure",
+    {
+        "rounds": "opensled_testbed.bench.rounds:measure",
+        "edge_loop": "opensled_testbed.bench.edge_loop:measure",
+        "ragged": "opensled_testbed.bench.ragged:measure",
+        "memory": "opensled_testbed.bench.memory:measure",
+        "llamacpp_flips": "opensled_testbed.bench.llamacpp_flips:measure",
+    },
+)

@@ -1,0 +1,64 @@
+"""One device of the demo: what it was asked, what it answered, and what the target alone says to that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from opensled_testbed.client import Reply
+from opensled_testbed.forcing import Followed, total
+
+
+@dataclass
+class Device:
+    """One device of the demo and what it has done."""
+
+    name: str
+    drafter: str
+    prompts: list[dict[str, Any]]  # OpenAI request bodies
+    replies: list[Reply] = field(default_factory=list)
+    plain: list[Reply] = field(default_factory=list)  # the same answers without drafts, where bits may differ
+    paths: list[Followed | None] = field(default_factory=list)  # how the target alone follows each answer
+
+    @property
+    def identical(self) -> int:
+        """Answers that are token for token the target's own."""
+        return sum(path is not None and not path.flips for path in self.paths)
+
+    @property
+    def compared(self) -> int:
+        return len(self.paths)
+
+    @property
+    def unlike_plain(self) -> int:
+        """Answers that are other than without drafts."""
+        return sum(reply.text != plain.text for reply, plain in zip(self.replies, self.plain))
+
+    def total(self, name: str) -> float:
+        return sum(reply.usage.get("opensled", {}).get(name, 0) for reply in self.replies)
+
+    @property
+    def tokens(self) -> int:
+        return sum(reply.usage.get("completion_tokens", 0) for reply in self.replies)
+
+    def _round_tokens(self) -> float:
+        """Tokens committed by rounds: all that the server did not decode by itself."""
+        return self.tokens - self.total("server_decoded")
+
+    def report(self) -> dict[str, Any]:
+        drafted, rounds = self.total("drafted"), self.total("rounds")
+        seconds = sum(reply.seconds for reply in self.replies)
+        return {
+            "name": self.name,
+            "drafter": self.drafter,
+            "tokens": self.tokens,
+            "rounds": rounds,
+            "drafted": drafted,
+            "accepted": self.total("accepted"),
+            "acceptance_rate": round(self.total("accepted") / drafted, 3) if drafted else 0.0,
+            "tokens_per_round": round(self._round_tokens() / rounds, 3) if rounds else 0.0,
+            "tokens_per_second": round(self.tokens / seconds, 1) if seconds else 0.0,
+            "identical": self.compared > 0 and self.identical == self.compared,
+            "flips": total(self.paths)[0],
+            "unlike_plain": self.unlike_plain,
+        }

@@ -1,0 +1,318 @@
+"""Everything a peer can get wrong at the gRPC door, as data: the rows of the table in docs/protocol.md, "Bad input"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from opensled import bounds
+from opensled.messages import (
+    MAX_BIASES,
+    ChatMessage,
+    ClientMessage,
+    Draft,
+    DraftBlock,
+    DraftToken,
+    Guide,
+    Open,
+    SamplingParams,
+)
+from opensled.v1 import verify_pb2 as pb
+from tests.fakes import POISON, VOCAB
+from verify_server.drafts import MAX_CANDIDATES
+from verify_server.sessions import MAX_CHARACTERS, MAX_STOP_IDS
+
+# What the server under test takes.
+WIDTH = VOCAB + 2  # of its logits: the ids VOCAB and VOCAB + 1 are padding
+CONTEXT = 400  # positions
+MAX_DRAFT = 8  # tokens
+MAX_TOKENS = 60  # of the sequences opened here
+PROMPT = (5, 6, 7)
+PADDED, BEYOND, HUGE = VOCAB, WIDTH, 2**32 - 1
+NAN, INF = float("nan"), float("inf")
+
+# What becomes of the sequence.
+NEVER, ENDS, GOES_ON = "is not opened", "ends", "goes on"
+LINGERS = "waits a minute for its reader"
+
+Frames = tuple[bytes, ...]  # messages in order
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the table. Every case of it has the same answer."""
+
+    sent: str
+    code: str  # of the Failure; in capitals: gRPC status; "" = none
+    field: str
+    reason: str  # a part of it
+    session: str
+    cases: tuple[Frames, ...]
+    trusting: bool = False  # at a server that serves rule `ratio`
+
+
+def opening(prompt: Iterable[int] | None = PROMPT, **fields) -> bytes:
+    """An `Open`; fields of SamplingParams go there."""
+    named = {
+        name: fields.pop(name) for name in list(fields) if name in pb.SamplingParams.DESCRIPTOR.fields_by_name
+    }
+    params = pb.SamplingParams(**{"temperature": 0, "max_tokens": MAX_TOKENS, **named})
+    message = pb.Open(params=params, **fields)
+    if prompt is not None:
+        message.ids.CopyFrom(pb.Ids(ids=prompt))
+    return pb.ClientMessage(open=message).SerializeToString()
+
+
+def drafting(*ids: int, counter: int = 1, base: int = len(PROMPT), **fields) -> bytes:
+    return pb.ClientMessage(
+        draft=pb.Draft(counter=counter, base=base, tokens=ids, **fields)
+    ).SerializeToString()
+
+
+def sourced(ids: Iterable[int], probs: Iterable[float], token: int = 1) -> bytes:
+    """A draft of one token with the distribution it is said to come from."""
+    return drafting(token, draft_probs=[pb.SparseDistribution(ids=ids, probs=probs)])
+
+
+def bias(*entries: tuple[int, float]) -> bytes:
+    return opening(logit_bias=[pb.LogitBias(id=id, bias=bias) for id, bias in entries])
+
+
+def chat(*turns: pb.ChatMessage) -> bytes:
+    return opening(None, chat=pb.Chat(messages=turns))
+
+
+def guided(**fields) -> bytes:
+    return opening(guide=pb.Guide(**fields))
+
+
+def text(value: str) -> bytes:
+    return opening(None, text=value)
+
+
+def each(*frames: bytes) -> tuple[Frames, ...]:
+    """Cases of one message each."""
+    return tuple((frame,) for frame in frames)
+
+
+def after_open(*frames: bytes, **fields) -> tuple[Frames, ...]:
+    """Cases of an open sequence and one message more."""
+    return tuple((opening(**fields), frame) for frame in frames)
+
+
+CANCEL = pb.ClientMessage(cancel=pb.Cancel()).SerializeToString()
+NOT_UTF8 = b"\x0a\x03\x12\x01\xff"  # Open{text: one byte that is no UTF-8}
+CUT_OFF = b"\x0a\x7f\x12"
+UNKNOWN_KIND = b"\xa2\x06\x00"  # field 100 of ClientMessage
+UNKNOWN_FIELD = b"\x98\x06\x01"  # field 99: 1
+BIG = text("a" * 10_000_000)
+TOOL = {"name": "f", "parameters": '{"type": "object"}'}
+
+ids = "is outside the vocabulary"
+range_ = "is out of range"
+parts = "a message may have at most"
+
+OPENING = (
+    Row("no prompt", "invalid_request", "prompt", "the prompt is missing", NEVER, each(opening(None))),
+    Row("an empty prompt: no ids, no text, no turns", "invalid_request", "prompt", "the prompt is empty", NEVER,
+        each(opening(()), text(""), chat())),
+    Row("a prompt id at or above `vocab_size` of `Describe`: padding of the logits, or beyond them",
+        "invalid_request", "prompt", ids, NEVER, each(*(opening((1, id)) for id in (PADDED, BEYOND, HUGE)))),
+    Row("a committed id beyond the target's logits", "invalid_request", "committed", ids, NEVER,
+        each(*(opening(committed=[1, id]) for id in (BEYOND, HUGE)))),
+    Row("a committed id that is padding: the target may have sampled it", "", "", "", GOES_ON,
+        each(opening(committed=[PADDED, PADDED + 1]))),
+    Row("a prompt that leaves no room in the context", "invalid_request", "prompt", "tokens do not fit", NEVER,
+        each(opening([1] * CONTEXT), opening([1] * 5000), opening(committed=[1] * CONTEXT), text("a" * CONTEXT))),
+    Row("more characters than could be tokens of the context", "invalid_request", "prompt", "characters", NEVER,
+        each(text("a" * (CONTEXT * MAX_CHARACTERS + 1)), text("a" * 4_000_000))),
+    Row("a chat of more characters than that, whichever fields hold them", "invalid_request", "prompt",
+        "characters", NEVER, each(chat(pb.ChatMessage(role="user", name="a" * 4_000_000)))),
+    Row("a chat, to a target without a chat template", "unsupported", "messages", "no chat template", NEVER,
+        each(chat(pb.ChatMessage(role="user", content="Hi")))),
+    Row("prompt ids without end", "invalid_request", "prompt", parts, NEVER,
+        each(opening([1] * (bounds.MAX_POSITIONS + 1)))),
+    Row("committed ids without end", "invalid_request", "committed", parts, NEVER,
+        each(opening(committed=[1] * (bounds.MAX_POSITIONS + 1)))),
+    Row("turns, or calls in them, without end", "invalid_request", "messages", parts, NEVER,
+        each(chat(*[pb.ChatMessage()] * (bounds.MAX_TURNS + 1)),
+             chat(pb.ChatMessage(tool_calls=[pb.ToolCall()] * (bounds.MAX_TURNS + 1))))),
+    Row("as many committed ids as `max_tokens`", "invalid_request", "max_tokens", "committed already", NEVER,
+        each(opening(committed=[1] * MAX_TOKENS))),
+    Row("`temperature` below 0, above 100, between 0 and 1e-6, NaN or infinite", "invalid_request", "temperature",
+        range_, NEVER, each(*(opening(temperature=value) for value in (-1, 100.5, 1e-7, NAN, INF, -INF)))),
+    Row("`top_p` below 0, above 1, NaN or infinite", "invalid_request", "top_p", range_, NEVER,
+        each(*(opening(top_p=value) for value in (-0.1, 1.1, NAN, INF)))),
+    Row("`top_k` above 2147483647", "invalid_request", "top_k", range_, NEVER,
+        each(*(opening(top_k=value) for value in (2**31, HUGE)))),
+    Row("`max_tokens` 0 or above 2147483647", "invalid_request", "max_tokens", range_, NEVER,
+        each(*(opening(max_tokens=value) for value in (0, 2**31, HUGE)))),
+    Row(f"more than {MAX_STOP_IDS} stop ids", "invalid_request", "stop_ids", "stop ids", NEVER,
+        each(opening(stop_ids=range(MAX_STOP_IDS + 1)), opening(stop_ids=range(1_000_000)))),
+    Row("stop ids without end", "invalid_request", "stop_ids", parts, NEVER,
+        each(opening(stop_ids=[1] * (bounds.MAX_POSITIONS + 1)))),
+    Row("a stop id at or above `vocab_size`", "invalid_request", "stop_ids", ids, NEVER,
+        each(*(opening(stop_ids=[id]) for id in (PADDED, HUGE)))),
+    Row(f"more than {MAX_BIASES} biases", "invalid_request", "logit_bias", parts, NEVER,
+        each(bias(*[(1, 0.0)] * (MAX_BIASES + 1)), bias(*[(0, 0.0)] * 20_000))),
+    Row("a bias beyond 100 either way, NaN or infinite", "invalid_request", "logit_bias", range_, NEVER,
+        each(*(bias((1, value)) for value in (100.5, -101, NAN, INF, -INF)))),
+    Row("two biases of one id", "invalid_request", "logit_bias", "one entry for each id", NEVER,
+        each(bias((1, 1.0), (1, 2.0)))),
+    Row("a bias of an id at or above `vocab_size`", "invalid_request", "logit_bias", ids, NEVER,
+        each(*(bias((id, 1.0)) for id in (PADDED, HUGE)))),
+    Row("`top_logprobs` above 20", "invalid_request", "top_logprobs", range_, NEVER,
+        each(*(opening(top_logprobs=value) for value in (21, HUGE)))),
+    Row("an unknown rule", "unsupported", "rule", "choose from match", NEVER,
+        each(*(opening(rule=name) for name in ("telepathy", "MATCH", "x" * 1_000_000)))),
+    Row("rule `ratio` at a server that does not trust devices", "unsupported", "rule",
+        "--trust-device-probabilities", NEVER, each(opening(rule="ratio"))),
+    Row("a noise key that is not 16 bytes", "invalid_request", "noise_key", "must be 16 bytes", NEVER,
+        each(opening(noise_key=b"short"), opening(noise_key=bytes(17)))),
+    Row("a resume token of another server, a forged one, or none", "", "", "", GOES_ON,
+        each(*(opening(resume_token=token) for token in (b"x", bytes(32) + b"[1, 'local', 9e9]", b"x" * 100_000)))),
+    Row("another target's name", "not_found", "model_id", "this server serves", NEVER,
+        each(opening(model_id="other"), opening(model_id="x" * 1_000_000))),
+    Row("another vocabulary's fingerprint", "vocabulary_mismatch", "", "is not the one the device knows", NEVER,
+        each(opening(fingerprint="other"))),
+    Row("`pace`: reserved for later", "unsupported", "pace", "not served by this version", NEVER,
+        each(opening(pace=5.0), opening(pace=NAN))),
+    Row("`features`: reserved for later", "unsupported", "features", "not served by this version", NEVER,
+        each(opening(features=["hidden:-1"]))),
+    Row("a field this version does not know", "", "", "", GOES_ON, each(opening() + UNKNOWN_FIELD)),
+)  # fmt: skip
+
+GUIDES = (
+    Row("a schema that is no JSON object, or none that an answer can fulfil", "invalid_request", "response_format",
+        "", NEVER, each(*(guided(json_schema=schema) for schema in ("{", "[]", "[" * 100_000, '{"type": "x"}')))),
+    Row("schemas of more than 131072 characters", "invalid_request", "response_format", "longer than", NEVER,
+        each(guided(json_schema='{"const": "' + "a" * 200_000 + '"}'))),
+    Row("parameters of a tool that are no schema of an object", "invalid_request", "tools", "the parameters of", NEVER,
+        each(*(guided(tools=[pb.Tool(name="f", parameters=schema)], tool_choice="auto")
+               for schema in ("{", "1", '{"type": "array"}')))),
+    Row("tools without end", "invalid_request", "tools", parts, NEVER,
+        each(guided(tools=[pb.Tool()] * (bounds.MAX_TOOLS + 1)))),
+    Row("an unknown `tool_choice`, or one that no tool can meet", "invalid_request", "tool_choice", "", NEVER,
+        each(guided(tools=[pb.Tool(**TOOL)], tool_choice="perhaps"), guided(tool_choice="required"),
+             guided(tools=[pb.Tool(**TOOL)], tool_choice="required", function="g"))),
+    Row("a guide and `ignore_eos`", "invalid_request", "ignore_eos", "ends where its guide says", NEVER,
+        each(opening(guide=pb.Guide(json_schema="{}"), ignore_eos=True))),
+    Row("committed ids that break the guide", "truth_conflict", "", "break the grammar", NEVER,
+        each(opening(guide=pb.Guide(json_schema="{}"), committed=[2]))),
+)  # fmt: skip
+
+DRAFTING = (
+    Row("a draft numbered 0", "invalid_request", "counter", "numbered from 1", ENDS,
+        after_open(drafting(1, counter=0))),
+    Row("a draft whose number is not above the last one's", "", "", "", GOES_ON,
+        ((opening(), drafting(counter=5), drafting(1, counter=5), drafting(HUGE, counter=4)),)),
+    Row("`base` in the future", "future_base", "", "only", ENDS,
+        after_open(*(drafting(1, base=base) for base in (CONTEXT, HUGE)))),
+    Row("`base` inside the prompt", "invalid_request", "base", "inside the prompt", ENDS,
+        after_open(*(drafting(1, base=base) for base in (0, len(PROMPT) - 1)))),
+    Row("a stale draft: other tokens were committed since its `base`", "", "", "", GOES_ON,
+        ((opening(), drafting(2, 2, 2), drafting(3, 3, counter=2), drafting(counter=3)),)),
+    Row("a `base` repeated", "", "", "", GOES_ON,
+        ((opening(), drafting(2), drafting(2, counter=2), drafting(counter=3)),)),
+    Row("more draft tokens than `Limits.max_draft`", "invalid_request", "tokens", "takes at most", ENDS,
+        after_open(drafting(*[1] * (MAX_DRAFT + 1)), drafting(*[1] * bounds.MAX_BLOCK))),
+    Row("draft tokens without end", "invalid_request", "tokens", parts, ENDS,
+        after_open(drafting(*[1] * (bounds.MAX_BLOCK + 1)), drafting(*[1] * 1_000_000))),
+    Row("a draft id at or above `vocab_size`", "invalid_request", "tokens", ids, ENDS,
+        after_open(*(drafting(1, id) for id in (PADDED, BEYOND, HUGE)))),
+    Row("`draft_probs` under a rule that takes none", "unsupported", "draft_probs", "leave draft_probs unset", ENDS,
+        after_open(sourced([1], [1.0]))),
+    Row("`parents`: reserved for later", "unsupported", "parents", "not served by this version", ENDS,
+        after_open(drafting(1, parents=[-1]))),
+    Row("`padding`: reserved for later", "unsupported", "padding", "not served by this version", ENDS,
+        after_open(drafting(1, padding=b"\0"))),
+)  # fmt: skip
+
+
+def _ratio(sent: str, reason: str, *frames: bytes) -> Row:
+    return Row(
+        sent, "invalid_request", "draft_probs", reason, ENDS, after_open(*frames, rule="ratio"), trusting=True
+    )
+
+
+RATIO = (
+    _ratio("rule `ratio`: a draft without `draft_probs`", "needs the distribution", drafting(1)),
+    _ratio("rule `ratio`: more or fewer distributions than tokens", "distributions for",
+           drafting(1, 1, draft_probs=[pb.SparseDistribution(ids=[1], probs=[1.0])]),
+           drafting(draft_probs=[pb.SparseDistribution()] * 20_000)),
+    _ratio("rule `ratio`: more or fewer probabilities than ids", "probabilities",
+           sourced([1, 2], [1.0]), sourced([1], [0.5, 0.5]), sourced([1], [])),
+    _ratio(f"rule `ratio`: more than {MAX_CANDIDATES} ids in a distribution", "are taken",
+           sourced(range(MAX_CANDIDATES + 1), [1.0] * (MAX_CANDIDATES + 1))),
+    _ratio("rule `ratio`: ids of distributions without end", parts,
+           sourced([1] * (bounds.MAX_NAMED + 1), [1.0]), sourced([1], [1.0] * 900_000)),
+    _ratio("rule `ratio`: an id twice in a distribution", "holds an id twice", sourced([1, 1], [0.5, 0.5])),
+    _ratio("rule `ratio`: an id at or above `vocab_size` in a distribution", "has an id outside",
+           *(sourced([1, id], [0.5, 0.5]) for id in (PADDED, BEYOND, HUGE))),
+    _ratio("rule `ratio`: a probability that is 0, negative, NaN or infinite", "not positive and finite",
+           *(sourced([1, 2], [value, 1.0]) for value in (0.0, -0.5, NAN, INF, -INF))),
+    _ratio("rule `ratio`: probabilities that do not sum to 1", "does not sum to 1",
+           sourced([1, 2], [0.5, 0.4]), sourced([1], [3e38])),
+    _ratio("rule `ratio`: a distribution without its own token", "does not hold the token drawn",
+           sourced([2], [1.0])),
+)  # fmt: skip
+
+STREAM = (
+    Row("bytes that are no message, before `Open`", "invalid_request", "kind", "are no message", NEVER,
+        each(b"\xff\xff", CUT_OFF, opening()[:-1])),
+    Row("bytes that are no message, later", "invalid_request", "kind", "are no message", ENDS,
+        after_open(b"\xff\xff", CUT_OFF)),
+    Row("text that is not UTF-8", "invalid_request", "kind", "bad UTF-8", NEVER,
+        each(NOT_UTF8, opening(rule="match").replace(b"match", b"mat\xedh"))),
+    Row("an empty message, or one of a kind this version does not know, before `Open`", "invalid_request", "kind",
+        "of a kind", NEVER, each(b"", UNKNOWN_KIND)),
+    Row("an empty message, or one of an unknown kind, later", "invalid_request", "kind", "of a kind", ENDS,
+        after_open(b"", UNKNOWN_KIND)),
+    Row("a message above 4 MiB, such as 10 MB of text", "RESOURCE_EXHAUSTED", "", "", NEVER, each(BIG)),
+    Row("a message above 4 MiB, later", "RESOURCE_EXHAUSTED", "", "", ENDS, after_open(drafting(*[1] * 5_000_000))),
+    Row("`Draft` or `Cancel` before `Open`", "protocol", "", "must be Open", NEVER, each(drafting(1), CANCEL)),
+    Row("another `Open` on the same stream", "invalid_request", "open", "already open", ENDS,
+        after_open(opening((7,)), opening(PROMPT, top_k=1))),
+    Row("the same `Open` again: a repeated frame", "", "", "", GOES_ON, after_open(opening())),
+    Row("a sequence for which the target gives NaN or infinity", "non_finite_logits", "", "non-finite", ENDS,
+        each(opening((1, POISON)), opening(committed=[POISON]))),
+)  # fmt: skip
+
+
+def _gone(state: str, session: str) -> Row:
+    return Row(f"nothing more: the client vanishes {state}", "", "", "", session, ())
+
+
+# How these happen is code: tests/test_bad_input.py.
+VANISHING = (
+    _gone("before `Open`", NEVER),
+    _gone("while its prompt is tokenized", NEVER),
+    _gone("after `Opened`", LINGERS),
+    _gone("with a draft waiting", LINGERS),
+    _gone("during a step", LINGERS),
+    _gone("after the last verdict", LINGERS),
+    _gone("in the middle of its first message", NEVER),
+    _gone("in the middle of a later message", LINGERS),
+)
+
+
+@dataclass(frozen=True)
+class Unsendable(Row):
+    """A row that a device of ours refuses by itself: `messages` have no form on the wire."""
+
+    messages: tuple[ClientMessage, ...] = ()
+
+
+DEVICE = (
+    Unsendable("an id below 0 or above 4294967295, in a device's own process", "invalid_request", "",
+        "the message cannot be sent", NEVER, (), messages=(
+            Open((1, -1)), Open((2**32,)), Open((1,), committed=(-1,)), Open((1,), SamplingParams(stop_ids=(-1,))),
+            Open((1,), SamplingParams(logit_bias=((-1, 1.0),))), Draft(1, DraftBlock(-1)),
+            Draft(1, DraftBlock(3, (DraftToken(-1),))), Draft(1, DraftBlock(3, (DraftToken(2**32),))))),
+    Unsendable("text with a lone surrogate, in a device's own process", "invalid_request", "",
+        "the message cannot be sent", NEVER, (), messages=(
+            Open("\ud800"), Open((ChatMessage("user", "\udfff"),)), Open((1,), guide=Guide(json_schema="\ud800")))),
+)  # fmt: skip
+
+SENT = OPENING + GUIDES + DRAFTING + RATIO + STREAM
+ROWS = SENT + VANISHING + DEVICE

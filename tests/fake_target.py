@@ -1,0 +1,37 @@
+"""A target for real `opensled serve` processes without torch: `--engine tests.fake_target:load`.
+
+It writes ids that are few and depend on the prompt, spelled by the tokenizer of the tiny models, so that a device can
+show them and its lookup drafter can guess them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from edge_client.tokenizer import EdgeTokenizer
+from opensled.store import model_path
+from opensled.vocabulary import fingerprint
+from tests.fakes import FakeEngine, FakeText
+from verify_server.config import ServeConfig
+from verify_server.target import Target
+
+
+def load(config: ServeConfig) -> Target:
+    return Target("fake", FakeEngine(num_blocks=200, target=cycle), _Text())
+
+
+def cycle(context: list[int]) -> int:
+    """Three tokens over and over, so that looking back finds good drafts; now and then another one."""
+    return 40 if len(context) % 17 == 0 else 10 + len(context) % 3
+
+
+class _Text(FakeText):
+    def __init__(self) -> None:
+        self.tokenizer_json = (model_path("tiny") / "tokenizer.json").read_bytes()
+        self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
+        pieces = EdgeTokenizer(self.tokenizer_json).pieces
+        self.vocab_size, self.fingerprint = len(pieces), fingerprint(pieces)
+        self.chat_template = "any"
+
+    def render(self, messages, tools=()):
+        return super().render(messages)

@@ -1,0 +1,77 @@
+"""JSON made of a fuzzer's decisions: bodies of requests with known fields and any values, and changes to a document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tests.fake_backend import HELLO, USUAL
+from tests.fuzz.choices import NUMBERS, Choices
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+COMMON: dict[str, Any] = {
+    **USUAL, "stream": True, "stop": ["a"], "seed": 1, "temperature": 0.5, "top_p": 0.5, "top_k": 3, "n": 2,
+    "max_tokens": 5, "max_completion_tokens": 5, "logit_bias": {"5": 1}, "stop_token_ids": [3], "ignore_eos": True,
+    "stream_options": {"include_usage": True}, "presence_penalty": 0,
+}  # fmt: skip
+CHAT = {
+    **COMMON, "messages": HELLO, "logprobs": True, "top_logprobs": 2, "tools": [TOOL], "tool_choice": "auto",
+    "response_format": SCHEMA, "parallel_tool_calls": True,
+}  # fmt: skip
+COMPLETION = {**COMMON, "prompt": "Hi", "logprobs": 2, "echo": False, "best_of": 1, "suffix": ""}
+
+
+def body(choose: Choices, known: Mapping[str, Any]) -> bytes:
+    """A request: mostly one that is answered, with a few fields at any value; seldom bytes that are no JSON."""
+    if choose.byte() > 240:
+        return choose.rest()
+    request: dict[str, Any] = {"model": "tiny"}
+    request |= {name: known[name] for name in ("messages", "prompt") if name in known}
+    for _ in range(choose.byte() % 6):
+        name = choose.pick(sorted(known))
+        kind = choose.byte()
+        request[name] = (
+            known[name] if kind < 100 else changed(known[name], choose) if kind < 180 else value(choose)
+        )
+    if choose.byte() > 250:
+        request[choose.text()] = value(choose)
+    return encoded(request)
+
+
+def changed_json(document: Any, choose: Choices) -> bytes:
+    for _ in range(1 + choose.byte() % 3):
+        document = changed(document, choose)
+    return encoded(document)
+
+
+def changed(document: Any, choose: Choices) -> Any:
+    """A document with one thing in it changed, wherever the decisions lead."""
+    if isinstance(document, dict) and document and choose.byte() < 230:
+        name = choose.pick(sorted(document))
+        if choose.byte() > 240:
+            return {key: document[key] for key in document if key != name}
+        return {**document, name: changed(document[name], choose)}
+    if isinstance(document, list) and document and choose.byte() < 230:
+        at = choose.below(len(document))
+        if choose.byte() > 240:
+            return document[:at] + document[at + 1 :]
+        return [*document[:at], changed(document[at], choose), *document[at + 1 :]]
+    return value(choose)
+
+
+def value(choose: Choices, depth: int = 3) -> Any:
+    """Any JSON value, and what Python's reader takes besides."""
+    kind = choose.byte() % (9 if depth else 7)
+    if kind == 7:
+        return [value(choose, depth - 1) for _ in range(choose.byte() % 4)]
+    if kind == 8:
+        return {choose.text(): value(choose, depth - 1) for _ in range(choose.byte() % 3)}
+    simple = (None, True, False, choose.pick(NUMBERS), choose.below(2**32) - 2**31, 10**400, choose.text())
+    return simple[kind]
+
+
+def encoded(document: Any) -> bytes:
+    """Lone surrogates and NaN travel as Python writes them."""
+    return json.dumps(document).encode()

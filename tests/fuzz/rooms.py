@@ -1,0 +1,198 @@
+"""What targets talk to: a live door over a fake model, a device's end of a stream, the API of a fake device."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from edge_client.api.app import build_app
+from edge_client.generate import _commit
+from edge_client.remote import Patience, RemoteSession
+from hw_profiles.profile import HardwareProfile
+from opensled.errors import OpenSledError
+from opensled.messages import Draft, DraftBlock, Open
+from scheduler.fcfs import Fcfs
+from tests.by_hand import HandLoop, Server, Wire
+from tests.fake_backend import FakeBackend
+from tests.fakes import FakeEngine, FakeText
+from tests.small_tokenizer import small_tokenizer
+from verify_server.loop import VerifyLoop
+from verify_server.sessions import Door, DoorLimits
+from verify_server.stream import serve_stream
+from verify_server.target import Target
+
+BLOCKS, LINGER = 30, 20.0
+
+
+class Text(FakeText):
+    """With a tokenizer that grammars can be compiled for; answers at once, without threads."""
+
+    tokenizer_json = small_tokenizer()
+
+    def render(self, messages: Any, tools: Any = ()) -> tuple[int, ...]:
+        return self.encode("".join(turn.content for turn in messages))
+
+
+class InlineLoop(HandLoop):
+    """What would go to a thread is done at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        asyncio.set_event_loop(self)
+
+    def run_in_executor(self, executor: Any, function: Callable[..., Any], *arguments: Any) -> asyncio.Future:
+        future = self.create_future()
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class Room:
+    """A door of which every rule is served, turned by hand. One for the whole run: what one input leaves is a leak."""
+
+    def __init__(self) -> None:
+        self.loop = InlineLoop()
+        engine = FakeEngine(num_blocks=BLOCKS, context_length=100)
+        loop = VerifyLoop(engine, Fcfs(3.0), HardwareProfile(24), self.loop.time)
+        limits = DoorLimits(max_sessions=4, max_draft=8, linger=LINGER, trust_devices=True)
+        self.server = Server(Door(loop, Target("fake", engine, Text()), limits), engine)
+        self.wires: list[tuple[Wire, asyncio.Task]] = []
+
+    def connect(self) -> Wire:
+        wire = Wire()
+        work = serve_stream(self.server.door, "local", wire.server_receive, wire.server_send)
+        self.wires.append((wire, self.loop.create_task(work)))
+        return wire
+
+    def say(self, wire: Wire, message: bytes) -> None:
+        """A message arrives, unless the line is dead."""
+        if not wire.broken:
+            wire.at_server.put_nowait(message)
+            self.loop.settle()
+
+    def step(self) -> None:
+        self.server.step(HardwareProfile(24))
+        self.loop.settle()
+
+    @contextlib.contextmanager
+    def visit(self) -> Iterator[None]:
+        """One input: afterwards every stream is gone, nobody is remembered and all memory is free."""
+        yield
+        for wire, _ in self.wires:
+            wire.tear()
+        self.loop.settle()
+        self.step()
+        self.loop.advance(LINGER + 1)
+        for _, task in self.wires:
+            assert task.done() and not task.exception(), task
+        self.wires.clear()
+        door = self.server.door
+        assert (
+            not door.remembered
+            and not door.loop.sessions
+            and not door._farewells
+            and not door._room._arriving
+        )
+        assert door.loop.pool.num_free == BLOCKS
+
+
+class Desk:
+    """A device's end of a sequence: `RemoteSession` and what the edge loop makes of its verdicts."""
+
+    def __init__(self) -> None:
+        self.loop = InlineLoop()
+
+    def hear(self, messages: list[bytes], drafted: DraftBlock) -> None:
+        """A whole sequence in which a server says these; it may end only by errors of ours, or by a finish reason."""
+        wires: list[Wire] = []
+
+        def connect() -> Wire:
+            wires.append(Wire())
+            return wires[-1]
+
+        session = RemoteSession(
+            connect, Open((1, 2, 3)), Patience(silence=5.0, first_open=20.0, give_up=20.0)
+        )
+        reading = self.loop.create_task(_read(session, drafted))
+        self.loop.settle()
+        for message in messages:
+            wires[-1].at_device.put_nowait(message)
+            self.loop.settle()
+            if reading.done():
+                break
+            if wires[-1].broken:
+                self.loop.advance(2.0)
+        while not reading.done():
+            self.loop.advance(10.0)
+        with contextlib.suppress(OpenSledError):
+            reading.result()
+        for wire in wires:
+            wire.tear()
+        self.loop.settle()
+
+
+async def _read(session: RemoteSession, drafted: DraftBlock) -> None:
+    await session.open()
+    truth = session.truth
+    try:
+        await session.submit(Draft(1, drafted))
+        while not truth.finish_reason:
+            verdict = await session.next_verdict()
+            base, news = len(truth), truth.extend(verdict) or ()
+            commit = _commit(news, base, verdict, drafted if verdict.answers == 1 else None)
+            assert 0 <= commit.accepted <= len(commit.tokens) == len(commit.origins) and base + len(
+                news
+            ) == len(truth)
+            assert len(commit.logprobs) in (0, len(commit.tokens))
+    finally:
+        await session.close()
+
+
+class Counter:
+    """The API of a fake device, asked without a socket."""
+
+    def __init__(self) -> None:
+        self.loop = InlineLoop()
+        self.backend = FakeBackend()
+        self.app = build_app(self.backend)
+
+    def ask(self, path: str, body: bytes) -> int:
+        """The status of an answer, which must never be 500; an error must be an error object."""
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": path,
+            "raw_path": path.encode(), "query_string": b"", "headers": [(b"content-type", b"application/json")],
+            "scheme": "http", "server": ("edge", 80), "client": ("me", 1), "root_path": "",
+        }  # fmt: skip
+        sent: list[dict[str, Any]] = []
+        asking = self.loop.create_task(self._ask(scope, body, sent))
+        while not asking.done():
+            self.loop.settle()
+            self.loop.advance(0.01)
+        asking.result()
+        status = sent[0]["status"]
+        assert status < 500, status
+        if status != 200:
+            error = json.loads(b"".join(part.get("body", b"") for part in sent[1:]))["error"]
+            assert set(error) == {"message", "type", "param", "code"} and error["message"]
+        assert self.backend.closed == len(self.backend.tasks)
+        self.backend.tasks.clear()
+        self.backend.closed = 0
+        return status
+
+    async def _ask(self, scope: dict[str, Any], body: bytes, sent: list[dict[str, Any]]) -> None:
+        parts = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            if parts:
+                return parts.pop()
+            return await asyncio.get_running_loop().create_future()
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        await self.app(scope, receive, send)

@@ -1,0 +1,254 @@
+"""The targets by name: what is done with a fuzzer's bytes. Whatever they are, only errors of ours may come out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from edge_client import tokenizer as edge_tokenizer
+from edge_client.tokenizer import EdgeTokenizer, StopStrings, TextStream
+from opensled import codec, config
+from opensled.errors import OpenSledError
+from opensled.messages import DraftBlock, DraftToken, Guide
+from opensled.v1 import verify_pb2 as pb
+from tests.fuzz import bodies, messages
+from tests.fuzz.choices import Choices
+from tests.fuzz.rooms import Counter, Desk, Room
+from tests.small_tokenizer import small_tokenizer
+from tests.tiny_drafts import tiny_info
+from verify_server.config import ServeConfig
+from verify_server.guide import Guides
+from verify_server.security import read_tenants
+
+room, desk, counter = cache(Room), cache(Desk), cache(Counter)
+OPEN = messages.plain_open().SerializeToString()
+SAID = pb.ServerMessage(
+    verdict=pb.Verdict(base=3, tokens=[1, 2], finish_reason="eos", hint=3)
+).SerializeToString()
+TOLD = codec.encode_info(tiny_info()).SerializeToString()
+RATIO = messages.plain_open(rule="ratio").SerializeToString()
+
+
+def client_message(data: bytes) -> None:
+    """Bytes as a `ClientMessage`; what is understood survives another trip."""
+    with contextlib.suppress(OpenSledError, codec.Malformed):
+        wire = codec.encode_client(codec.decode_client(pb.ClientMessage.FromString(data)))
+        assert codec.encode_client(codec.decode_client(wire)).SerializeToString() == wire.SerializeToString()
+
+
+def server_message(data: bytes) -> None:
+    """Bytes as a `ServerMessage`."""
+    with contextlib.suppress(OpenSledError, codec.Malformed):
+        wire = codec.encode_server(codec.decode_server(pb.ServerMessage.FromString(data)))
+        assert codec.encode_server(codec.decode_server(wire)).SerializeToString() == wire.SerializeToString()
+
+
+def door_open(data: bytes) -> None:
+    """An `Open` at a live door, and a few steps of what becomes of it."""
+    choose = Choices(data)
+    with room().visit():
+        wire = room().connect()
+        room().say(wire, messages.open_(choose).SerializeToString())
+        for _ in range(3):
+            room().step()
+
+
+def door_draft(data: bytes) -> None:
+    """Drafts of a live sequence, with probabilities or without."""
+    choose = Choices(data)
+    with room().visit():
+        wire = room().connect()
+        room().say(wire, RATIO if choose.flag() else OPEN)
+        counter = 0
+        while not choose.over and counter < 8:
+            counter += 1
+            number = counter if choose.byte() < 230 else None
+            base = 2 + counter if choose.byte() < 150 else None
+            room().say(wire, messages.draft(choose, number, base).SerializeToString())
+            if choose.flag():
+                room().step()
+
+
+def door_cancel(data: bytes) -> None:
+    """`Cancel`, and everything else that can end a stream, in every state of it; other streams come and go beside."""
+    choose = Choices(data)
+    with room().visit():
+        wires = [room().connect() for _ in range(2)]
+        for _ in range(24):
+            if choose.over:
+                break
+            _happen(choose, wires)
+
+
+def _happen(choose: Choices, wires: list) -> None:
+    at = choose.below(2)
+    event = choose.byte() % 8
+    if event == 0:
+        room().say(wires[at], pb.ClientMessage(cancel=pb.Cancel()).SerializeToString())
+    elif event == 1:
+        room().say(wires[at], OPEN)
+    elif event == 2:
+        room().say(wires[at], messages.draft(choose, base=3 + choose.below(6)).SerializeToString())
+    elif event == 3:
+        wires[at].tear()
+        wires[at] = room().connect()
+    elif event == 4:
+        room().loop.advance(choose.pick((1.0, 3.0, 25.0)))
+    elif event == 5:
+        room().say(wires[at], _resume(choose, wires))
+    else:
+        room().step()
+
+
+def _resume(choose: Choices, wires: list) -> bytes:
+    """An `Open` with the resume token of some session."""
+    door = room().server.door
+    session = choose.pick(door.remembered) if door.remembered else None
+    if session is None:
+        return OPEN
+    opening = messages.plain_open()
+    opening.open.resume_token = door._signer.sign(session.id, "local")
+    opening.open.committed.extend(session.tokens[3 : choose.below(20)])
+    return opening.SerializeToString()
+
+
+def door_stream(data: bytes) -> None:
+    """A stream of anything: messages, damaged messages, bytes."""
+    choose = Choices(data)
+    with room().visit():
+        wire = room().connect()
+        for _ in range(12):
+            if choose.over:
+                break
+            room().say(wire, messages.client_message(choose))
+            if choose.flag():
+                room().step()
+
+
+def device_stream(data: bytes) -> None:
+    """What a server may say to a device: verdicts in any order, failures, damaged messages."""
+    choose = Choices(data)
+    heard = [messages.server_message(Choices(b"\x0a"))] if choose.byte() < 200 else []
+    while not choose.over and len(heard) < 16:
+        heard.append(messages.server_message(choose))
+    desk().hear(heard, DraftBlock(3, (DraftToken(4), DraftToken(5))))
+
+
+def describe_reply(data: bytes) -> None:
+    """Bytes as a `DescribeReply`, and a tokenizer that is or is not the one it announces."""
+
+    async def fetch() -> bytes:
+        return small_tokenizer()
+
+    with contextlib.suppress(OpenSledError, codec.Malformed):
+        info = codec.decode_info(pb.DescribeReply.FromString(data))
+        assert codec.decode_info(codec.encode_info(info)) == info
+        asyncio.run(edge_tokenizer.load(info, fetch))
+
+
+def tokenizer_json(data: bytes) -> None:
+    """The bytes of a tokenizer.json: as they are, or as a change to a good one."""
+    choose = Choices(data)
+    content = bodies.changed_json(json.loads(small_tokenizer()), choose) if choose.flag() else choose.rest()
+    with contextlib.suppress(OpenSledError):
+        tokenizer = EdgeTokenizer(content)
+        stream, stops = TextStream(tokenizer), StopStrings(["a", "bc"])
+        shown = stops.push(stream.push(range(60))) + stops.push(stream.flush()) + stops.flush()
+        assert isinstance(shown, str) and len(tokenizer.pieces) < 10**6
+        tokenizer.encode('{"a": [1]}')
+
+
+def chat_body(data: bytes) -> None:
+    """The body of a chat request."""
+    counter().ask("/v1/chat/completions", bodies.body(Choices(data), bodies.CHAT))
+
+
+def completion_body(data: bytes) -> None:
+    """The body of a completion request."""
+    counter().ask("/v1/completions", bodies.body(Choices(data), bodies.COMPLETION))
+
+
+@cache
+def _guides() -> Guides:
+    return Guides(small_tokenizer(), 52, (0,), "")
+
+
+def guide(data: bytes) -> None:
+    """A JSON schema, and an answer that it guides."""
+    choose = Choices(data)
+    schema = choose.rest().decode(errors="replace")
+    with contextlib.suppress(OpenSledError):
+        constraint = _guides().start(Guide(json_schema=schema), ())
+        for _ in range(12):
+            mask = constraint.allowed([1, 2])[0]
+            allowed = [id for id in range(52) if mask[id // 8] >> id % 8 & 1]
+            constraint.commit(allowed[:1])
+
+
+@cache
+def _scratch() -> Path:
+    handle, name = tempfile.mkstemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    os.close(handle)
+    Path(name).chmod(0o600)
+    return Path(name)
+
+
+def token_file(data: bytes) -> None:
+    """The lines of a token file."""
+    _scratch().write_bytes(data)
+    with contextlib.suppress(OpenSledError):
+        tenants = read_tenants(_scratch())
+        assert not tenants.everybody
+
+
+def config_file(data: bytes) -> None:
+    """A configuration file."""
+    _scratch().write_bytes(data)
+    with contextlib.suppress(OpenSledError):
+        config.resolve(ServeConfig, "serve", {}, {}, [_scratch()])
+
+
+@dataclass(frozen=True)
+class Target:
+    run: Callable[[bytes], None]
+    share: int  # of the runs; the cheap ones get more
+    seeds: tuple[bytes, ...]
+
+
+def noise(count: int = 20) -> tuple[bytes, ...]:
+    """Decisions to start from, always the same."""
+    rng = random.Random(1)
+    return tuple(rng.randbytes(20 + 15 * number) for number in range(count))
+
+
+CLIENTS = tuple(messages.client_message(Choices(data)) for data in noise(40))
+SERVERS = tuple(messages.server_message(Choices(data)) for data in noise(40))
+GUIDED = (
+    b'{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}',
+    b'{"enum": [1, "a"]}',
+)
+
+TARGETS = {
+    "client_message": Target(client_message, 24, (OPEN, RATIO, *CLIENTS)),
+    "server_message": Target(server_message, 18, (SAID, *SERVERS)),
+    "door_open": Target(door_open, 8, noise()),
+    "door_draft": Target(door_draft, 8, noise()),
+    "door_cancel": Target(door_cancel, 6, noise()),
+    "door_stream": Target(door_stream, 8, noise()),
+    "device_stream": Target(device_stream, 8, noise()),
+    "describe_reply": Target(describe_reply, 4, (TOLD,)),
+    "tokenizer_json": Target(tokenizer_json, 3, (b"\0" + small_tokenizer(), *noise())),
+    "chat_body": Target(chat_body, 5, noise()),
+    "completion_body": Target(completion_body, 3, noise()),
+    "guide": Target(guide, 1, GUIDED),
+    "token_file": Target(token_file, 2, (b"abc kitchen max_sessions=3\n# comment\n",)),
+    "config_file": Target(config_file, 2, (b'[serve]\nmodel = "tiny"\nmax-draft = 8\n',)),
+}

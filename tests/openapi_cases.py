@@ -1,0 +1,64 @@
+"""Schemathesis against a device's own description, and what no JSON schema can say of a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import CHECKS
+
+# "Valid is accepted" cannot be asked of a real server: it alone knows whether a prompt fits its context, and which
+# keywords of a JSON schema its grammar can keep to.
+ACCEPTED = "positive_data_acceptance"
+NAMES = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "negative_data_rejection",
+)
+
+
+def checks(*, accepts: bool) -> list[Any]:
+    return [CHECKS.get_one(name) for name in (*NAMES, *([ACCEPTED] if accepts else ()))]
+
+
+def is_valid(case: Case) -> bool:
+    return case.meta is None or case.meta.generation.mode is GenerationMode.POSITIVE
+
+
+def relate(body: Any, vocabulary: int) -> Any:
+    """A valid body with those fields in tune that refer to each other; descriptions say how."""
+    if not isinstance(body, dict):
+        return body
+    related = dict(body)
+    if not related.get("stream"):
+        related.pop("stream_options", None)
+    if not related.get("logprobs"):
+        related.pop("top_logprobs", None)
+    if related.get("logprobs") is not None:
+        related.pop("echo", None)
+    if "best_of" in related:
+        related["best_of"] = related.get("n")
+    if related.get("logit_bias"):
+        related["logit_bias"] = {
+            str(int(id) % vocabulary): bias for id, bias in related["logit_bias"].items()
+        }
+    _relate_tools(related)
+    return related
+
+
+def brief(body: Any) -> Any:
+    """A body that asks a real target for a few tokens only."""
+    return {**body, "max_tokens": 2} if isinstance(body, dict) else body
+
+
+def _relate_tools(body: dict[str, Any]) -> None:
+    tools = {tool["function"]["name"]: tool for tool in body.get("tools") or ()}
+    if tools:
+        body["tools"] = list(tools.values())
+    choice = body.get("tool_choice")
+    name = choice["function"]["name"] if isinstance(choice, dict) else ""
+    if (name and name not in tools) or (choice == "required" and not tools):
+        body.pop("tool_choice")

@@ -1,0 +1,240 @@
+"""Who may call the API of a device: keys, pages of the web, names in `Host`; and that nothing is computed before."""
+
+import asyncio
+import json
+import socket
+import ssl
+import threading
+
+import httpx
+import openai
+import pytest
+import trustme
+
+from edge_client.api.app import build_app
+from edge_client.api.guard import Access, read_keys
+from edge_client.api.server import ApiServer
+from edge_client.command import _access
+from edge_client.config import EdgeConfig
+from opensled.address import web_origins
+from opensled.errors import NotFound, UsageError
+from tests.fake_backend import FakeBackend, chat, refusal
+
+PAGE = "https://chat.example"
+KEYS = ("key-one", "key-two")
+CHAT = "/v1/chat/completions"
+# What a page may send anywhere without asking first (fetch.spec.whatwg.org: CORS-safelisted).
+SIMPLE_TYPES = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
+
+
+def send(access, method="POST", path=CHAT, host="127.0.0.1:8411", **headers):
+    """One request through the app; returns the response and what the backend was asked."""
+    backend = FakeBackend()
+    content = json.dumps(chat()).encode() if method == "POST" else None
+    named = {"host": host, "content-type": "application/json"}
+    named |= {name.replace("_", "-"): value for name, value in headers.items()}
+
+    async def request():
+        transport = httpx.ASGITransport(build_app(backend, access), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
+            return await client.request(method, path, content=content, headers=named)
+
+    return asyncio.run(request()), backend.asked
+
+
+# -- keys -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
+def test_a_key_opens(scheme, key):
+    response, asked = send(Access(KEYS), authorization=f"{scheme} {key}")
+    assert response.status_code == 200 and asked
+
+
+@pytest.mark.parametrize(
+    "given", [None, "", "Bearer", "Bearer ", "Bearer key-on", "Bearer key-one2", "Basic key-one", "key-one",
+              "Bearer key-one,key-two", "Bearer \u00fc"]
+)  # fmt: skip
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/models", "/nothing", "/health/"])
+def test_anything_else_does_not(path, given):
+    headers = {} if given is None else {"authorization": given.encode("latin-1")}
+    response, asked = send(Access(KEYS), "POST" if "completions" in path else "GET", path, **headers)
+    error = refusal(response, 401)
+    assert (error["type"], error["code"], error["param"]) == ("authentication_error", "invalid_api_key", None)
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert not asked and not any(key in response.text for key in KEYS)
+
+
+@pytest.mark.parametrize("access", [Access(), Access(KEYS), Access(KEYS, (PAGE,), local=True)])
+def test_health_needs_no_key_and_tells_nothing_else(access):
+    response, _ = send(access, "GET", "/health")
+    assert response.status_code == 200 and response.json() == {"status": "ok"}
+
+
+def test_the_key_file(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("# who may call\nkey-one\n\n  key-two  # the tablet\n")
+    path.chmod(0o644)
+    with pytest.raises(UsageError, match="chmod 600"):
+        read_keys(path)
+    path.chmod(0o600)
+    assert read_keys(path) == KEYS
+    for content, problem in (
+        ("# none\n", "holds no key"),
+        ("a b\n", ":1: expected one"),
+        ("\u00e4", "ASCII"),
+    ):
+        path.write_text(content)
+        with pytest.raises(UsageError, match=problem):
+            read_keys(path)
+    with pytest.raises(NotFound, match="key file"):
+        read_keys(tmp_path / "none")
+    assert "key-one" not in repr(Access(KEYS))
+
+
+# -- names and pages --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:8411", "127.0.0.1", "localhost:8411", "LocalHost", "[::1]:8411", "127.5.6.7:1"]
+)
+def test_names_of_loopback_are_answered(host):
+    assert send(Access(local=True), host=host)[0].status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example:8411", "127.0.0.1.evil.example", "192.0.2.1:8411", "", "localhost.evil.example",
+             "[::1.evil.example]", "0.0.0.0:8411"]
+)  # fmt: skip
+@pytest.mark.parametrize(("method", "path"), [("POST", CHAT), ("GET", "/v1/models"), ("GET", "/health")])
+def test_a_name_that_was_pointed_at_loopback_is_refused(method, path, host):
+    response, asked = send(Access(local=True), method, path, host=host)
+    error = refusal(response, 403)
+    assert error["code"] == "forbidden_host" and "--http" in error["message"] and not asked
+
+
+def test_beyond_loopback_any_name_will_do():
+    assert send(Access(KEYS), host="pi.example", authorization="Bearer key-one")[0].status_code == 200
+
+
+@pytest.mark.parametrize("access", [Access(), Access(local=True), Access(KEYS), Access(origins=(PAGE,))])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:8411", PAGE + ":444", PAGE.upper(), ""]
+)
+@pytest.mark.parametrize("kind", ["application/json", *SIMPLE_TYPES])
+def test_a_foreign_page_is_refused(access, origin, kind):
+    response, asked = send(access, origin=origin, content_type=kind, authorization="Bearer key-one")
+    error = refusal(response, 403)
+    assert error["code"] == "forbidden_origin" and "--cors-origin" in error["message"] and not asked
+    assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.parametrize(
+    "kind", [*SIMPLE_TYPES, "text/plain;charset=UTF-8", "Text/Plain ; x=application/json"]
+)
+def test_a_type_that_pages_may_send_unasked_is_refused(kind):
+    response, asked = send(Access(local=True), content_type=kind)
+    error = refusal(response, 415)
+    assert "json" in error["message"] and not asked
+
+
+def test_cors_is_off_by_default():
+    response, _ = send(Access(local=True))
+    assert not [name for name in response.headers if name.startswith("access-control")]
+    preflight = {"origin": PAGE, "access_control_request_method": "POST"}
+    assert send(Access(local=True), "OPTIONS", **preflight)[0].status_code == 403
+
+
+@pytest.mark.parametrize("keys", [(), KEYS])
+def test_a_page_that_was_let_in(keys):
+    access = Access(keys, (PAGE, "http://localhost:3000"), local=True)
+    asks = {
+        "origin": PAGE,
+        "access_control_request_method": "POST",
+        "access_control_request_headers": "authorization,content-type,x-stainless-os",
+        "access_control_request_private_network": "true",
+    }
+    preflight, asked = send(access, "OPTIONS", **asks)  # browsers send no key with it
+    assert preflight.status_code == 200 and not asked
+    assert preflight.headers["access-control-allow-origin"] == PAGE
+    assert "authorization" in preflight.headers["access-control-allow-headers"]
+    assert preflight.headers["access-control-allow-private-network"] == "true"
+    response, asked = send(access, origin=PAGE, authorization="Bearer key-two")
+    assert response.status_code == 200 and asked
+    assert response.headers["access-control-allow-origin"] == PAGE
+    assert "access-control-allow-credentials" not in response.headers
+    if keys:
+        response, asked = send(access, origin=PAGE)
+        assert refusal(response, 401) and not asked
+        assert response.headers["access-control-allow-origin"] == PAGE  # so that the page can read the error
+
+
+@pytest.mark.parametrize(
+    "listed",
+    ["*", "chat.example", "https://chat.example/", "https://Chat.example", f"{PAGE},", "null", "https://"],
+)
+def test_what_is_no_origin_is_named(listed):
+    with pytest.raises(UsageError, match="is not an origin"):
+        web_origins(listed)
+
+
+def test_origins():
+    assert web_origins("") == ()
+    assert web_origins(f"{PAGE}, tauri://localhost,http://[::1]:3000") == (
+        PAGE, "tauri://localhost", "http://[::1]:3000",
+    )  # fmt: skip
+
+
+# -- addresses and TLS ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Flags that name a key file and a certificate for 127.0.0.1, and the authority that signed it."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    (tmp_path / "keys").write_text("key-one\n")
+    for name in ("key.pem", "keys"):
+        (tmp_path / name).chmod(0o600)
+    tls = {"http_tls_cert": str(tmp_path / "cert.pem"), "http_tls_key": str(tmp_path / "key.pem")}
+    return {"http_keys": str(tmp_path / "keys")}, tls, authority
+
+
+def test_beyond_this_machine_needs_keys_and_tls(files, caplog):
+    keys, tls, _ = files
+    for flags in ({}, keys, tls):
+        with pytest.raises(UsageError, match=r"--http-keys, --http-tls-cert and --http-tls-key"):
+            _access(EdgeConfig(http="0.0.0.0:0", **flags))
+    assert _access(EdgeConfig(http="0.0.0.0:0", **keys, **tls)) == Access(("key-one",))
+    assert not caplog.records
+    assert _access(EdgeConfig(http="0.0.0.0:0", insecure=True)) == Access()
+    assert _access(EdgeConfig(http="0.0.0.0:0", insecure=True, **keys)).keys
+    assert [r.getMessage().split()[1] for r in caplog.records] == ["lets", "gets"]
+    assert _access(EdgeConfig(cors_origin=PAGE)) == Access((), (PAGE,), local=True)
+    with pytest.raises(UsageError, match="--http-tls-cert and --http-tls-key go together"):
+        _access(EdgeConfig(http_tls_cert=tls["http_tls_cert"]))
+
+
+def test_the_official_client_with_a_key_over_https(files):
+    _, tls, authority = files
+    app = build_app(FakeBackend(), Access(("key-one",), local=True))
+    server = ApiServer(app, tls["http_tls_cert"], tls["http_tls_key"])
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    with socket.create_server(("127.0.0.1", 0)) as listener, httpx.Client(verify=trust) as http:
+        thread = threading.Thread(target=lambda: asyncio.run(server.run(listener)))
+        thread.start()
+        try:
+            base = f"https://127.0.0.1:{listener.getsockname()[1]}/v1"
+            client = openai.OpenAI(base_url=base, api_key="key-one", http_client=http, max_retries=0)
+            assert client.chat.completions.create(**chat()).choices[0].message.content
+            with pytest.raises(openai.AuthenticationError) as refused:
+                client.with_options(api_key="wrong").models.list()
+            assert refused.value.code == "invalid_api_key"
+        finally:
+            server.stop()
+            thread.join(10)
+    assert not thread.is_alive()

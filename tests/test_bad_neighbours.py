@@ -1,0 +1,66 @@
+"""What one peer gets wrong never costs another his place, his KV or his words."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from opensled.errors import EngineError, InvalidRequest, Unsupported
+from opensled.messages import Open, SamplingParams
+from scheduler.plan import Slice
+from tests.fakes import VOCAB, FakeEngine
+from tests.system import running
+from tests.test_session import PROMPT, Bench
+from verify_server.engine.base import Scores
+from verify_server.kv import BlockPool, BlockTable
+from verify_server.loop import run_step
+from verify_server.session import Decision
+from verify_server.sessions import DoorLimits
+
+PARAMS = SamplingParams(temperature=0, max_tokens=20)
+BAD_OPENS = {
+    "a bad id": (Open((VOCAB,), PARAMS), InvalidRequest),
+    "a bad rule": (Open((1,), PARAMS, rule="telepathy"), Unsupported),
+    "a bad stop id": (Open((1,), replace(PARAMS, stop_ids=(VOCAB,))), InvalidRequest),
+    "a prompt too long": (Open((1,) * 200, PARAMS), InvalidRequest),
+}
+
+
+@pytest.mark.parametrize("name", BAD_OPENS)
+def test_a_bad_open_pushes_nobody_out(name):
+    """At a full server an absent session gives way to a newcomer, but not to one who is refused anyway."""
+    message, error = BAD_OPENS[name]
+
+    async def scenario():
+        async with running(FakeEngine(), limits=DoorLimits(max_sessions=1, linger=60)) as network:
+            door = network.door
+            absent, _ = await door.open(Open((3, 1), PARAMS), "local")
+            absent.attach(2)
+            door.leave(absent)
+            with pytest.raises(error):
+                await door.open(message, "local")
+            assert door.remembered == (absent,)
+
+    asyncio.run(scenario())
+
+
+class Broken:
+    """A rule with a bug."""
+
+    trusts_device = False
+
+    def accept(self, question, scores: Scores, rows):
+        raise ZeroDivisionError
+
+
+def test_a_bug_in_one_sequences_rule_fails_that_sequence_alone():
+    sick, well = Bench(), Bench()
+    pool = BlockPool(64, 4)
+    sick.session.rule = Broken()
+    sick.session.table, well.session.table = BlockTable(pool), BlockTable(pool)
+    work = [bench.session.plan(Slice(1, len(PROMPT), True)) for bench in (sick, well)]
+    expected = well.right(1)[0]
+    failure, decision = run_step(FakeEngine(), work)
+    assert isinstance(failure, EngineError) and decision == Decision(0, expected)

@@ -1,0 +1,101 @@
+"""A server that talks nonsense: the device says so in errors of ours, and never runs into one of Python's."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+
+from edge_client.api.failures import error_object, error_response
+from edge_client.link import _explain
+from opensled import codec
+from opensled.errors import Overloaded, ProtocolError, Unreachable
+from opensled.messages import Open
+from opensled.v1 import verify_pb2 as pb
+from tests.serving import linked
+
+NAN = float("nan")
+
+
+@asynccontextmanager
+async def saying(payload: bytes):
+    """A server that answers everything with these bytes; yields its address."""
+
+    async def sequence(requests, context):
+        await context.read()
+        await context.write(payload)
+
+    async def unary(request, context):
+        return payload
+
+    calls = {
+        "Sequence": grpc.stream_stream_rpc_method_handler(sequence),
+        "Describe": grpc.unary_unary_rpc_method_handler(unary),
+        "GetTokenizer": grpc.unary_unary_rpc_method_handler(unary),
+    }
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(codec.SERVICE_NAME, calls),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+def test_bytes_that_are_no_message_are_the_servers_error():
+    async def scenario():
+        async with saying(b"\xff\xff") as address, linked(address) as link:
+            stream = link.connect()
+            await stream.send(Open((1,)))
+            for asking in (stream.receive(), link.describe(), link.tokenizer_json()):
+                with pytest.raises(ProtocolError, match="no message of this protocol"):
+                    await asking
+            await stream.close()
+
+    asyncio.run(scenario())
+
+
+def opened(**fields) -> pb.ServerMessage:
+    return pb.ServerMessage(opened=pb.Opened(**fields))
+
+
+def verdict(*entries: pb.Logprobs, **fields) -> pb.ServerMessage:
+    return pb.ServerMessage(verdict=pb.Verdict(tokens=[1], logprobs=entries, **fields))
+
+
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        (pb.ServerMessage(), "of a kind"),
+        (opened(), "noise_key"),
+        (opened(noise_key=b"short"), "noise_key"),
+        (verdict(pb.Logprobs()), "log-probabilities"),
+        (verdict(pb.Logprobs(ids=[1])), "log-probabilities"),
+        (verdict(pb.Logprobs(ids=[1] * 22, logprobs=[-1] * 22)), "log-probabilities"),
+        (verdict(pb.Logprobs(ids=[1], logprobs=[NAN])), "log-probability is no number"),
+        (verdict(*[pb.Logprobs(ids=[1], logprobs=[-1])] * 2), "more log-probabilities than tokens"),
+        (verdict(padding=b"\0"), "padding"),
+    ],
+)
+def test_what_a_server_gets_wrong_is_not_the_users_error(message, cause):
+    with pytest.raises(ProtocolError, match=cause):
+        codec.decode_server(message)
+
+
+@pytest.mark.parametrize("seconds", [NAN, math.inf, -1.0])
+def test_a_retry_after_that_is_no_time_counts_as_unknown(seconds):
+    message = pb.ServerMessage(failure=pb.Failure(code="overloaded", reason="full", retry_after=seconds))
+    error = codec.decode_server(message).error()
+    assert isinstance(error, Overloaded) and error.retry_after == 0
+    assert asyncio.run(error_response(None, error)).headers["Retry-After"] == "1"
+    assert error_object(error)["error"]["code"] == "overloaded"
+
+
+def test_a_write_that_meets_the_end_of_a_stream_finds_it_lost():
+    """gRPC then invents the status INTERNAL; a sequence is reopened only after Unreachable."""
+    error = _explain(grpc.StatusCode.INTERNAL, "Internal error from Core", "hub:1")
+    assert isinstance(error, Unreachable) and "ended the stream" in str(error)

@@ -1,0 +1,56 @@
+"""Every benchmark runs, in seconds, and what it writes says where it comes from. Run: pytest tests/test_bench.py"""
+
+import json
+
+import pytest
+
+from opensled_testbed.bench import FIGURES
+from opensled_testbed.bench.__main__ import main
+from opensled_testbed.bench.figure import Figure, Ratio, in_turns
+
+FIGURE = Figure(
+    name="one",
+    title="One",
+    unit="ms",
+    more_is_better=False,
+    compared="A against B.",
+    loses="Nowhere.",
+    samples={"a": [1.0, 2.0, 4.0], "b": [4.0, 4.0, 4.0]},
+    ratios=(Ratio("case", "a", "b", required=3.0),),
+)
+
+
+def test_contenders_take_turns_and_the_first_turn_only_warms_up():
+    turns = []
+    samples = in_turns({name: lambda name=name: turns.append(name) or float(len(turns)) for name in "ab"}, 2)
+    assert turns == ["a", "b", "a", "b", "a", "b"]
+    assert samples == {"a": [3.0, 5.0], "b": [4.0, 6.0]}
+
+
+@pytest.mark.parametrize(("more_is_better", "ratios"), [(False, [4, 2, 1]), (True, [0.25, 0.5, 1])])
+def test_a_ratio_above_one_is_a_gain_whatever_the_unit(more_is_better, ratios):
+    figure = Figure(**{**vars(FIGURE), "more_is_better": more_is_better})
+    assert figure.of_each_repeat(figure.ratios[0]) == ratios
+    [written] = figure.as_json({})["ratios"]
+    assert (written["ratio"], written["lowest"], written["highest"]) == (ratios[1], min(ratios), max(ratios))
+
+
+@pytest.mark.parametrize("name", FIGURES.names())
+def test_every_figure_is_measured_and_written_with_its_origin(name, tmp_path, capsys):
+    assert main([name, "--quick", "--out", str(tmp_path)]) == 0
+    written = json.loads((tmp_path / f"{name}.json").read_text())
+    assert written["label"] == "real"
+    assert written["samples"] and all(min(each) >= 0 for each in written["samples"].values())
+    assert all(ratio["lowest"] <= ratio["ratio"] <= ratio["highest"] for ratio in written["ratios"])
+    origin = written["provenance"]
+    assert origin["command"] == f"python -m opensled_testbed.bench {name} --quick"
+    assert {"commit", "date", "seed", "machine", "python", "libraries"} <= set(origin)
+    assert {"cpu", "cores", "load_average"} <= set(origin["machine"])
+    readme = (tmp_path / "README.md").read_text()
+    assert written["title"] in readme and origin["command"] in readme and "Where we lose" in readme
+    assert written["title"] in capsys.readouterr().out
+
+
+def test_an_unknown_figure_is_refused_by_name(capsys):
+    assert main(["nothing", "--quick"]) == 1
+    assert "unknown figure 'nothing'; choose from rounds" in capsys.readouterr().err

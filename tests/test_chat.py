@@ -1,0 +1,223 @@
+"""`opensled chat` turn by turn over a fake device, who wrote which token, and its parts."""
+
+import asyncio
+import io
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from edge_client.answer import Chunk, Stats
+from edge_client.chat import Chat, Runner
+from edge_client.chat_input import KEPT_LINES, History, history_path, require_text
+from edge_client.chat_view import Painter, View
+from edge_client.colour import Palette, palette, visible
+from edge_client.config import ChatConfig
+from edge_client.generate import Commit
+from opensled.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
+from opensled.messages import ChatMessage
+from tests.test_device import device_on, read
+from tests.test_tokenizer import TOKENIZERS, tiny_tokenizer
+
+# -- turn by turn ----------------------------------------------------------------------------------------
+
+
+class FakeDevice:
+    """Answers from a script: texts, or errors to raise."""
+
+    drafter_name = "fake"
+
+    def __init__(self, *script, context=100, template=True):
+        limits = SimpleNamespace(context_length=context)
+        self.info = SimpleNamespace(model_id="fake", limits=limits, has_chat_template=template)
+        self.tokenizer, self.script, self.prompts = tiny_tokenizer(), list(script), []
+
+    async def answer(self, task):
+        self.prompts.append(task.prompt)
+        said = self.script.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        if isinstance(said, tuple):  # half an answer, then an error
+            yield Chunk(said[0], (), origins=())
+            raise said[1]
+        ids = self.tokenizer.encode(said)
+        yield Chunk(said, ids, "length", Stats(60, len(ids), seconds=1.0), origins=("server",) * len(ids))
+
+
+def talk(device, *lines, **config):
+    """What a person sees on a terminal without colours."""
+    out = io.StringIO()
+    with Runner() as runner:
+        Chat(ChatConfig(**config), device, View(Palette(False), chatty=True, out=out), runner).talk(lines)
+    return out.getvalue()
+
+
+def contents(prompt):
+    return [(turn.role, turn.content) for turn in prompt]
+
+
+def test_turns_add_up_and_can_be_taken_back():
+    device = FakeDevice("one", "two", "three", "four")
+    talk(device, "a", "b", "/undo", "c", "/system be brief", "/reset", "//d", system="be kind")
+    assert device.prompts[0] == (ChatMessage("system", "be kind"), ChatMessage("user", "a"))
+    assert contents(device.prompts[2])[1:] == [("user", "a"), ("assistant", "one"), ("user", "c")]
+    assert contents(device.prompts[3]) == [("system", "be brief"), ("user", "/d")]
+
+
+@pytest.mark.parametrize("error", [Unreachable("gone"), InvalidRequest("9 tokens do not fit", "prompt")])
+def test_an_error_keeps_the_conversation(error, capsys):
+    device = FakeDevice("one", error, ("half", error), "four")
+    talk(device, "a", "b", "c", "d")
+    assert contents(device.prompts[-1]) == [("user", "a"), ("assistant", "one"), ("user", "d")]
+    said = capsys.readouterr().err
+    assert said.count(f"error: {error}") == 2
+    assert said.count("/reset forgets") == (2 if isinstance(error, InvalidRequest) else 0)
+
+
+def test_a_full_context_is_told(capsys):
+    ids = tiny_tokenizer().encode("hello there")
+    talk(FakeDevice("hello there", context=60 + len(ids)), "a")
+    assert "is full: /reset forgets the conversation" in capsys.readouterr().err
+    assert "--max-tokens allows more" in talk(FakeDevice("hello there", context=999), "a")
+
+
+def test_the_commands_speak(tmp_path):
+    path = tmp_path / "kept.json"
+    shown = talk(
+        FakeDevice("one"), "a", "/help", "/stats", f"/save {path}", "/system", "/exit", "never asked"
+    )
+    assert "/system [TEXT]" in shown and "1 finished answer, " in shown and "no system message now" in shown
+    assert json.loads(path.read_text())["messages"][1] == {"role": "assistant", "content": "one"}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/save /no/such/folder/x", "/no/such/folder/x cannot be written"),
+        ("/save", "write /save FILE"),
+        ("/undo", "no turn to take back"),
+        ("/Reset", "no command /Reset"),
+        ("\udcff", "not valid UTF-8"),
+    ],
+)
+def test_a_bad_line_is_told_and_sends_nothing(line, said, capsys):
+    device = FakeDevice()
+    talk(device, line)
+    assert said in capsys.readouterr().err and not device.prompts
+
+
+def test_saving_never_overwrites(tmp_path, capsys):
+    path = tmp_path / "precious"
+    path.write_text("mine")
+    talk(FakeDevice(), f"/save {path}")
+    assert "File exists" in capsys.readouterr().err and path.read_text() == "mine"
+
+
+def test_a_target_without_a_template_is_refused():
+    with pytest.raises(Unsupported, match="generate --raw"):
+        talk(FakeDevice(template=False))
+
+
+# -- who wrote which token --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("commit", "origins"),
+    [
+        (Commit((7, 8), 0, 0), ("server", "server")),
+        (Commit((7, 8, 9), 4, 2), ("accepted", "accepted", "recovered")),
+        (Commit((7, 8, 9), 2, 2, whole=True), ("accepted", "accepted", "bonus")),
+        (Commit((9,), 4, 0, whole=True), ("bonus",)),  # the draft's own tokens were known before
+        (Commit((7, 8), 4, 2), ("accepted", "accepted")),  # the end, in the middle of a draft
+        (
+            Commit((7, 8, 9), 4, 1),
+            ("accepted", "server", "server"),
+        ),  # stale: the server had gone on by itself
+        (Commit((), 4, 0), ()),
+    ],
+)
+def test_the_origins_of_a_commit(commit, origins):
+    assert commit.origins == origins
+
+
+def test_the_origins_of_an_answer_add_up_to_its_account():
+    async def scenario():
+        async with device_on() as (device, _):
+            return await read(device)
+
+    chunks = asyncio.run(scenario())
+    origins, stats = [origin for chunk in chunks for origin in chunk.origins], chunks[-1].stats
+    assert len(origins) == stats.completion_tokens == sum(len(chunk.token_ids) for chunk in chunks)
+    assert origins.count("accepted") == stats.accepted > 0
+    assert origins.count("server") == stats.server_decoded
+    assert origins.count("recovered") + origins.count("bonus") == stats.round_tokens - stats.accepted
+
+
+# -- the parts -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_painted_text_is_the_decoded_whole(name):
+    tokenizer = TOKENIZERS[name]
+    ids = [token for token in range(len(tokenizer.pieces)) for _ in range(2)]
+    painter = Painter(tokenizer)
+    origins = [("accepted", "bonus")[index % 2] for index in range(len(ids))]
+    pieces = painter.push(ids, origins) + painter.flush()
+    assert "".join(text for text, _ in pieces) == tokenizer.decode(ids)
+
+
+def test_each_character_has_the_colour_of_the_token_that_completes_it():
+    tokenizer = TOKENIZERS["sentencepiece"]
+    ids = [tokenizer.pieces.index(f"<0x{byte:02X}>") for byte in "你".encode()]
+    painter = Painter(tokenizer)
+    assert painter.push(ids, ["accepted", "accepted", "recovered"]) == []
+    pieces = painter.push([tokenizer.pieces.index("a")], ["server"])
+    assert [piece for piece in pieces if piece[0]] == [("你", "recovered"), ("a", "server")]
+
+
+def test_lines_that_were_typed_are_kept_up_to_a_number(tmp_path):
+    path = tmp_path / "deep" / "history"
+    history = History(path)
+    for number in range(2 * KEPT_LINES + 5):
+        history.add(f"line {number}\nof two \udcff")
+    lines = history.load()
+    assert len(lines) == KEPT_LINES and lines[-1] == f"line {2 * KEPT_LINES + 4}\nof two \udcff"
+    assert len(path.read_text().splitlines()) == KEPT_LINES
+    path.write_text('{"no": "line"}\n"good"\nbroken\n')
+    assert history.load() == ["good"]
+    assert History(tmp_path).load() == [] and History(tmp_path).add("x") is None  # a folder: no failure
+
+
+def test_the_history_is_in_the_state_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert history_path() == tmp_path / "opensled" / "chat_history.jsonl"
+
+
+def test_control_characters_of_a_peer_do_nothing():
+    assert visible("a\x1b]0;evil\x07b\x9b2J\tc\n") == "a\\x1b]0;evil\\x07b\\x9b2J\tc\n"
+
+
+@pytest.mark.parametrize(
+    ("choice", "variables", "tty", "on"),
+    [
+        ("auto", {}, True, True),
+        ("auto", {}, False, False),
+        ("auto", {"NO_COLOR": "1"}, True, False),
+        ("auto", {"NO_COLOR": ""}, True, True),
+        ("auto", {"TERM": "dumb"}, True, False),
+        ("always", {"NO_COLOR": "1"}, False, True),
+        ("never", {}, True, False),
+    ],
+)
+def test_when_there_are_colours(choice, variables, tty, on, monkeypatch):
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert palette(choice, SimpleNamespace(isatty=lambda: tty)).on is on
+
+
+def test_a_lone_surrogate_is_no_text():
+    assert require_text("naïve 👍") == "naïve 👍"
+    with pytest.raises(OpenSledError, match="character 2"):
+        require_text("a\udc80")

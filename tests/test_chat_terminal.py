@@ -1,0 +1,162 @@
+"""`opensled chat` against a real server: in a real terminal, and through a pipe."""
+
+import json
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from edge_client.chat_view import COLOURS
+from edge_client.colour import CODES
+from opensled_testbed.processes import Process
+from tests.gated_target import GATE
+from tests.terminal import Screen
+
+UP, CTRL_C, CTRL_D = "\x1b[A", "\x03", "\x04"
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory):
+    return tmp_path_factory.mktemp("gate") / "open"
+
+
+@pytest.fixture(scope="module")
+def server(gate):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(GATE, str(gate))
+        arguments = [
+            "serve",
+            "--engine",
+            "tests.gated_target:load",
+            "--model",
+            "fake",
+            "--listen",
+            "127.0.0.1:0",
+        ]
+        with Process(arguments) as process:
+            yield process.wait_ready()
+
+
+def chat(server, tmp_path, *arguments, **variables):
+    common = ["chat", "--server", server, "--drafter", "lookup", "--cache-dir", str(tmp_path / "cache")]
+    return Screen(*common, *arguments, XDG_STATE_HOME=str(tmp_path / "state"), **variables)
+
+
+def piped(server, tmp_path, text, *arguments):
+    command = [sys.executable, "-m", "opensled", "chat", "--server", server, "--drafter", "lookup"]
+    command += ["--cache-dir", str(tmp_path / "cache"), *arguments]
+    return subprocess.run(command, input=text, capture_output=True, timeout=60)
+
+
+def leave(screen):
+    """Ctrl-D counts at the prompt only, as in a shell."""
+    screen.expect("> ")
+    screen.type(CTRL_D)
+    assert screen.finish() == 0
+
+
+# -- in a terminal ---------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_stops_the_answer_and_keeps_what_was_written(server, gate, tmp_path):
+    saved = tmp_path / "saved.json"
+    with chat(server, tmp_path, "--max-tokens", "100") as screen:
+        screen.expect("> ")
+        screen.type("go\n")
+        screen.expect("go\r\n")
+        screen.expect("E")  # the target's 17th position: the answer is under way
+        screen.type(CTRL_C)
+        screen.expect("stopped, ")
+        gate.touch()
+        screen.expect("> ")
+        screen.type("more\n")
+        screen.expect("100 tokens")
+        screen.type(f"/save {saved}\n")
+        screen.expect("saved to")
+        leave(screen)
+    gate.unlink()
+    first, answer, second, _ = json.loads(saved.read_text())["messages"]
+    assert (first, second["content"]) == ({"role": "user", "content": "go"}, "more")
+    assert answer["stopped"] is True and answer["content"] in screen.text
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+
+
+def test_lines_are_edited_and_remembered_over_conversations(server, tmp_path):
+    with chat(server, tmp_path, "--max-tokens", "5") as screen:
+        screen.expect("> ")
+        screen.type("a question 👍\n")
+        screen.expect("5 tokens")
+        screen.expect("> ")
+        screen.type("given up")
+        screen.expect("given up")
+        screen.type(CTRL_C)
+        screen.expect("> ")
+        screen.type("/sta\t")
+        screen.expect("/stats")
+        screen.type("\n")
+        screen.expect("1 finished answer, 5 tokens")
+        screen.type("/exit\n")
+        assert screen.finish() == 0
+    path = tmp_path / "state" / "opensled" / "chat_history.jsonl"
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        "a question 👍",
+        "/stats",
+        "/exit",
+    ]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with chat(server, tmp_path, "--max-tokens", "5") as screen:
+        screen.expect("> ")
+        screen.type(UP * 3)
+        screen.expect("a question 👍")
+        screen.type("\n")
+        screen.expect("5 tokens")
+        leave(screen)
+
+
+def test_tokens_are_coloured_and_the_text_is_the_same(server, tmp_path):
+    with chat(server, tmp_path, "--max-tokens", "40", "--show-drafts", "--no-history") as screen:
+        legend = screen.expect("decoded by the server")
+        assert all(f"\x1b[{CODES[colour]}m" in legend for colour in COLOURS.values())
+        screen.expect("> ")
+        screen.type("hello\n")
+        screen.expect("hello\r\n")
+        answer = screen.expect("40 tokens")
+        leave(screen)
+    assert f"\x1b[{CODES['green']}m" in answer
+    plain = piped(server, tmp_path, b"hello\n", "--max-tokens", "40").stdout.decode()
+    assert plain.strip() in screen.text
+    assert not (tmp_path / "state").exists()
+
+
+def test_no_color_is_obeyed(server, tmp_path):
+    with chat(server, tmp_path, "--max-tokens", "5", NO_COLOR="1") as screen:
+        screen.expect("> ")
+        screen.type("hello\n")
+        screen.expect("5 tokens")
+        leave(screen)
+    assert "\x1b[2m" not in screen.output and "\x1b[1m" not in screen.output
+
+
+# -- through a pipe --------------------------------------------------------------------------------------
+
+
+def test_a_pipe_gets_the_answers_and_nothing_else(server, tmp_path):
+    done = piped(server, tmp_path, b"one\n\n/reset\n//two\n", "--max-tokens", "5")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert len(done.stdout.splitlines()) == 2 and b"\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments", "code", "said"),
+    [
+        (b"caf\xe9\n", (), 1, "character 4 of that line is not valid UTF-8"),
+        (b"/frobnicate\n", (), 2, "no command /frobnicate"),
+        (b"x" * 300 + b"\n", (), 1, "context"),
+        (b"hello\n", ("--show-drafts",), 2, "--color always"),
+    ],
+)
+def test_a_pipe_ends_at_the_first_error(server, tmp_path, line, arguments, code, said):
+    done = piped(server, tmp_path, line + b"never asked\n", *arguments)
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert said in done.stderr.decode() and done.stderr.count(b"\n") == 1

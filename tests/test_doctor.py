@@ -1,0 +1,327 @@
+"""`opensled doctor` as a whole, and its findings on this device: each one provoked."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from edge_client.checks import files, install, machine
+from edge_client.checks.finding import LONGEST, fail, guarded, in_thread, ok, plain, warn
+from edge_client.config import DoctorConfig
+from edge_client.doctor import variables
+from opensled.errors import NotFound
+from tests.terminal import Screen
+
+NOBODY = "127.0.0.1:1"
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "opensled", "doctor", *arguments]
+    environment = {**os.environ, "OPENSLED_NO_CONFIG": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, cwd=ROOT)
+
+
+def by_check(done):
+    return {finding["check"]: finding for finding in json.loads(done.stdout)["findings"]}
+
+
+# -- as a whole ------------------------------------------------------------------------------------------
+
+
+def test_without_a_server_everything_else_is_examined():
+    done = run("--server", NOBODY, "--threads", "1", "--json")
+    findings = by_check(done)
+    assert done.returncode == json.loads(done.stdout)["exit_code"] == 5 and done.stderr == ""
+    assert findings["connection"]["status"] == "fail" and "opensled serve" in findings["connection"]["fix"]
+    assert findings["draft model"]["status"] == findings["draft speed"]["status"] == "ok"
+    assert all(set(item) == {"check", "status", "detail", "fix"} for item in findings.values())
+    assert all(bool(item["fix"]) == (item["status"] != "ok") for item in findings.values())
+
+
+def test_people_get_aligned_colours_within_their_terminal():
+    with Screen("doctor", "--server", NOBODY, "--threads", "1", columns=80) as screen:
+        assert screen.finish() == 5
+    lines = screen.text.splitlines()
+    assert all(len(line) <= 80 for line in lines if "fix: " not in line)
+    assert "\x1b[31mfail\x1b[0m  connection" in screen.output and ", 1 failure" in lines[-1]
+
+
+def test_a_pipe_gets_no_colours():
+    done = run("--server", NOBODY, "--drafter", "none")
+    assert "\x1b" not in done.stdout and "fix: start the server" in done.stdout
+
+
+@pytest.mark.parametrize("missing", ["numpy", "grpc", "google.protobuf"])
+def test_a_broken_library_is_a_finding_and_no_crash(missing):
+    script = (
+        f"import sys; sys.modules[{missing!r}] = None; from opensled.cli import main;"
+        f"sys.exit(main(['doctor', '--server', '{NOBODY}', '--drafter', 'none', '--json']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    findings = by_check(done)
+    assert findings["wire"]["status"] == "fail" or missing == "numpy"
+    assert "processor" in findings and "connection" in findings
+
+
+def test_the_device_stays_light():
+    script = (
+        "import sys; from opensled.cli import main;"
+        f"main(['doctor', '--server', '{NOBODY}', '--threads', '1', '--json']);"
+        "print([name for name in ('torch', 'llama_cpp', 'onnxruntime') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    assert done.stdout.endswith("[]\n")
+
+
+def test_the_edge_section_counts_where_the_doctor_was_told_nothing(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "opensled.toml").write_text("[edge]\nserver = 'hub:1'\nthreads = 3\nhttp = '127.0.0.1:99'\n")
+    config = files.with_edge_section(DoctorConfig(threads=2))
+    assert (config.server, config.threads, config.http) == ("hub:1", 2, "127.0.0.1:99")
+    (finding,) = files.check_config_files()
+    assert finding.detail == "opensled.toml: [edge] sets server, threads, http"
+    (tmp_path / "opensled.toml").write_text("[edge]\nservr = 'hub:1'\n")
+    (finding,) = files.check_config_files()
+    assert finding.status == "fail" and finding.exit_code == 2 and "servr" in finding.detail
+
+
+# -- the walls -------------------------------------------------------------------------------------------
+
+
+def test_a_check_that_fails_or_hangs_is_a_finding():
+    async def broken():
+        raise ValueError("odd\x1b[2J")
+
+    async def scenario():
+        (error,) = await guarded("it", broken(), 5)
+        (late,) = await guarded("it", in_thread(threading.Event().wait), 0.05)
+        return error, late
+
+    error, late = asyncio.run(scenario())
+    assert (error.status, error.detail) == ("fail", "ValueError: odd\\x1b[2J")
+    assert (late.status, late.detail) == ("fail", "no result within 0.05 s")
+
+
+def test_details_are_one_short_printable_line():
+    assert plain("a\nb\udc80\x07" + "x" * 1000).startswith("a b?\\x07xxx")
+    assert len(plain("x" * 1000)) == LONGEST
+
+
+# -- installation ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "bits", "status", "said"),
+    [
+        ((3, 11, 7), 64, "ok", "3.11.7"),
+        ((3, 9, 1), 64, "fail", "older than 3.10"),
+        ((3, 12, 0), 32, "fail", "32-bit"),
+    ],
+)
+def test_python(version, bits, status, said):
+    finding = install.check_python(version, bits)
+    assert finding.status == status and said in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "said"),
+    [
+        ("1.85.1", "ok", "1.85.1"),
+        ("1.100", "ok", "1.100"),
+        ("1.9.0", "fail", "older than 1.85"),
+        (None, "fail", "not installed"),
+    ],
+)
+def test_packages(version, status, said):
+    finding = install.check_package(install.Requirement("nosuchthing", "1.85", ""), lambda name: version)
+    assert finding.status == status and said in finding.detail
+    assert status == "ok" or finding.fix == 'pip install --upgrade "nosuchthing>=1.85"'
+
+
+def test_a_package_for_another_python(monkeypatch):
+    monkeypatch.setattr(install, "made_for_this_python", lambda name: False)
+    finding = install.check_package(install.Requirement("numpy", "2.1", ""), lambda name: "2.4.6")
+    assert finding.status == "fail" and "not made for Python" in finding.detail
+
+
+@pytest.mark.parametrize(
+    ("bounds", "holds"),
+    [
+        (">=3.10", True),
+        (">=3.12", False),
+        (">=3.9,<3.11", False),
+        (">=3.9, <4", True),
+        ("", True),
+        ("<=3.11", True),
+    ],
+)
+def test_bounds_on_python(bounds, holds):
+    assert install.within((3, 11, 7), bounds) is holds
+
+
+def test_what_the_metadata_asks_for():
+    lines = [
+        "grpcio>=1.85.1",
+        "tomli>=2.0; python_version < '3.0'",
+        "torch>=2.11; (python_version >= '3.0') and extra == 'server'",
+        "opensled[server]; extra == 'train'",
+    ]
+    assert list(install.read_requirements(lines)) == [
+        install.Requirement("grpcio", "1.85.1", ""),
+        install.Requirement("torch", "2.11", "server"),
+        install.Requirement("opensled", "", "train"),
+    ]
+
+
+def test_an_extra_is_missed_only_where_it_is_needed(monkeypatch):
+    monkeypatch.setattr(install, "find_spec", lambda name: None)
+    assert install.check_extra("onnx", "llamacpp", []).status == "ok"
+    finding = install.check_extra("llamacpp", "llamacpp", [])
+    assert (finding.status, finding.fix) == ("fail", 'pip install "opensled[llamacpp]"')
+
+
+def test_an_old_extra(monkeypatch):
+    monkeypatch.setattr(install, "find_spec", lambda name: True)
+    finding = install.check_extra("onnx", "onnx", [install.Requirement("onnxruntime", "99.0", "onnx")])
+    assert finding.status == "warn" and "older than 99.0" in finding.detail
+
+
+def test_generated_code_that_cannot_be_loaded(monkeypatch):
+    monkeypatch.setitem(sys.modules, "edge_client.link", None)
+    assert install.check_wire().status == "fail"
+
+
+def test_a_folder_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr(install, "_declared", list)
+    findings = {item.check: item for item in install.check_install(DoctorConfig())}
+    assert findings["opensled"].status == "warn"
+
+
+# -- machine ---------------------------------------------------------------------------------------------
+
+
+def test_a_containers_share(tmp_path, monkeypatch):
+    assert machine.container_share(tmp_path) is None
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    assert machine.container_share(tmp_path) == 0.5
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert machine.container_share(tmp_path) is None
+    (tmp_path / "cpu.max").unlink()
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("300000")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
+    assert machine.container_share(tmp_path) == 3
+    monkeypatch.setattr(machine, "container_share", lambda: 0.5)
+    assert machine.check_cores().status == "warn"
+
+
+def test_a_busy_machine():
+    assert machine.check_load(1.9, 2).status == "ok"
+    assert machine.check_load(7.0, 2).status == "warn"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cores", "fix"),
+    [(0, 4, ""), (3, 4, ""), (1, 1, ""), (4, 4, "--threads 3"), (9, 4, "--threads 3")],
+)
+def test_the_thread_trap(wanted, cores, fix):
+    assert machine.check_threads(wanted, cores).fix == fix
+
+
+def test_memory(tmp_path):
+    (tmp_path / "meminfo").write_text("MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\n")
+    assert machine.free_memory(tmp_path / "meminfo", tmp_path) == 4_096_000_000
+    (tmp_path / "memory.max").write_text("1000000000")
+    (tmp_path / "memory.current").write_text("400000000")
+    assert machine.free_memory(tmp_path / "meminfo", tmp_path) == 600_000_000
+    assert machine.check_memory(DoctorConfig(), 10_000_000)[0].status == "warn"
+    assert machine.check_memory(DoctorConfig(), 10_000_000_000)[0].status == "ok"
+    assert machine.check_memory(DoctorConfig(), None) == []
+    assert machine.model_bytes(DoctorConfig(drafter="onnx")) > 1000
+    assert machine.model_bytes(DoctorConfig(draft_model="none such")) is None
+
+
+@pytest.mark.parametrize(
+    ("now", "synced", "status", "said"),
+    [
+        (2e9, True, "ok", "synchronised"),
+        (2e9, None, "ok", "cannot be told"),
+        (2e9, False, "warn", "not synchronised"),
+        (1e9, True, "warn", "before this software was installed"),
+    ],
+)
+def test_the_clock(now, synced, status, said):
+    finding = machine.check_clock(now, 1.8e9, synced)
+    assert finding.status == status and said in finding.detail
+
+
+def test_the_kernel_is_asked_about_the_clock():
+    assert machine.synchronised() in (True, False, None)
+
+
+# -- files and ports -------------------------------------------------------------------------------------
+
+
+def test_a_misspelled_variable():
+    known = variables()
+    assert {"OPENSLED_SERVER", "OPENSLED_LISTEN", "OPENSLED_JSON"} <= known
+    assert files.check_environment({"OPENSLED_SERVER": "x", "HOME": "/"}, known).status == "ok"
+    finding = files.check_environment({"OPENSLED_SEVER": "x"}, known)
+    assert (finding.status, finding.fix) == ("warn", "rename it to OPENSLED_SERVER")
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "status", "said"),
+    [
+        ("secret\n", 0o600, "ok", "closed to others"),
+        ("secret\n", 0o644, "fail", "chmod 600"),
+        ("secret alice\n", 0o600, "warn", "2 words"),
+        ("", 0o600, "fail", "empty"),
+    ],
+)
+def test_the_token_file(tmp_path, content, mode, status, said):
+    path = tmp_path / "token"
+    path.write_text(content)
+    path.chmod(mode)
+    (finding,) = files.check_secrets(DoctorConfig(token_file=str(path)))
+    assert finding.status == status and said in finding.detail
+
+
+def test_secrets_that_are_missing(tmp_path):
+    gone = str(tmp_path / "gone")
+    config = DoctorConfig(token_file=gone, tls_ca=gone, tls_cert=gone)
+    assert [item.exit_code for item in files.check_secrets(config)] == [3, 3, 2]
+
+
+def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    assert files.check_cache(tmp_path / "file" / "cache").status == "warn"
+    assert files.check_cache(tmp_path / "new" / "cache").status == "ok"
+    monkeypatch.setattr(files, "SCARCE", 1 << 62)
+    assert "make room" in files.check_cache(tmp_path).fix
+
+
+def test_the_port_of_the_api():
+    assert files.check_port("127.0.0.1:0").status == "ok"
+    assert files.check_port("[::1]:0").status in ("ok", "fail")  # no IPv6 here
+    assert files.check_port("192.0.2.1:8411").status == "fail"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        finding = files.check_port(f"127.0.0.1:{taken.getsockname()[1]}")
+        assert finding.status == "warn" and "in use" in finding.detail
+
+
+def test_statuses():
+    assert (ok("a", "b").exit_code, warn("a", "b", "c").exit_code, fail("a", "b", "c").exit_code) == (0, 0, 1)
+    assert fail("a", "b", "c", NotFound).exit_code == 3

@@ -1,0 +1,322 @@
+"""`opensled doctor` and the way to the server: every step that can fail, each made to fail once."""
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta, timezone
+
+import grpc
+import pytest
+import trustme
+
+from edge_client.checks import network, server
+from edge_client.checks.certificate import read_validity
+from edge_client.checks.server import ServerReport, check_round_trip, check_server, describe
+from edge_client.config import DoctorConfig
+from opensled import codec
+from opensled.messages import Limits
+from opensled.pem import Identity
+from tests.serving import serving
+from tests.tiny_drafts import tiny_info
+from verify_server.security import Tenants, Tls
+
+HERE = "127.0.0.1"
+AUTHORITY, STRANGER = trustme.CA(), trustme.CA()
+NOW = datetime.now(timezone.utc)
+STEPS = ["name", "connection", "protocol", "token", "server", "round trip"]
+
+
+async def examined(address, **config):
+    report = ServerReport()
+    await check_server(DoctorConfig(server=address, **config), report)
+    return report
+
+
+def last(report):
+    """The step that failed, and that nothing before it did."""
+    assert [item.status for item in report.findings[:-1]] == ["ok"] * (len(report.findings) - 1)
+    return report.findings[-1]
+
+
+def issued(authority=AUTHORITY, name=HERE, **options):
+    leaf = authority.issue_cert(name, **options)
+    return Identity(leaf.cert_chain_pems[0].bytes(), leaf.private_key_pem.bytes())
+
+
+@pytest.fixture
+def ca(tmp_path):
+    AUTHORITY.cert_pem.write_to_path(tmp_path / "ca.pem")
+    return str(tmp_path / "ca.pem")
+
+
+@asynccontextmanager
+async def answering(greeting=None):
+    """A server that is none of ours: sends `greeting` and ends; with None it stays silent."""
+
+    async def serve(reader, writer):
+        if greeting is not None:
+            writer.write(greeting)
+            writer.close()
+        else:
+            await reader.read()
+
+    listener = await asyncio.start_server(serve, HERE, 0)
+    async with listener:
+        yield f"{HERE}:{listener.sockets[0].getsockname()[1]}"
+
+
+# -- all is well -----------------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_well(ca, tmp_path):
+    (tmp_path / "token").write_text("secret-1\n")
+    (tmp_path / "token").chmod(0o600)
+
+    async def scenario():
+        async with serving() as (_, address):
+            plain = await examined(address)
+        async with serving(Tenants((("secret-1", "alice"),)), tls=Tls(issued())) as (_, address):
+            secure = await examined(address, tls_ca=ca, token_file=str(tmp_path / "token"))
+        return plain, secure
+
+    plain, secure = asyncio.run(scenario())
+    assert [item.check for item in plain.findings] == [*STEPS[:5], "chat", "round trip"]
+    assert [item.check for item in secure.findings] == [
+        *("name", "connection", "certificate"),
+        *("protocol", "token", "server", "chat", "round trip"),
+    ]
+    for report in (plain, secure):
+        assert {item.check for item in report.findings if item.status != "ok"} == {"chat"}
+        assert report.info.model_id == "fake" and report.round_trip > 0
+
+
+# -- name and connection ---------------------------------------------------------------------------------
+
+
+def test_a_name_without_an_address(monkeypatch):
+    def unknown(*arguments, **options):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    finding = last(asyncio.run(examined("hub.invalid:7411")))
+    assert (finding.check, finding.exit_code) == ("name", 5) and "not known" in finding.detail
+
+
+def test_a_resolver_that_hangs(monkeypatch):
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **options: threading.Event().wait())
+    monkeypatch.setattr(network, "SECONDS", 0.05)
+    started = time.monotonic()
+    finding = last(asyncio.run(examined("hub.invalid:7411")))
+    assert "no name server answers" in finding.detail and time.monotonic() - started < 5
+
+
+def test_nobody_listens():
+    finding = last(asyncio.run(examined(f"{HERE}:1")))
+    assert (finding.check, finding.exit_code) == ("connection", 5)
+    assert "connection refused" in finding.detail and f"opensled serve --listen {HERE}:1" in finding.fix
+
+
+def test_packets_that_are_dropped(monkeypatch):
+    async def drop(*arguments, **options):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "open_connection", drop)
+    monkeypatch.setattr(network, "SECONDS", 0.05)
+    finding = last(asyncio.run(examined(f"{HERE}:9")))
+    assert "no answer within" in finding.detail and "firewall" in finding.fix
+
+
+# -- what answers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("greeting", "said"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a web server"),
+        (b"SSH-2.0-OpenSSH_9.7\r\n", "not gRPC"),
+        (b"\0" * 100_000, "not gRPC"),
+        (b"", "ends the connection"),
+        (b"\x15\x03\x01\0\x02\x02\x46", "refuses our TLS"),
+        (None, "says nothing"),
+    ],
+)
+def test_something_else_answers(greeting, said, monkeypatch):
+    monkeypatch.setattr(network, "SECONDS", 0.5)
+
+    async def scenario():
+        async with answering(greeting) as address:
+            return await examined(address)
+
+    finding = last(asyncio.run(scenario()))
+    assert (finding.check, finding.exit_code) == ("protocol", 5) and said in finding.detail
+
+
+def test_http2_that_is_no_server_of_ours(monkeypatch):
+    monkeypatch.setattr(server, "SECONDS", 0.3)
+
+    async def scenario():
+        async with answering(b"\0\0\0\x04\0\0\0\0\0") as address:
+            return await examined(address)
+
+    finding = last(asyncio.run(scenario()))
+    assert (finding.check, finding.exit_code) == ("server", 5)
+
+
+@pytest.mark.parametrize("reply", [b"\xff\xff\xff garbage", b"", b"\x0a\x06\x1b]0;hi"])
+def test_a_server_that_describes_garbage(reply):
+    async def say(request, context):
+        return reply
+
+    async def scenario():
+        strange = grpc.aio.server()
+        handler = grpc.unary_unary_rpc_method_handler(say)
+        strange.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(codec.SERVICE_NAME, {"Describe": handler})]
+        )
+        port = strange.add_insecure_port(f"{HERE}:0")
+        await strange.start()
+        try:
+            return await examined(f"{HERE}:{port}")
+        finally:
+            await strange.stop(None)
+
+    findings = [item for item in asyncio.run(scenario()).findings if item.status == "fail"]
+    assert len(findings) == 1 and findings[0].check == "server" and "\x1b" not in findings[0].detail
+
+
+# -- TLS -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "config", "check", "said"),
+    [
+        (issued(), {}, "protocol", "the server wants TLS"),
+        (issued(), {"tls": True}, "certificate", "not signed by the certificate authorities"),
+        (issued(STRANGER), {"tls_ca": True}, "certificate", "not signed by the certificates in"),
+        (issued(name="other.example"), {"tls_ca": True}, "certificate", "not for '127.0.0.1'"),
+        (
+            issued(not_before=NOW - timedelta(100), not_after=NOW - timedelta(40)),
+            {"tls_ca": True},
+            "certificate",
+            "expired 40 days ago",
+        ),
+        (
+            issued(not_before=NOW + timedelta(40), not_after=NOW + timedelta(90)),
+            {"tls_ca": True},
+            "certificate",
+            f"not valid before {NOW + timedelta(40):%Y-%m-%d}",
+        ),
+        (None, {"tls_ca": True}, "certificate", "speaks without TLS"),
+    ],
+    ids=["tls-wanted", "unknown-authority", "other-authority", "name", "expired", "not-yet", "plain"],
+)
+def test_certificates_that_do_not_do(own, config, check, said, ca):
+    if "tls_ca" in config:
+        config = {"tls_ca": ca}
+
+    async def scenario():
+        async with serving(tls=own and Tls(own)) as (_, address):
+            return await examined(address, **config)
+
+    finding = last(asyncio.run(scenario()))
+    assert (finding.check, finding.status, finding.exit_code) == (check, "fail", 5), finding
+    assert said in finding.detail and finding.fix
+
+
+def test_a_certificate_that_ends_soon(ca):
+    own = issued(not_before=NOW - timedelta(100), not_after=NOW + timedelta(9, hours=1))
+
+    async def scenario():
+        async with serving(tls=Tls(own)) as (_, address):
+            return await examined(address, tls_ca=ca)
+
+    found = {item.check: item for item in asyncio.run(scenario()).findings}
+    assert found["certificate"].status == "warn" and "(9 days)" in found["certificate"].detail
+    assert found["server"].status == "ok"
+
+
+@pytest.mark.parametrize("own", [None, issued(STRANGER, "device.example")], ids=["none", "foreign"])
+def test_a_server_that_asks_for_certificates(own, ca, tmp_path):
+    config = {"tls_ca": ca}
+    if own:
+        for name, content in (("cert", own.cert), ("key", own.key)):
+            (tmp_path / name).write_bytes(content)
+            (tmp_path / name).chmod(0o600)
+            config[f"tls_{name}"] = str(tmp_path / name)
+
+    async def scenario():
+        async with serving(tls=Tls(issued(), AUTHORITY.cert_pem.bytes())) as (_, address):
+            return await examined(address, **config)
+
+    finding = last(asyncio.run(scenario()))
+    assert (finding.check, finding.exit_code) == ("own certificate", 4)
+    assert ("not to accept" if own else "--tls-cert FILE") in finding.detail + finding.fix
+
+
+def test_files_that_hold_no_certificate(tmp_path):
+    (tmp_path / "ca.pem").write_text("nothing")
+
+    async def scenario():
+        async with serving(tls=Tls(issued())) as (_, address):
+            return await examined(address, tls_ca=str(tmp_path / "ca.pem"))
+
+    assert last(asyncio.run(scenario())).check == "certificate"
+
+
+def test_dates_of_certificates():
+    der = ssl.PEM_cert_to_DER_cert(issued(not_after=datetime(2049, 12, 31, 1, 2, 3)).cert.decode())
+    assert read_validity(der).ends == datetime(2049, 12, 31, 1, 2, 3, tzinfo=timezone.utc).timestamp()
+    late = ssl.PEM_cert_to_DER_cert(issued(not_after=datetime(2051, 1, 1)).cert.decode())
+    assert read_validity(late).ends == datetime(2051, 1, 1, tzinfo=timezone.utc).timestamp()
+    for broken in (b"", b"\x30", b"\x30\x84\xff\xff\xff\xff", der[:200], b"\x30\x02\x30\x00"):
+        with pytest.raises((ValueError, IndexError, StopIteration)):
+            read_validity(broken)
+
+
+# -- token, description, distance ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("token", "fix"), [("", "--token-file FILE"), ("wrong", "--tokens file")])
+def test_a_token_that_does_not_open_the_door(token, fix, tmp_path):
+    path = tmp_path / "token"
+    path.write_text(token)
+    path.chmod(0o600)
+
+    async def scenario():
+        async with serving(Tenants((("secret-1", "alice"),))) as (_, address):
+            return await examined(address, token_file=str(path) if token else "")
+
+    finding = last(asyncio.run(scenario()))
+    assert (finding.check, finding.exit_code) == ("token", 4) and fix in finding.fix
+
+
+def test_a_token_in_clear_text():
+    assert server._admitted(True, False, "192.0.2.1:7411").status == "warn"
+    assert server._admitted(True, True, "192.0.2.1:7411").status == "ok"
+    assert server._admitted(True, False, "127.0.0.1:7411").status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "status", "said"),
+    [
+        ({"version": "9.9.9"}, "version", "warn", "9.9.9"),
+        ({"version": "\x1b[2J"}, "version", "warn", "\\x1b[2J"),
+        ({"rules": ()}, "rule", "fail", "'match'"),
+        ({"has_chat_template": False}, "chat", "warn", "no chat template"),
+        ({"vocab_size": 0}, "server", "fail", "no usable model"),
+        ({"limits": Limits(0, 0)}, "server", "fail", "no usable model"),
+        ({"model_id": "x" * 9999}, "server", "ok", "xxx, numerics exact"),
+    ],
+)
+def test_what_a_server_says_of_itself(change, check, status, said):
+    found = {item.check: item for item in describe(tiny_info(**change), "match")}
+    assert found[check].status == status and said in found[check].detail
+
+
+def test_round_trips():
+    finding = check_round_trip([0.010, 0.030, 0.010])
+    assert (finding.status, finding.detail) == ("ok", "10.0 ms median of 3, jitter 20.0 ms")
+    assert check_round_trip([0.4]).status == "warn"

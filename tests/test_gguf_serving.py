@@ -1,0 +1,100 @@
+"""A GGUF target served as real processes, where neither torch nor transformers can be imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opensled.store import heldout_path, model_path
+from opensled_testbed.forcing import follow
+from opensled_testbed.processes import Process
+from opensled_testbed.reference import Reference
+
+# What `pip install opensled[llamacpp]` does not bring.
+BLOCKER = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "transformers", "safetensors", "huggingface_hub", "gguf", "httpx"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocker())
+"""
+BOUND = 0.03  # logits, as in the demo
+
+
+@pytest.fixture
+def without_torch(tmp_path, monkeypatch):
+    """Python processes from here on import none of the blocked."""
+    (tmp_path / "sitecustomize.py").write_text(BLOCKER)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[1]}")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "opensled", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_a_server_and_a_device_without_torch(without_torch):
+    assert "torch" in run("serve", "--engine", "torch").stderr  # it is really out of reach
+    messages = json.loads(heldout_path().read_text().splitlines()[60])["messages"]
+    assert len(messages) == 1
+    body = {"messages": messages, "temperature": 0.8, "seed": 5, "max_tokens": 30}
+    question = (
+        "--prompt",
+        messages[0]["content"],
+        "--temperature",
+        "0.8",
+        "--seed",
+        "5",
+        "--max-tokens",
+        "30",
+    )
+    with Process(("serve", "--engine", "llamacpp", "--listen", "127.0.0.1:0", "--threads", "1")) as server:
+        address = server.wait_ready()
+        for drafter in ("lookup", "llamacpp"):
+            answer = run(
+                "generate", "--server", address, "--drafter", drafter, "--json", "--threads", "1", *question
+            )
+            assert answer.returncode == 0, answer.stderr
+            text = json.loads(answer.stdout)["text"]
+            assert follow(Reference(model_path("tiny")), body, text, BOUND) is not None
+    assert server.process.returncode == 0
+
+
+# The check itself
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    return Reference(model_path("tiny"))
+
+
+BODY = {"messages": [{"role": "user", "content": "Write a short story about a rabbit."}], "max_tokens": 12}
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.8, "seed": 3}], ids=str)
+def test_the_targets_own_text_is_followed_without_a_flip(reference, sampling):
+    body = {**BODY, **sampling}
+    ids, _ = reference.generate(reference.render_chat(body["messages"]), **sampling, max_tokens=12)
+    path = follow(reference, body, reference.decode(ids), 0.0)
+    assert path is not None and (path.tokens, path.flips, path.lead) == (len(ids), 0, 0.0)
+
+
+def test_a_flip_counts_up_to_the_bound_and_not_beyond(reference):
+    """The second best token at one position, then what the target writes after it."""
+    body, prompt = {**BODY, "temperature": 0}, reference.render_chat(BODY["messages"])
+    ids, _ = reference.generate(prompt, max_tokens=12)
+    logits = reference.logits([*prompt, *ids[:4]])[0]
+    best, second = logits.argsort()[::-1][:2]
+    lead = logits[best] - logits[second]
+    rest, _ = reference.generate([*prompt, *ids[:4], int(second)], max_tokens=7)
+    flipped = reference.decode([*ids[:4], int(second), *rest])
+    path = follow(reference, body, flipped, lead + 1e-6)
+    assert path is not None and path.flips == 1 and path.lead == pytest.approx(lead)
+    assert follow(reference, body, flipped, lead - 1e-6) is None
+    assert follow(reference, body, reference.decode(ids)[:-3], 0.0) is None
+    assert follow(reference, body, reference.decode(ids) + " and", 0.0) is None

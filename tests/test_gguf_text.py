@@ -1,0 +1,213 @@
+"""Tokenizers and chat templates of GGUF files: as llama.cpp cuts text, and as transformers reads the same model."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import unicodedata
+from pathlib import Path
+
+import gguf
+import pytest
+
+from opensled.errors import InvalidRequest, NotFound, Unsupported, UnsupportedModel, VocabularyMismatch
+from opensled.llama import LlamaModel
+from opensled.messages import ChatMessage, Tool
+from opensled.store import model_path
+from tests.tiny_gguf import add_tokenizer, random_gguf, save, sentencepiece_gguf
+from verify_server.gguf_file import read_metadata
+from verify_server.gguf_text import PROBES, GgufText
+from verify_server.gguf_tokenizer import SPLITS
+from verify_server.text import TargetText
+
+TINY = model_path("tiny")
+PIECES = [
+    *("a", "b", "Z", "É", "é", "ß", "1", "2", "345", " ", "  ", "\n", "\r\n", "\t", "'s", "'LL", "'t", "'", '"'),
+    *("!", "?", "/", "//", "(", "_", "-"),
+    *( "नि", "你", "好", "п", "р", "ع", "😀", "👍🏽", "²", "½", "the", "def ", "return", "€"),
+]  # fmt: skip
+CHAT = [
+    ChatMessage("system", "You are brief."),
+    ChatMessage("user", "Hello <|end|> there, 12 times"),
+    ChatMessage("assistant", "Yes."),
+    ChatMessage("user", "Ünïcode 你好 😀"),
+]
+TOOL = Tool("light", "Switches", '{"type": "object", "properties": {"room": {"type": "string"}}}')
+
+
+def texts(count: int = 400) -> list[str]:
+    chance = random.Random(0)
+    made = ("".join(chance.choices(PIECES, k=chance.randint(1, 14))) for _ in range(count))
+    return [*PROBES, *(unicodedata.normalize("NFC", text) for text in made)]
+
+
+def bare(path: Path, template: str | None = None, pre: str = "qwen2") -> Path:
+    """A GGUF file with a tokenizer and no weights."""
+    writer = gguf.GGUFWriter(path, "llama")
+    add_tokenizer(writer, pre)
+    if template is not None:
+        writer.add_chat_template(template)
+    save(writer)
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> Path:
+    """The tiny target's GGUF file without the files that lie beside it."""
+    return Path(shutil.copy(TINY / "tiny-f16.gguf", tmp_path_factory.mktemp("alone")))
+
+
+@pytest.mark.parametrize("place", ["alone", "beside"])
+def test_ids_and_chats_are_those_of_transformers(place, alone):
+    expected, text = TargetText(TINY), GgufText(alone if place == "alone" else TINY / "tiny-f16.gguf")
+    assert (text.fingerprint, text.vocab_size) == (expected.fingerprint, expected.vocab_size)
+    assert text.chat_template == expected.chat_template
+    for sample in texts():
+        assert text.encode(sample) == expected.encode(sample)
+    for tools in ((), (TOOL,)):
+        assert text.render(CHAT, tools) == expected.render(CHAT, tools)
+
+
+@pytest.mark.parametrize("pre", SPLITS)
+def test_text_is_split_as_llama_cpp_splits_it(pre, tmp_path):
+    path = random_gguf("llama", tmp_path / "model.gguf", pre=pre)
+    model, text = LlamaModel(path), GgufText(path)
+    text.require_same(model.pieces(), model.tokenize)
+    for sample in texts():
+        assert text._tokenizer.encode(sample, add_special_tokens=False).ids == model.tokenize(sample)
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_sentencepiece_is_that_of_llama_cpp(prefix, tmp_path):
+    path = sentencepiece_gguf(tmp_path / "model.gguf", prefix)
+    model, text = LlamaModel(path), GgufText(path)
+    text.require_same(model.pieces(), model.tokenize)
+    chance = random.Random(1)
+    for _ in range(300):
+        sample = "".join(
+            chance.choices(["the", " ", "  ", "an", "ter", "ing", "q", "é", "你好", "ж", "7", "T."], k=8)
+        )
+        ids = text.encode(sample)
+        assert ids[0] == 1 and list(ids[1:]) == model.tokenize(sample)
+        assert text._tokenizer.decode(ids) == sample
+
+
+def test_a_tokenizer_of_another_split_is_refused(tmp_path):
+    path = random_gguf("llama", tmp_path / "model.gguf", pre="gpt-2")
+    shutil.copy(TINY / "tokenizer.json", tmp_path)
+    model = LlamaModel(path)
+    with pytest.raises(VocabularyMismatch, match="different tokens"):
+        GgufText(path).require_same(model.pieces(), model.tokenize)
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path):
+    path = sentencepiece_gguf(tmp_path / "model.gguf")
+    shutil.copy(TINY / "tokenizer.json", tmp_path)
+    model = LlamaModel(path)
+    with pytest.raises(VocabularyMismatch, match="beside the GGUF file"):
+        GgufText(path).require_same(model.pieces(), model.tokenize)
+
+
+def test_an_unknown_split_or_tokenizer_is_refused_by_name(tmp_path):
+    with pytest.raises(UnsupportedModel, match="'who-knows'"):
+        GgufText(bare(tmp_path / "one.gguf", pre="who-knows"))
+    writer = gguf.GGUFWriter(tmp_path / "two.gguf", "llama")
+    writer.add_tokenizer_model("rwkv")
+    save(writer)
+    with pytest.raises(UnsupportedModel, match="'rwkv'"):
+        GgufText(tmp_path / "two.gguf")
+
+
+def test_padding_of_the_vocabulary_is_no_part_of_it(tmp_path):
+    """Converters pad a vocabulary to the width of the logits; the tokenizer's own size decides the fingerprint."""
+    metadata = read_metadata(bare(tmp_path / "plain.gguf"))
+    writer = gguf.GGUFWriter(tmp_path / "padded.gguf", "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list([*metadata["tokenizer.ggml.tokens"], "[PAD2048]", "[PAD2049]"])
+    writer.add_token_types([*metadata["tokenizer.ggml.token_type"], 5, 5])
+    writer.add_token_merges(metadata["tokenizer.ggml.merges"])
+    save(writer)
+    assert GgufText(tmp_path / "padded.gguf").fingerprint == GgufText(tmp_path / "plain.gguf").fingerprint
+
+
+# Chat templates
+
+
+def rendered(template: str, tmp_path: Path, tools: tuple[Tool, ...] = ()) -> str:
+    text = GgufText(bare(tmp_path / "model.gguf", template))
+    return text._tokenizer.decode(text.render(CHAT[:1], tools), skip_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ messages[0].content | tojson }}", '"You are brief."'),
+        ("{{ tools | tojson(indent=1) }}|{{ {'a': '<'} | tojson }}", 'null|{"a": "<"}'),
+        ("{% generation %}a{{ eos_token }}{% endgeneration %}", "a<|end|>"),
+        ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+        ("{% set ns = namespace(n=1) %}{% set ns.n = 2 %}{{ ns.n }}", "2"),
+        ("  {% if add_generation_prompt %}\nx{% endif %}", "x"),
+        ("{{ strftime_now('%Y')[:2] }}", "20"),
+    ],
+)
+def test_templates_get_what_transformers_gives_them(template, expected, tmp_path):
+    assert rendered(template, tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ raise_exception('no system role') }}", "{{ ''.__class__.__mro__ }}", "{{ messages.clear() }}"],
+)
+def test_a_template_that_refuses_or_reaches_out_fails_the_request_alone(template, tmp_path):
+    with pytest.raises(InvalidRequest, match="refuses these messages"):
+        rendered(template, tmp_path)
+
+
+def test_a_template_that_is_none_is_refused_at_load(tmp_path):
+    with pytest.raises(UnsupportedModel, match="cannot be compiled"):
+        GgufText(bare(tmp_path / "model.gguf", "{% if %}"))
+
+
+def test_without_a_template_chats_are_unsupported(tmp_path):
+    with pytest.raises(Unsupported, match="--raw"):
+        GgufText(bare(tmp_path / "model.gguf")).render(CHAT)
+
+
+@pytest.mark.parametrize("source", ["chat_template.jinja", "text", "named"])
+def test_files_beside_win(source, tmp_path):
+    path = bare(tmp_path / "model.gguf", "of the file")
+    shutil.copy(TINY / "tokenizer.json", tmp_path)
+    if source == "chat_template.jinja":
+        (tmp_path / source).write_text("beside")
+    else:
+        named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "beside"}]
+        config = {"chat_template": "beside" if source == "text" else named, "eos_token": {"content": "E"}}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert GgufText(path).chat_template == "beside"
+
+
+# The file
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    whole = bare(tmp_path / "whole.gguf", "x").read_bytes()
+    path = tmp_path / "damaged.gguf"
+    for length in [*range(0, 200, 7), *range(200, len(whole) - 1, 4001)]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(UnsupportedModel, match=r"damaged\.gguf is no GGUF file"):
+            read_metadata(path)
+    chance = random.Random(3)
+    for _ in range(300):  # whatever is in it: an answer or a typed error, at once
+        mixed = bytearray(whole[:3000])
+        for _ in range(4):
+            mixed[chance.randrange(4, 300)] = chance.randrange(256)
+        path.write_bytes(mixed)
+        with pytest.raises(UnsupportedModel):
+            read_metadata(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(NotFound, match=r"no\.gguf"):
+        read_metadata(tmp_path / "no.gguf")

@@ -1,0 +1,324 @@
+"""The llama.cpp engine against a fresh context that knows one sequence only, and against itself in other batches."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+import pytest
+
+from hw_profiles.profile import HardwareProfile
+from opensled.errors import EngineError, NotFound, SelfTestFailed, UnsupportedModel, UsageError
+from opensled.llama import LlamaModel
+from opensled.store import model_path
+from scheduler.fcfs import Fcfs
+from tests.tiny_gguf import VOCABULARY, WINDOW, random_gguf
+from verify_server.config import ServeConfig
+from verify_server.engine import ENGINES, llama_probe, llamacpp
+from verify_server.engine.base import Segment
+from verify_server.engine.llama_cache import BATCH, LlamaCache
+from verify_server.engine.llama_sequences import Piece
+from verify_server.engine.llamacpp import LlamaCppEngine
+from verify_server.kv import BlockPool, BlockTable, OutOfBlocks
+from verify_server.loop import VerifyLoop
+
+NUM_BLOCKS, BLOCK = 16, 16  # 256 tokens: the least that llama.cpp makes, so that every cell counts
+# Largest difference of a logit between two ways to compute it, in units of the logits' spread: keys and values are
+# float16, and rounding depends on the batch: 0.041 was the largest of 12,000. A wrong cell makes it about 1 or more.
+BOUND = 0.1
+FAMILIES = ("llama", "gemma2")
+TINY = model_path("tiny") / "tiny-f16.gguf"
+
+
+@pytest.fixture(scope="module")
+def gguf_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The file of a random model by family."""
+    folder = tmp_path_factory.mktemp("gguf")
+    return cache(lambda family: random_gguf(family, folder / f"{family}.gguf"))
+
+
+@pytest.fixture
+def engine(gguf_of) -> Callable[[str], LlamaCppEngine]:
+    return lambda family: llamacpp.load(gguf_of(family), threads=1, kv_tokens=NUM_BLOCKS * BLOCK)
+
+
+@pytest.fixture(scope="module")
+def fresh(gguf_of) -> Callable[[str, Sequence[int]], np.ndarray]:
+    """Logits after each token of a sequence, from a cache that holds nothing else."""
+
+    @cache
+    def cache_of(family: str) -> LlamaCache:
+        return LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=1)
+
+    def logits(family: str, tokens: Sequence[int]) -> np.ndarray:
+        cache_of(family).truncate(0, 0)
+        return cache_of(family).decode([Piece(0, 0, tokens, len(tokens))])
+
+    return logits
+
+
+def tokens_of(count: int, seed: int) -> list[int]:
+    return random.Random(seed).choices(range(1, VOCABULARY), k=count)
+
+
+def assert_close(given: np.ndarray, expected: np.ndarray) -> None:
+    """Within the bound, and the same winner wherever its lead is above it."""
+    spread = expected.std()
+    assert np.abs(given - expected).max() <= BOUND * spread
+    best = np.sort(expected, axis=1)
+    clear = best[:, -1] - best[:, -2] > 2 * BOUND * spread
+    assert (given.argmax(1) == expected.argmax(1))[clear].all()
+
+
+class Life:
+    """One session as the server keeps it: truth, KV blocks, how much of it is computed."""
+
+    def __init__(self, pool: BlockPool, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.tokens = tokens_of(self.chance.randint(1, 60), seed)
+        self.table = BlockTable(pool)
+        self.computed = 0
+
+    def plan(self) -> Segment:
+        """A chunk of what is known, or the newest token with a draft."""
+        stop = min(len(self.tokens), self.computed + self.chance.randint(1, 40))
+        self.draft = (
+            tokens_of(self.chance.randint(0, 6), self.chance.random()) if stop == len(self.tokens) else []
+        )
+        fresh_tokens = (*self.tokens[self.computed : stop], *self.draft)
+        self.table.grow(self.computed + len(fresh_tokens))
+        rows = self.chance.randint(0, len(fresh_tokens)) if stop < len(self.tokens) else len(self.draft) + 1
+        return Segment(fresh_tokens, self.computed, tuple(self.table.blocks), rows)
+
+    def commit(self, segment: Segment) -> None:
+        """Some of the draft stands; the rest is rolled back."""
+        accepted = self.chance.randint(0, len(self.draft))
+        self.tokens += (
+            [*self.draft[:accepted], self.chance.randint(1, VOCABULARY - 1)] if segment.rows else []
+        )
+        self.computed = segment.start + len(segment.tokens) - len(self.draft) + accepted
+        self.table.truncate(self.computed)
+
+    def forget(self) -> None:
+        self.table.truncate(0)
+        self.computed = 0
+
+
+def steps(seed: int, pool: BlockPool) -> Iterator[list[tuple[Life, Segment]]]:
+    """Generator of steps over lives that come, lose their KV, and go."""
+    chance, lives, born = random.Random(seed), [], 0
+    while True:
+        if len(lives) < 5 and chance.random() < 0.4:
+            born += 1
+            lives.append(Life(pool, 1000 * seed + born))
+        for life in list(lives):
+            if len(life.tokens) > 100 or chance.random() < 0.03:
+                life.forget()
+                lives.remove(life)
+            elif chance.random() < 0.08:
+                life.forget()
+        work = []
+        for life in chance.sample(lives, chance.randint(0, len(lives))):
+            try:
+                work.append((life, life.plan()))
+            except OutOfBlocks:
+                life.forget()
+        if work:
+            yield work
+
+
+@pytest.mark.parametrize("hears", [True, False], ids=["hears of free blocks", "finds out"])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("seed", range(3))
+def test_sessions_that_come_roll_back_lose_their_kv_and_go_never_meet(family, seed, hears, engine, fresh):
+    loaded = engine(family)
+    pool = BlockPool(NUM_BLOCKS, BLOCK, loaded.forget if hears else None)
+    schedule = steps(seed, pool)
+    for _ in range(60):
+        work = next(schedule)
+        logits = loaded.forward([segment for _, segment in work]).logits
+        for life, segment in work:
+            rows, logits = logits[: segment.rows], logits[segment.rows :]
+            if segment.rows:
+                context = (*life.tokens[: segment.start], *segment.tokens)
+                assert_close(rows, fresh(family, context)[-segment.rows :])
+            life.commit(segment)
+        assert len(logits) == 0
+
+
+def test_a_prompt_longer_than_a_batch_gives_all_its_rows(fresh, gguf_of):
+    loaded = llamacpp.load(gguf_of("llama"), threads=1, kv_tokens=2048)
+    tokens, other = tokens_of(200, 1), tokens_of(3, 2)
+    long = tuple(tokens_of(BATCH, 3))
+    segments = [
+        Segment(long[:400], 0, tuple(range(30)), 0),
+        Segment(tuple(tokens), 0, tuple(range(30, 50)), 200),
+        Segment(tuple(other), 0, (60,), 2),
+    ]
+    logits = loaded.forward(segments).logits
+    assert_close(logits[:200], fresh("llama", tokens))
+    assert_close(logits[200:], fresh("llama", other)[1:])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_unchanged_batch_shapes_give_the_same_bits(family, engine):
+    one, other = engine(family), engine(family)
+    for start in range(0, 60, 6):
+        segments = [
+            Segment(tuple(tokens_of(60, 1)[start : start + 6]), start, (0, 1, 2, 3), 6),
+            Segment(tuple(tokens_of(60, 2)[start : start + 6]), start, (4, 5, 6, 7), 1),
+        ]
+        assert np.array_equal(one.forward(segments).logits, other.forward(segments).logits)
+
+
+def test_a_failed_step_loses_nothing_but_the_step(engine, fresh, monkeypatch):
+    loaded, tokens = engine("llama"), tokens_of(50, 4)
+    first, second = (
+        Segment(tuple(tokens[:30]), 0, (0, 1), 0),
+        Segment(tuple(tokens[30:]), 30, (0, 1, 2, 3), 20),
+    )
+    loaded.forward([first])
+    real, calls = llama_cpp.llama_decode, []
+
+    def failing(context, batch):
+        calls.append(real(context, batch))
+        return -3
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llama_cpp, "llama_decode", failing)
+        with pytest.raises(EngineError, match="status -3"):
+            loaded.forward([second])
+    assert_close(loaded.forward([second]).logits, fresh("llama", tokens)[30:])
+    assert calls == [0]
+
+
+def test_what_the_cache_lost_is_computed_again(engine, fresh):
+    """As a sliding window does whose oldest cells went to others, or a rollback that llama.cpp refuses."""
+    loaded, tokens = engine("llama"), tokens_of(50, 5)
+    loaded.forward([Segment(tuple(tokens[:30]), 0, (3, 4), 0)])
+    llama_cpp.llama_memory_seq_rm(loaded._cache._memory, 3, 4, 9)
+    llama_cpp.llama_memory_seq_rm(loaded._cache._memory, 3, 20, -1)
+    segment = Segment(tuple(tokens[28:]), 28, (3, 4, 5, 6), 22)
+    assert_close(loaded.forward([segment]).logits, fresh("llama", tokens)[28:])
+
+
+def test_a_rollback_beyond_the_window_is_right(engine, fresh):
+    """Others take the cells that a window has left behind; the session goes back to where it needs them."""
+    loaded, tokens = engine("gemma2"), tokens_of(100, 6)
+    loaded.forward([Segment(tuple(tokens), 0, tuple(range(7)), 0)])
+    for block in range(7, 16):
+        loaded.forward([Segment(tuple(tokens_of(16, block)), 0, (block,), 0)])
+    back = 100 - WINDOW - 10
+    segment = Segment(tuple(tokens[back:]), back, tuple(range(7)), 100 - back)
+    assert_close(loaded.forward([segment]).logits, fresh("gemma2", tokens)[back:])
+
+
+@pytest.mark.parametrize(
+    ("segment", "cause"),
+    [
+        (Segment((-1,), 0, (0,), 1), "token ids"),
+        (Segment((VOCABULARY,), 0, (0,), 1), "token ids"),
+        (Segment((5,), 3, (0,), 1), "position 3, but 0"),
+        (Segment((5,) * 17, 0, (0,), 1), "do not cover"),
+        (Segment((5,), 0, (16,), 1), "KV blocks"),
+        (Segment((5,) * 20, 0, (2, 2), 1), "KV blocks"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_before_the_step(segment, cause, engine):
+    with pytest.raises(EngineError, match=cause):
+        engine("llama").forward([segment])
+
+
+def test_another_sessions_kv_is_never_continued(engine):
+    """Blocks that went to another session took its KV with them."""
+    loaded = engine("llama")
+    loaded.forward([Segment((5,) * 20, 0, (0, 1), 0)])
+    loaded.forward([Segment((6,) * 20, 0, (7, 0), 0)])
+    with pytest.raises(EngineError, match="position 20, but 0"):
+        loaded.forward([Segment((5,), 20, (0, 1), 1)])
+
+
+def test_what_a_session_gives_back_leaves_the_cache(engine):
+    """Attention looks at every taken cell, so what is over must not stay; what a rollback keeps must."""
+    loaded = engine("llama")
+    pool = VerifyLoop(loaded, Fcfs(0.0), HardwareProfile(64), lambda: 0.0).pool
+    table, other = BlockTable(pool), BlockTable(pool)
+    for each, length in ((table, 50), (other, 20)):
+        each.grow(length)
+        loaded.forward([Segment((7,) * length, 0, tuple(each.blocks), 0)])
+    first = table.blocks[0]
+    table.truncate(20)
+    loaded.forward([Segment((5,), 20, tuple(other.blocks), 0)])
+    assert llama_cpp.llama_memory_seq_pos_max(loaded._cache._memory, first) == 2 * BLOCK - 1
+    table.truncate(0)
+    loaded.forward([Segment((5,), 21, tuple(other.blocks), 0)])
+    assert llama_cpp.llama_memory_seq_pos_max(loaded._cache._memory, first) == -1
+    assert llama_cpp.llama_memory_seq_pos_max(loaded._cache._memory, other.blocks[0]) == 21
+
+
+# What is refused at load
+
+
+@pytest.mark.parametrize(("family", "cause"), [("mamba", "recurrent"), ("t5", "encoder")])
+def test_families_that_would_go_wrong_are_refused(family, cause, gguf_of):
+    with pytest.raises(UnsupportedModel, match=cause):
+        llamacpp.load(gguf_of(family), threads=1)
+
+
+def test_the_probe_finds_state_that_nobody_declared(gguf_of, monkeypatch):
+    monkeypatch.setattr(LlamaModel, "state", lambda self: "")
+    with pytest.raises(UnsupportedModel, match="cannot take 5 tokens back"):
+        llamacpp.load(gguf_of("mamba"), threads=1)
+
+
+def test_the_probe_finds_a_rollback_that_did_not_happen(gguf_of, monkeypatch):
+    def shifted(self: LlamaCache, sequence: int, length: int) -> int:
+        """Rejected tokens stay, as if they had been at other positions."""
+        llama_cpp.llama_memory_seq_add(self._memory, sequence, length, -1, -4)
+        llama_cpp.llama_memory_seq_rm(self._memory, sequence, length, -1)
+        return length
+
+    monkeypatch.setattr(LlamaCache, "truncate", shifted)
+    with pytest.raises(SelfTestFailed, match="rollback"):
+        llama_probe.run(LlamaModel(gguf_of("llama")), threads=1)
+
+
+def test_a_file_that_is_no_gguf_is_refused(tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF" + bytes(100))
+    with pytest.raises(UnsupportedModel, match="cannot load"):
+        llamacpp.load(path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind", "cause"),
+    [
+        ({"dtype": "float64"}, UsageError, "--dtype float64"),
+        ({"numerics": "exact"}, UsageError, "--numerics exact"),
+        ({"device": "cuda:1"}, UsageError, "CUDA_VISIBLE_DEVICES"),
+        ({"device": "cpu", "gpu_layers": 3}, UsageError, "gpu"),
+        ({"model": "ORG/MODEL"}, NotFound, "hf download"),
+        ({"model": "./nothing.gguf"}, NotFound, "no model"),
+    ],
+)
+def test_what_it_cannot_obey_is_refused_by_name(flags, kind, cause):
+    config = ServeConfig(**{"model": str(TINY), "engine": "llamacpp", **flags})
+    with pytest.raises(kind, match=f"(?i){cause}"):
+        ENGINES.get("llamacpp")(config)
+
+
+def test_the_torch_engine_refuses_gpu_layers():
+    with pytest.raises(UsageError, match="--gpu-layers"):
+        ENGINES.get("torch")(ServeConfig(gpu_layers=3))
+
+
+def test_info_states_the_model():
+    target = ENGINES.get("llamacpp")(ServeConfig(model="tiny", engine="llamacpp", threads=1, kv_tokens=9000))
+    info = target.engine.info
+    assert (target.model_id, info.vocab_size, info.context_length, info.eos_ids) == ("tiny", 2048, 1024, (0,))
+    assert (info.numerics, info.dtype, info.device) == ("fast", "F16", "cpu")
+    assert info.num_blocks * info.block_size >= 9000 and info.num_blocks <= 256

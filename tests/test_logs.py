@@ -1,0 +1,163 @@
+"""What the logs look like, and what never stands in them."""
+
+import json
+import logging
+import re
+import sys
+import warnings
+
+import httpx
+import pytest
+
+from opensled import cli, logs, models_command
+from opensled.errors import EngineError, NotFound
+from opensled_testbed.processes import Process
+
+SECRET = "the kitchen password is swordfish"
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    logs.configure()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def documents(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_plain_line(capsys):
+    logs.configure("info")
+    logging.getLogger("edge_client.device").info("an answer of %d tokens", 7, extra={"seconds": 0.5})
+    assert capsys.readouterr().err == "INFO edge_client.device: an answer of 7 tokens seconds=0.5\n"
+
+
+def test_a_json_line(capsys):
+    logs.configure("info", as_json=True)
+    log = logging.getLogger("verify_server.loop")
+    log.info("ä line\nbreak", extra={"code": "engine", "time": "never", "odd": {1}})
+    heard = capsys.readouterr().err
+    (document,) = documents(heard)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", document.pop("time"))
+    assert document == {
+        "level": "info",
+        "logger": "verify_server.loop",
+        "message": "ä line\nbreak",
+        "code": "engine",
+        "odd": "{1}",
+    }
+    assert heard.isascii()
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("level", ["debug", "info"])
+def test_what_an_exception_says_is_told_at_level_debug_only(capsys, level, as_json):
+    """A library's words may quote what it stumbled over: a prompt. Ours do not."""
+    logs.configure(level, as_json)
+    words = "swordfish"
+    try:
+        try:
+            raise KeyError(words)
+        except KeyError as error:
+            raise EngineError("status -3") from error
+    except EngineError:
+        logging.getLogger("opensled").exception("something failed")
+    heard = capsys.readouterr().err
+    assert (words in heard) is (level == "debug")
+    assert heard.index("KeyError") < heard.index("EngineError: status -3") and "test_logs.py" in heard
+
+
+def test_a_crash_and_a_warning_are_documents_too(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logs.configure(as_json=True)
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+    sys.excepthook(ValueError, ValueError("bug"), None)
+    warned, crashed = documents(capsys.readouterr().err)
+    assert warned["logger"] == "py.warnings" and "old" in warned["message"]
+    assert crashed["level"] == "critical" and "ValueError" in crashed["exception"]
+
+
+@pytest.mark.parametrize(
+    ("level", "seen"),
+    [
+        ("debug", ["debug", "info", "warning", "error", "theirs"]),
+        ("info", ["info", "warning", "error", "theirs"]),
+        ("warning", ["warning", "error", "theirs"]),
+        ("error", ["error"]),
+    ],
+)
+def test_levels_are_ours_and_libraries_stay_at_warnings(capsys, level, seen):
+    logs.configure(level, as_json=True)
+    for name in logs.LEVELS:
+        getattr(logging.getLogger("verify_server.anything"), name)(name)
+    logging.getLogger("httpx").info("their chatter")
+    logging.getLogger("httpx").warning("theirs")
+    assert [document["message"] for document in documents(capsys.readouterr().err)] == seen
+
+
+def test_transformers_speaks_through_our_handler(capsys):
+    from transformers.utils.logging import get_logger
+
+    from verify_server.engine import loading  # noqa: F401  sets it so
+
+    logs.configure(as_json=True)
+    get_logger("transformers.anything").warning("theirs")
+    (document,) = documents(capsys.readouterr().err)
+    assert (document["logger"], document["message"]) == ("transformers.anything", "theirs")
+
+
+def test_configuring_twice_does_not_log_twice(capsys):
+    logs.configure()
+    logs.configure()
+    logging.getLogger("opensled").warning("once")
+    assert capsys.readouterr().err.count("once") == 1
+
+
+def test_the_last_word_has_the_form_of_the_logs(capsys, monkeypatch):
+    def missing(config):
+        if as_json:
+            logs.configure(as_json=True)
+        raise NotFound("no such\nthing")
+
+    monkeypatch.setattr(models_command, "list_models", missing)
+    as_json = False
+    assert cli.main(["models", "list"]) == 3 and capsys.readouterr().err == "error: no such thing\n"
+    as_json = True
+    assert cli.main(["models", "list"]) == 3
+    (document,) = documents(capsys.readouterr().err)
+    assert (document["level"], document["message"]) == ("error", "no such thing")
+
+
+def ask(address, prompt):
+    body = {"model": "fake", "messages": [{"role": "user", "content": prompt}], "max_tokens": 8}
+    return httpx.post(f"http://{address}/v1/chat/completions", json=body, timeout=60)
+
+
+def test_real_processes_log_documents_without_prompts(capfd, monkeypatch):
+    monkeypatch.undo()  # the processes start where `tests` is a package
+    logging_flags = ["--log-json", "--log-level", "debug"]
+    serve = ["serve", "--engine", "tests.fake_target:load", "--listen", "127.0.0.1:0", *logging_flags]
+    with Process(serve) as server:
+        arguments = ["--server", server.wait_ready(), "--drafter", "lookup", "--http", "127.0.0.1:0"]
+        with Process(["edge", *arguments, *logging_flags]) as edge:
+            address = edge.wait_ready()
+            good, bad = ask(address, SECRET), ask(address, SECRET * 1000)
+            assert (good.status_code, bad.status_code) == (200, 400)
+            assert edge.stop() == 0
+        assert server.stop() == 0
+    heard = capfd.readouterr().err
+    found = documents(heard)  # every line of both is one JSON object
+    messages = {document["message"] for document in found}
+    assert {"an answer is complete", "an answer ends by an error", "a stream ends by an error"} <= messages
+    assert any(document["logger"] == "uvicorn.access" for document in found)
+    answer = next(document for document in found if document["message"] == "an answer is complete")
+    assert answer["finish_reason"] == "length" and answer["tokens"] == 8 and answer["seconds"] > 0
+    assert "swordfish" not in heard and good.json()["choices"][0]["message"]["content"] not in heard

@@ -1,0 +1,138 @@
+"""The metrics port: well formed, documented, on loopback, and only when asked for."""
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from edge_client import telemetry
+from opensled.errors import OpenSledError, UsageError
+from opensled.metrics import DraftCounts, Metric, MetricsPort, draft_metrics, metrics_port, require_safe
+from opensled_testbed.processes import Process
+from tests.scraping import SPEC, device_on, read, samples, scrape
+from tests.serving import serving
+from verify_server.metrics import metrics as server_metrics
+
+ROOT = Path(__file__).parents[1]
+REPEATING = "9:;9:;9:;"  # what tests/fake_target.py goes on with, so that looking back finds drafts
+
+
+async def _both_sides():
+    async with serving() as (door, address), device_on(address) as device:
+        await read(device)
+        return server_metrics(door), telemetry.metrics(device)
+
+
+@pytest.fixture(scope="module")
+def sides():
+    server, edge = asyncio.run(_both_sides())
+    return {"server": server, "device": edge}
+
+
+@pytest.mark.parametrize("side", ["server", "device"])
+def test_the_exposition_is_well_formed(sides, side):
+    """The rules of `promtool check metrics`, but for the colon that vLLM's names have too."""
+    text = scrape(sides[side])
+    families = [f for f in text_string_to_metric_families(text) if f.name.startswith("opensled:")]
+    names = [family.name for family in families]
+    assert len(names) == len(set(names)) == len(sides[side])
+    for metric in sides[side]:
+        assert re.fullmatch(r"opensled:[a-z][a-z_]*[a-z]", metric.full_name)
+        assert not re.search(r"milli|micro|_ms$|_s$|minutes|kilo|percent", metric.name)
+        assert f"# HELP {metric.full_name} {metric.help}" in text and metric.help.endswith(".")
+    for family in families:
+        assert family.type in ("counter", "gauge", "histogram")
+        counted = all(sample.name.endswith("_total") for sample in family.samples)
+        assert counted or family.type != "counter"
+        assert all(sample.value >= 0 for sample in family.samples)
+    assert "process_resident_memory_bytes" in text
+
+
+def test_the_four_names_of_speculation_are_those_of_vllm():
+    assert [metric.full_name for metric in draft_metrics(DraftCounts())] == [
+        "opensled:spec_decode_num_drafts_total",
+        "opensled:spec_decode_num_draft_tokens_total",
+        "opensled:spec_decode_num_accepted_tokens_total",
+        "opensled:spec_decode_num_accepted_tokens_per_pos_total",
+    ]
+
+
+def test_the_documentation_names_exactly_what_exists(sides):
+    page = (ROOT / "docs/operations.md").read_text()
+    rows = re.findall(r"^\| `opensled:(\w+)(?:\{(\w+)\})?` \| (.*?) \| (.*?) \|", page, re.M)
+    documented = {
+        side: {(name, label) for name, label, *marks in rows if marks[column] == "yes"}
+        for column, side in enumerate(("server", "device"))
+    }
+    assert documented == {side: {(m.name, m.label) for m in found} for side, found in sides.items()}
+    mentioned = set(re.findall(r"opensled:(\w+)", page))
+    suffixes = re.compile(r"_(bucket|sum|count)$")
+    existing = {metric.name for found in sides.values() for metric in found}
+    assert {suffixes.sub("", name) if name not in existing else name for name in mentioned} <= existing
+
+
+def test_only_this_machine_unless_told(capsys):
+    for address in ("", "127.0.0.1:0", "[::1]:9410", "localhost:9410"):
+        require_safe(address, insecure=False)
+    require_safe("0.0.0.0:9410", insecure=True)
+    with pytest.raises(UsageError, match="--insecure-metrics"):
+        require_safe("0.0.0.0:9410", insecure=False)
+    for verb in ("serve", "edge"):
+        command = [sys.executable, "-m", "opensled", verb, "--metrics", "192.0.2.1:9410"]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert run.returncode == 2 and "--insecure-metrics" in run.stderr and run.stderr.count("\n") == 1
+
+
+def test_a_taken_port_is_named():
+    port = MetricsPort("127.0.0.1:0", [Metric("example", "An example.", lambda: 7)])
+    with urlopen(f"http://{port.address}/metrics", timeout=10) as reply:
+        assert samples(reply.read().decode())["example",] == 7
+    with pytest.raises(
+        OpenSledError, match=rf"cannot listen on {port.address}: .*; choose another --metrics"
+    ):
+        MetricsPort(port.address, [])
+    port.close()
+    MetricsPort(port.address, []).close()  # the port is free again
+
+
+def test_nothing_is_loaded_unless_asked_for(capsys):
+    code = (
+        "import sys, edge_client.command, edge_client.api.app\n"
+        "from opensled.metrics import metrics_port\n"
+        "with metrics_port('', []): print('prometheus_client' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
+    with metrics_port("[::1]:0", []):
+        shown = capsys.readouterr().out
+        assert re.fullmatch(r"metrics on http://\[::1\]:\d+/metrics\n", shown)
+        with urlopen(shown.split()[-1], timeout=10) as reply:
+            assert b"opensled:" not in reply.read()
+
+
+def test_real_processes_tell_the_same_as_the_answer():
+    ports = ["--metrics", "127.0.0.1:0"]
+    serve = ["serve", "--engine", "tests.fake_target:load", "--listen", "127.0.0.1:0", "--draft-wait", "30"]
+    with Process([*serve, *ports]) as server:
+        arguments = ["--server", server.wait_ready(), "--drafter", "lookup", "--http", "127.0.0.1:0"]
+        with Process(["edge", *arguments, *ports]) as edge:
+            body = {"model": "fake", "messages": [{"role": "user", "content": REPEATING}], "max_tokens": 60}
+            url = f"http://{edge.wait_ready()}/v1/chat/completions"
+            usage = httpx.post(url, json=body, timeout=60).json()["usage"]
+            for process in (server, edge):
+                (line,) = (line for line in process.lines if line.startswith("metrics on "))
+                found = samples(httpx.get(line.split()[-1], timeout=10).text)
+                figures = usage["opensled"]
+                assert [found[f"spec_decode_{name}",] for name in SPEC] == [
+                    figures["rounds"],
+                    figures["drafted"],
+                    figures["accepted"],
+                ]
+                assert found["tokens_committed_total",] == usage["completion_tokens"] == 60
+                assert found["tokens_unasked_total",] == figures["server_decoded"]

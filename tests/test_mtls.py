@@ -1,0 +1,247 @@
+"""Mutual TLS over real gRPC: who has the right certificate (and token) comes in; others cost no work at all."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+
+import grpc
+import pytest
+import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from edge_client.config import GenerateConfig
+from edge_client.device import connect
+from opensled.errors import Unauthorized, Unreachable, UsageError
+from opensled.messages import Open
+from opensled.pem import Identity, read_identity
+from opensled_testbed.credentials import Authority, fleet_flags
+from tests.fakes import FakeEngine, continuation
+from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
+from verify_server.command import serve
+from verify_server.config import ServeConfig
+from verify_server.security import Tenants, Tls, read_tenants, read_tls
+
+HERE = "127.0.0.1"
+LONG_AGO = {"not_before": datetime(2020, 1, 1), "not_after": datetime(2020, 2, 1)}
+TOKENS = Tenants((("secret-1", "alice"), ("secret-2", "bob")))
+BY_CERTIFICATE = Tenants(by_certificate=True)
+AUTHORITY, STRANGER = trustme.CA(), trustme.CA()
+
+
+def issued(authority=AUTHORITY, *names, **options):
+    """A certificate of an authority, for clients and servers alike."""
+    leaf = authority.issue_cert(*(names or ("device.example",)), **options)
+    return Identity(leaf.cert_chain_pems[0].bytes(), leaf.private_key_pem.bytes())
+
+
+@pytest.fixture
+def ca(tmp_path):
+    AUTHORITY.cert_pem.write_to_path(tmp_path / "ca.pem")
+    return tmp_path / "ca.pem"
+
+
+@asynccontextmanager
+async def guarded(tenants=TOKENS, own=None):
+    """A server that asks for certificates; yields (door, engine, address). Refusals must leave no trace."""
+    engine = FakeEngine(num_blocks=100)
+    tls = Tls(own or issued(AUTHORITY, HERE), AUTHORITY.cert_pem.bytes())
+    async with serving(tenants, tls=tls, engine=engine) as (door, address):
+        yield door, engine, address
+
+
+async def refused(door, engine, address, error, **options):
+    """Every call of this client fails with `error`, and neither a session nor a computation came of it."""
+    async with linked(address, tls=True, **options) as link:
+        for call in (link.describe(), link.tokenizer_json(), first_reply(link, Open(PROMPT, GREEDY))):
+            with pytest.raises(error):
+                await call
+    assert engine.computed == 0 and not door.remembered and not door.loop.sessions
+
+
+def test_the_right_certificate_and_token_pass(ca):
+    async def scenario():
+        async with guarded() as (_, _, address):
+            who = {"tls_ca": ca, "identity": issued(common_name="kitchen"), "token": "secret-1"}
+            async with linked(address, tls=True, **who) as link:
+                assert (await link.describe()).model_id == "fake"
+                assert (await finish(link))[1] == continuation(PROMPT, 20)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [None, issued(**LONG_AGO, common_name="a"), issued(STRANGER, common_name="a")],
+    ids=["none", "expired", "foreign"],
+)
+@pytest.mark.parametrize("tenants", [TOKENS, BY_CERTIFICATE], ids=["tokens", "certificates"])
+def test_any_other_certificate_is_refused(ca, identity, tenants):
+    async def scenario():
+        async with guarded(tenants) as (door, engine, address):
+            await refused(door, engine, address, Unreachable, tls_ca=ca, identity=identity, token="secret-1")
+
+    asyncio.run(scenario())
+
+
+def test_a_servers_certificate_opens_no_door(ca):
+    """Extended key usage counts: whoever steals a server's key is no client with it."""
+    authority = Authority("one for both")
+    ca.write_bytes(authority.pem)
+
+    async def scenario():
+        own = Identity(*authority.server(HERE))
+        engine = FakeEngine(num_blocks=100)
+        async with serving(BY_CERTIFICATE, tls=Tls(own, authority.pem), engine=engine) as (door, address):
+            await refused(door, engine, address, Unreachable, tls_ca=ca, identity=own)
+            async with linked(
+                address, tls=True, tls_ca=ca, identity=Identity(*authority.client("hall"))
+            ) as link:
+                await first_reply(link, Open(PROMPT, GREEDY))
+                assert [session.tenant for session in door.remembered] == ["hall"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "secret-1x", "secret"])
+def test_the_right_certificate_needs_a_token_too(ca, token):
+    async def scenario():
+        async with guarded() as (door, engine, address):
+            who = {"tls_ca": ca, "identity": issued(common_name="kitchen"), "token": token}
+            await refused(door, engine, address, Unauthorized, **who)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("own", "cause"),
+    [
+        (issued(AUTHORITY, "elsewhere.example"), "Hostname"),
+        (issued(AUTHORITY, HERE, **LONG_AGO), "has expired"),
+        (issued(STRANGER, HERE), "local issuer"),
+    ],
+    ids=["wrong host", "expired", "foreign"],
+)
+def test_a_device_talks_to_no_other_server(ca, own, cause):
+    async def scenario():
+        async with guarded(own=own) as (door, engine, address):
+            who = {"tls_ca": ca, "identity": issued(common_name="kitchen"), "token": "secret-1"}
+            await refused(door, engine, address, Unreachable, **who)
+            async with linked(address, tls=True, **who) as link:
+                with pytest.raises(Unreachable, match=cause):
+                    await link.describe()
+
+    asyncio.run(scenario())
+
+
+def test_without_tokens_the_common_name_is_the_tenant(ca):
+    async def scenario():
+        async with guarded(BY_CERTIFICATE) as (door, engine, address):
+            await refused(door, engine, address, Unauthorized, tls_ca=ca, identity=issued())  # names nobody
+            async with linked(address, tls=True, tls_ca=ca, identity=issued(common_name="kübel")) as link:
+                await first_reply(link, Open(PROMPT, GREEDY))
+                assert [session.tenant for session in door.remembered] == ["kübel"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("names", [(), (b"",), (b"a", b"b"), (b"\xff",)])
+def test_a_certificate_that_does_not_name_one_tenant(names):
+    with pytest.raises(Unauthorized, match="common name"):
+        BY_CERTIFICATE.of("", names)
+    assert BY_CERTIFICATE.of("Bearer secret-1", (b"alice",)) == "alice"
+    assert Tenants().of("", names) == "local"
+
+
+async def _reflects(channel):
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    try:
+        return [reply async for reply in stub.ServerReflectionInfo(iter([request]))] != []
+    except grpc.aio.AioRpcError as error:
+        assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+        return False
+
+
+def test_who_is_not_known_learns_the_health_and_nothing_else():
+    async def scenario():
+        for tenants, open_to_all in ((Tenants(), True), (TOKENS, False)):
+            async with serving(tenants) as (_, address), grpc.aio.insecure_channel(address) as channel:
+                health = health_pb2_grpc.HealthStub(channel)
+                reply = await health.Check(health_pb2.HealthCheckRequest())
+                assert reply.status == health_pb2.HealthCheckResponse.SERVING
+                assert await _reflects(channel) is open_to_all
+
+    asyncio.run(scenario())
+
+
+# -- flags ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path, ca):
+    identity = issued(AUTHORITY, HERE)
+    (tmp_path / "cert.pem").write_bytes(identity.cert)
+    (tmp_path / "key.pem").write_bytes(identity.key)
+    (tmp_path / "key.pem").chmod(0o600)
+    return {name: str(tmp_path / f"{name}.pem") for name in ("cert", "key", "ca")}
+
+
+def test_the_servers_flags_are_checked_at_the_start(files, tmp_path):
+    assert read_tls("", "", "") is None
+    tls = read_tls(files["cert"], files["key"], files["ca"])
+    assert tls.client_ca == AUTHORITY.cert_pem.bytes() and "PRIVATE" not in repr(tls)
+    with pytest.raises(UsageError, match="--tls-client-ca needs --tls-cert and --tls-key"):
+        serve(ServeConfig(tls_client_ca=files["ca"]))
+    with pytest.raises(UsageError, match=r"key\.pem holds no PEM certificate"):
+        serve(ServeConfig(tls_cert=files["cert"], tls_key=files["key"], tls_client_ca=files["key"]))
+    with pytest.raises(UsageError, match="--tls-client-ca FILE"):
+        serve(ServeConfig(listen="0.0.0.0:0", tls_cert=files["cert"], tls_key=files["key"]))
+    (tmp_path / "key.pem").chmod(0o640)
+    with pytest.raises(UsageError, match=r"key\.pem is readable by others; run: chmod 600"):
+        serve(ServeConfig(tls_cert=files["cert"], tls_key=files["key"]))
+
+
+def test_the_devices_flags_are_checked_before_it_connects(files, tmp_path):
+    def refusal(**flags):
+        with pytest.raises(UsageError) as error:
+            asyncio.run(connect(GenerateConfig(server=f"{HERE}:1", **flags)))
+        return str(error.value)
+
+    assert "--tls-cert and --tls-key go together" in refusal(tls_cert=files["cert"])
+    assert "no PEM certificate and its key" in refusal(tls_cert=files["ca"], tls_key=files["key"])
+    (tmp_path / "key.pem").chmod(0o644)
+    assert "readable by others" in refusal(tls_cert=files["cert"], tls_key=files["key"])
+    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "token").chmod(0o604)
+    assert "readable by others" in refusal(token_file=str(tmp_path / "token"))
+
+
+def test_the_flags_of_the_demo_bring_every_device_in():
+    with fleet_flags(HERE, ["kitchen", "hall"]) as fleet:
+        served = ServeConfig(**_values(fleet.server()))
+        folder = Path(served.tokens).parent
+        assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
+
+        async def scenario():
+            tls = read_tls(served.tls_cert, served.tls_key, served.tls_client_ca)
+            async with serving(read_tenants(Path(served.tokens)), tls=tls) as (door, address):
+                for name in ("kitchen", "hall"):
+                    flags = _values(fleet.device(name))
+                    who = {
+                        "tls_ca": Path(flags["tls_ca"]),
+                        "identity": read_identity(flags["tls_cert"], flags["tls_key"]),
+                        "token": Path(flags["token_file"]).read_text(),
+                    }
+                    async with linked(address, tls=True, **who) as link:
+                        await first_reply(link, Open(PROMPT, GREEDY))
+                        assert name in {session.tenant for session in door.remembered}
+
+        asyncio.run(scenario())
+    assert not folder.exists()
+
+
+def _values(flags):
+    """Field names and values of a list of flags."""
+    return {flag[2:].replace("-", "_"): value for flag, value in zip(flags[::2], flags[1::2])}

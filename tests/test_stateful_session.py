@@ -1,0 +1,269 @@
+"""Sessions and the loop's bookkeeping under arbitrary orders of events, one step at a time and without a clock.
+
+Hypothesis plays readers, devices and scheduler at once: plans nobody would make, drafts of every quality at every
+moment, readers who come and go, KV memory for about one session and a half.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from hw_profiles.profile import HardwareProfile
+from opensled.errors import FutureBase, InvalidRequest
+from opensled.messages import Draft, DraftBlock, DraftToken, Failure, SamplingParams
+from opensled.protocol import EndRules, Truth
+from scheduler.fcfs import Fcfs
+from scheduler.plan import BatchPlan, Slice
+from tests.fakes import EOS, POISON, VOCAB, FakeEngine, next_token
+from tests.hypothesis_profiles import bounded
+from verify_server.acceptance.match import Match
+from verify_server.kv import BlockTable
+from verify_server.loop import VerifyLoop, _step_failed, run_step
+from verify_server.session import Planned, Session
+
+BLOCKS, BLOCK_SIZE, MAX_DRAFT = 12, 4, 4
+CONTEXT = BLOCKS * BLOCK_SIZE - MAX_DRAFT  # one sequence alone always fits
+MAX_SESSIONS = 4
+
+
+@dataclass
+class Reader:
+    """What one device knows of its sequence."""
+
+    session: Session
+    script: list[int]  # prompt and all that the target will ever write
+    truth: Truth
+    counter: int = 0
+    sent: Draft | None = None
+    told: str = ""  # code of the Failure that ended it
+
+    def read(self, count: int) -> None:
+        while count and self.session.outbox._queue.qsize():
+            count -= 1
+            message = self.session.outbox.get_nowait()
+            if isinstance(message, Failure):
+                self.told = message.code
+            else:
+                assert message is not None, "a superseded outbox is read"
+                assert message.num_accepted <= len(message.tokens)
+                self.truth.extend(message)
+
+
+def script_of(prompt: list[int], length: int) -> list[int]:
+    tokens = list(prompt)
+    while len(tokens) < length:
+        tokens.append(next_token(tokens))
+    return tokens
+
+
+small = st.integers(0, 30)
+
+
+class Sessions(RuleBasedStateMachine):
+    @initialize()
+    def start(self) -> None:
+        self.engine = FakeEngine(num_blocks=BLOCKS, block_size=BLOCK_SIZE, context_length=CONTEXT)
+        self.loop = VerifyLoop(self.engine, Fcfs(0.0), HardwareProfile(8), lambda: 0.0)
+        self.readers: list[Reader] = []
+        self.work: list[Planned] = []
+        self.opened = 0
+
+    # -- readers and devices ------------------------------------------------------------------------
+
+    @precondition(lambda self: len(self.readers) < MAX_SESSIONS)
+    @rule(length=st.integers(1, 20), max_tokens=st.integers(1, 25))
+    def open(self, length: int, max_tokens: int) -> None:
+        self.opened += 1
+        script = script_of([1 + self.opened % 40] * length, min(length + max_tokens, CONTEXT))
+        ends = EndRules(frozenset({EOS}), frozenset(), len(script))
+        params = SamplingParams(temperature=0, max_tokens=max_tokens)
+        session = Session(
+            self.opened, "t", script[:length], length, params, b"", ends, Match(), BlockTable(self.loop.pool),
+            VOCAB, MAX_DRAFT,
+        )  # fmt: skip
+        self.loop.add(session)
+        session.attach(length)
+        self.readers.append(Reader(session, script, Truth(script[:length])))
+
+    def _any(self, index: int) -> Reader:
+        return self.readers[index % len(self.readers)]
+
+    @precondition(lambda self: self.readers)
+    @rule(index=small, behind=st.integers(0, 6), right=st.integers(0, 5), wrong=st.integers(0, 4))
+    def draft(self, index: int, behind: int, right: int, wrong: int) -> None:
+        """Some right tokens, then wrong ones, on the reader's newest or an older base."""
+        reader = self._any(index)
+        base = max(reader.session.prompt_length, len(reader.truth) - behind)
+        ids = [*reader.script[base : base + right], *(1 + (token % 40) for token in range(wrong))][:MAX_DRAFT]
+        reader.counter += 1
+        reader.sent = Draft(reader.counter, DraftBlock(base, tuple(map(DraftToken, ids))))
+        if reader.session.has_reader:
+            reader.session.submit(reader.sent)
+
+    @precondition(lambda self: any(reader.sent for reader in self.readers))
+    @rule(index=small)
+    def repeat(self, index: int) -> None:
+        reader = self._any(index)
+        if reader.sent and reader.session.has_reader:
+            reader.session.submit(reader.sent)
+
+    @precondition(lambda self: self.readers)
+    @rule(index=small, kind=st.sampled_from(["future", "prompt", "long", "id"]))
+    def draft_badly(self, index: int, kind: str) -> None:
+        """A typed error, and nothing has changed; its stream ends with it."""
+        session = self._any(index).session
+        base = {"future": len(session.tokens) + 1, "prompt": session.prompt_length - 1}.get(
+            kind, len(session.tokens)
+        )
+        ids = {"long": [1] * (MAX_DRAFT + 1), "id": [VOCAB]}.get(kind, [1])
+        reader, pending = self._any(index), session.pending
+        reader.counter += 1
+        reader.sent = None
+        try:
+            session.submit(Draft(reader.counter, DraftBlock(base, tuple(map(DraftToken, ids)))))
+        except (FutureBase, InvalidRequest):
+            assert session.pending is pending
+        else:
+            raise AssertionError(kind)
+
+    @precondition(lambda self: self.readers)
+    @rule(index=small, count=st.integers(1, 4))
+    def read(self, index: int, count: int) -> None:
+        self._any(index).read(count)
+
+    @precondition(lambda self: self.readers)
+    @rule(index=small)
+    def leave(self, index: int) -> None:
+        self._any(index).session.detach()
+
+    @precondition(lambda self: self.readers)
+    @rule(index=small, lost=st.integers(0, 5))
+    def come_back(self, index: int, lost: int) -> None:
+        """A new stream, on which the device says what it holds: perhaps less than it was once sent."""
+        reader = self._any(index)
+        if reader.session.failed:
+            return
+        known = max(reader.session.prompt_length, len(reader.truth) - lost)
+        reader.truth = Truth(
+            reader.truth.tokens[: reader.truth.prompt_length],
+            reader.truth.tokens[reader.truth.prompt_length : known],
+        )
+        reader.session.attach(known)
+
+    @precondition(lambda self: self.readers)
+    @rule(index=small)
+    def cancel(self, index: int) -> None:
+        reader = self._any(index)
+        self.readers.remove(reader)
+        self.loop.remove(reader.session)
+
+    # -- the server ---------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.loop.sessions and not self.work)
+    @rule(data=st.data())
+    def begin_step(self, data: st.DataObject) -> None:
+        """Any plan a policy could make, in any order of sessions."""
+        live = data.draw(st.permutations(sorted(self.loop.sessions)))
+        slices = []
+        for number in live[: data.draw(st.integers(1, len(live)))]:
+            uncomputed = self.loop.sessions[number].view().uncomputed
+            tokens = data.draw(st.integers(1, uncomputed))
+            slices.append(Slice(number, tokens, tokens == uncomputed))
+        before = {number: session.computed for number, session in self.loop.sessions.items()}
+        self.work = self.loop._prepare(BatchPlan(tuple(slices)))
+        assert self.work, "somebody always gets on"
+        for planned in self.work:
+            assert planned.segment.start == planned.session.computed == before[planned.session.id]
+
+    @precondition(lambda self: self.work)
+    @rule()
+    def end_step(self) -> None:
+        work, self.work = self.work, []
+        self.loop._commit(work, run_step(self.engine, work))
+        for planned in work:
+            session = planned.session
+            if planned.question is not None and not session.closed:
+                assert session.view().uncomputed == 1, "what was accepted is never computed again"
+
+    @precondition(lambda self: self.work)
+    @rule()
+    def break_step(self) -> None:
+        """The engine fails: everybody in the step ends by an error, nobody else does."""
+        work, self.work = self.work, []
+        self.loop._commit(work, [_step_failed()] * len(work))
+        failed = {planned.session.id for planned in work}
+        for reader in [one for one in self.readers if one.session.id in failed]:
+            assert reader.session.failed
+            if reader.session.has_reader:
+                reader.read(99)
+                assert reader.told == "engine"
+            self.readers.remove(reader)
+
+    @precondition(lambda self: self.readers)
+    @rule(index=small)
+    def evict(self, index: int) -> None:
+        session = self._any(index).session
+        if not session.in_step:
+            session.forget_kv()
+
+    # -- what always holds --------------------------------------------------------------------------
+
+    @invariant()
+    def tokens_are_the_targets_own(self) -> None:
+        for reader in self.readers:
+            session, truth = reader.session, reader.truth.tokens
+            assert session.tokens == reader.script[: len(session.tokens)]
+            assert truth == session.tokens[: len(truth)]
+            assert bool(session.finish_reason) == (session.tokens == reader.script)
+
+    @invariant()
+    def every_block_has_one_owner_or_is_free(self) -> None:
+        sessions = {reader.session.id: reader.session for reader in self.readers}
+        sessions.update((planned.session.id, planned.session) for planned in self.work)
+        owned = [block for session in sessions.values() for block in session.table.blocks]
+        assert sorted([*owned, *self.loop.pool._free]) == list(range(BLOCKS))
+        assert all({*planned.segment.blocks} <= {*owned} for planned in self.work), (
+            "a step computes in freed memory"
+        )
+
+    @invariant()
+    def kv_holds_what_is_called_computed(self) -> None:
+        for session in (reader.session for reader in self.readers if not reader.session.in_step):
+            assert session.computed < len(session.tokens)
+            assert len(session.table.blocks) == self.loop.pool.blocks_for(session.computed)
+            assert session.pending is None or session.pending.rest.base == len(session.tokens)
+            held = [
+                self.engine.slots[
+                    session.table.blocks[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
+                ]
+                for position in range(session.computed)
+            ]
+            assert held == session.tokens[: session.computed]
+
+    def teardown(self) -> None:
+        """Everybody comes back and is served to the end; then all memory is free."""
+        if not hasattr(self, "loop"):
+            return
+        if self.work:
+            self.end_step()
+        for reader in self.readers:
+            reader.session.attach(len(reader.truth))
+        for _ in range(10_000):
+            plan = self.loop.policy.plan(self.loop._snapshot(), self.loop.profile, 1.0)
+            work = self.loop._prepare(plan)
+            self.loop._commit(work, run_step(self.engine, work) if work else [])
+            for reader in self.readers:
+                reader.read(99)
+            if not work:
+                break
+        self.loop.close()
+        assert all(reader.truth.tokens == reader.script for reader in self.readers)
+        assert all(reader.truth.finish_reason == "length" for reader in self.readers)
+        assert self.loop.pool.num_free == BLOCKS
+
+
+assert POISON > 40, "no drafted id makes the fake target sick"
+TestSessions = bounded(Sessions, examples=400, steps=60)

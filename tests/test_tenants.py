@@ -1,0 +1,311 @@
+"""What a tenant may take: sessions and prompt sizes; whose session gives way; and that others are never mentioned."""
+
+import asyncio
+import dataclasses
+import threading
+
+import pytest
+
+from opensled.errors import InvalidRequest, NotFound, Overloaded, UsageError
+from opensled.messages import ChatMessage, Open, SamplingParams
+from tests.fakes import FakeEngine, FakeText
+from tests.serving import PROMPT, finish, first_reply, linked, serving
+from tests.system import until
+from verify_server.command import _tenants
+from verify_server.config import ServeConfig
+from verify_server.security import TenantLimits, Tenants, read_tenants
+from verify_server.sessions import MAX_CHARACTERS, DoorLimits
+
+LONG = SamplingParams(temperature=0, max_tokens=150)
+SHORT = SamplingParams(temperature=0, max_tokens=5)
+
+
+@pytest.fixture
+def token_file(tmp_path):
+    def write(text):
+        path = tmp_path / "tokens"
+        path.write_text(text)
+        path.chmod(0o600)
+        return path
+
+    return write
+
+
+# -- the token file ---------------------------------------------------------------------------------------
+
+
+def test_limits_in_the_token_file(token_file):
+    path = token_file(
+        "t1 alice max_sessions=8 max_prompt=4096\nt2 alice  # a second device\nt3 bob max_prompt=0\nt4 carol\n"
+    )
+    tenants = _tenants(ServeConfig(tokens=str(path), tenant_sessions=2, tenant_prompt=100))
+    assert [tenants.of(f"Bearer t{number}") for number in (1, 2, 3, 4)] == ["alice", "alice", "bob", "carol"]
+    assert tenants.limits_of("alice") == TenantLimits(8, 4096)
+    assert tenants.limits_of("bob") == TenantLimits(2, 0)
+    assert tenants.limits_of("carol") == TenantLimits(2, 100)
+    assert read_tenants(path).limits_of("carol") == TenantLimits()
+    certified = _tenants(ServeConfig(tls_client_ca="ca.pem", tenant_prompt=7))
+    assert certified.by_certificate and certified.limits_of("anybody") == TenantLimits(0, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("secret", "tokens:1: expected 'TOKEN TENANT"),
+        ("secret max_sessions=3", "tokens:1: expected 'TOKEN TENANT"),
+        ("# only\n\n", "holds no token"),
+        ("secret a b", ":1: expected .* whole number"),
+        ("ok a\nsecret a max_sessions=-1", ":2: expected"),
+        ("secret a max_sessions=", "expected"),
+        ("secret a max_prompt=1e3", "expected"),
+        ("secret a max_prompt=\u0663", "ASCII"),
+        ("secret a sessions=3", "max_sessions=N"),
+        ("secret a max_prompt=3\nother a max_prompt=4", ":2: max_prompt of a is set to another number above"),
+        ("secret a\nsecret b", ":2: this token stands in the file twice"),
+    ],
+)
+def test_a_bad_line_is_named_without_its_token(token_file, text, problem):
+    with pytest.raises(UsageError, match=problem) as error:
+        read_tenants(token_file(text))
+    assert "secret" not in str(error.value)
+
+
+def test_a_missing_token_file(tmp_path):
+    with pytest.raises(NotFound, match="token file"):
+        read_tenants(tmp_path / "none")
+
+
+# -- prompts ----------------------------------------------------------------------------------------------
+
+
+class CountingText(FakeText):
+    """Counts what was tokenized."""
+
+    def __init__(self):
+        self.encoded = 0
+
+    def encode(self, text):
+        self.encoded += 1
+        return super().encode(text)
+
+    def render(self, messages, *more):
+        return self.encode("".join(turn.content for turn in messages))
+
+
+def door_limits(max_sessions=3, default=TenantLimits(), **tenants):
+    return DoorLimits(max_sessions, max_draft=8, linger=60, tenants=Tenants(limits=tenants, default=default))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokenized"),
+    [
+        (tuple(range(1, 12)), 0),
+        ("eleven char", 1),
+        ((ChatMessage("user", "eleven char"),), 1),
+        ("x" * (10 * MAX_CHARACTERS + 1), 0),
+        ((ChatMessage("user", "x" * 400), ChatMessage("user", "x" * 400)), 0),
+    ],
+    ids=["ids", "text", "chat", "huge text", "huge chat"],
+)
+def test_a_prompt_beyond_the_limit_costs_nothing(prompt, tokenized):
+    async def scenario():
+        engine = FakeEngine(num_blocks=100)
+        async with serving(engine=engine, limits=door_limits(default=TenantLimits(0, 10))) as (door, address):
+            door.text = CountingText()
+            async with linked(address) as link:
+                error = (await first_reply(link, Open(prompt, SHORT))).error()
+                assert isinstance(error, InvalidRequest) and error.field == "prompt"
+                assert engine.computed == 0 and not door.remembered and door.text.encoded == tokenized
+                await finish(link, Open("ten chars!", SHORT))
+
+    asyncio.run(scenario())
+
+
+def test_committed_tokens_are_no_prompt():
+    """A long answer can be continued after its server was lost."""
+
+    async def scenario():
+        limits = door_limits(default=TenantLimits(0, 3))
+        async with serving(limits=limits) as (_, address), linked(address) as link:
+            opened, tokens = await finish(link, Open(PROMPT, LONG))
+            again = Open(PROMPT, LONG, tuple(tokens[:100]), noise_key=opened.noise_key)
+            assert await continued(link, again) == tokens[100:]
+
+    asyncio.run(scenario())
+
+
+async def continued(link, message):
+    """The tokens that follow the committed ones."""
+    stream = link.connect()
+    await stream.send(message)
+    await stream.receive()
+    tokens = []
+    while True:
+        verdict = await stream.receive()
+        tokens += verdict.tokens
+        if verdict.finish_reason:
+            await stream.close()
+            return tokens
+
+
+# -- sessions ---------------------------------------------------------------------------------------------
+
+
+class Guests:
+    """Sessions of several tenants at one door; a step never ends, so that none finishes."""
+
+    def __init__(self, door):
+        self.door = door
+
+    async def come(self, tenant, count=1):
+        sessions = []
+        for _ in range(count):
+            session, _ = await self.door.open(Open(PROMPT, LONG), tenant)
+            session.attach(len(PROMPT))
+            sessions.append(session)
+        return sessions
+
+    def held(self):
+        return "".join(sorted(session.tenant for session in self.door.loop.sessions.values()))
+
+
+def at_the_door(check, **limits):
+    """Run `check(guests)` at a door whose loop stands still."""
+
+    async def scenario():
+        async with serving(limits=door_limits(**limits)) as (door, _):
+            door.loop.wake = lambda: None
+            await check(Guests(door))
+
+    asyncio.run(scenario())
+
+
+def test_one_more_session_than_a_tenant_may_have():
+    async def check(guests):
+        await guests.come("a", 2)
+        with pytest.raises(Overloaded, match="all 2 sessions of your tenant are taken") as error:
+            await guests.come("a")
+        assert error.value.retry_after > 0
+        await guests.come("b", 5)
+        assert guests.held() == "aabbbbb"
+
+    at_the_door(check, max_sessions=10, a=TenantLimits(2))
+
+
+@pytest.mark.parametrize(
+    ("max_sessions", "limit"), [(9, TenantLimits(2)), (5, TenantLimits())], ids=["his limit", "the server's"]
+)
+def test_his_own_absent_session_gives_way_first(max_sessions, limit):
+    async def check(guests):
+        gone, *_ = await guests.come("b", 3)
+        first, second = await guests.come("a", 2)
+        guests.door.leave(gone)
+        guests.door.leave(second)
+        await guests.come("a")
+        assert second not in guests.door.remembered and first in guests.door.remembered
+        assert gone in guests.door.remembered and guests.held() == "aabbb"
+
+    at_the_door(check, max_sessions=max_sessions, a=limit)
+
+
+def test_absent_sessions_of_a_tenant_who_takes_no_more_are_safe():
+    async def check(guests):
+        gone = [*await guests.come("a", 2), *await guests.come("b", 2)]
+        await guests.come("c", 2)
+        for session in gone:
+            guests.door.leave(session)
+        with pytest.raises(Overloaded):
+            await guests.come("c")  # as many as a and b have
+        assert guests.held() == "aabbcc"
+        await guests.come("d", 2)  # who has fewer takes them: one of a's, then one of b's
+        assert guests.held() == "abccdd"
+        with pytest.raises(Overloaded):
+            await guests.come("d")
+        assert guests.held() == "abccdd"
+
+    at_the_door(check, max_sessions=6)
+
+
+def test_sessions_with_a_reader_never_give_way():
+    async def check(guests):
+        await guests.come("a", 4)
+        with pytest.raises(Overloaded):
+            await guests.come("b")
+        assert guests.held() == "aaaa"
+
+    at_the_door(check, max_sessions=4)
+
+
+def test_errors_never_mention_others():
+    """Names are what they must not tell, nor numbers of sessions that are not the asker's own."""
+
+    async def check(guests):
+        await guests.come("mallory-inc", 7)
+        with pytest.raises(Overloaded) as error:
+            await guests.come("b")
+        assert "mallory" not in str(error.value) and not any(c.isdigit() for c in str(error.value))
+
+    at_the_door(check, max_sessions=7)
+
+
+class SlowText(FakeText):
+    """Tokenizes when told to."""
+
+    def __init__(self):
+        self.go, self.waiting = threading.Event(), 0
+
+    def encode(self, text):
+        self.waiting += 1
+        assert self.go.wait(10)
+        return super().encode(text)
+
+
+def test_prompts_being_tokenized_hold_places():
+    """Else a tenant at his limit could keep every core busy with prompts that find no place."""
+
+    async def check(guests):
+        door = guests.door
+        door.text = text = SlowText()
+        opening = [asyncio.ensure_future(door.open(Open("text", LONG), "a")) for _ in range(2)]
+        await until(lambda: text.waiting == 2)
+        with pytest.raises(Overloaded, match="your tenant"):
+            await door.open(Open("text", LONG), "a")
+        assert text.waiting == 2
+        other = asyncio.ensure_future(door.open(Open("text", LONG), "b"))
+        await until(lambda: text.waiting == 3)
+        text.go.set()
+        await asyncio.gather(*opening, other)
+        assert guests.held() == "aab" and not door._room._arriving
+
+    at_the_door(check, max_sessions=9, a=TenantLimits(2))
+
+
+# -- resume tokens ----------------------------------------------------------------------------------------
+
+
+def test_a_resume_token_belongs_to_its_tenant():
+    async def check(guests):
+        door = guests.door
+        message = Open(PROMPT, LONG)
+        session, opened = await door.open(message, "a")
+        outbox = session.attach(len(PROMPT))
+        stolen = dataclasses.replace(message, resume_token=opened.resume_token)
+        other, _ = await door.open(stolen, "b")
+        assert other is not session and other.tenant == "b"  # as if the token were unknown
+        assert session.outbox is outbox and session.has_reader
+        assert (await door.open(stolen, "a"))[0] is session
+        forged = opened.resume_token.replace(b'"a"', b'"b"')
+        assert (await door.open(dataclasses.replace(stolen, resume_token=forged), "b"))[0] is not session
+        assert guests.held() == "abb"
+
+    at_the_door(check, max_sessions=9)
+
+
+def test_resuming_needs_no_further_place():
+    async def check(guests):
+        session, opened = await guests.door.open(Open(PROMPT, LONG), "a")
+        session.attach(len(PROMPT))  # the server does not know yet that this reader is gone
+        again = Open(PROMPT, LONG, resume_token=opened.resume_token)
+        assert (await guests.door.open(again, "a"))[0] is session
+
+    at_the_door(check, max_sessions=1, a=TenantLimits(1))

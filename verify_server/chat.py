@@ -1,0 +1,147 @@
+"""Chat turns and tools as a chat template takes them; knows no tokenizer.
+
+A template that never mentions tools gets them as a system text, and the calls and results of earlier turns as plain
+text, so that any chat model can be asked to call one. How calls are written follows the template, too: `CALL_TAGS`
+where it uses them (Hermes, Qwen 2.5 and 3), else a bare JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from opensled.errors import InvalidRequest
+from opensled.messages import ChatMessage, Tool, ToolCall
+
+CALL_TAGS = ("<tool_call>", "</tool_call>")
+
+Turn = dict[str, Any]  # one message, by the keys that templates read
+
+
+def template_input(
+    messages: Sequence[ChatMessage], tools: Sequence[Tool], template: str
+) -> tuple[list[Turn], list[dict[str, Any]] | None]:
+    """What to render `template` with: its `messages`, and its `tools` (None where it takes none).
+
+    Raises InvalidRequest when a schema of a tool or the arguments of an earlier call are no JSON object.
+    """
+    if mentions(template, "tool_calls"):
+        turns = [_turn(message) for message in messages]
+    else:
+        turns = _plain_turns(messages, template)
+    functions = [_function(tool) for tool in tools]
+    if functions and not mentions(template, "tools"):
+        return _with_system_text(turns, _tools_text(functions, template)), None
+    return turns, functions or None
+
+
+def valid_text(text: str) -> str:
+    """Lone surrogates have no UTF-8 and would crash the tokenizer."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("the prompt is not valid Unicode text (a lone surrogate)", "prompt") from error
+    return text
+
+
+def mentions(template: str, name: str) -> bool:
+    """Whether a template reads the variable or key `name`."""
+    return re.search(rf"\b{name}\b", template) is not None
+
+
+def has_call_tags(template: str) -> bool:
+    """Whether the model of this template writes a tool call between `CALL_TAGS`, not as bare JSON."""
+    return CALL_TAGS[0] in template
+
+
+def parameters(tool: Tool) -> dict[str, Any]:
+    """The JSON schema of a tool's arguments, an object's in any case."""
+    if not tool.parameters:
+        return {"type": "object", "properties": {}}
+    schema = parse_object(tool.parameters, f"the parameters of tool {tool.name!r} are", "tools")
+    if schema.setdefault("type", "object") != "object":
+        raise InvalidRequest(f"the parameters of tool {tool.name!r} must have type object", "tools")
+    return schema
+
+
+def parse_object(text: str, what: str, field: str) -> dict[str, Any]:
+    """A JSON object from its text; InvalidRequest for `field`, beginning with `what`, when it is none."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{what} not valid JSON", field) from error
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{what} not a JSON object", field)
+    return value
+
+
+def _function(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": parameters(tool)}
+    return {"type": "function", "function": function}
+
+
+def _turn(message: ChatMessage) -> Turn:
+    """One message for a template that knows tool calls; it gets their arguments as an object, not as text."""
+    turn: Turn = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        turn["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": _call(call)} for call in message.tool_calls
+        ]
+    if message.tool_call_id:
+        turn["tool_call_id"] = message.tool_call_id
+    if message.name:
+        turn["name"] = message.name
+    return turn
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    what = f"the arguments of the call of {call.name!r} are"
+    return {"name": call.name, "arguments": parse_object(call.arguments, what, "messages")}
+
+
+def _plain_turns(messages: Sequence[ChatMessage], template: str) -> list[Turn]:
+    """Messages for a template without tools: calls become the assistant's text, their results the user's."""
+    names = {call.id: call.name for message in messages for call in message.tool_calls}
+    turns: list[Turn] = []
+    in_results = False
+    for message in messages:
+        is_result = message.role == "tool"
+        if is_result:
+            name = message.name or names.get(message.tool_call_id, "tool")
+            turn = {"role": "user", "content": f"Result of {name}: {message.content}"}
+        else:
+            turn = {"role": message.role, "content": _plain_text(message, template)}
+        if is_result and in_results:  # templates may insist that user and assistant take turns
+            turns[-1]["content"] += "\n" + turn["content"]
+        else:
+            turns.append(turn)
+        in_results = is_result
+    return turns
+
+
+def _plain_text(message: ChatMessage, template: str) -> str:
+    calls = [_written(json.dumps(_call(call), ensure_ascii=False), template) for call in message.tool_calls]
+    return "\n".join([message.content, *calls] if message.content else calls) if calls else message.content
+
+
+def _written(call: str, template: str) -> str:
+    """A call as the model of this template writes it."""
+    return "\n".join((CALL_TAGS[0], call, CALL_TAGS[1])) if has_call_tags(template) else call
+
+
+def _tools_text(functions: list[dict[str, Any]], template: str) -> str:
+    """What a model must be told of its tools, in a few plain lines."""
+    lines = [json.dumps(entry["function"], ensure_ascii=False) for entry in functions]
+    call = _written('{"name": <name of the tool>, "arguments": <object with its arguments>}', template)
+    return "\n".join(
+        ["You can call these tools:", *lines, "To call a tool, answer with nothing but this JSON:", call]
+    )
+
+
+def _with_system_text(turns: list[Turn], text: str) -> list[Turn]:
+    """`turns` with `text` at the end of the first system message, or as a new one."""
+    if turns and turns[0]["role"] == "system":
+        return [{**turns[0], "content": f"{turns[0]['content']}\n\n{text}"}, *turns[1:]]
+    return [{"role": "system", "content": text}, *turns]

@@ -1,0 +1,75 @@
+"""What the server counts while it works: integers that the loop, the door and the sessions add to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from opensled.messages import Draft
+from opensled.metrics import SECONDS, DraftCounts, Histogram
+from opensled.protocol import common_prefix
+
+if TYPE_CHECKING:  # the loop imports this file
+    from verify_server.session import Planned
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # sessions in one step
+
+
+@dataclass
+class LoopStats:
+    """What the loop has done since the start."""
+
+    steps: int = 0
+    sessions: int = 0  # sessions served, summed over steps
+    positions: int = 0  # computed by the target: prompts, drafts and what had to be computed again
+    tokens: int = 0  # tokens committed
+    unasked: int = 0  # of them, without a draft
+    stale: int = 0  # drafts dropped without computation
+    drafts: DraftCounts = field(default_factory=DraftCounts)
+    failures: Counter[str] = field(default_factory=Counter)  # sequences that ended by an error, by code
+    batches: Histogram = field(default_factory=lambda: Histogram(BATCHES))
+    seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+
+    def step(self, work: Sequence[Planned], seconds: float) -> None:
+        """One forward pass over `work`, done or failed."""
+        self.steps += 1
+        self.sessions += len(work)
+        self.positions += sum(len(planned.segment.tokens) for planned in work)
+        self.batches.add(len(work))
+        self.seconds.add(seconds)
+
+    def commit(self, planned: Planned, count: int) -> None:
+        """`planned` committed the last `count` tokens of its session."""
+        self.tokens += count
+        if planned.draft is None:
+            self.unasked += count
+            return
+        block, tokens = planned.draft.block, planned.session.tokens
+        base = len(tokens) - count
+        undecided = block.ids[base - block.base :]  # its head may have been committed before this step
+        self.drafts.add(len(block.tokens), common_prefix(undecided, tokens[base:]))
+
+    def drop(self, draft: Draft) -> None:
+        """A draft that came too late to be computed; an empty one drafts nothing."""
+        if draft.block.tokens:
+            self.stale += 1
+            self.drafts.add(len(draft.block.tokens), 0)
+
+    def as_json(self) -> dict[str, float]:
+        steps = max(self.steps, 1)
+        return {
+            "steps": self.steps,
+            "mean_batch": round(self.sessions / steps, 3),
+            "tokens_per_step": round(self.tokens / steps, 3),
+        }
+
+
+@dataclass
+class DoorStats:
+    """Who came to the door since the start."""
+
+    # "new", or "resumed" by a reader who came back; from 0 on, so that rates are right from the first one
+    opened: Counter[str] = field(default_factory=lambda: Counter(new=0, resumed=0))
+    refused: Counter[str] = field(default_factory=Counter)  # by code, before any work was done

@@ -1,0 +1,144 @@
+"""The KV cache of a GGUF target: a llama.cpp context whose cells many sequences share, and what it computes.
+
+Rollback is `llama_memory_seq_rm`, whose answer is checked against what the cache then says it holds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import llama_cpp
+import numpy as np
+
+from opensled import llama
+from opensled.errors import EngineError, UsageError
+from opensled.llama import LlamaModel
+from verify_server.engine.llama_sequences import Piece
+
+BATCH = 512  # tokens per llama_decode
+MAX_SEQUENCES = int(llama_cpp.llama_max_parallel_sequences())
+
+
+class LlamaCache:
+    """A llama.cpp context over a model: KV cells of many sequences, and one reusable batch. For one thread."""
+
+    def __init__(self, model: LlamaModel, cells: int, sequences: int, threads: int) -> None:
+        """Raises UsageError when there is no memory for `cells` tokens."""
+        llama.forget_complaints()
+        self._vocab_size = model.vocab_size
+        self._context = llama_cpp.llama_init_from_model(model.handle, _parameters(cells, sequences, threads))
+        if not self._context:
+            raise UsageError(
+                f"llama.cpp cannot make a KV cache for {cells} tokens: {llama.cause()}; lower --kv-tokens"
+            )
+        # `model` is an argument so that the weights outlive the context; at exit finalizers run in reverse.
+        self.close = weakref.finalize(self, _free, self._context, model)
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self._window = llama_cpp.llama_model_n_swa(model.handle)
+        self._tokens, self._positions, self._sequences = (np.zeros(BATCH, np.int32) for _ in range(3))
+        self._wanted = np.zeros(BATCH, np.int8)
+        self._counts = np.ones(BATCH, np.int32)  # sequences per token
+        self._pointers = (self._sequences.ctypes.data + 4 * np.arange(BATCH)).astype(np.uintp)
+
+    def truncate(self, sequence: int, length: int) -> int:
+        """Forget positions >= `length` of a sequence; returns how many are left: `length`, or 0.
+
+        0 when llama.cpp cannot take a part away, or no longer holds all that comes before.
+        """
+        done = llama_cpp.llama_memory_seq_rm(self._memory, sequence, length, -1)
+        if done and self._holds(sequence, length):
+            return length
+        llama_cpp.llama_memory_seq_rm(self._memory, sequence, -1, -1)  # the whole sequence: always possible
+        return 0
+
+    def _holds(self, sequence: int, length: int) -> bool:
+        """Whether the cache has all that position `length` attends to, and nothing at or beyond it.
+
+        A sliding window may lose its oldest positions to others once none of the newest looks back so far.
+        """
+        first = llama_cpp.llama_memory_seq_pos_min(self._memory, sequence)
+        last = llama_cpp.llama_memory_seq_pos_max(self._memory, sequence)
+        if length == 0:
+            return bool(last == -1)
+        needed = max(0, length - self._window) if self._window else 0
+        return bool(0 <= first <= needed and last == length - 1)
+
+    def decode(self, pieces: Sequence[Piece]) -> np.ndarray:
+        """One forward pass; logits float32 [wanted rows, vocabulary] in the order of `pieces`.
+
+        Raises EngineError; the cache may then hold a part of the tokens, which `truncate` takes away.
+        """
+        tokens, positions, sequences, wanted = _flat(pieces)
+        logits = np.empty((int(wanted.sum()), self._vocab_size), np.float32)
+        done = 0
+        for start in range(0, len(tokens), BATCH):
+            part = slice(start, start + BATCH)
+            self._decode(tokens[part], positions[part], sequences[part], wanted[part])
+            for index in np.flatnonzero(wanted[part]).tolist():
+                self._copy_row(index, logits[done])
+                done += 1
+        return logits
+
+    def _decode(
+        self, tokens: np.ndarray, positions: np.ndarray, sequences: np.ndarray, wanted: np.ndarray
+    ) -> None:
+        count = len(tokens)
+        for own, given in (
+            (self._tokens, tokens),
+            (self._positions, positions),
+            (self._sequences, sequences),
+            (self._wanted, wanted),
+        ):
+            own[:count] = given
+        llama.forget_complaints()
+        status = llama_cpp.llama_decode(self._context, self._batch(count))
+        if status != 0:
+            raise EngineError(f"llama.cpp failed on {count} tokens (status {status}): {llama.cause()}")
+
+    def _batch(self, count: int) -> Any:
+        """The arrays as llama.cpp's struct; nothing is copied."""
+        integers = ctypes.POINTER(ctypes.c_int32)
+        return llama_cpp.llama_batch(
+            n_tokens=count,
+            token=self._tokens.ctypes.data_as(integers),
+            embd=None,
+            pos=self._positions.ctypes.data_as(integers),
+            n_seq_id=self._counts.ctypes.data_as(integers),
+            seq_id=self._pointers.ctypes.data_as(ctypes.POINTER(integers)),
+            logits=self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def _copy_row(self, index: int, row: np.ndarray) -> None:
+        """llama.cpp reuses its buffer in the next call."""
+        source = llama_cpp.llama_get_logits_ith(self._context, index)
+        if not source:
+            raise EngineError(f"llama.cpp gave no logits for token {index}: {llama.cause()}")
+        ctypes.memmove(row.ctypes.data, source, row.nbytes)
+
+
+def _parameters(cells: int, sequences: int, threads: int) -> Any:
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx, params.n_seq_max = cells, sequences
+    params.n_batch = params.n_ubatch = BATCH
+    params.n_threads = params.n_threads_batch = threads
+    params.kv_unified = True  # any sequence may take any cell
+    params.swa_full = True  # else a window's cache drops what a rollback needs
+    return params
+
+
+def _free(context: Any, model: LlamaModel) -> None:
+    llama_cpp.llama_free(context)
+
+
+def _flat(pieces: Sequence[Piece]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Token, position, sequence and whether logits are wanted, each [all tokens]."""
+    tokens = np.concatenate([np.asarray(piece.tokens, np.int32) for piece in pieces])
+    positions = np.concatenate([np.arange(len(piece.tokens)) + piece.start for piece in pieces])
+    sequences = np.repeat([piece.sequence for piece in pieces], [len(piece.tokens) for piece in pieces])
+    wanted = np.concatenate(
+        [np.arange(len(piece.tokens)) >= len(piece.tokens) - piece.rows for piece in pieces]
+    )
+    return tokens, positions, sequences, wanted

@@ -1,0 +1,105 @@
+"""Which llama.cpp sequence holds which session's KV: pure bookkeeping, no llama.cpp in it.
+
+The server keeps KV by blocks (verify_server/kv.py), llama.cpp by (sequence id, position). A sequence's id is the number
+of its session's first KV block. That is sound, because a block has one owner: whoever continues at position > 0 with
+first block b has held b since it computed position 0 with it, and nobody else can have used b in between.
+
+A block that is given back, or comes with another session, takes everything from there on away from the sequence that
+had it. So each block counts for one sequence, a sequence never holds a position outside its blocks, and what llama.cpp
+holds of all sequences together always fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from opensled.errors import EngineError
+from verify_server.engine.base import Segment
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive tokens of one sequence in a forward pass; logits are wanted after each of the last `rows`."""
+
+    sequence: int
+    start: int
+    tokens: Sequence[int]
+    rows: int
+
+
+@dataclass
+class Held:
+    """One sequence as it was last computed."""
+
+    blocks: tuple[int, ...] = ()
+    tokens: list[int] = field(default_factory=list)  # ids at positions 0, 1, ..., all within `blocks`
+
+
+class Sequences:
+    """All sequences of one engine, by number."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self._num_blocks, self._block_size = num_blocks, block_size
+        self._owners: dict[int, int] = {}  # block -> the sequence in whose `blocks` it is
+        self._held: dict[int, Held] = {}
+
+    def claim(self, segment: Segment) -> dict[int, int]:
+        """Gives a segment's blocks to its sequence; what each of the losers keeps, in tokens.
+
+        Raises EngineError for blocks that cannot be right, and for a start beyond what is computed.
+        """
+        self._check_blocks(segment)
+        number = segment.blocks[0]
+        held = self._held.setdefault(number, Held())
+        if segment.start > len(held.tokens):
+            raise EngineError(
+                f"sequence {number} goes on at position {segment.start}, but {len(held.tokens)} are computed"
+            )
+        del held.tokens[segment.start :]
+        if segment.blocks == held.blocks:
+            return {}
+        self._release(number, 0)
+        losers: dict[int, int] = {}
+        for block in segment.blocks:
+            losers.update(self.free(block))
+        self._owners.update(dict.fromkeys(segment.blocks, number))
+        held.blocks = segment.blocks
+        return losers
+
+    def free(self, block: int) -> dict[int, int]:
+        """A block is nobody's; like `claim`, says who loses by it."""
+        loser = self._owners.get(block)
+        return {} if loser is None else {loser: self._lose(loser, block)}
+
+    def before(self, segment: Segment) -> list[int]:
+        """The ids of a claimed segment's sequence at positions [0, start)."""
+        return self._held[segment.blocks[0]].tokens
+
+    def computed(self, segment: Segment) -> None:
+        """The step of a claimed segment is done."""
+        self._held[segment.blocks[0]].tokens.extend(segment.tokens)
+
+    def _check_blocks(self, segment: Segment) -> None:
+        blocks, stop = segment.blocks, segment.start + len(segment.tokens)
+        if len(set(blocks)) < len(blocks) or not 0 <= min(blocks) <= max(blocks) < self._num_blocks:
+            raise EngineError(f"KV blocks {blocks} are not different numbers below {self._num_blocks}")
+        if stop > len(blocks) * self._block_size:
+            raise EngineError(
+                f"{len(blocks)} KV blocks of {self._block_size} tokens do not cover {stop} positions"
+            )
+
+    def _lose(self, number: int, block: int) -> int:
+        """Sequence `number` has given `block` back, so everything from there on; returns what it keeps, in tokens."""
+        held = self._held[number]
+        index = held.blocks.index(block)
+        self._release(number, index)
+        del held.tokens[index * self._block_size :]
+        return len(held.tokens)
+
+    def _release(self, number: int, index: int) -> None:
+        """The blocks of a sequence from `index` on belong to nobody."""
+        held = self._held[number]
+        for block in held.blocks[index:]:
+            del self._owners[block]
+        held.blocks = held.blocks[:index]

@@ -1,0 +1,150 @@
+"""The `llamacpp` engine: a GGUF target through llama.cpp's low-level batch API, for servers without torch.
+
+All sessions share one pool of KV cells; a step is one pass over the tokens of several sequences. What the cache has
+lost of a sequence is computed again from its ids, so that no answer of llama.cpp can cost a session its text.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from hw_profiles.cores import usable_cores
+from opensled.errors import EngineError, UnsupportedModel, UsageError
+from opensled.llama import LlamaModel, uses_gpus
+from verify_server.engine import llama_probe
+from verify_server.engine.base import EngineInfo, Segment
+from verify_server.engine.host_memory import free_host_bytes
+from verify_server.engine.llama_cache import MAX_SEQUENCES, LlamaCache
+from verify_server.engine.llama_sequences import Piece, Sequences
+from verify_server.engine.numpy_scores import NumpyScores
+
+MIN_BLOCK = 16  # tokens per KV block, at least
+# Without --kv-tokens: as many full contexts as this, within a part of the free memory.
+CONTEXTS = 8
+MEMORY_SHARE = 0.25
+KV_BYTES = 2  # of a number in the cache: float16, llama.cpp's default
+
+
+class LlamaCppEngine:
+    """`TargetEngine` over a `LlamaCache`."""
+
+    def __init__(self, model: LlamaModel, cache: LlamaCache, info: EngineInfo) -> None:
+        self.model, self.info = model, info
+        self._cache = cache
+        self._sequences = Sequences(info.num_blocks, info.block_size)
+        self._free: deque[int] = deque()  # blocks given back since the last step
+
+    def forward(self, segments: Sequence[Segment]) -> NumpyScores:
+        """See `verify_server.engine.base.TargetEngine`. Raises EngineError for a token the model does not know.
+
+        After an error nothing is lost but the step: the next one begins by taking away what was left half done.
+        """
+        self._check(segments)
+        self._let_go()
+        for segment in segments:
+            for loser, length in self._sequences.claim(segment).items():
+                self._cache.truncate(loser, length)
+        logits = self._cache.decode([self._piece(segment) for segment in segments])
+        for segment in segments:
+            self._sequences.computed(segment)
+        return NumpyScores(logits)
+
+    def forget(self, blocks: Sequence[int]) -> None:
+        """See `verify_server.engine.base.HearsOfFreeBlocks`.
+
+        Attention looks at every cell that is taken, so the cells of sequences that are over would slow all others down.
+        """
+        self._free.extend(blocks)
+
+    def _let_go(self) -> None:
+        while self._free:
+            for loser, length in self._sequences.free(self._free.popleft()).items():
+                self._cache.truncate(loser, length)
+
+    def _piece(self, segment: Segment) -> Piece:
+        """What must be computed: the segment, after whatever the cache has lost of the tokens before it."""
+        number = segment.blocks[0]
+        present = self._cache.truncate(number, segment.start)
+        lost = self._sequences.before(segment)[present:]
+        return Piece(number, present, (*lost, *segment.tokens), segment.rows)
+
+    def _check(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            if not 0 <= min(segment.tokens) <= max(segment.tokens) < self.info.vocab_size:
+                raise EngineError(f"token ids must lie in [0, {self.info.vocab_size})")
+
+
+def load(
+    path: Path,
+    device: str = "auto",
+    gpu_layers: int = -1,
+    threads: int = 0,
+    kv_tokens: int = 0,
+    context: int = 0,
+) -> LlamaCppEngine:
+    """Loads, guards and probes a GGUF target.
+
+    `kv_tokens`: KV pool in tokens, 0 = by free memory. `context`: positions to serve, 0 = all the model has.
+    `gpu_layers`: how many layers a build for GPUs puts there, -1 = all. `threads`: 0 = all cores. Raises UsageError,
+    UnsupportedModel, SelfTestFailed.
+    """
+    layers = _gpu_layers(device, gpu_layers)
+    model = LlamaModel(path, layers)
+    threads = threads or usable_cores()
+    served = _context_length(model, context)
+    llama_probe.run(model, threads)
+    num_blocks, block_size = _pool(kv_tokens, served, model)
+    cache = LlamaCache(model, num_blocks * block_size, num_blocks, threads)
+    info = EngineInfo(
+        model_id=str(path),
+        vocab_size=model.vocab_size,
+        context_length=served,
+        eos_ids=model.eos_ids(),
+        numerics="fast",
+        dtype=model.precision(),
+        device="cpu" if layers == 0 else "gpu",
+        num_blocks=num_blocks,
+        block_size=block_size,
+    )
+    return LlamaCppEngine(model, cache, info)
+
+
+def _gpu_layers(device: str, wanted: int) -> int | None:
+    """Layers to put on a GPU: 0 on the CPU, None = all."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise UsageError(
+            f"engine llamacpp knows --device auto, cpu and cuda, not {device!r}; CUDA_VISIBLE_DEVICES picks the GPU"
+        )
+    if not uses_gpus() and (device == "cuda" or wanted > 0):
+        raise UsageError(
+            "this llama.cpp was built without a GPU; run: CMAKE_ARGS=-DGGML_CUDA=on pip install "
+            "--force-reinstall --no-cache-dir llama-cpp-python"
+        )
+    if device == "cpu" and wanted > 0:
+        raise UsageError(f"--gpu-layers {wanted} and --device cpu exclude each other; leave one of them out")
+    if device == "cpu" or not uses_gpus():
+        return 0
+    return wanted if wanted >= 0 else None
+
+
+def _context_length(model: LlamaModel, context: int) -> int:
+    """Positions to serve."""
+    longest = model.context_length
+    if longest <= 0:
+        raise UnsupportedModel(
+            f"{model.path} names no context length; convert it again with a current llama.cpp"
+        )
+    return min(context or longest, longest)
+
+
+def _pool(kv_tokens: int, context: int, model: LlamaModel) -> tuple[int, int]:
+    """Number and size of the KV blocks: no more blocks than llama.cpp has sequences, for one may begin with each."""
+    if not kv_tokens:
+        budget = int(free_host_bytes() * MEMORY_SHARE)
+        kv_tokens = min(CONTEXTS * context, budget // max(1, KV_BYTES * model.kv_numbers()))
+    block_size = MIN_BLOCK
+    while block_size * MAX_SEQUENCES < kv_tokens:
+        block_size *= 2
+    return max(1, -(-kv_tokens // block_size)), block_size

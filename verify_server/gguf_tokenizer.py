@@ -1,0 +1,181 @@
+"""The tokenizer that a GGUF file carries, as Hugging Face's `tokenizers` runs it.
+
+GGUF names how text is split before byte pairs are merged (`tokenizer.ggml.pre`) without saying how; the splits here
+are those of the families' own tokenizer.json. A name that is not here is refused: another split gives other ids, and
+nobody would notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from opensled.errors import UnsupportedModel
+
+# tokenizer.ggml.token_type
+UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
+NEXT_STEP = "put the model's own tokenizer.json beside the GGUF file"
+
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_FIRST = r"[^\r\n\p{L}\p{N}]?"  # what a word may begin with
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED = (rf"{_FIRST}{_UPPER}*{_LOWER}+", rf"{_FIRST}{_UPPER}+{_LOWER}*")
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_END = rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+_MARKS_END = rf" ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
+_CASED_END = rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a byte-level BPE family prepares text."""
+
+    pattern: str = ""  # "": that of GPT-2
+    single_digits: bool = False
+    nfc: bool = False
+    ignore_merges: bool = False  # a word that is in the vocabulary is one token, whatever the merges say
+    bos: bool = False  # put in front of a text unless the file says otherwise
+
+
+GPT2, DIGITS = Split(), Split(single_digits=True)
+LLAMA3 = Split(rf"{_CONTRACTION}|{_FIRST}\p{{L}}+|\p{{N}}{{1,3}}|{_END}", ignore_merges=True, bos=True)
+QWEN2 = Split(rf"{_CONTRACTION}|{_FIRST}\p{{L}}+|\p{{N}}|{_END}", nfc=True)
+QWEN35 = Split(rf"{_CONTRACTION}|{_FIRST}[\p{{L}}\p{{M}}]+|\p{{N}}|{_MARKS_END}", nfc=True)
+TEKKEN = Split(rf"{_CASED[0]}|{_CASED[1]}|\p{{N}}|{_CASED_END}", ignore_merges=True, bos=True)
+GPT4O = Split(rf"{_CASED[0]}{_CONTRACTION}?|{_CASED[1]}{_CONTRACTION}?|\p{{N}}{{1,3}}|{_CASED_END}")
+SPLITS = {
+    **dict.fromkeys(("gpt-2", "phi-2", "olmo", "jais"), GPT2),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell"), DIGITS),
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3"), LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), QWEN2),
+    "qwen35": QWEN35,
+    "tekken": TEKKEN,
+    **dict.fromkeys(("gpt-4o", "llama4"), GPT4O),
+}
+
+
+def build(metadata: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer of a GGUF file's metadata. Raises UnsupportedModel naming what is not known."""
+    family = metadata.get("tokenizer.ggml.model")
+    if family not in _BUILDERS:
+        raise UnsupportedModel(
+            f"the tokenizer of this GGUF file is {family!r}, which is not known; {NEXT_STEP}"
+        )
+    pieces = pieces_of(metadata)
+    tokenizer, bos = _BUILDERS[family](metadata, pieces)
+    _add_special(tokenizer, metadata, pieces)
+    tokenizer.post_processor = _frame(metadata, pieces, bos) or tokenizer.post_processor
+    if tokenizer.get_vocab_size() != len(pieces):
+        raise UnsupportedModel(f"this GGUF file spells some token ids alike; {NEXT_STEP}")
+    return tokenizer
+
+
+def pieces_of(metadata: Mapping[str, Any]) -> list[str]:
+    """The spelling of each token id, without the padding that converters add at the end."""
+    pieces: list[str] = list(metadata.get("tokenizer.ggml.tokens") or ())
+    if not pieces:
+        raise UnsupportedModel(f"this GGUF file carries no tokenizer; {NEXT_STEP}")
+    while pieces and pieces[-1] == f"[PAD{len(pieces) - 1}]":
+        pieces.pop()
+    return pieces
+
+
+def _byte_level(metadata: Mapping[str, Any], pieces: Sequence[str]) -> tuple[Tokenizer, bool]:
+    name = metadata.get("tokenizer.ggml.pre")
+    split = SPLITS.get(name)  # type: ignore[arg-type]
+    if split is None:
+        raise UnsupportedModel(
+            f"this GGUF file splits text as {name!r} before it merges bytes, which is not known; {NEXT_STEP}"
+        )
+    vocabulary = {piece: id for id, piece in enumerate(pieces)}
+    merges = [_pair(merge) for merge in metadata.get("tokenizer.ggml.merges") or ()]
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=split.ignore_merges))
+    if split.nfc:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(list(_steps(split)))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    return tokenizer, split.bos
+
+
+def _steps(split: Split) -> Iterator[pre_tokenizers.PreTokenizer]:
+    if split.single_digits:
+        yield pre_tokenizers.Digits(individual_digits=True)
+    if split.pattern:
+        yield pre_tokenizers.Split(Regex(split.pattern), behavior="isolated")
+    yield pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not split.pattern)
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    return left, right
+
+
+def _sentencepiece(metadata: Mapping[str, Any], pieces: Sequence[str]) -> tuple[Tokenizer, bool]:
+    """SentencePiece BPE: merges follow from the scores, bytes stand in for what has no piece."""
+    scores = metadata.get("tokenizer.ggml.scores") or ()
+    if len(scores) < len(pieces):
+        raise UnsupportedModel(f"this GGUF file has no score for some of its tokens; {NEXT_STEP}")
+    types = _types(metadata, pieces)
+    unknown = next((piece for piece, kind in zip(pieces, types) if kind == UNKNOWN), None)
+    vocabulary = {piece: id for id, piece in enumerate(pieces)}
+    merges = _merges(vocabulary, scores)
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    )
+    prefixed = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+    steps = [normalizers.Prepend("▁")] if prefixed else []
+    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
+    ends = [decoders.Strip(" ", 1, 0)] if prefixed else []
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *ends]
+    )
+    return tokenizer, True
+
+
+def _merges(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """Every pair that makes a piece, the piece of the best score first."""
+    pairs = [
+        (piece[:cut], piece[cut:])
+        for piece in vocabulary
+        for cut in range(1, len(piece))
+        if piece[:cut] in vocabulary and piece[cut:] in vocabulary
+    ]
+    return sorted(pairs, key=lambda pair: (-scores[vocabulary["".join(pair)]], vocabulary["".join(pair)]))
+
+
+_BUILDERS = {"gpt2": _byte_level, "llama": _sentencepiece}
+
+
+def _types(metadata: Mapping[str, Any], pieces: Sequence[str]) -> list[int]:
+    types: list[int] = list(metadata.get("tokenizer.ggml.token_type") or ())
+    return types[: len(pieces)] or [1] * len(pieces)
+
+
+def _add_special(tokenizer: Tokenizer, metadata: Mapping[str, Any], pieces: Sequence[str]) -> None:
+    """Tokens that are matched in a text before anything else, and do not show where they are control tokens."""
+    tokenizer.add_tokens(
+        [
+            AddedToken(piece, special=kind != USER_DEFINED, normalized=False)
+            for piece, kind in zip(pieces, _types(metadata, pieces))
+            if kind in (UNKNOWN, CONTROL, USER_DEFINED) and piece
+        ]
+    )
+
+
+def _frame(metadata: Mapping[str, Any], pieces: Sequence[str], bos: bool) -> processors.PostProcessor | None:
+    """What puts a beginning and an end token around a text; None where the family wants neither."""
+    ids = {}
+    for name, default in (("bos", bos), ("eos", False)):
+        id = metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if metadata.get(f"tokenizer.ggml.add_{name}_token", default) and id is not None and id < len(pieces):
+            ids[name] = int(id)
+    if not ids:
+        return None
+    before, after = (([pieces[ids[name]]] if name in ids else []) for name in ("bos", "eos"))
+    return processors.TemplateProcessing(
+        single=[*before, "$A", *after], special_tokens=[(pieces[id], id) for id in ids.values()]
+    )
