@@ -19,9 +19,7 @@ class Task:
     prompt: Prompt
     params: SamplingParams
     stop: tuple[str, ...] = ()  # strings that end the answer; they are not shown
-    top_logprobs: int | None = (
-        None  # log-probabilities of the tokens, and of so many of the likeliest; None = no
-    )
+    top_logprobs: int | None = None  # log-probabilities: of the tokens and so many others; None = no
     guide: Guide | None = None
 
 
@@ -37,10 +35,6 @@ class Stats:
     round_tokens: int = 0  # tokens committed by those rounds: accepted, recovered and bonus
     server_decoded: int = 0  # tokens the server committed without a draft
     seconds: float = 0.0  # from the request to the last token
-
-    @property
-    def acceptance_rate(self) -> float:
-        return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def tokens_per_round(self) -> float:

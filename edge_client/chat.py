@@ -1,4 +1,4 @@
-"""`opensled chat`: a conversation in the terminal, or one turn a line through a pipe."""
+"""`opensled chat`: a conversation in the terminal, or one question a line through a pipe."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from typing import Any, TypeVar
 
 from edge_client.answer import Task
 from edge_client.chat_commands import COMMANDS, Desk, obey
-from edge_client.chat_input import History, Terminal, history_path, piped_lines, require_text, use_utf8
+from edge_client.chat_input import History, Terminal, history_path, piped_lines
 from edge_client.chat_view import COLOURS, Answer, Notes, Painter, View
 from edge_client.colour import palette
 from edge_client.config import ChatConfig
-from edge_client.conversation import Conversation, Turn
+from edge_client.conversation import Conversation, Exchange
 from edge_client.device import Device, connect
+from edge_client.standard_streams import require_text, use_utf8
 from opensled import logs
 from opensled.errors import InvalidRequest, OpenSledError, Unsupported, UsageError
 
 T = TypeVar("T")
-ADVICE = "/reset forgets the conversation, /undo its last turn"
+ADVICE = "/reset forgets the conversation, /undo its last question"
 
 
 def chat(config: ChatConfig) -> int:
-    """Turns until Ctrl-D, /exit or the end of the input. In a pipe the first error ends it."""
+    """Questions and answers until Ctrl-D, /exit or the end of the input. In a pipe the first error ends it."""
     use_utf8()
     view = View(palette(config.color, sys.stdout), chatty=sys.stdin.isatty() and sys.stdout.isatty())
     if config.show_drafts and not view.palette.on:
         raise UsageError("--show-drafts needs colours, and they are off here: add --color always")
-    require_text(config.system)
+    require_text(config.system, "--system")
     with Runner() as runner, logs.redirected(Notes(view)) if view.chatty else nullcontext():
         device = runner.run(connect(config))
         try:
@@ -107,7 +108,7 @@ class Chat:
 
     def _take(self, line: str) -> None:
         """A command, or a question; `//` begins a question with a slash."""
-        text = require_text(line).strip()
+        text = require_text(line, "that line").strip()
         if text.startswith("//"):
             self._ask(text[1:])
         elif text.startswith("/"):
@@ -116,7 +117,7 @@ class Chat:
             self._ask(text)
 
     def _ask(self, question: str) -> None:
-        """A turn becomes part of the conversation when something was answered, and no error ended it."""
+        """An exchange becomes part of the conversation when something was answered, and no error ended it."""
         answer, started = Answer(), time.monotonic()
         try:
             self._runner.run(self._answer(question, answer))
@@ -125,12 +126,14 @@ class Chat:
                 raise
             self._view.break_line()  # the terminal has echoed ^C
         except InvalidRequest as error:
-            advice = f"; {ADVICE}" if error.field == "prompt" and self._conversation.turns else ""
+            advice = f"; {ADVICE}" if error.field == "prompt" and self._conversation.exchanges else ""
             raise InvalidRequest(f"{error}{advice}", error.field) from error
         finally:
             self._view.end_line()
         if answer.text:
-            self._conversation.turns.append(Turn(question, answer.text, stopped=not answer.finish_reason))
+            self._conversation.exchanges.append(
+                Exchange(question, answer.text, stopped=not answer.finish_reason)
+            )
         if answer.stats:
             self._desk.accounts.append(answer.stats)
         self._view.account(answer, time.monotonic() - started)

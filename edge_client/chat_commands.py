@@ -37,14 +37,14 @@ def _help(desk: Desk, argument: str) -> None:
 
 
 def _reset(desk: Desk, argument: str) -> None:
-    desk.conversation.turns.clear()
+    desk.conversation.exchanges.clear()
     desk.view.note("the conversation starts anew")
 
 
 def _undo(desk: Desk, argument: str) -> None:
-    if not desk.conversation.turns:
-        raise UsageError("there is no turn to take back")
-    desk.view.note(f"taken back: {desk.conversation.turns.pop().question}")
+    if not desk.conversation.exchanges:
+        raise UsageError("there is no question to take back")
+    desk.view.note(f"taken back: {desk.conversation.exchanges.pop().question}")
 
 
 def _system(desk: Desk, argument: str) -> None:

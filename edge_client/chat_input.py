@@ -10,31 +10,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from opensled.errors import InvalidRequest
-
 KEPT_LINES = 1000
 
 
-def use_utf8() -> None:
-    """Whatever the locale says, lines are UTF-8; bytes that are not come in as lone surrogates, for `require_text`."""
-    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):
-        with contextlib.suppress(AttributeError):  # a stream that a test or an embedder put in place
-            stream.reconfigure(encoding="utf-8", errors=errors)  # type: ignore[union-attr]
-
-
-def require_text(line: str) -> str:
-    """`line` if it is Unicode text; raises InvalidRequest where it holds lone surrogates."""
-    try:
-        line.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(
-            f"character {error.start + 1} of that line is not valid UTF-8; nothing was sent", "prompt"
-        ) from error
-    return line
-
-
 def piped_lines() -> Iterator[str]:
-    """The lines of standard input, one turn each."""
+    """The lines of standard input, one question each."""
     for line in sys.stdin:
         yield line.rstrip("\r\n")
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from edge_client.answer import Chunk, Stats, Task
 from edge_client.config import EdgeConfig, GenerateConfig
 from edge_client.device import Device, connect
+from edge_client.standard_streams import require_text, use_utf8
 from edge_client.telemetry import metrics
 from opensled import notify
-from opensled.address import host_port, is_loopback, web_origins
+from opensled.address import host_port, is_local, joined, web_origins
 from opensled.errors import OpenSledError, UsageError
 from opensled.messages import ChatMessage, Prompt, SamplingParams
-from opensled.metrics import metrics_port
-from opensled.metrics import require_safe as require_safe_metrics
+from opensled.metrics import metrics_port, require_safe_metrics
 from opensled.pem import read_identity
 
 if TYPE_CHECKING:
@@ -35,21 +35,24 @@ log = logging.getLogger(__name__)
 
 def generate(config: GenerateConfig) -> int:
     """One answer on standard output, as it comes; with --json the answer and its account."""
+    use_utf8()
     return asyncio.run(_generate(config))
 
 
 async def _generate(config: GenerateConfig) -> int:
     prompt = _prompt(config)
     device = await connect(config)
+    chunks: list[Chunk] = []
     try:
-        chunks = [chunk async for chunk in _shown(device, prompt, config.params(), quiet=config.json)]
+        async for chunk in _shown(device, prompt, config.params(), quiet=config.json):
+            chunks.append(chunk)
     except BaseException:
-        if not config.json:
+        if chunks and not config.json:
             print()  # the error gets a line of its own
         raise
     finally:
         await device.close()
-    print(json.dumps(_report(chunks)) if config.json else "")
+    print(json.dumps(_report(chunks, device.rule)) if config.json else "")
     return 0
 
 
@@ -57,6 +60,7 @@ def _prompt(config: GenerateConfig) -> Prompt:
     text = sys.stdin.read() if config.prompt == "-" else config.prompt
     if not text:
         raise UsageError('nothing to answer: give --prompt "TEXT", or --prompt - for standard input')
+    require_text(text, "the prompt")
     return text if config.raw else (ChatMessage("user", text),)
 
 
@@ -69,13 +73,14 @@ async def _shown(device: Device, prompt: Prompt, params: SamplingParams, quiet: 
             yield chunk
 
 
-def _report(chunks: list[Chunk]) -> dict[str, object]:
+def _report(chunks: list[Chunk], rule: str) -> dict[str, object]:
     last = chunks[-1]
     stats = last.stats or Stats(0, 0)
     return {
         "text": "".join(chunk.text for chunk in chunks),
         "token_ids": [id for chunk in chunks for id in chunk.token_ids],
         "finish_reason": last.finish_reason,
+        "rule": rule,
         **stats.figures(),
     }
 
@@ -93,14 +98,15 @@ async def _edge(config: EdgeConfig) -> int:
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
     listener = _listen(config.http)
     device = await connect(config, config.parallel)
-    server = ApiServer(build_app(device, access), config.http_tls_cert, config.http_tls_key)
+    ending = asyncio.Event()
+    server = ApiServer(build_app(device, access, ending), ending, config.http_tls_cert, config.http_tls_key)
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, _stop, server)
-    host, port = listener.getsockname()[:2]
+    address = joined(*listener.getsockname()[:2])
     try:
         with metrics_port(config.metrics, metrics(device)):
             print(f"drafting with {device.drafter_name} for {device.info.model_id} at {config.server}")
-            print(f"listening on {host}:{port}", flush=True)
+            print(f"listening on {address}", flush=True)
             async with notify.announced():
                 await server.run(listener)
     finally:
@@ -119,7 +125,7 @@ def _access(config: EdgeConfig) -> Access:
 
     tls = read_identity(config.http_tls_cert, config.http_tls_key, ("--http-tls-cert", "--http-tls-key"))
     keys = read_keys(Path(config.http_keys)) if config.http_keys else ()
-    local = is_loopback(host_port(config.http)[0])
+    local = is_local(config.http)
     if not local and not (keys and tls):
         _require_insecure(config, bool(keys))
     return Access(keys, web_origins(config.cors_origin), local)
@@ -138,8 +144,14 @@ def _require_insecure(config: EdgeConfig, has_keys: bool) -> None:
 def _listen(address: str) -> socket.socket:
     host, port = host_port(address)
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener = socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
     except OSError as error:
         raise OpenSledError(
             f"cannot listen on {address}: {os.strerror(error.errno or 0)}; choose another --http"
         ) from error
+    # Connections inherit it. With Nagle's algorithm the second chunk of a stream waits 40 ms for an acknowledgement;
+    # asyncio turns it off only on sockets that were made with their protocol named.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener

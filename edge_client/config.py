@@ -18,7 +18,9 @@ COLOR_HELP = "auto: on a terminal, unless NO_COLOR is set"
 class LinkConfig:
     """How a device reaches its server, and how it drafts."""
 
-    server: str = option("127.0.0.1:7411", "address of the verification server", check=host_port)
+    server: str = option(
+        "127.0.0.1:7411", "address of the verification server", metavar="HOST:PORT", check=host_port
+    )
     token_file: str = option("", "bearer token for the server, file mode 600", metavar="FILE")
     tls: bool = option(False, "connect with TLS")
     tls_ca: str = option(
@@ -48,22 +50,24 @@ class LinkConfig:
     confidence: float = option(0.4, "threshold of --stop confidence (c_th)", low=0, high=1, metavar="P")
     threads: int = option(0, "threads of the draft model; 0 = physical cores less one", low=0, metavar="N")
     cache_dir: str = option("~/.cache/opensled", "where tokenizers of servers are kept", metavar="FOLDER")
+    log_level: str = option("warning", "least important messages to log", choices=LEVELS)
+    log_json: bool = option(False, "log one JSON object a line")
 
 
 @dataclass(frozen=True)
 class EdgeConfig(LinkConfig):
     """A device that serves the OpenAI-compatible API."""
 
-    http: str = option("127.0.0.1:8411", "address of the API; port 0 takes a free one", check=host_port)
+    http: str = option(
+        "127.0.0.1:8411", "address of the API; port 0 takes a free one", metavar="HOST:PORT", check=host_port
+    )
     parallel: int = option(
         4, "sequences that draft at the same time; more are decoded by the server", low=1, metavar="N"
     )
     http_keys: str = option(
         "", "API keys, one of which every request must carry: one a line, file mode 600", metavar="FILE"
     )
-    http_tls_cert: str = option(
-        "", "certificate chain (PEM) of the API; with --http-tls-key it speaks HTTPS", metavar="FILE"
-    )
+    http_tls_cert: str = option("", "certificate chain (PEM) of the API; turns HTTPS on", metavar="FILE")
     http_tls_key: str = option("", "private key of --http-tls-cert (PEM), file mode 600", metavar="FILE")
     cors_origin: str = option(
         "",
@@ -74,12 +78,12 @@ class EdgeConfig(LinkConfig):
     insecure: bool = option(
         False, "serve the API beyond this machine without TLS, or to anybody who can reach it"
     )
-    metrics: str = option("", "address for Prometheus metrics, such as 127.0.0.1:9411", check=host_port)
+    metrics: str = option(
+        "", "address for Prometheus metrics, such as 127.0.0.1:9411", metavar="HOST:PORT", check=host_port
+    )
     insecure_metrics: bool = option(
         False, "show the metrics beyond this machine, to anybody who can reach them"
     )
-    log_level: str = option("warning", "least important messages to log", choices=LEVELS)
-    log_json: bool = option(False, "log one JSON object a line")
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,8 @@ class ChatConfig(SamplingConfig):
 class DoctorConfig(LinkConfig):
     """What to examine: this device, as the other flags and files would set it up."""
 
-    http: str = option("127.0.0.1:8411", "address that `opensled edge` would serve on", check=host_port)
+    http: str = option(
+        "127.0.0.1:8411", "address that `opensled edge` would serve on", metavar="HOST:PORT", check=host_port
+    )
     color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
     json: bool = option(False, "print the findings as JSON")

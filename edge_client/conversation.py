@@ -13,7 +13,7 @@ from opensled.messages import ChatMessage
 
 
 @dataclass(frozen=True)
-class Turn:
+class Exchange:
     """A question, and what was answered."""
 
     question: str
@@ -23,16 +23,16 @@ class Turn:
 
 @dataclass
 class Conversation:
-    """Turns after a system message ("" = none)."""
+    """Exchanges after a system message ("" = none)."""
 
     system: str = ""
-    turns: list[Turn] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
 
     def prompt(self, question: str) -> tuple[ChatMessage, ...]:
-        """The whole conversation with `question` as its last turn."""
+        """The whole conversation with `question` as its last message."""
         messages = [ChatMessage("system", self.system)] if self.system else []
-        for turn in self.turns:
-            messages += [ChatMessage("user", turn.question), ChatMessage("assistant", turn.answer)]
+        for past in self.exchanges:
+            messages += [ChatMessage("user", past.question), ChatMessage("assistant", past.answer)]
         return (*messages, ChatMessage("user", question))
 
     def save(self, path: Path, model: str) -> None:
@@ -48,8 +48,8 @@ class Conversation:
     def _messages(self) -> list[dict[str, Any]]:
         """An answer that was cut by Ctrl-C says so."""
         shown: list[dict[str, Any]] = [{"role": "system", "content": self.system}] if self.system else []
-        for turn in self.turns:
-            marks = {"stopped": True} if turn.stopped else {}
-            shown.append({"role": "user", "content": turn.question})
-            shown.append({"role": "assistant", "content": turn.answer, **marks})
+        for past in self.exchanges:
+            marks = {"stopped": True} if past.stopped else {}
+            shown.append({"role": "user", "content": past.question})
+            shown.append({"role": "assistant", "content": past.answer, **marks})
         return shown

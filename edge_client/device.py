@@ -22,7 +22,7 @@ from edge_client.stop import StopRule
 from edge_client.target import is_another, meet
 from edge_client.telemetry import Account, Telemetry
 from edge_client.tokenizer import EdgeTokenizer, StopStrings, TextStream
-from opensled.address import host_port, is_loopback
+from opensled.address import is_local
 from opensled.errors import NotFound, OpenSledError, Unreachable, UsageError, VocabularyMismatch
 from opensled.files import read_secret_text
 from opensled.messages import MATCH, ModelInfo, Open, TokenLogprobs
@@ -217,7 +217,7 @@ def count(stats: Stats, commit: Commit, tokens: int) -> Stats:
 async def connect(config: LinkConfig, parallel: int = 1) -> Device:
     """A device as configured; refuses a draft whose vocabulary is not the server's before anything is drafted."""
     endpoint = endpoint_of(config)
-    if endpoint.token and not endpoint.tls and not is_loopback(host_port(config.server)[0]):
+    if endpoint.token and not endpoint.tls and not is_local(config.server):
         log.warning("the bearer token travels to %s in clear text; add --tls", config.server)
     link = Link(endpoint)
     try:

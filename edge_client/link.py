@@ -136,9 +136,14 @@ class GrpcStream:
     async def close(self, linger: float = 0.0) -> None:
         if linger and not self._call.done():
             with contextlib.suppress(asyncio.TimeoutError, asyncio.InvalidStateError, grpc.aio.AioRpcError):
-                await self._call.done_writing()
-                await asyncio.wait_for(self._call.code(), linger)
+                await asyncio.wait_for(self._farewell(), linger)
         self._call.cancel()
+
+    async def _farewell(self) -> None:
+        """Say that nothing follows, and let the server end the call."""
+        async with self._one_write:
+            await self._call.done_writing()
+        await self._call.code()
 
 
 def _channel(config: Endpoint) -> grpc.aio.Channel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import tempfile
@@ -200,10 +201,13 @@ def _read(path: Path | None, expected: str) -> bytes | None:
 
 def _write(path: Path, content: bytes) -> None:
     """Atomically: others see the whole file or none. A cache that cannot be written is no failure."""
-    try:
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(content)
-        Path(file.name).replace(path)
-    except OSError:
-        return
+            unfinished = Path(file.name)
+            try:
+                file.write(content)
+                file.flush()
+                unfinished.replace(path)
+            finally:
+                unfinished.unlink(missing_ok=True)  # a disk that is full keeps no half of it

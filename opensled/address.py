@@ -11,9 +11,14 @@ from opensled.errors import UsageError
 def host_port(address: str) -> tuple[str, int]:
     """("host", port) of "host:port" or "[IPv6]:port"; port 0 = any free one."""
     host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit() and int(port) < 65536):
+    if not re.fullmatch(r"[^\s/@]+", host) or not (port.isascii() and port.isdigit() and int(port) < 65536):
         raise UsageError(f"{address!r} is not an address; write HOST:PORT, such as 127.0.0.1:7411")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def joined(host: str, port: int) -> str:
+    """The address of both, as `host_port` reads it: an IPv6 address gets its brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def web_origins(listed: str) -> tuple[str, ...]:
@@ -25,6 +30,11 @@ def web_origins(listed: str) -> tuple[str, ...]:
                 f"{origin!r} is not an origin; write SCHEME://HOST[:PORT], such as https://chat.example"
             )
     return origins
+
+
+def is_local(address: str) -> bool:
+    """Whether only this machine can reach a listener at "host:port"."""
+    return is_loopback(host_port(address)[0])
 
 
 def is_loopback(host: str) -> bool:

@@ -35,7 +35,9 @@ def check_open(message: Any) -> None:
 def check_draft(message: Any) -> None:
     """Raises InvalidRequest, naming the field, for a protobuf `Draft` of too many parts."""
     _at_most(MAX_BLOCK, len(message.tokens), "tokens", "draft tokens")
-    if len(message.draft_probs) != len(message.tokens) and message.draft_probs:
+    if not message.draft_probs:
+        return
+    if len(message.draft_probs) != len(message.tokens):
         distributions, tokens = len(message.draft_probs), len(message.tokens)
         raise InvalidRequest(f"{distributions} distributions for {tokens} draft tokens", "draft_probs")
     named = sum(max(len(source.ids), len(source.probs)) for source in message.draft_probs)

@@ -33,36 +33,37 @@ class Verb:
 VERBS = {
     "serve": Verb(
         "verify the drafts of many devices with one target model",
-        "opensled serve --model tiny --listen 0.0.0.0:7411 --tokens tokens.txt --tls-cert cert.pem --tls-key key.pem",
+        "opensled serve --model tiny --listen 0.0.0.0:7411 --tokens tokens.txt \\\n"
+        "      --tls-cert cert.pem --tls-key key.pem",
         "verify_server.config:ServeConfig",
         "verify_server.command:serve",
     ),
     "edge": Verb(
         "draft on this device and serve an OpenAI-compatible API on it",
-        "opensled edge --server 192.0.2.1:7411 --draft-model qwen-0.5b-q4.gguf --http 127.0.0.1:8411",
+        "opensled edge --server 192.0.2.1:7411 --draft-model qwen-0.5b-q4.gguf",
         "edge_client.config:EdgeConfig",
         "edge_client.command:edge",
     ),
     "generate": Verb(
         "answer one prompt",
-        'opensled generate --server 127.0.0.1:7411 --prompt "Turn on the kitchen light."',
+        'opensled generate --prompt "Turn on the kitchen light."',
         "edge_client.config:GenerateConfig",
         "edge_client.command:generate",
     ),
     "chat": Verb(
         "talk with the target in the terminal",
-        "opensled chat --server 127.0.0.1:7411 --show-drafts",
+        "opensled chat --show-drafts",
         "edge_client.config:ChatConfig",
         "edge_client.chat:chat",
     ),
     "doctor": Verb(
-        "examine this device, its draft model and its server, and say how to mend what is wrong",
+        "say what is wrong with a device or its server, and the remedy",
         "opensled doctor --server 192.0.2.1:7411 --tls --token-file token.txt",
         "edge_client.config:DoctorConfig",
         "edge_client.doctor:doctor",
     ),
     "demo": Verb(
-        "show a server and devices on this machine, checked against the plain target model",
+        "show a server and devices, checked against the target alone",
         "opensled demo --json",
         "opensled_testbed.config:DemoConfig",
         "opensled_testbed.demo:demo",
@@ -93,14 +94,17 @@ RUNS = Registry("command", {name: verb.run for name, verb in VERBS.items()})
 HEADER = """\
 usage: opensled COMMAND [OPTION...]
 
-Speculative LLM decoding from the edge: devices draft, one server verifies, the text stays exact.
+Speculative LLM decoding from the edge: devices draft, one server verifies,
+the text stays exact.
 """
 
 FOOTER = """\
-opensled COMMAND --help shows its options. An option --name VALUE can also be set by the environment
-(OPENSLED_NAME), by ./opensled.toml or by ~/.config/opensled/config.toml, in this order of precedence.
+opensled COMMAND --help shows its options. An option --name VALUE can also be
+set by the environment (OPENSLED_NAME), by ./opensled.toml or by
+~/.config/opensled/config.toml, in this order of precedence.
 
-exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 auth, 5 unreachable, 6 overloaded
+exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 auth, 5 unreachable,
+            6 overloaded
 """
 
 
@@ -194,8 +198,10 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser(name: str, options: list[Any]) -> _Parser:
     verb = VERBS[name]
+    arguments = "".join(f" {item.metavar}" for item in options if item.positional)
     parser = _Parser(
         prog=f"opensled {name}",
+        usage=f"%(prog)s{arguments} [OPTION...]",
         description=verb.summary,
         epilog=f"example:\n  {verb.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -226,7 +232,9 @@ def _reader(item: Any) -> Callable[[str], Any]:
 
 
 def _default(item: Any) -> str:
-    return "" if item.default in (None, "") or item.kind is bool else f"default {item.default}; "
+    if item.kind is bool:
+        return "default on; " if item.default else ""
+    return "" if item.default in (None, "") else f"default {item.default}; "
 
 
 def _escape(text: str) -> str:

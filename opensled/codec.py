@@ -152,7 +152,8 @@ def _decode_draft(message: pb.Draft) -> Draft:
     if message.counter == 0:
         raise InvalidRequest("drafts are numbered from 1", "counter")
     if not message.draft_probs:
-        return Draft(message.counter, DraftBlock(message.base, tuple(map(DraftToken, message.tokens))))
+        drafted = tuple([DraftToken(id) for id in message.tokens])
+        return Draft(message.counter, DraftBlock(message.base, drafted))
     tokens = tuple(
         DraftToken(id, drawn_from=SparseDistribution(tuple(source.ids), tuple(source.probs)))
         for id, source in zip(message.tokens, message.draft_probs)

@@ -122,8 +122,8 @@ _SPELLED = {bool: "true or false", int: "a whole number", float: "a number", str
 
 def _range(low: float, high: float) -> str:
     if high == float("inf"):
-        return f"at least {low:g}"
-    return f"from {low:g} to {high:g}"
+        return f"at least {low:.10g}"
+    return f"from {low:.10g} to {high:.10g}"
 
 
 def options(config: type) -> list[Option]:

@@ -6,11 +6,12 @@ Positions count from 0 at the first prompt token; a `base` is a number of commit
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from opensled.errors import InvalidRequest, OpenSledError, RequestError, from_code
 
-MATCH, RATIO = "match", "ratio"
+MATCH, RATIO = "match", "ratio"  # acceptance rules
+GUIDE = "guide"  # the capability of a server whose answers can be guided (`Open.guide`)
 
 # Logits over a smaller temperature would overflow, and draw what 0 draws.
 MIN_TEMPERATURE = 1e-6
@@ -28,8 +29,7 @@ class SparseDistribution:
     probs: tuple[float, ...]  # weights above 0, which sum to 1 but for rounding
 
 
-@dataclass(frozen=True)
-class DraftToken:
+class DraftToken(NamedTuple):
     """One proposed token id and the draft model's own probability for it, in [0, 1]."""
 
     id: int
@@ -46,7 +46,7 @@ class DraftBlock:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        return tuple(token.id for token in self.tokens)
+        return tuple([token.id for token in self.tokens])
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,10 @@ def _check(ok: bool, name: str, allowed: str) -> None:
         raise InvalidRequest(f"{name} is out of range: it must be {allowed}", name)
 
 
+# Around each call in the text of an answer, where the chat template has them; else a call is bare JSON.
+CALL_TAGS = ("<tool_call>", "</tool_call>")
+
+
 @dataclass(frozen=True)
 class ToolCall:
     """One call of a tool, as an assistant made it."""
@@ -105,6 +109,7 @@ Prompt = tuple[int, ...] | str | tuple[ChatMessage, ...]
 
 
 def is_chat(prompt: Prompt) -> TypeGuard[tuple[ChatMessage, ...]]:
+    """Whether a prompt is messages, not text or token ids."""
     return isinstance(prompt, tuple) and bool(prompt) and isinstance(prompt[0], ChatMessage)
 
 
@@ -123,9 +128,7 @@ class Guide:
 
     json_schema: str = ""  # of the whole answer; "{}" = any JSON object, "" = not asked for
     tools: tuple[Tool, ...] = ()
-    tool_choice: str = (
-        ""  # "auto": calls or free text; "required": calls only; "none" or "": nothing is masked
-    )
+    tool_choice: str = ""  # "auto": calls or free text; "required": calls only; "none", "": no mask
     function: str = ""  # the only tool that may be called; "" = any
     parallel: bool = False  # several calls may follow each other
 
@@ -151,9 +154,7 @@ class Open:
     resume_token: bytes = b""
     model_id: str = ""  # the target that was described; another one must not continue its text. "" = any
     fingerprint: str = ""  # the vocabulary that was described. "" = any
-    top_logprobs: int | None = (
-        None  # log-probabilities of committed tokens and so many of the likeliest; None = no
-    )
+    top_logprobs: int | None = None  # log-probabilities: of committed tokens and so many others; None = no
     guide: Guide | None = None
 
     def __post_init__(self) -> None:
@@ -250,4 +251,4 @@ class ModelInfo:
     version: str
     tokenizer_hash: str  # sha256 of tokenizer.json; the edge caches it under this name
     has_chat_template: bool
-    capabilities: tuple[str, ...] = ()  # "guide": answers can be guided (`Open.guide`)
+    capabilities: tuple[str, ...] = ()  # GUIDE

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opensled.address import host_port, is_loopback
+from opensled.address import host_port, is_local, joined
 from opensled.errors import OpenSledError, UsageError
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ def draft_metrics(counts: DraftCounts) -> list[Metric]:
     ]
 
 
-def require_safe(address: str, *, insecure: bool) -> None:
+def require_safe_metrics(address: str, *, insecure: bool) -> None:
     """Refuse to show metrics beyond this machine unless told to; they tell the load, but no texts and no names."""
-    if address and not insecure and not is_loopback(host_port(address)[0]):
+    if address and not insecure and not is_local(address):
         raise UsageError(
             f"--metrics {address} is reachable by other machines and asks for no key: listen on 127.0.0.1, or "
             "add --insecure-metrics if the network itself is trusted"
@@ -126,8 +126,7 @@ class MetricsPort:
             raise OpenSledError(
                 f"cannot listen on {address}: {os.strerror(error.errno or 0)}; choose another --metrics"
             ) from error
-        shown = f"[{host}]" if ":" in host else host
-        self.address = f"{shown}:{self._server.server_port}"
+        self.address = joined(host, self._server.server_port)
 
     def close(self) -> None:
         self._server.shutdown()

@@ -23,7 +23,7 @@ def read_identity(
 ) -> Identity | None:
     """The identity in two files, None without any; raises UsageError or NotFound, naming `flags` or the file."""
     if bool(cert) != bool(key):
-        raise UsageError(f"{flags[0]} and {flags[1]} go together")
+        raise UsageError(f"{flags[0]} and {flags[1]} go together: give both, or neither")
     if not cert:
         return None
     identity = Identity(read_bytes(cert, "certificate file"), read_secret(key, "key file"))
@@ -33,7 +33,7 @@ def read_identity(
         context.load_cert_chain(*paths, password=lambda: "")  # else OpenSSL would ask the terminal for one
     except (ssl.SSLError, OSError, ValueError) as error:
         raise UsageError(
-            f"{cert} and {key} are no PEM certificate and its key (a key must not have a passphrase)"
+            f"{cert} and {key} are no PEM certificate and its key; a passphrase must be taken off: openssl pkey -in KEY"
         ) from error
     return identity
 
@@ -45,5 +45,7 @@ def read_authorities(path: str | Path) -> bytes:
         text = pem.decode("ascii", "ignore")
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text or "nothing")
     except (ssl.SSLError, ValueError) as error:
-        raise UsageError(f"certificate file {path} holds no PEM certificate") from error
+        raise UsageError(
+            f"certificate file {path} holds no PEM certificate, which begins with -----BEGIN CERTIFICATE-----"
+        ) from error
     return pem

@@ -34,24 +34,30 @@ class Registry:
             raise UsageError(f"{self.kind} {name!r}: {module} has no {attribute}") from error
 
 
-# Which extra brings a missing module.
+# Which extra brings a missing module; "" is OpenSLED itself, without any.
 _EXTRAS = {
+    **dict.fromkeys(
+        ("google", "grpc", "numpy", "prometheus_client", "starlette", "tokenizers", "tomli", "uvicorn"), ""
+    ),
     "llama_cpp": "llamacpp",
     "onnxruntime": "onnx",
-    **dict.fromkeys(
-        ("torch", "transformers", "safetensors", "huggingface_hub", "jinja2", "httpx", "rich"), "server"
-    ),
-    **dict.fromkeys(("grpc_health", "grpc_reflection"), "server"),
+    **dict.fromkeys(("torch", "transformers", "safetensors", "huggingface_hub", "httpx", "rich"), "server"),
     **dict.fromkeys(("gguf", "onnx", "onnx_ir", "onnxruntime_genai"), "train"),
     "ray": "cluster",
     "cryptography": "mtls",
 }
+# What every server needs, whichever engine it has.
+_SERVING = ("grpc_health", "grpc_reflection", "jinja2", "llguidance")
+_NEWER_PYTHON = ("server", "train", "cluster", "mtls")
 
 
 def remedy(module: str | None) -> str:
-    """What to run when `module` is missing; "" if no extra brings it."""
-    extra = _EXTRAS.get((module or "").partition(".")[0])
-    if not extra:
+    """What to run when `module` is missing; "" if nothing of OpenSLED brings it."""
+    name = (module or "").partition(".")[0]
+    extra = "server" if name in _SERVING else _EXTRAS.get(name)
+    if extra is None:
         return ""
-    needs = " (Python >= 3.11)" if extra == "server" and sys.version_info < (3, 11) else ""
-    return f'; run: pip install "opensled[{extra}]"{needs}'
+    command = f'; run: pip install "opensled[{extra}]"' if extra else "; run: pip install opensled"
+    if extra in _NEWER_PYTHON and sys.version_info < (3, 11):
+        return f"{command} (Python >= 3.11)"
+    return f'{command}, or "opensled[llamacpp]" to serve GGUF files only' if name in _SERVING else command

@@ -43,9 +43,7 @@ class Sampler:
 
     params: SamplingParams
     key: bytes
-    with_confidence: bool = (
-        True  # whether anybody asks for it; a pass over the vocabulary that is else spared
-    )
+    with_confidence: bool = True  # False spares a pass over the vocabulary, where nobody asks for it
     vocab_size: int | None = None  # ids the target knows; the draft's logits may be padded beyond
 
     def draw(self, logits: np.ndarray, position: int) -> DraftToken:

@@ -71,19 +71,19 @@ def _run_fleet(devices: list[Device], config: DemoConfig, view: View) -> dict[st
         server = stack.enter_context(Process(command, isolated=True))
         address = server.wait_ready()
         view.say(f"server ready on {address}; starting {len(devices)} devices")
-        edges = []
-        for name, drafter, extra in FLEET:
+
+        def start(name: str, drafter: str, extra: tuple[str, ...] = ()) -> Process:
             known = flags.device(name) if flags else ()
             command = ["edge", "--server", address, *known, *_device_flags(drafter, extra, config)]
-            edges.append(stack.enter_context(Process(command, isolated=True)))
+            return stack.enter_context(Process(command, isolated=True))
+
+        edges = [start(*device) for device in FLEET]
         urls = [f"http://{edge.wait_ready()}" for edge in edges]
         view.say("all devices draft for the one server")
         asyncio.run(_ask_all(devices, urls, view.refresh))
         if config.engine == "llamacpp":
             view.say("the same prompts without drafts")
-            known = flags.device(FLEET[0][0]) if flags else ()
-            command = ["edge", "--server", address, *known, *_device_flags("none", (), config)]
-            edges.append(stack.enter_context(Process(command, isolated=True)))
+            edges.append(start(FLEET[0][0], "none"))
             asyncio.run(_ask_plain(devices, f"http://{edges[-1].wait_ready()}"))
         for edge in edges:
             edge.stop()
@@ -101,19 +101,8 @@ def _credentials(stack: ExitStack) -> FleetFlags:
 
 
 def _device_flags(drafter: str, extra: tuple[str, ...], config: DemoConfig) -> list[str]:
-    length = ["--draft-length", str(config.draft_length)]
-    return [
-        "--drafter",
-        drafter,
-        "--draft-model",
-        DRAFT,
-        "--http",
-        "127.0.0.1:0",
-        "--threads",
-        "1",
-        *length,
-        *extra,
-    ]
+    fixed = ("--draft-model", DRAFT, "--http", "127.0.0.1:0", "--threads", "1")
+    return ["--drafter", drafter, *fixed, "--draft-length", str(config.draft_length), *extra]
 
 
 async def _ask_all(devices: list[Device], urls: list[str], refresh: Callable[[], None]) -> None:
@@ -163,22 +152,32 @@ def _compare(devices: list[Device], bound: float, view: View) -> None:
 
 
 def _conclude(devices: list[Device], totals: dict[str, float], config: DemoConfig) -> int:
-    paths = [path for device in devices for path in device.paths]
     bound = ENGINES[config.engine][1]
-    flips, lead = total(paths)
-    wrong = paths.count(None)
     if config.json:
-        reports = [device.report() for device in devices]
-        identical = all(report["identical"] for report in reports)
-        summary = {
-            "identical": identical,
-            "wrong": wrong,
-            "flips": flips,
-            "largest_lead": lead,
-            "bound": bound,
-        }
-        print(json.dumps({**summary, "devices": reports, "server": totals}))
-        return 1 if wrong else 0
+        print(json.dumps(_document(devices, totals, bound)))
+    else:
+        _tell(devices, totals, bound)
+    return 1 if any(None in device.paths for device in devices) else 0
+
+
+def _document(devices: list[Device], totals: dict[str, float], bound: float) -> dict[str, Any]:
+    paths = [path for device in devices for path in device.paths]
+    flips, lead = total(paths)
+    reports = [device.report() for device in devices]
+    return {
+        "identical": all(report["identical"] for report in reports),
+        "wrong": paths.count(None),
+        "flips": flips,
+        "largest_lead": lead,
+        "bound": bound,
+        "devices": reports,
+        "server": totals,
+    }
+
+
+def _tell(devices: list[Device], totals: dict[str, float], bound: float) -> None:
+    paths = [path for device in devices for path in device.paths]
+    flips, lead = total(paths)
     print(
         f"server: {totals['steps']:.0f} steps, {totals['mean_batch']:.1f} devices per step, "
         f"{totals['tokens_per_step']:.1f} tokens per step"
@@ -186,14 +185,12 @@ def _conclude(devices: list[Device], totals: dict[str, float], config: DemoConfi
     if any(device.plain for device in devices):
         unlike = sum(device.unlike_plain for device in devices)
         print(f"without drafts: {len(paths) - unlike} of {len(paths)} answers are the same")
-    if wrong:
+    if wrong := paths.count(None):
         print(f"NOT identical: {wrong} of {len(paths)} answers differ from the target alone", file=sys.stderr)
-        return 1
-    if flips:
+    elif flips:
         print(
             f"all {len(paths)} answers are what the target alone writes, up to {flips} flips where two tokens were "
             f"less than {bound} logits apart (the most: {lead:.4f})"
         )
     else:
         print(f"identical: all {len(paths)} answers are exactly what the target alone writes")
-    return 0

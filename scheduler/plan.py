@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hw_profiles.profile import HardwareProfile
 
 
-@dataclass(frozen=True)
-class SessionView:
+class SessionView(NamedTuple):
     """One session as a policy sees it. All lengths in tokens, all times in seconds on the caller's clock."""
 
     id: int
@@ -28,8 +27,7 @@ class Snapshot:
     sessions: tuple[SessionView, ...]
 
 
-@dataclass(frozen=True)
-class Slice:
+class Slice(NamedTuple):
     """Compute the next `tokens` uncomputed committed tokens of a session; if `decide`, its pending draft as well,
     and commit what the target says. Without `decide` it is a chunk of a prompt, which leaves the newest token out."""
 

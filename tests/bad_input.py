@@ -269,7 +269,7 @@ STREAM = (
     Row("an empty message, or one of an unknown kind, later", "invalid_request", "kind", "of a kind", ENDS,
         after_open(b"", UNKNOWN_KIND)),
     Row("a message above 4 MiB, such as 10 MB of text", "RESOURCE_EXHAUSTED", "", "", NEVER, each(BIG)),
-    Row("a message above 4 MiB, later", "RESOURCE_EXHAUSTED", "", "", ENDS, after_open(drafting(*[1] * 5_000_000))),
+    Row("a message above 4 MiB, later", "RESOURCE_EXHAUSTED", "", "", LINGERS, after_open(drafting(*[1] * 5_000_000))),
     Row("`Draft` or `Cancel` before `Open`", "protocol", "", "must be Open", NEVER, each(drafting(1), CANCEL)),
     Row("another `Open` on the same stream", "invalid_request", "open", "already open", ENDS,
         after_open(opening((7,)), opening(PROMPT, top_k=1))),

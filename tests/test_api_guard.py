@@ -221,7 +221,7 @@ def test_beyond_this_machine_needs_keys_and_tls(files, caplog):
 def test_the_official_client_with_a_key_over_https(files):
     _, tls, authority = files
     app = build_app(FakeBackend(), Access(("key-one",), local=True))
-    server = ApiServer(app, tls["http_tls_cert"], tls["http_tls_key"])
+    server = ApiServer(app, asyncio.Event(), tls["http_tls_cert"], tls["http_tls_key"])
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
     with socket.create_server(("127.0.0.1", 0)) as listener, httpx.Client(verify=trust) as http:

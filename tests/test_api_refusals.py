@@ -161,6 +161,21 @@ def test_a_body_has_a_size_and_a_kind():
     assert call(FakeBackend(), content=json.dumps(chat()).encode(), headers=kind).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{", "not valid JSON"),
+        (b'{"model": "\xff"}', "not valid JSON in UTF-8"),
+        (b'{"n": ' + b"9" * 5000 + b"}", "a number of too many digits"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[]", "must be a JSON object"),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_told_why_in_words_of_http(body, said):
+    message = refusal(call(FakeBackend(), content=body))["message"]
+    assert said in message and "sys." not in message
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

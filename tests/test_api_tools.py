@@ -133,6 +133,10 @@ ANSWERS = [
     ('<tool_call>\n{"name": "la', '<tool_call>\n{"name": "la', []),
     ('{"name": "lamp", "arguments": {"on', "", [("lamp", '{"on')]),
     ("  <tool", "  <tool", []),
+    ("<tool_call>", "<tool_call>", []),
+    (" \n<tool_call>", " \n<tool_call>", []),
+    (" \n<tool_call>never mind", " \n<tool_call>never mind", []),
+    (f" \n{TAGGED}", "", [LAMP_CALL]),
     ("{", "{", []),
 ]
 
@@ -164,7 +168,11 @@ def test_any_cut_reads_the_same(data):
     assert understood(parts) == (content, calls)
 
 
-@given(st.text(st.sampled_from('{}"<tool_call>/ \nnamergus:,lp\\'), max_size=60))
+@given(
+    st.lists(
+        st.sampled_from(["<tool_call>", "</tool_call>", *'{}"<tool_cal>/ \nnamergus:,lp\\']), max_size=40
+    ).map("".join)
+)
 def test_no_text_is_lost_that_is_no_call(text):
     content, calls = understood(list(text))
     assert calls or content == text

@@ -17,7 +17,9 @@ from tests.bad_input import (
     DEVICE,
     ENDS,
     GOES_ON,
+    LINGERS,
     MAX_TOKENS,
+    NEVER,
     PROMPT,
     ROWS,
     SENT,
@@ -67,15 +69,20 @@ def test_bad_input_gets_its_documented_answer_and_touches_nobody(bench, row, ind
     committed = _committed(frames) if row.session == GOES_ON else ()
 
     async def scenario(place: Place) -> None:
-        async with raw_stream(place.address) as stream:
-            await stream.send(*frames)
-            outcome, tokens = await stream.outcome(committed)
+        with remembering(place):
+            async with raw_stream(place.address) as stream:
+                await stream.send(*frames)
+                outcome, tokens = await stream.outcome(committed)
+            if row.session in (NEVER, ENDS):
+                await until(lambda: not _victims(place))
+            if row.session == LINGERS:
+                await lingers(place, *_victims(place))
         if row.session == GOES_ON:
             held = [*PROMPT, *committed]
             assert tokens == held + continuation(held, MAX_TOKENS - len(committed)) and outcome == "length"
         else:
             _check_failure(row, outcome)
-            assert bool(tokens) == (row.session == ENDS)
+            assert bool(tokens) == (row.session != NEVER)
 
     bench.run(scenario, row.trusting)
 
@@ -216,7 +223,7 @@ async def opened(place: Place):
 
 
 def _victims(place: Place) -> list[Session]:
-    return [one for one in place.door.remembered if one.params.max_tokens == LONG]
+    return [one for one in place.door.remembered if one.params.max_tokens in (MAX_TOKENS, LONG)]
 
 
 async def lingers(place: Place, session: Session) -> None:

@@ -9,14 +9,16 @@ import pytest
 
 from edge_client.answer import Chunk, Stats
 from edge_client.chat import Chat, Runner
-from edge_client.chat_input import KEPT_LINES, History, history_path, require_text
+from edge_client.chat_input import KEPT_LINES, History, history_path
 from edge_client.chat_view import Painter, View
 from edge_client.colour import Palette, palette, visible
 from edge_client.config import ChatConfig
 from edge_client.generate import Commit
+from edge_client.standard_streams import require_text
 from opensled.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
 from opensled.messages import ChatMessage
-from tests.test_device import device_on, read
+from tests.devices import device_on, read
+from tests.serving import serving
 from tests.test_tokenizer import TOKENIZERS, tiny_tokenizer
 
 # -- turn by turn ----------------------------------------------------------------------------------------
@@ -95,7 +97,7 @@ def test_the_commands_speak(tmp_path):
     [
         ("/save /no/such/folder/x", "/no/such/folder/x cannot be written"),
         ("/save", "write /save FILE"),
-        ("/undo", "no turn to take back"),
+        ("/undo", "no question to take back"),
         ("/Reset", "no command /Reset"),
         ("\udcff", "not valid UTF-8"),
     ],
@@ -142,7 +144,7 @@ def test_the_origins_of_a_commit(commit, origins):
 
 def test_the_origins_of_an_answer_add_up_to_its_account():
     async def scenario():
-        async with device_on() as (device, _):
+        async with serving() as (_, address), device_on(address) as device:
             return await read(device)
 
     chunks = asyncio.run(scenario())
@@ -218,6 +220,6 @@ def test_when_there_are_colours(choice, variables, tty, on, monkeypatch):
 
 
 def test_a_lone_surrogate_is_no_text():
-    assert require_text("naïve 👍") == "naïve 👍"
+    assert require_text("naïve 👍", "it") == "naïve 👍"
     with pytest.raises(OpenSledError, match="character 2"):
-        require_text("a\udc80")
+        require_text("a\udc80", "it")

@@ -49,6 +49,7 @@ def test_help_lists_every_verb(argv: list[str], capsys: pytest.CaptureFixture[st
     assert cli.main(argv) == 0
     shown = capsys.readouterr().out
     assert all(name in shown and verb.summary in shown for name, verb in cli.VERBS.items())
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,22 +58,41 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", cli.VERBS)
-def test_every_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_explains_itself(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as exit:
         cli.main([*name.split(), "--help"])
     assert exit.value.code == 0
     shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
     assert f"example:\n  {cli.VERBS[name].example}" in shown
     for item in options(cli.CONFIGS.get(name)):
         assert item.positional or (item.flag in shown and item.variable in "".join(shown.split()))
+
+
+def test_help_tells_which_switches_are_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["chat", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "next conversation (default on; env OPENSLED_HISTORY)" in shown
+    assert "by who wrote it: this device or the server (env" in shown
 
 
 @pytest.mark.parametrize("name", cli.VERBS)
 def test_every_example_parses(name: str) -> None:
     import shlex
 
-    argv = shlex.split(cli.VERBS[name].example)[1 + len(name.split()) :]
+    argv = shlex.split(cli.VERBS[name].example.replace("\\\n", ""))[1 + len(name.split()) :]
     assert cli._parser(name, options(cli.CONFIGS.get(name))).parse_args(argv)
+
+
+@pytest.mark.parametrize("name", ["serve", "edge", "generate", "chat", "doctor"])
+def test_what_logs_advise_is_a_flag(name: str) -> None:
+    """opensled/logs.py: "what libraries said: --log-level debug"."""
+    parser = cli._parser(name, options(cli.CONFIGS.get(name)))
+    assert parser.parse_args(["--log-level", "debug", "--log-json"]).log_json
 
 
 @pytest.mark.parametrize("name", cli.VERBS)
@@ -99,6 +119,8 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["serve", "--max-draft", "0"], "--max-draft: 0 is out of range: it must be at least 1"),
         (["serve", "--dtype", "int3"], "--dtype: 'int3' is not one of auto, float64"),
         (["edge", "--http", "8411"], "--http: '8411' is not an address"),
+        (["edge", "--server", "http://hub:7411"], "--server: 'http://hub:7411' is not an address"),
+        (["generate", "--max-tokens", "0"], "it must be from 1 to 2147483647"),
     ],
 )
 def test_usage_errors(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,6 @@ from opensled.messages import (
 )
 from opensled.v1 import verify_pb2 as pb
 
-ALL_PARAMS = SamplingParams(0.8, 5, 0.95, -7, 33, (4,), True)
 CLIENT = [
     Open("text"),
     Open(

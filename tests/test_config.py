@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opensled.address import host_port
+from opensled.address import host_port, joined
 from opensled.config import Option, config_files, option, options, resolve
 from opensled.errors import UsageError
 
@@ -151,6 +151,7 @@ def test_a_section_in_a_section(files: tuple[Path, Path]) -> None:
 )
 def test_addresses(address: str, expected: tuple[str, int]) -> None:
     assert host_port(address) == expected
+    assert joined(*expected) == address
 
 
 @pytest.mark.parametrize(

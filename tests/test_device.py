@@ -1,63 +1,41 @@
 """A device over a fake target: the pool of drafters, stop strings, and the account of an answer."""
 
 import asyncio
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 
 from edge_client.answer import Stats, Task
 from edge_client.config import GenerateConfig
-from edge_client.device import Device, Text, connect, count
+from edge_client.device import Text, connect, count
 from edge_client.generate import Commit
 from edge_client.stop import StopRule
-from edge_client.tokenizer import EdgeTokenizer
 from opensled.errors import NotFound, Overloaded, Unreachable, VocabularyMismatch
-from opensled.messages import DraftToken, SamplingParams
-from opensled.store import model_path
-from tests.fakes import OracleDrafter, continuation
-from tests.serving import PROMPT, linked, serving
+from opensled.messages import DraftToken
+from tests.devices import TOKENIZER, device_on, read
+from tests.fakes import continuation
+from tests.serving import GREEDY, PROMPT, serving
 from verify_server.sessions import DoorLimits
 
-GREEDY = SamplingParams(temperature=0, max_tokens=30)
-TOKENIZER = EdgeTokenizer((model_path("tiny") / "tokenizer.json").read_bytes())
-
-
-class OracleFactory:
-    name = "oracle"
-
-    def __init__(self):
-        self.created = 0
-
-    def create(self):
-        self.created += 1
-        return OracleDrafter(0.8, self.created)
+LENGTH = GREEDY.max_tokens
 
 
 @asynccontextmanager
-async def device_on(parallel=1, **server):
-    async with serving(**server) as (door, address), linked(address) as link:
-        device = Device(link, await link.describe(), TOKENIZER, OracleFactory(), StopRule(4), parallel)
-        try:
-            yield device, door
-        finally:
-            await device.close()
-
-
-async def read(device, prompt=PROMPT, params=GREEDY, stop=()):
-    async with aclosing(device.answer(Task(prompt, params, stop))) as chunks:
-        return [chunk async for chunk in chunks]
+async def device_with_door(parallel=1, **server):
+    async with serving(**server) as (door, address), device_on(address, parallel) as device:
+        yield device, door
 
 
 def test_the_account_adds_up():
     async def scenario():
-        async with device_on() as (device, _):
+        async with device_with_door() as (device, _):
             chunks = await read(device)
             ids = [id for chunk in chunks for id in chunk.token_ids]
             stats = chunks[-1].stats
-            assert ids == continuation(PROMPT, 30)
+            assert ids == continuation(PROMPT, LENGTH)
             assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
-            assert (stats.prompt_tokens, stats.completion_tokens) == (3, 30)
-            assert stats.round_tokens + stats.server_decoded == 30
+            assert (stats.prompt_tokens, stats.completion_tokens) == (3, LENGTH)
+            assert stats.round_tokens + stats.server_decoded == LENGTH
             assert 0 < stats.accepted <= stats.drafted and stats.seconds > 0
 
     asyncio.run(scenario())
@@ -65,11 +43,11 @@ def test_the_account_adds_up():
 
 def test_more_readers_than_drafters_all_get_their_text():
     async def scenario():
-        async with device_on(parallel=1, limits=DoorLimits(linger=0.05)) as (device, _):
+        async with device_with_door(parallel=1, limits=DoorLimits(linger=0.05)) as (device, _):
             prompts = [(id, 2, 3) for id in range(1, 6)]
-            answers = await asyncio.gather(*(read(device, prompt) for prompt in prompts))
+            answers = await asyncio.gather(*(read(device, Task(prompt, GREEDY)) for prompt in prompts))
             for prompt, chunks in zip(prompts, answers, strict=True):
-                assert [id for c in chunks for id in c.token_ids] == continuation(prompt, 30)
+                assert [id for c in chunks for id in c.token_ids] == continuation(prompt, LENGTH)
             assert device._factory.created == 1
             assert sum(chunks[-1].stats.drafted == 0 for chunks in answers) == 4
 
@@ -78,10 +56,10 @@ def test_more_readers_than_drafters_all_get_their_text():
 
 def test_a_drafter_is_used_again_for_the_next_answer():
     async def scenario():
-        async with device_on() as (device, _):
+        async with device_with_door() as (device, _):
             for id in (1, 2, 1):
-                chunks = await read(device, (id, 5))
-                assert [t for c in chunks for t in c.token_ids] == continuation((id, 5), 30)
+                chunks = await read(device, Task((id, 5), GREEDY))
+                assert [t for c in chunks for t in c.token_ids] == continuation((id, 5), LENGTH)
             assert device._factory.created == 1
 
     asyncio.run(scenario())
@@ -89,11 +67,11 @@ def test_a_drafter_is_used_again_for_the_next_answer():
 
 def test_a_stop_string_ends_the_sequence_on_the_server_too():
     async def scenario():
-        async with device_on() as (device, door):
-            ids = continuation(PROMPT, 30)
+        async with device_with_door() as (device, door):
+            ids = continuation(PROMPT, LENGTH)
             stop = TOKENIZER.decode(ids[8:11])
             whole = TOKENIZER.decode(ids)
-            chunks = await read(device, stop=(stop,))
+            chunks = await read(device, Task(PROMPT, GREEDY, (stop,)))
             assert "".join(chunk.text for chunk in chunks) == whole[: whole.index(stop)]
             last = chunks[-1]
             assert last.finish_reason == "stop" and last.stats.completion_tokens <= 11
@@ -106,7 +84,7 @@ def test_a_stop_string_ends_the_sequence_on_the_server_too():
 
 def test_a_full_server_is_told_at_once():
     async def scenario():
-        async with device_on(limits=DoorLimits(max_sessions=0)) as (device, _):
+        async with device_with_door(limits=DoorLimits(max_sessions=0)) as (device, _):
             with pytest.raises(Overloaded):
                 await asyncio.wait_for(read(device), 5)
 

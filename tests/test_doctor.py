@@ -15,6 +15,7 @@ from edge_client.checks import files, install, machine
 from edge_client.checks.finding import LONGEST, fail, guarded, in_thread, ok, plain, warn
 from edge_client.config import DoctorConfig
 from edge_client.doctor import variables
+from hw_profiles.cores import container_share
 from opensled.errors import NotFound
 from tests.terminal import Screen
 
@@ -213,16 +214,16 @@ def test_a_folder_that_is_not_installed(monkeypatch):
 
 
 def test_a_containers_share(tmp_path, monkeypatch):
-    assert machine.container_share(tmp_path) is None
+    assert container_share(tmp_path) is None
     (tmp_path / "cpu.max").write_text("50000 100000\n")
-    assert machine.container_share(tmp_path) == 0.5
+    assert container_share(tmp_path) == 0.5
     (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert machine.container_share(tmp_path) is None
+    assert container_share(tmp_path) is None
     (tmp_path / "cpu.max").unlink()
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("300000")
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
-    assert machine.container_share(tmp_path) == 3
+    assert container_share(tmp_path) == 3
     monkeypatch.setattr(machine, "container_share", lambda: 0.5)
     assert machine.check_cores().status == "warn"
 

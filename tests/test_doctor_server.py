@@ -10,21 +10,18 @@ from datetime import datetime, timedelta, timezone
 
 import grpc
 import pytest
-import trustme
 
 from edge_client.checks import network, server
 from edge_client.checks.certificate import read_validity
-from edge_client.checks.server import ServerReport, check_round_trip, check_server, describe
+from edge_client.checks.server import ServerReport, check_description, check_round_trip, check_server
 from edge_client.config import DoctorConfig
 from opensled import codec
 from opensled.messages import Limits
-from opensled.pem import Identity
+from tests.certificates import AUTHORITY, HERE, STRANGER, issued, written
 from tests.serving import serving
 from tests.tiny_drafts import tiny_info
 from verify_server.security import Tenants, Tls
 
-HERE = "127.0.0.1"
-AUTHORITY, STRANGER = trustme.CA(), trustme.CA()
 NOW = datetime.now(timezone.utc)
 STEPS = ["name", "connection", "protocol", "token", "server", "round trip"]
 
@@ -41,15 +38,9 @@ def last(report):
     return report.findings[-1]
 
 
-def issued(authority=AUTHORITY, name=HERE, **options):
-    leaf = authority.issue_cert(name, **options)
-    return Identity(leaf.cert_chain_pems[0].bytes(), leaf.private_key_pem.bytes())
-
-
 @pytest.fixture
 def ca(tmp_path):
-    AUTHORITY.cert_pem.write_to_path(tmp_path / "ca.pem")
-    return str(tmp_path / "ca.pem")
+    return str(written(tmp_path))
 
 
 @asynccontextmanager
@@ -78,7 +69,10 @@ def test_a_server_that_is_well(ca, tmp_path):
     async def scenario():
         async with serving() as (_, address):
             plain = await examined(address)
-        async with serving(Tenants((("secret-1", "alice"),)), tls=Tls(issued())) as (_, address):
+        async with serving(Tenants((("secret-1", "alice"),)), tls=Tls(issued(AUTHORITY, HERE))) as (
+            _,
+            address,
+        ):
             secure = await examined(address, tls_ca=ca, token_file=str(tmp_path / "token"))
         return plain, secure
 
@@ -193,18 +187,18 @@ def test_a_server_that_describes_garbage(reply):
 @pytest.mark.parametrize(
     ("own", "config", "check", "said"),
     [
-        (issued(), {}, "protocol", "the server wants TLS"),
-        (issued(), {"tls": True}, "certificate", "not signed by the certificate authorities"),
-        (issued(STRANGER), {"tls_ca": True}, "certificate", "not signed by the certificates in"),
-        (issued(name="other.example"), {"tls_ca": True}, "certificate", "not for '127.0.0.1'"),
+        (issued(AUTHORITY, HERE), {}, "protocol", "the server wants TLS"),
+        (issued(AUTHORITY, HERE), {"tls": True}, "certificate", "not signed by the certificate authorities"),
+        (issued(STRANGER, HERE), {"tls_ca": True}, "certificate", "not signed by the certificates in"),
+        (issued(AUTHORITY, "other.example"), {"tls_ca": True}, "certificate", "not for '127.0.0.1'"),
         (
-            issued(not_before=NOW - timedelta(100), not_after=NOW - timedelta(40)),
+            issued(AUTHORITY, HERE, not_before=NOW - timedelta(100), not_after=NOW - timedelta(40)),
             {"tls_ca": True},
             "certificate",
             "expired 40 days ago",
         ),
         (
-            issued(not_before=NOW + timedelta(40), not_after=NOW + timedelta(90)),
+            issued(AUTHORITY, HERE, not_before=NOW + timedelta(40), not_after=NOW + timedelta(90)),
             {"tls_ca": True},
             "certificate",
             f"not valid before {NOW + timedelta(40):%Y-%m-%d}",
@@ -227,7 +221,7 @@ def test_certificates_that_do_not_do(own, config, check, said, ca):
 
 
 def test_a_certificate_that_ends_soon(ca):
-    own = issued(not_before=NOW - timedelta(100), not_after=NOW + timedelta(9, hours=1))
+    own = issued(AUTHORITY, HERE, not_before=NOW - timedelta(100), not_after=NOW + timedelta(9, hours=1))
 
     async def scenario():
         async with serving(tls=Tls(own)) as (_, address):
@@ -248,7 +242,7 @@ def test_a_server_that_asks_for_certificates(own, ca, tmp_path):
             config[f"tls_{name}"] = str(tmp_path / name)
 
     async def scenario():
-        async with serving(tls=Tls(issued(), AUTHORITY.cert_pem.bytes())) as (_, address):
+        async with serving(tls=Tls(issued(AUTHORITY, HERE), AUTHORITY.cert_pem.bytes())) as (_, address):
             return await examined(address, **config)
 
     finding = last(asyncio.run(scenario()))
@@ -260,16 +254,18 @@ def test_files_that_hold_no_certificate(tmp_path):
     (tmp_path / "ca.pem").write_text("nothing")
 
     async def scenario():
-        async with serving(tls=Tls(issued())) as (_, address):
+        async with serving(tls=Tls(issued(AUTHORITY, HERE))) as (_, address):
             return await examined(address, tls_ca=str(tmp_path / "ca.pem"))
 
     assert last(asyncio.run(scenario())).check == "certificate"
 
 
 def test_dates_of_certificates():
-    der = ssl.PEM_cert_to_DER_cert(issued(not_after=datetime(2049, 12, 31, 1, 2, 3)).cert.decode())
+    der = ssl.PEM_cert_to_DER_cert(
+        issued(AUTHORITY, HERE, not_after=datetime(2049, 12, 31, 1, 2, 3)).cert.decode()
+    )
     assert read_validity(der).ends == datetime(2049, 12, 31, 1, 2, 3, tzinfo=timezone.utc).timestamp()
-    late = ssl.PEM_cert_to_DER_cert(issued(not_after=datetime(2051, 1, 1)).cert.decode())
+    late = ssl.PEM_cert_to_DER_cert(issued(AUTHORITY, HERE, not_after=datetime(2051, 1, 1)).cert.decode())
     assert read_validity(late).ends == datetime(2051, 1, 1, tzinfo=timezone.utc).timestamp()
     for broken in (b"", b"\x30", b"\x30\x84\xff\xff\xff\xff", der[:200], b"\x30\x02\x30\x00"):
         with pytest.raises((ValueError, IndexError, StopIteration)):
@@ -312,7 +308,7 @@ def test_a_token_in_clear_text():
     ],
 )
 def test_what_a_server_says_of_itself(change, check, status, said):
-    found = {item.check: item for item in describe(tiny_info(**change), "match")}
+    found = {item.check: item for item in check_description(tiny_info(**change), "match")}
     assert found[check].status == status and said in found[check].detail
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from edge_client.drafters.base import ModelDrafter
 from edge_client.drafters.lookup import LookupFactory
 from edge_client.drafters.none import NoneFactory
-from edge_client.drafters.threads import draft_threads, usable_cores
+from edge_client.drafters.threads import draft_threads
+from hw_profiles.cores import usable_cores
 from opensled.messages import SamplingParams
 from opensled.noise import noise_key
 from opensled.sampling import Sampler

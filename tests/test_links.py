@@ -3,17 +3,23 @@
 import asyncio
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from grpc._cython import cygrpc
 
 from edge_client import link as edge_link
+from edge_client.drafting import DraftThread
+from edge_client.generate import generate
+from edge_client.remote import RemoteSession
+from edge_client.stop import StopRule
 from opensled.errors import Unreachable
 from opensled.messages import Draft, DraftBlock, DraftToken, Open
-from tests.fakes import continuation
+from tests.fakes import OracleDrafter, continuation
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from verify_server import service
+from verify_server.stream import FAREWELL
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in edge_link._OPTIONS + service._OPTIONS}))
@@ -58,20 +64,66 @@ def test_a_link_of_half_a_second_works():
     asyncio.run(scenario())
 
 
-def test_a_draft_that_comes_after_the_end_only_loses_the_stream():
-    """A quick server finishes while the device still drafts; reopening then brings what was not read."""
+async def _finished(door, link):
+    """A stream whose sequence has ended on the server; its device has read nothing but the first message."""
+    stream = link.connect()
+    await stream.send(Open(PROMPT, GREEDY))
+    await stream.receive()
+    while door.loop.sessions:
+        await asyncio.sleep(0.001)
+    return stream
+
+
+async def _read_to_the_end(stream):
+    verdict = await stream.receive()
+    while not verdict.finish_reason:
+        verdict = await stream.receive()
+    return verdict
+
+
+LATE = Draft(1, DraftBlock(len(PROMPT), (DraftToken(5),)))
+
+
+def test_a_draft_that_comes_after_the_end_costs_no_verdict():
+    """A quick server finishes while the device still drafts: the stream stays open until the device has read all."""
 
     async def scenario():
         async with serving() as (door, address), linked(address) as link:
-            stream = link.connect()
-            await stream.send(Open(PROMPT, GREEDY))
-            await stream.receive()
-            while door.loop.sessions:
-                await asyncio.sleep(0.001)
-            with pytest.raises(Unreachable):
-                while True:  # until the news has travelled: nothing more is read
-                    await stream.send(Draft(1, DraftBlock(len(PROMPT), (DraftToken(5),))))
-            with pytest.raises(Unreachable):
-                await stream.receive()
+            stream = await _finished(door, link)
+            for counter in range(1, 20):
+                await stream.send(replace(LATE, counter=counter))
+            verdict = await _read_to_the_end(stream)
+            assert verdict.base + len(verdict.tokens) == len(PROMPT) + GREEDY.max_tokens
+            assert door.loop.pool.num_free == door.loop.pool.num_blocks  # nothing is held for it
+            started = time.monotonic()
+            await stream.close(5.0)
+            assert time.monotonic() - started < FAREWELL / 2  # who says that nothing follows does not wait
+
+    asyncio.run(scenario())
+
+
+def test_a_peer_who_never_ends_a_finished_stream_does_not_keep_it():
+    async def scenario():
+        async with serving() as (door, address), linked(address) as link:
+            stream = await _finished(door, link)
+            await _read_to_the_end(stream)
+            with pytest.raises(Unreachable, match="ended the stream"):
+                await asyncio.wait_for(stream.receive(), 3 * FAREWELL)
+
+    asyncio.run(scenario())
+
+
+def test_many_short_answers_lose_no_stream():
+    async def scenario():
+        async with serving() as (_, address), linked(address) as link:
+            thread = DraftThread(OracleDrafter(0.8), StopRule(4))
+            for _ in range(50):
+                session = RemoteSession(link.connect, Open(PROMPT, GREEDY))
+                await session.open()
+                async for _ in generate(session, thread, GREEDY):
+                    pass
+                assert session.reopened == 0
+                assert session.truth.generated == tuple(continuation(PROMPT, GREEDY.max_tokens))
+            thread.close()
 
     asyncio.run(scenario())

@@ -20,11 +20,11 @@ from opensled.messages import (
     Open,
     SamplingParams,
 )
+from tests.devices import TOKENIZER
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.serving import linked, serving
 from tests.system import CALM, ask, running, until
-from tests.test_device import TOKENIZER
-from verify_server.outbox import MAX_UNREAD
+from verify_server.outbox import MAX_UNREAD, Outbox
 from verify_server.sessions import DoorLimits
 from verify_server.stream import _read, serve_stream
 
@@ -252,3 +252,35 @@ def test_a_server_that_takes_less_after_a_restart_gets_shorter_drafts():
             thread.close()
 
     asyncio.run(scenario())
+
+
+def test_drafts_that_are_on_their_way_in_share_a_step():
+    """Each hop to the engine's thread costs as much as a few rounds: nobody hops alone who could come along."""
+
+    async def scenario():
+        async with running(FakeEngine(num_blocks=100), limits=DoorLimits(max_draft=8)) as network:
+            loop = network.door.loop
+            sessions = []
+            for _ in range(4):
+                session, _ = await network.door.open(Open(PROMPT, LONG), "local")
+                session.attach(len(PROMPT))
+                session.submit(Draft(1, DraftBlock(len(PROMPT))))  # the server drives
+                session.submit(Draft(2, DraftBlock(len(PROMPT), (DraftToken(48),))))  # now the device does
+                sessions.append(session)
+            await until(lambda: all(session.awaits_draft and not session.in_step for session in sessions))
+            steps, served = loop.stats.steps, loop.stats.sessions
+            for session in sessions:  # one in each turn of the event loop
+                session.submit(Draft(3, DraftBlock(len(session.tokens), (DraftToken(48),))))
+                await asyncio.sleep(0)
+            await until(lambda: loop.stats.sessions == served + len(sessions))
+            assert loop.stats.steps == steps + 1
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_kept_for_a_reader_who_has_read_the_end():
+    outbox = Outbox()
+    outbox.put(None)
+    outbox.close()
+    outbox.put(None)
+    assert not len(outbox) and not outbox.full

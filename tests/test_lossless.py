@@ -13,7 +13,7 @@ import pytest
 from edge_client.drafters import DRAFTERS
 from edge_client.remote import Patience
 from edge_client.stop import StopRule
-from opensled.messages import SamplingParams
+from opensled.messages import MATCH, RATIO, SamplingParams
 from opensled.noise import noise_key
 from opensled.store import heldout_path, model_path
 from opensled_testbed.reference import Reference, Sampling
@@ -85,15 +85,21 @@ def factory(name: str):
     return DRAFTERS.get(name)(str(model_path("tiny-draft")), 1)
 
 
-async def answer_all(engine, wanted, drafter, *, stop=StopRule(4), weather=Weather(), patience=CALM):
+async def answer_all(
+    engine, wanted, drafter, *, stop=StopRule(4), weather=Weather(), patience=CALM, rule=MATCH
+):
     """All cases at once, each with a drafter of its own."""
+    limits = DoorLimits(linger=2.0, trust_devices=True)
     async with running(
-        engine, draft_wait=0.5, max_step_tokens=256, weather=weather, limits=DoorLimits(linger=2.0)
+        engine, draft_wait=0.5, max_step_tokens=256, weather=weather, limits=limits
     ) as network:
         asked = [
-            ask(network, case.prompt, factory(drafter).create(), case.params, stop=stop, patience=patience)
+            ask(
+                network, case.prompt, factory(drafter).create(), case.params,
+                stop=stop, patience=patience, rule=rule,
+            )
             for case in wanted
-        ]
+        ]  # fmt: skip
         return await asyncio.gather(*asked)
 
 
@@ -122,6 +128,17 @@ def test_every_batch_size(exact64, sessions):
     wanted = cases()[-sessions:]
     answers = asyncio.run(answer_all(exact64, wanted, "llamacpp", stop=StopRule(8, confidence=0.3)))
     check(wanted, answers)
+
+
+@pytest.mark.parametrize("drafter", ALL_DRAFTERS)
+def test_rule_ratio_is_greedy_at_temperature_zero(exact64, drafter):
+    """Where the target's distribution is a single token, its law is its text: real drafters' own distributions."""
+    wanted = [case for case in cases() if case.params.temperature == 0]
+    answers = asyncio.run(answer_all(exact64, wanted, drafter, rule=RATIO))
+    check(wanted, answers)
+    rounds = [round for answer in answers for round in answer.rounds]
+    if drafter in MODEL_DRAFTERS:
+        assert sum(round.accepted for round in rounds) > 0
 
 
 @pytest.mark.parametrize("drafter", ALL_DRAFTERS)

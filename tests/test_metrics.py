@@ -14,8 +14,9 @@ from edge_client.remote import RemoteSession
 from opensled.errors import OpenSledError, Overloaded, Unreachable
 from opensled.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
 from opensled.metrics import DraftCounts, Histogram, Metric
+from tests.devices import device_on, read
 from tests.fakes import POISON, FakeEngine, OracleDrafter
-from tests.scraping import SPEC, device_on, read, samples, scrape
+from tests.scraping import SPEC, samples, scrape
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
 from tests.system import ask, running, until
 from verify_server.metrics import metrics as server_metrics

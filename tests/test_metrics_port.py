@@ -13,9 +13,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edge_client import telemetry
 from opensled.errors import OpenSledError, UsageError
-from opensled.metrics import DraftCounts, Metric, MetricsPort, draft_metrics, metrics_port, require_safe
+from opensled.metrics import (
+    DraftCounts,
+    Metric,
+    MetricsPort,
+    draft_metrics,
+    metrics_port,
+    require_safe_metrics,
+)
 from opensled_testbed.processes import Process
-from tests.scraping import SPEC, device_on, read, samples, scrape
+from tests.devices import device_on, read
+from tests.scraping import SPEC, samples, scrape
 from tests.serving import serving
 from verify_server.metrics import metrics as server_metrics
 
@@ -79,10 +87,10 @@ def test_the_documentation_names_exactly_what_exists(sides):
 
 def test_only_this_machine_unless_told(capsys):
     for address in ("", "127.0.0.1:0", "[::1]:9410", "localhost:9410"):
-        require_safe(address, insecure=False)
-    require_safe("0.0.0.0:9410", insecure=True)
+        require_safe_metrics(address, insecure=False)
+    require_safe_metrics("0.0.0.0:9410", insecure=True)
     with pytest.raises(UsageError, match="--insecure-metrics"):
-        require_safe("0.0.0.0:9410", insecure=False)
+        require_safe_metrics("0.0.0.0:9410", insecure=False)
     for verb in ("serve", "edge"):
         command = [sys.executable, "-m", "opensled", verb, "--metrics", "192.0.2.1:9410"]
         run = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -17,29 +16,21 @@ from opensled.errors import Unauthorized, Unreachable, UsageError
 from opensled.messages import Open
 from opensled.pem import Identity, read_identity
 from opensled_testbed.credentials import Authority, fleet_flags
+from tests.certificates import AUTHORITY, HERE, STRANGER, issued, written
 from tests.fakes import FakeEngine, continuation
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
 from verify_server.command import serve
 from verify_server.config import ServeConfig
 from verify_server.security import Tenants, Tls, read_tenants, read_tls
 
-HERE = "127.0.0.1"
 LONG_AGO = {"not_before": datetime(2020, 1, 1), "not_after": datetime(2020, 2, 1)}
 TOKENS = Tenants((("secret-1", "alice"), ("secret-2", "bob")))
 BY_CERTIFICATE = Tenants(by_certificate=True)
-AUTHORITY, STRANGER = trustme.CA(), trustme.CA()
-
-
-def issued(authority=AUTHORITY, *names, **options):
-    """A certificate of an authority, for clients and servers alike."""
-    leaf = authority.issue_cert(*(names or ("device.example",)), **options)
-    return Identity(leaf.cert_chain_pems[0].bytes(), leaf.private_key_pem.bytes())
 
 
 @pytest.fixture
 def ca(tmp_path):
-    AUTHORITY.cert_pem.write_to_path(tmp_path / "ca.pem")
-    return tmp_path / "ca.pem"
+    return written(tmp_path)
 
 
 @asynccontextmanager

@@ -9,9 +9,9 @@ from edge_client import target
 from edge_client.device import Device
 from edge_client.stop import StopRule
 from opensled.errors import Unreachable, VocabularyMismatch
+from tests.devices import TOKENIZER, OracleFactory, read
 from tests.fakes import continuation
-from tests.serving import PROMPT, linked, serving
-from tests.test_device import TOKENIZER, OracleFactory, read
+from tests.serving import GREEDY, PROMPT, linked, serving
 
 
 class PickyFactory(OracleFactory):
@@ -59,7 +59,7 @@ async def ids(device):
     return [id for chunk in await read(device) for id in chunk.token_ids]
 
 
-EXPECTED = continuation(PROMPT, 30)
+EXPECTED = continuation(PROMPT, GREEDY.max_tokens)
 SAME, OTHER = "f" * 64, "e" * 64
 
 

@@ -82,6 +82,7 @@ def test_generate_gives_the_same_ids_with_every_drafter(server, drafter, samplin
         drafted = generate(server, "--drafter", drafter, *common)
         assert drafted["token_ids"] == plain["token_ids"] and drafted["text"] == plain["text"]
         assert drafted["finish_reason"] == plain["finish_reason"]
+        assert plain["rule"] == "match"
         assert plain["rounds"] == 0 and plain["server_decoded"] == len(plain["token_ids"])
 
 

@@ -1,6 +1,5 @@
 """One session, step by step and without a loop: rounds are exact here. Run: pytest tests/test_session.py"""
 
-import asyncio
 import random
 
 import pytest
@@ -46,10 +45,9 @@ class Bench:
         return self.verdict() if decide else None
 
     def verdict(self) -> Verdict:
-        try:
-            return self.session.outbox.get_nowait()
-        except asyncio.QueueEmpty:
+        if not len(self.session.outbox):
             pytest.fail("no verdict")
+        return self.session.outbox.get_nowait()
 
     def right(self, count):
         return continuation(self.session.tokens, count)

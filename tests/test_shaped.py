@@ -110,3 +110,17 @@ def check_logprobs(answer, tokens, rows) -> None:
         assert entry[0][0] == token
         assert [id for id, _ in entry[1:]] == np.argsort(-row, kind="stable")[:3].tolist()
         assert [value for _, value in entry] == pytest.approx([raw[id] for id, _ in entry], abs=1e-5)
+
+
+def test_a_finished_answer_gives_its_grammar_back(exact64, text):  # noqa: F811
+    """The session itself is remembered for a while, for a reader who lost the end."""
+    guide, _ = SHAPES["schema"]
+    params = SamplingParams(temperature=0, max_tokens=60)
+
+    async def scenario():
+        async with running(exact64, draft_wait=0.5, text=text, limits=DoorLimits(linger=60.0)) as network:
+            await ask(network, text.render(CHAT), factory("none").create(), params, guide=guide)
+            (session,) = network.door.remembered
+            assert session.finish_reason == "eos" and session.constraint is None
+
+    asyncio.run(scenario())

@@ -41,7 +41,7 @@ class Reader:
     told: str = ""  # code of the Failure that ended it
 
     def read(self, count: int) -> None:
-        while count and self.session.outbox._queue.qsize():
+        while count and len(self.session.outbox):
             count -= 1
             message = self.session.outbox.get_nowait()
             if isinstance(message, Failure):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 
 import pytest
@@ -192,6 +193,16 @@ def test_works_without_a_usable_cache(tmp_path):
     blocked.touch()
     assert load_now(tiny_info(), lambda: TOKENIZER_JSON, blocked).pieces
     assert load_now(tiny_info(), lambda: TOKENIZER_JSON).pieces
+
+
+def test_a_full_disk_keeps_nothing_half_written(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(TOKENIZER_JSON) // 2, before[1]))
+    try:
+        assert load_now(tiny_info(), lambda: TOKENIZER_JSON, tmp_path).pieces
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("announced", ["../../etc/passwd", "0" * 64])

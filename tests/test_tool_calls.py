@@ -29,7 +29,7 @@ from tests.guiding import (
     tiny,
     walk,
 )
-from verify_server.chat import parameters, template_input
+from verify_server.chat_template import parameters, template_input
 from verify_server.guide import Guides
 from verify_server.text import TargetText
 

@@ -7,15 +7,16 @@ import json
 import logging
 import signal
 import time
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import opensled
 from hw_profiles.profile import HardwareProfile
 from opensled import notify
-from opensled.address import host_port, is_loopback
-from opensled.messages import ModelInfo
-from opensled.metrics import metrics_port
-from opensled.metrics import require_safe as require_safe_metrics
+from opensled.address import host_port, is_local, joined
+from opensled.messages import GUIDE, ModelInfo
+from opensled.metrics import metrics_port, require_safe_metrics
 from scheduler import POLICIES
 from verify_server import service
 from verify_server.config import ServeConfig
@@ -37,7 +38,16 @@ def serve(config: ServeConfig) -> int:
     tenants = _tenants(config)
     _require_safe(config, tls, tenants)
     target = ENGINES.get(config.engine)(config)
-    return asyncio.run(_serve(config, target, tenants, tls))
+    return _run(_serve(config, target, tenants, tls))
+
+
+def _run(serving: Coroutine[Any, Any, int]) -> int:
+    """Run the server, on uvloop where it is installed: a round costs a fifth less on it (docs/benchmarks)."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(serving)
+    return uvloop.run(serving)
 
 
 def _tenants(config: ServeConfig) -> Tenants:
@@ -52,7 +62,7 @@ def _require_safe(config: ServeConfig, tls: Tls | None, tenants: Tenants) -> Non
     require_safe(
         config.listen, has_tls=tls is not None, knows_clients=knows_clients, insecure=config.insecure
     )
-    if not is_loopback(host_port(config.listen)[0]) and not (tls and knows_clients):
+    if not is_local(config.listen) and not (tls and knows_clients):
         danger = (
             "gets its tokens in clear text" if knows_clients else "takes requests from anybody who reaches it"
         )
@@ -69,8 +79,7 @@ async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls
     with metrics_port(config.metrics, metrics(door)):
         server, port = await service.start(face, config.listen, tls)
         serving = asyncio.ensure_future(loop.run())
-        host = host_port(config.listen)[0]
-        print(f"listening on {f'[{host}]' if ':' in host else host}:{port}", flush=True)
+        print(f"listening on {joined(host_port(config.listen)[0], port)}", flush=True)
         async with notify.announced():
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             notify.stopping()
@@ -129,5 +138,5 @@ def describe(door: Door, target: Target) -> ModelInfo:
         version=opensled.__version__,
         tokenizer_hash=text.tokenizer_hash,
         has_chat_template=bool(text.chat_template),
-        capabilities=("guide",),
+        capabilities=(GUIDE,),
     )

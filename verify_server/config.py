@@ -17,7 +17,10 @@ class ServeConfig:
 
     model: str = option("tiny", "target: a bundled name, a folder, a GGUF file, or a hub id ORG/MODEL")
     listen: str = option(
-        "127.0.0.1:7411", "address of the gRPC service; port 0 takes a free one", check=host_port
+        "127.0.0.1:7411",
+        "address of the gRPC service; port 0 takes a free one",
+        metavar="HOST:PORT",
+        check=host_port,
     )
     engine: str = option("torch", f"{', '.join(ENGINES.names())}, or module:callable of your own")
     device: str = option("auto", "auto, cpu, cuda or cuda:1")
@@ -69,7 +72,9 @@ class ServeConfig:
         False, "serve rule ratio, under which a device that lies decides what its user reads"
     )
     insecure: bool = option(False, "listen beyond this machine without TLS, or to clients nobody knows")
-    metrics: str = option("", "address for Prometheus metrics, such as 127.0.0.1:9410", check=host_port)
+    metrics: str = option(
+        "", "address for Prometheus metrics, such as 127.0.0.1:9410", metavar="HOST:PORT", check=host_port
+    )
     insecure_metrics: bool = option(
         False, "show the metrics beyond this machine, to anybody who can reach them"
     )

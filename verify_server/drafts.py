@@ -16,7 +16,8 @@ def check_draft(block: DraftBlock, vocab_size: int, with_probs: bool) -> None:
 
     `with_probs`: the rule needs the distribution each token was drawn from; other rules take none.
     """
-    if any(not 0 <= token.id < vocab_size for token in block.tokens):
+    ids = block.ids
+    if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
         raise InvalidRequest(f"a draft id is outside the vocabulary of {vocab_size}", "tokens")
     for token in block.tokens:
         if with_probs:

@@ -19,11 +19,11 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from opensled.errors import InvalidRequest, Unsupported, UnsupportedModel, VocabularyMismatch
+from opensled.errors import UnsupportedModel, VocabularyMismatch
 from opensled.messages import ChatMessage, Tool
 from opensled.vocabulary import fingerprint
 from verify_server import gguf_tokenizer
-from verify_server.chat import template_input, valid_text
+from verify_server.chat_template import Turn, chosen, rendered, valid_text
 from verify_server.gguf_file import read_metadata
 
 # What templates know of the special tokens -> GGUF's key of its id.
@@ -60,7 +60,7 @@ class GgufText:
         self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
         self.chat_template = files.template() or metadata.get("tokenizer.chat_template") or ""
         self._special = files.special() or _special(metadata)
-        self._render = _compile(self.chat_template, path)
+        self._template = _compile(self.chat_template, path)
         self.vocab_size = len(self._pieces)
         self.fingerprint = fingerprint(self._pieces)
 
@@ -70,16 +70,13 @@ class GgufText:
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Token ids of a chat up to the start of the assistant's next turn, who may call `tools` in it."""
-        if not self.chat_template:
-            raise Unsupported("this target has no chat template; send text (--raw) or token ids", "messages")
-        turns, functions = template_input(messages, tools, self.chat_template)
-        try:
-            text = self._render(
-                **self._special, messages=turns, tools=functions, documents=None, add_generation_prompt=True
-            )
-        except Exception as error:  # templates raise whatever their author chose
-            raise InvalidRequest(f"the chat template refuses these messages: {error}", "messages") from error
-        return tuple(self._tokenizer.encode(valid_text(text), add_special_tokens=False).ids)
+        text = rendered(messages, tools, self.chat_template, self._render)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _render(self, turns: list[Turn], tools: list[dict[str, Any]] | None) -> str:
+        return self._template(
+            **self._special, messages=turns, tools=tools, documents=None, add_generation_prompt=True
+        )
 
     def require_same(self, pieces: Sequence[str], tokenize: Callable[[str], list[int]]) -> None:
         """Refuse a tokenizer that differs from the model's: `pieces` by id, and `tokenize` without a frame.
@@ -123,9 +120,8 @@ class _Files:
         if self._present and path.is_file():
             return path.read_text("utf-8")
         template = self._config().get("chat_template")
-        if isinstance(template, list):  # several by name: the one that knows tools
-            named = {entry["name"]: entry["template"] for entry in template}
-            template = named.get("tool_use") or named.get("default")
+        if isinstance(template, list):
+            template = chosen({entry["name"]: entry["template"] for entry in template})
         return template or ""
 
     def special(self) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The grammar of a guided answer, in llguidance's Lark: what `response_format` and `tools` ask for, as text.
 
-Tool calls are written as the chat template has them (verify_server/chat.py). With `tool_choice` "auto" the answer is
-free text or calls; where tags set calls apart they may also follow free text, as models write that think aloud first.
-Nothing sets bare JSON calls apart, so there is one at most: `parallel` allows several, it demands none.
+Tool calls are written as the chat template has them (verify_server/chat_template.py). With `tool_choice` "auto" the
+answer is free text or calls; where tags set calls apart they may also follow free text, as models write that think
+aloud first. Nothing sets bare JSON calls apart, so there is one at most: `parallel` allows several, it demands none.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import Guide, Tool
-from verify_server.chat import CALL_TAGS, has_call_tags, parameters, parse_object
+from opensled.messages import CALL_TAGS, Guide, Tool
+from verify_server.chat_template import has_call_tags, parameters, parse_object
 
 MAX_SCHEMA = 64 * 1024  # characters of all schemas of one guide
 # What the compiler takes seconds to minutes for, which nothing could interrupt: patterns of keys, each tried against
@@ -57,6 +57,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Grammar:
+    """What llguidance compiles, and whom to blame when it cannot."""
+
     lark: str
     parts: tuple[Part, ...]
     field: str  # the request field that asked for a grammar

@@ -15,8 +15,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from tokenizers import Tokenizer
 
 from opensled.errors import EngineError, InvalidRequest, TruthConflict, Unsupported
-from opensled.messages import Guide
-from verify_server.chat import CALL_TAGS
+from opensled.messages import CALL_TAGS, Guide
 from verify_server.grammar import Grammar, grammar_of
 
 # The compiler recurses along references, several KB of stack each: some 700 of them overflow a thread's usual 8 MB and

@@ -58,5 +58,7 @@ class BlockTable:
     def truncate(self, length: int) -> None:
         """Give back every block beyond `length` tokens. Rollback is this and nothing else."""
         keep = self._pool.blocks_for(length)
+        if keep >= len(self.blocks):
+            return
         self._pool.give_back(self.blocks[keep:])
         del self.blocks[keep:]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 from hw_profiles.profile import HardwareProfile
 from opensled.errors import EngineError, OpenSledError
@@ -19,6 +17,10 @@ from verify_server.kv import BlockPool, OutOfBlocks
 from verify_server.session import Decision, Planned, Session
 
 log = logging.getLogger(__name__)
+
+# Turns of the event loop, some microseconds each, that drafts on their way in are given to join a step: for each hop
+# to the engine's thread and back costs as much as two rounds of a session.
+GATHER_TURNS = 8
 
 # What became of one session in a step: a decision, its own error, or (None) a mere prompt chunk.
 Outcome = Decision | OpenSledError | None
@@ -54,7 +56,7 @@ def _step_failed() -> EngineError:
 
 def _decide(session: Session, question: Question, scores: Scores, rows: range) -> Decision:
     if session.constraint is not None:
-        question = replace(question, masks=session.constraint.allowed(question.ids))
+        question = question._replace(masks=session.constraint.allowed(question.ids))
     num_accepted, next_token = session.rule.accept(question, scores, rows)
     if question.top_logprobs is None:
         return Decision(num_accepted, next_token)
@@ -78,13 +80,13 @@ class VerifyLoop:
         self.pool = BlockPool(engine.info.num_blocks, engine.info.block_size, forget)
         self.sessions: dict[int, Session] = {}
         self.stats = LoopStats()
-        self._arrival = asyncio.Event()
+        self._sleeper: asyncio.Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
 
     async def run(self) -> None:
         """Serve until cancelled."""
         while True:
-            self._arrival.clear()
+            await self._gather()
             plan = self.policy.plan(self._snapshot(), self.profile, self.clock())
             work = self._prepare(plan)
             if not work:
@@ -113,11 +115,13 @@ class VerifyLoop:
         session.closed = True
         if not session.in_step:
             session.forget_kv()
+            session.constraint = None  # a grammar takes some hundred KB, and nothing is decided any more
         self.wake()
 
     def wake(self) -> None:
         """Something changed: plan again."""
-        self._arrival.set()
+        if self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -180,7 +184,22 @@ class VerifyLoop:
         if session.finish_reason or session.closed:
             self.remove(session)
 
+    async def _gather(self) -> None:
+        """Let drafts that are on their way in join the step, unless there is nobody who could send one."""
+        for _ in range(GATHER_TURNS):
+            if not any(session.awaits_draft for session in self.sessions.values()):
+                return
+            await asyncio.sleep(0)
+
     async def _sleep(self, plan: BatchPlan) -> None:
-        timeout = None if plan.wake_at is None else max(0.0, plan.wake_at - self.clock())
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._arrival.wait(), timeout)
+        """Until something arrives, or the plan's time has come; nothing can have arrived since it was made."""
+        loop = asyncio.get_running_loop()
+        self._sleeper = loop.create_future()
+        timer = None
+        if plan.wake_at is not None:
+            timer = loop.call_later(max(0.0, plan.wake_at - self.clock()), self.wake)
+        try:
+            await self._sleeper
+        finally:
+            if timer is not None:
+                timer.cancel()

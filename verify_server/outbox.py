@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
 from opensled.messages import ServerMessage
@@ -12,40 +13,67 @@ MAX_UNREAD = 64
 
 
 class Outbox:
-    """`on_room` is called when the reader has caught up after the outbox was full."""
+    """`on_room` is called when the reader has caught up after the outbox was full.
+
+    One task gets, another waits for room; `asyncio.Queue` and `Event` would allow for more, at three times the cost.
+    """
 
     def __init__(self, on_room: Callable[[], None] = lambda: None) -> None:
-        self._queue: asyncio.Queue[ServerMessage | None] = asyncio.Queue()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._messages: deque[ServerMessage | None] = deque()
+        self._news: asyncio.Future[None] | None = None  # whoever gets waits for it
+        self._room: asyncio.Future[None] | None = None  # whoever must not go on waits for it
+        self._congested = False  # from full until there is room again
+        self._closed = False
         self._on_room = on_room
+
+    def __len__(self) -> int:
+        return len(self._messages)
 
     @property
     def full(self) -> bool:
-        return self._queue.qsize() >= MAX_UNREAD
+        return len(self._messages) >= MAX_UNREAD
 
     def put(self, message: ServerMessage | None) -> None:
         """None ends the stream: a newer one took the session over."""
-        self._queue.put_nowait(message)
+        if self._closed:
+            return
+        self._messages.append(message)
         if self.full:
-            self._room.clear()
+            self._congested = True
+        _settle(self._news)
 
     async def get(self) -> ServerMessage | None:
-        message = await self._queue.get()
-        self._made_room()
-        return message
+        while not self._messages:
+            self._news = asyncio.get_running_loop().create_future()
+            await self._news
+        return self.get_nowait()
 
     def get_nowait(self) -> ServerMessage | None:
         """For callers who know that there is a message."""
-        message = self._queue.get_nowait()
-        self._made_room()
+        message = self._messages.popleft()
+        if self._congested and not self.full:
+            self._make_room()
         return message
 
     async def room(self) -> None:
         """Wait until the reader has caught up."""
-        await self._room.wait()
+        while self._congested:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
 
-    def _made_room(self) -> None:
-        if not self._room.is_set() and not self.full:
-            self._room.set()
-            self._on_room()
+    def close(self) -> None:
+        """The last message has been got: what is put from now on is dropped."""
+        self._closed = True
+        self._messages.clear()
+        if self._congested:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        self._congested = False
+        _settle(self._room)
+        self._on_room()
+
+
+def _settle(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from opensled.address import host_port, is_loopback
+from opensled.address import is_local
 from opensled.errors import Unauthorized, UsageError
 from opensled.files import read_secret_text
 from opensled.pem import Identity, read_authorities, read_identity
@@ -128,7 +128,7 @@ def _limit(word: str, where: str) -> tuple[str, int]:
 
 def require_safe(listen: str, *, has_tls: bool, knows_clients: bool, insecure: bool) -> None:
     """Refuse to listen beyond this machine without TLS and a way to know clients, unless told to."""
-    if is_loopback(host_port(listen)[0]) or insecure or (has_tls and knows_clients):
+    if is_local(listen) or insecure or (has_tls and knows_clients):
         return
     raise UsageError(
         f"--listen {listen} is reachable by other machines: add --tls-cert, --tls-key and --tokens FILE (or "

@@ -35,6 +35,8 @@ Server = grpc.aio.Server
 
 
 class VerifyService(verify_pb2_grpc.VerifyServicer):
+    """The three calls of proto/opensled/v1/verify.proto."""
+
     def __init__(self, door: Door, info: ModelInfo, text: Text, tenants: Tenants) -> None:
         self._door, self._info, self._text, self.tenants = door, info, text, tenants
 

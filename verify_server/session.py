@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from opensled.errors import InvalidRequest, OpenSledError
 from opensled.messages import (
@@ -25,16 +26,14 @@ from verify_server.kv import BlockTable
 from verify_server.outbox import Outbox
 
 
-@dataclass(frozen=True)
-class Pending:
+class Pending(NamedTuple):
     """A draft not yet planned: as it arrived, and what of it still drafts beyond the truth."""
 
     draft: Draft
     rest: DraftBlock
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """What became of one session's draft in a step."""
 
     num_accepted: int
@@ -42,8 +41,7 @@ class Decision:
     logprobs: tuple[TokenLogprobs, ...] = ()  # of the accepted tokens and the next one, when asked for
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(NamedTuple):
     """What one step computes for one session."""
 
     session: Session
@@ -151,15 +149,20 @@ class Session:
 
     # -- the scheduler's side ---------------------------------------------------------------------------
 
+    @property
+    def awaits_draft(self) -> bool:
+        """Whether its device is at work on one."""
+        return self.has_reader and not self.driven and self.pending is None
+
     def view(self) -> SessionView:
-        return SessionView(
-            id=self.id,
-            uncomputed=len(self.tokens) - self.computed,
-            draft=len(self.pending.rest.tokens) if self.pending else None,
-            driven=self.driven,
-            waiting_since=self.waiting_since,
-            paused=self.outbox.full,
-            absent=not self.has_reader,
+        return SessionView(  # by position: many are made for each step
+            self.id,
+            len(self.tokens) - self.computed,
+            len(self.pending.rest.tokens) if self.pending else None,
+            self.driven,
+            self.waiting_since,
+            self.outbox.full,
+            not self.has_reader,
         )
 
     def plan(self, piece: Slice) -> Planned:
@@ -176,7 +179,7 @@ class Session:
             question = Question(draft, stop, self.params, self.key, self.top_logprobs)
             self.pending = None
         segment = Segment(
-            tokens=(*self.tokens[self.computed : stop], *(token.id for token in draft)),
+            tokens=(*self.tokens[self.computed : stop], *[token.id for token in draft]),
             start=self.computed,
             blocks=tuple(self.table.blocks),
             rows=len(draft) + 1 if piece.decide else 0,

@@ -15,6 +15,10 @@ from verify_server.sessions import Door
 
 log = logging.getLogger(__name__)
 
+# Seconds a stream stays open after its last message, unless the peer ends it first. A peer who is just sending a draft
+# would else find it closed, and gRPC drops what he has not read yet: the last verdict, too.
+FAREWELL = 1.0
+
 Receive = Callable[[], Awaitable["ClientMessage | None"]]  # None: the peer is gone
 Send = Callable[[ServerMessage], Awaitable[None]]
 
@@ -40,7 +44,7 @@ async def serve_stream(door: Door, tenant: str, receive: Receive, send: Send) ->
         done = await _converse(_read(session, receive, first), outbox, send, door.loop.stats.failures)
     finally:
         if session.outbox is outbox:  # else a newer stream has taken the session over
-            (door.forget if done else door.leave)(session)
+            (door.forget if done or session.failed else door.leave)(session)
 
 
 async def _converse(read: Awaitable[bool], outbox: Outbox, send: Send, failures: Counter[str]) -> bool:
@@ -58,9 +62,9 @@ async def _converse(read: Awaitable[bool], outbox: Outbox, send: Send, failures:
             outbox.put(failure)
             await writing
             return True
-        if writing.done():
-            writing.result()
-        return reading.done() and reading.result()
+        if writing.done() and writing.result():
+            await asyncio.wait({reading}, timeout=FAREWELL)
+        return reading.done() and reading.exception() is None and reading.result()
     finally:
         reading.cancel()
         writing.cancel()
@@ -79,25 +83,26 @@ async def _read(session: Session, receive: Receive, first: Open) -> bool:
     """Feed the session until the peer is gone (False) or cancels (True); a peer who does not read is not read."""
     outbox = session.outbox
     while True:
-        await outbox.room()
+        if outbox.full:
+            await outbox.room()
         message = await receive()
-        if message is None:
+        if isinstance(message, Draft):
+            session.submit(message)
+        elif message is None:
             return False
-        if message == first:  # a repeated frame
-            continue
-        if isinstance(message, Cancel):
+        elif isinstance(message, Cancel):
             return True
-        if not isinstance(message, Draft):
+        elif message != first:  # else a repeated frame
             raise InvalidRequest("the sequence is already open; a stream carries one", "open")
-        session.submit(message)
 
 
-async def _write(outbox: Outbox, send: Send) -> None:
-    """Send until the sequence ends, or a newer stream takes the session over (None)."""
+async def _write(outbox: Outbox, send: Send) -> bool:
+    """Send until the sequence ends (True), or a newer stream takes the session over (False)."""
     while True:
         message = await outbox.get()
         if message is None:
-            return
+            return False
         await send(message)
         if isinstance(message, Failure) or (isinstance(message, Verdict) and message.finish_reason):
-            return
+            outbox.close()
+            return True

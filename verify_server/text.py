@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import ChatMessage, Tool
 from opensled.vocabulary import fingerprint
-from verify_server.chat import template_input, valid_text
+from verify_server.chat_template import Turn, chosen, rendered, valid_text
 
 
 class TargetText:
@@ -21,7 +21,8 @@ class TargetText:
         self._tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, use_fast=True)
         self.tokenizer_json = self._tokenizer.backend_tokenizer.to_str().encode()
         self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
-        self.chat_template = _template(self._tokenizer.chat_template)
+        template: str | dict[str, str] | None = self._tokenizer.chat_template
+        self.chat_template = chosen(template) if isinstance(template, dict) else template or ""
         self.vocab_size = len(self._tokenizer)
         pieces = self._tokenizer.convert_ids_to_tokens(range(self.vocab_size))
         self.fingerprint = fingerprint(piece or "" for piece in pieces)
@@ -32,24 +33,15 @@ class TargetText:
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Token ids of a chat up to the start of the assistant's next turn, who may call `tools` in it."""
-        if not self.chat_template:
-            raise Unsupported("this target has no chat template; send text (--raw) or token ids", "messages")
-        turns, functions = template_input(messages, tools, self.chat_template)
-        try:
-            text = self._tokenizer.apply_chat_template(
-                turns,
-                tools=functions,
-                chat_template=self.chat_template,
-                add_generation_prompt=True,
-                tokenize=False,
-            )
-        except Exception as error:  # templates raise whatever their author chose
-            raise InvalidRequest(f"the chat template refuses these messages: {error}", "messages") from error
-        return tuple(self._tokenizer.encode(valid_text(text), add_special_tokens=False, verbose=False))
+        text = rendered(messages, tools, self.chat_template, self._render)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
-
-def _template(template: str | dict[str, str] | None) -> str:
-    """The template of a tokenizer; of several by name the one that knows tools."""
-    if isinstance(template, dict):
-        return template.get("tool_use") or template.get("default") or ""
-    return template or ""
+    def _render(self, turns: list[Turn], tools: list[dict[str, Any]] | None) -> str:
+        text: str = self._tokenizer.apply_chat_template(
+            turns,
+            tools=tools,
+            chat_template=self.chat_template,
+            add_generation_prompt=True,
+            tokenize=False,
+        )
+        return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
@@ -31,9 +32,12 @@ CLIENT_GONE = 499  # nobody reads it; nginx's number for the log
 Read = Callable[[dict[str, Any], ModelInfo], requests.Request]
 
 
-def build_app(backend: Backend, access: Access = Access()) -> Starlette:
-    """The ASGI application of one device, for whom `access` lets in."""
-    api = Api(backend)
+def build_app(backend: Backend, access: Access = Access(), ending: asyncio.Event | None = None) -> Starlette:
+    """The ASGI application of one device, for whom `access` lets in.
+
+    Once `ending` is set, answers under way end by an error: 503, or the last event of a stream.
+    """
+    api = Api(backend, ending or asyncio.Event())
     chat = partial(api.complete, requests.chat_request)
     raw = partial(api.complete, requests.completion_request)
     return Starlette(
@@ -57,8 +61,8 @@ def build_app(backend: Backend, access: Access = Access()) -> Starlette:
 class Api:
     """The endpoints."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, ending: asyncio.Event) -> None:
+        self._backend, self._ending = backend, ending
         self._created = int(time.time())
 
     async def complete(self, read: Read, request: Request) -> Response:
@@ -67,7 +71,7 @@ class Api:
             wanted = read(parse_object(await _body(request)), self._backend.info)
             reply = Reply(wanted, self._backend)
             answers = [self._backend.answer(task) for task in wanted.tasks]
-            chunks = merged(answers, wanted.spelled)
+            chunks = merged(answers, wanted.spelled, self._ending)
             if not wanted.stream:
                 return _json(await attended(request.receive, whole(chunks, reply)))
             first = await attended(request.receive, begun(chunks, len(answers)))

@@ -11,7 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-OPENING, CLOSING = "<tool_call>", "</tool_call>"
+from opensled.messages import CALL_TAGS
+
+OPENING = CALL_TAGS[0]
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class CallReader:
         self._heads = {f'{{"name":"{name}","arguments":{{': name for name in names}
         self._held = ""  # text that may mean one thing or the other
         self._read: Callable[[], list[Piece] | None] = self._beginning
-        self._tagged = False  # the object now read stands between tags
+        self._margin = ""  # blanks before the first tag: no text if a call follows
+        self._before = ""  # what was swallowed before the object now read: its tag; none if it is bare
         self._object = Balance()  # the arguments now read
 
     def push(self, text: str) -> list[Piece]:
@@ -59,9 +62,9 @@ class CallReader:
     def flush(self) -> list[Piece]:
         """The rest, once nothing follows: a call that was cut off before its arguments is text."""
         text, self._held = self._held, ""
-        if not text or self._read == self._after:
+        if self._read == self._after or not self._before + text:
             return []
-        return [Words(OPENING + text if self._tagged else text)]
+        return [Words(self._before + text)]
 
     def _beginning(self) -> list[Piece] | None:
         """At the start of the answer, where also a bare object may be a call."""
@@ -73,14 +76,14 @@ class CallReader:
         else:
             self._read = self._words
             if start.startswith(OPENING):
-                self._held = start  # line breaks before a call are no text
+                self._margin, self._held = self._held[: -len(start)], start
         return []
 
     def _words(self) -> list[Piece] | None:
         """Text up to the next opening tag; a tail that may begin one is held back."""
         text, tag, rest = self._held.partition(OPENING)
         if tag:
-            self._held, self._tagged, self._read = rest, True, self._head
+            self._open(rest)
             return [Words(text)] if text else []
         keep = _overlap(text, OPENING)
         self._held = text[len(text) - keep :]
@@ -97,8 +100,8 @@ class CallReader:
                 return [CallStart(name)]
         if any(head.startswith(squeezed) for head in self._heads):
             return None
-        text = OPENING + self._held if self._tagged else self._held
-        self._held, self._tagged, self._read = "", False, self._words
+        text = self._before + self._held
+        self._held, self._before, self._read = "", "", self._words
         return [Words(text)]
 
     def _arguments(self) -> list[Piece] | None:
@@ -107,7 +110,7 @@ class CallReader:
         text = self._held[:end]
         self._held = self._held[len(text) :]
         if end is not None:
-            self._tagged, self._read = False, self._after
+            self._before, self._read = "", self._after
         return [Arguments(text)]
 
     def _after(self) -> list[Piece] | None:
@@ -116,8 +119,13 @@ class CallReader:
         if not tag:
             self._held = self._held[len(self._held) - _overlap(self._held, OPENING) :]
             return None
-        self._held, self._tagged, self._read = rest, True, self._head
+        self._open(rest)
         return []
+
+    def _open(self, rest: str) -> None:
+        """Behind an opening tag."""
+        self._before, self._margin = self._margin + OPENING, ""
+        self._held, self._read = rest, self._head
 
 
 class Balance:

@@ -41,6 +41,7 @@ RETRY_AFTER = 1  # seconds, where the error knows nothing better
 
 
 def status_of(error: Exception) -> tuple[int, str]:
+    """HTTP status and OpenAI's error type."""
     for kind in type(error).__mro__:
         if kind in STATUS:
             return STATUS[kind]
@@ -49,18 +50,20 @@ def status_of(error: Exception) -> tuple[int, str]:
 
 def error_object(error: Exception) -> dict[str, Any]:
     """The body; of errors that are not ours it tells nothing, the log does."""
-    known = isinstance(error, OpenSledError)
-    return {
-        "error": {
-            "message": str(error) if known else "internal error; the log of `opensled edge` has the cause",
-            "type": status_of(error)[1],
-            "param": (error.field or None) if isinstance(error, RequestError) else None,
-            "code": error.code if isinstance(error, OpenSledError) else "internal",
-        }
-    }
+    field = error.field if isinstance(error, RequestError) else ""
+    kind = status_of(error)[1]
+    if isinstance(error, OpenSledError):
+        return error_body(str(error), kind, error.code, field)
+    return error_body("internal error; the log of `opensled edge` has the cause", kind, "internal")
+
+
+def error_body(message: str, type: str, code: str, param: str = "") -> dict[str, Any]:
+    """What OpenAI's API sends; `param` names the field at fault, "" = none."""
+    return {"error": {"message": message, "type": type, "param": param or None, "code": code}}
 
 
 async def error_response(request: Request, error: Exception) -> Response:
+    """For whatever an endpoint raises."""
     status, _ = status_of(error)
     headers = {"Retry-After": str(_retry_after(error))} if status in (429, 503) else None
     return Response(to_json(error_object(error)), status, headers, "application/json")
@@ -76,5 +79,5 @@ async def http_error_response(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{error.detail}: {request.method} {request.url.path[:QUOTED]}"
     code = HTTP_CODES.get(error.status_code, "invalid_request")
-    body = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
-    return Response(to_json({"error": body}), error.status_code, error.headers, "application/json")
+    body = error_body(message, "invalid_request_error", code)
+    return Response(to_json(body), error.status_code, error.headers, "application/json")

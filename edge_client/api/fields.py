@@ -18,8 +18,12 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """The JSON object in a request's body; raises InvalidRequest for anything else."""
     try:
         value = json.loads(body.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the body is not valid JSON in UTF-8: {error}") from error
+    except RecursionError as error:
+        raise InvalidRequest("the body is nested too deeply") from error
+    except ValueError as error:  # Python reads whole numbers of 4,300 digits at most
+        raise InvalidRequest("the body has a number of too many digits") from error
     if not isinstance(value, dict):
         raise InvalidRequest("the body must be a JSON object")
     return value
@@ -37,6 +41,7 @@ def require_text(value: object, name: str) -> str:
 
 
 def require_object(value: object, name: str) -> dict[str, Any]:
+    """`value` if it is a JSON object; raises InvalidRequest for `name`."""
     if not isinstance(value, dict):
         raise InvalidRequest(f"{name} must be an object", name)
     return value

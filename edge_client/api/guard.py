@@ -17,6 +17,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from edge_client.api.failures import error_body
 from edge_client.api.responses import to_json
 from opensled.address import is_loopback
 from opensled.errors import UsageError
@@ -130,5 +131,4 @@ def _unauthorized() -> Response:
 
 
 def _refuse(status: int, message: str, type: str = "invalid_request_error", code: str = "") -> Response:
-    body = {"error": {"message": message, "type": type, "param": None, "code": code}}
-    return Response(to_json(body), status, media_type="application/json")
+    return Response(to_json(error_body(message, type, code)), status, media_type="application/json")

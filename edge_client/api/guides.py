@@ -12,9 +12,8 @@ from typing import Any
 
 from edge_client.api.fields import Fields, require_object, require_text
 from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import Guide, ModelInfo, Tool
+from opensled.messages import GUIDE, Guide, ModelInfo, Tool
 
-CAPABILITY = "guide"  # in `ModelInfo.capabilities`
 ANY_OBJECT = "{}"
 NAME = r"[a-zA-Z0-9_-]{1,64}"  # of a tool or a schema, as OpenAI has it
 MAX_TOOLS = 128
@@ -36,7 +35,7 @@ def read_guide(fields: Fields, info: ModelInfo) -> Guide | None:
     choice = _tool_choice(fields.take("tool_choice"), tools)
     parallel = fields.flag("parallel_tool_calls", True)
     for name, value in (("response_format", schema), ("tools", tools)):
-        if value and CAPABILITY not in info.capabilities:
+        if value and GUIDE not in info.capabilities:
             raise Unsupported(f"the server of {info.model_id} cannot guide answers: leave {name} out", name)
     if not tools:
         return Guide(json_schema=schema) if schema else None

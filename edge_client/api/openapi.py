@@ -5,12 +5,9 @@ tests/test_openapi.py keeps it true: what it allows is accepted, what it forbids
 
 from __future__ import annotations
 
-from typing import Any
-
 from edge_client.api import replies, schemas
+from edge_client.api.json_schema import Schema, ref
 from opensled.messages import ModelInfo
-
-Schema = dict[str, Any]
 
 ERRORS = {
     "400": "A field has a bad value, or is not served here; `param` names it.",
@@ -85,13 +82,13 @@ def _model_name(info: ModelInfo) -> Schema:
 def _post(name: str, summary: str, kinds: tuple[str, str, str]) -> Schema:
     asked, whole, event = kinds
     content = {
-        "application/json": {"schema": _ref(whole)},
+        "application/json": {"schema": ref(whole)},
         "text/event-stream": {"schema": _events(event)},
     }
     return {
         "operationId": name,
         "summary": summary,
-        "requestBody": {"required": True, "content": {"application/json": {"schema": _ref(asked)}}},
+        "requestBody": {"required": True, "content": {"application/json": {"schema": ref(asked)}}},
         "responses": {
             "200": {"description": "The answer.", "content": content},
             **{status: _error(status) for status in POSTED},
@@ -101,14 +98,14 @@ def _post(name: str, summary: str, kinds: tuple[str, str, str]) -> Schema:
 
 def _events(kind: str) -> Schema:
     """With stream: true. What one event holds; an answer that fails midway ends with an error instead of [DONE]."""
-    payload = {"anyOf": [_ref(kind), _ref("Error")]}
+    payload = {"anyOf": [ref(kind), ref("Error")]}
     piece = {"contentMediaType": "application/json", "contentSchema": payload}
     data = {"type": "string", "anyOf": [{"const": "[DONE]"}, piece]}
     return {"type": "object", "properties": {"data": data}, "required": ["data"]}
 
 
 def _get(name: str, summary: str, answer: str, *errors: str) -> Schema:
-    success = {"description": summary, "content": {"application/json": {"schema": _ref(answer)}}}
+    success = {"description": summary, "content": {"application/json": {"schema": ref(answer)}}}
     return {
         "operationId": name,
         "summary": summary,
@@ -119,13 +116,9 @@ def _get(name: str, summary: str, answer: str, *errors: str) -> Schema:
 def _error(status: str) -> Schema:
     response: Schema = {
         "description": ERRORS[status],
-        "content": {"application/json": {"schema": _ref("Error")}},
+        "content": {"application/json": {"schema": ref("Error")}},
     }
     if status in WAITING:
         schema = {"type": "integer", "minimum": 1}
         response["headers"] = {"Retry-After": {"description": "seconds", "required": True, "schema": schema}}
     return response
-
-
-def _ref(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}

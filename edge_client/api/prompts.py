@@ -32,6 +32,7 @@ def _some_ids(value: object, info: ModelInfo) -> tuple[int, ...]:
 
 
 def token_ids(value: object, name: str, info: ModelInfo) -> tuple[int, ...]:
+    """A list of ids of the vocabulary; raises InvalidRequest for `name`."""
     ids = [as_integer(token) for token in value] if isinstance(value, list) else [None]
     if None in ids:
         raise InvalidRequest(f"{name} must be a list of token ids", name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edge_client.api.schemas import TEXT, Schema, closed, items, one_of
+from edge_client.api.json_schema import TEXT, Schema, closed, items, one_of, ref
 
 NUMBER: Schema = {"type": "number"}
 NATURAL: Schema = {"type": "integer", "minimum": 0}
@@ -20,6 +20,7 @@ def _all(properties: dict[str, Any]) -> Schema:
 
 
 def components() -> Schema:
+    """Those of responses."""
     return {
         "ChatCompletion": _response("chat.completion", _chat_choice()),
         "ChatCompletionChunk": _chunk("chat.completion.chunk", _chat_delta()),
@@ -27,7 +28,7 @@ def components() -> Schema:
         "CompletionChunk": _chunk("text_completion", _completion_choice("stop", "length", None)),
         "Usage": _usage(),
         "Model": _model(),
-        "ModelList": _all({"object": one_of("list"), "data": items(_ref("Model"), 1, 1)}),
+        "ModelList": _all({"object": one_of("list"), "data": items(ref("Model"), 1, 1)}),
         "Error": _all({"error": _error()}),
         "Health": _all({"status": one_of("ok")}),
         "Description": {
@@ -36,10 +37,6 @@ def components() -> Schema:
             "properties": {"openapi": one_of("3.1.0")},
         },
     }
-
-
-def _ref(name: str) -> Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _frame(kind: str, choice: Schema) -> Schema:
@@ -57,12 +54,12 @@ def _frame(kind: str, choice: Schema) -> Schema:
 
 
 def _response(kind: str, choice: Schema) -> Schema:
-    return _all({**_frame(kind, choice), "usage": _ref("Usage")})
+    return _all({**_frame(kind, choice), "usage": ref("Usage")})
 
 
 def _chunk(kind: str, choice: Schema) -> Schema:
     frame = _frame(kind, choice)
-    return closed({**frame, "usage": _or_null(_ref("Usage"))}, *frame)
+    return closed({**frame, "usage": _or_null(ref("Usage"))}, *frame)
 
 
 def _chat_choice() -> Schema:

@@ -71,6 +71,7 @@ class Request:
 
 
 def chat_request(body: dict[str, Any], info: ModelInfo) -> Request:
+    """/v1/chat/completions. Raises InvalidRequest, Unsupported or NotFound, with the field as the client spells it."""
     fields = Fields(body)
     _check_model(fields, info)
     prompt = _turns(fields, info)
@@ -83,6 +84,7 @@ def chat_request(body: dict[str, Any], info: ModelInfo) -> Request:
 
 
 def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
+    """/v1/completions. Raises as `chat_request` does."""
     fields = Fields(body)
     _check_model(fields, info)
     prompts = read_prompts(fields.take("prompt"), info)

@@ -25,6 +25,7 @@ def to_json(payload: object) -> bytes:
 
 
 def usage(stats: Stats, rule: str) -> dict[str, Any]:
+    """OpenAI's object `usage`; what it has no word for stands under `opensled`."""
     return {
         "prompt_tokens": stats.prompt_tokens,
         "completion_tokens": stats.completion_tokens,
@@ -51,6 +52,7 @@ def fingerprint(info: ModelInfo, rule: str) -> str:
 
 
 def model_card(info: ModelInfo, created: int) -> dict[str, Any]:
+    """OpenAI's object `model`; `created` in unix seconds."""
     return {
         "id": info.model_id,
         "object": "model",

@@ -17,6 +17,7 @@ MAX_CHOICES = 8  # answers to one prompt
 
 
 def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingParams:
+    """What the target distribution is; temperature 1 if left out, as at OpenAI. Raises InvalidRequest."""
     return SamplingParams(
         temperature=fields.number("temperature", 1.0),
         top_k=fields.integer("top_k") or 0,
@@ -46,6 +47,7 @@ def token_limit(fields: Fields, *names: str) -> tuple[int | None, str]:
 
 
 def read_stop(value: object) -> tuple[str, ...]:
+    """The field `stop`: one string or a few. Raises InvalidRequest."""
     if value is None:
         return ()
     stops = value if isinstance(value, list) else [value]

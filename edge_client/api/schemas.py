@@ -2,58 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from edge_client.api.guides import CAPABILITY, CHOICES, MAX_TOOLS, NAME
+from edge_client.api.guides import CHOICES, MAX_TOOLS, NAME
+from edge_client.api.json_schema import COUNT, FLAG, TEXT, Schema, closed, items, one_of, optional, ref
 from edge_client.api.prompts import MAX_PROMPTS
 from edge_client.api.requests import BOOKKEEPING, COMPLETION_TOKENS, MAX_COMPLETION_LOGPROBS
 from edge_client.api.sampling import MAX_CHOICES, MAX_STOP_IDS, MAX_STOPS
-from opensled.messages import MAX_BIAS, MAX_BIASES, MAX_TOP_LOGPROBS, MIN_TEMPERATURE, ModelInfo
+from opensled.messages import GUIDE, MAX_BIAS, MAX_BIASES, MAX_TOP_LOGPROBS, MIN_TEMPERATURE, ModelInfo
 
-Schema = dict[str, Any]
-
-TEXT: Schema = {"type": "string"}
-FLAG: Schema = {"type": "boolean"}
-COUNT = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
 NAMED: Schema = {"type": "string", "pattern": f"^{NAME}$"}
 
 
-def optional(schema: Schema, about: str, **more: object) -> Schema:
-    """A field that may be left out or null."""
-    if isinstance(schema.get("type"), str):
-        return {**schema, "type": [schema["type"], "null"], "description": about, **more}
-    return {"anyOf": [schema, {"type": "null"}], "description": about, **more}
-
-
-def one_of(*values: object) -> Schema:
-    """Exactly these values."""
-    return {"enum": list(values)}
-
-
-def closed(properties: Schema, *required: str, **more: object) -> Schema:
-    """An object with these fields and no others."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-        **more,
-    }
-
-
-def items(schema: Schema, low: int = 0, high: int | None = None) -> Schema:
-    bounds = {"minItems": low} if high is None else {"minItems": low, "maxItems": high}
-    return {"type": "array", "items": schema, **bounds}
-
-
 def components(info: ModelInfo) -> Schema:
+    """Those of requests, for a device whose server says `info`."""
     return {
         "ChatRequest": closed(
             {
-                "messages": items({"$ref": "#/components/schemas/Message"}, 1),
+                "messages": items(ref("Message"), 1),
                 **_common(info),
                 **_chat_only(),
-                **(_guided() if CAPABILITY in info.capabilities else _unguided()),
+                **(_guided() if GUIDE in info.capabilities else _unguided()),
             },
             "messages",
         ),
@@ -69,12 +36,22 @@ def _token(info: ModelInfo) -> Schema:
 
 
 def _common(info: ModelInfo) -> Schema:
-    stop = {
-        "anyOf": [{"type": "string", "minLength": 1}, items({"type": "string", "minLength": 1}, 0, MAX_STOPS)]
-    }
-    bias = {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS}
     return {
         "model": optional({"type": "string", "enum": [info.model_id, None]}, "The model of this device."),
+        **_sampling(),
+        "logit_bias": _logit_bias(info),
+        **_ends(info),
+        **_delivery(),
+        "presence_penalty": one_of(0, None),
+        "frequency_penalty": one_of(0, None),
+        "service_tier": one_of("auto", "default", None),
+        "store": one_of(False, None),
+        **{name: {"description": "The caller's own; not read."} for name in BOOKKEEPING},
+    }
+
+
+def _sampling() -> Schema:
+    return {
         "temperature": optional(
             {"anyOf": [one_of(0), {"type": "number", "minimum": MIN_TEMPERATURE, "maximum": 100}]},
             "0 takes the likeliest token. 1 if left out.",
@@ -91,19 +68,33 @@ def _common(info: ModelInfo) -> Schema:
             "Same seed, same answer. Choice i of a prompt is drawn with seed + i.",
         ),
         "n": optional({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "Answers to each prompt."),
+    }
+
+
+def _logit_bias(info: ModelInfo) -> Schema:
+    biases = {
+        "type": "object",
+        "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"},
+        "additionalProperties": {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS},
+        "maxProperties": MAX_BIASES,
+    }
+    about = f"Token ids below {info.vocab_size}, as strings: what is added to the token's logit."
+    return optional(biases, about)
+
+
+def _ends(info: ModelInfo) -> Schema:
+    text = {"type": "string", "minLength": 1}
+    stop = {"anyOf": [text, items(text, 0, MAX_STOPS)]}
+    return {
         "max_tokens": optional(COUNT, "Most tokens of an answer."),
         "stop": optional(stop, "Strings that end an answer; they are not shown."),
         "stop_token_ids": optional(items(_token(info), 0, MAX_STOP_IDS), "Tokens that end an answer."),
         "ignore_eos": optional(FLAG, "Go on behind the model's own end. Not with a grammar."),
-        "logit_bias": optional(
-            {
-                "type": "object",
-                "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"},
-                "additionalProperties": bias,
-                "maxProperties": MAX_BIASES,
-            },
-            f"Token ids below {info.vocab_size}, as strings: what is added to the token's logit.",
-        ),
+    }
+
+
+def _delivery() -> Schema:
+    return {
         "stream": optional(FLAG, "Send the answer as server-sent events."),
         "stream_options": optional(
             closed(
@@ -114,11 +105,6 @@ def _common(info: ModelInfo) -> Schema:
             ),
             "With stream: true only.",
         ),
-        "presence_penalty": one_of(0, None),
-        "frequency_penalty": one_of(0, None),
-        "service_tier": one_of("auto", "default", None),
-        "store": one_of(False, None),
-        **{name: {"description": "The caller's own; not read."} for name in BOOKKEEPING},
     }
 
 

@@ -15,10 +15,11 @@ from starlette.types import Receive, Scope, Send
 from edge_client.answer import Chunk
 from edge_client.api.failures import error_object
 from edge_client.api.responses import Reply, to_json
-from opensled.errors import EngineError, OpenSledError
+from opensled.errors import EngineError, OpenSledError, Unreachable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+Arrivals = asyncio.Queue[tuple[int, Chunk | Exception]]
 
 
 async def attended(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -42,14 +43,18 @@ async def _departure(receive: Receive) -> None:
 
 
 async def merged(
-    answers: Sequence[AsyncGenerator[Chunk, None]], spelled: Callable[[Exception], Exception]
+    answers: Sequence[AsyncGenerator[Chunk, None]],
+    spelled: Callable[[Exception], Exception],
+    ending: asyncio.Event,
 ) -> AsyncGenerator[tuple[int, Chunk], None]:
     """Chunks of several answers under way at once, as they come, each with the number of its answer.
 
-    The first error ends them all; it is raised as `spelled` returns it. Closing the generator ends them, too.
+    The first error ends them all; it is raised as `spelled` returns it. So does `ending`, with Unreachable. Closing
+    the generator ends them, too.
     """
-    arrived: asyncio.Queue[tuple[int, Chunk | Exception]] = asyncio.Queue(maxsize=len(answers))
+    arrived: Arrivals = asyncio.Queue(maxsize=len(answers))
     pumps = [asyncio.ensure_future(_pump(number, answer, arrived)) for number, answer in enumerate(answers)]
+    pumps.append(asyncio.ensure_future(_interrupt(ending, arrived)))
     try:
         under_way = len(answers)
         while under_way:
@@ -64,9 +69,12 @@ async def merged(
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-async def _pump(
-    number: int, answer: AsyncGenerator[Chunk, None], arrived: asyncio.Queue[tuple[int, Chunk | Exception]]
-) -> None:
+async def _interrupt(ending: asyncio.Event, arrived: Arrivals) -> None:
+    await ending.wait()
+    await arrived.put((0, Unreachable("this device is shutting down; ask again later")))
+
+
+async def _pump(number: int, answer: AsyncGenerator[Chunk, None], arrived: Arrivals) -> None:
     try:
         async with aclosing(answer):
             async for chunk in answer:

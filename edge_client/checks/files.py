@@ -15,7 +15,7 @@ from pathlib import Path
 from edge_client.checks.finding import Finding, fail, failed, ok, warn
 from edge_client.config import DoctorConfig, EdgeConfig, LinkConfig
 from opensled import config as layers
-from opensled.address import host_port
+from opensled.address import host_port, joined
 from opensled.errors import OpenSledError, UsageError
 from opensled.files import read_secret_text
 from opensled.pem import read_authorities, read_identity
@@ -65,6 +65,7 @@ def _summary(document: dict[str, object]) -> str:
 
 
 def check_environment(environ: dict[str, str], known: set[str]) -> Finding:
+    """Whether an OPENSLED_ variable is none of those `known`: it would be ignored."""
     ours = sorted(name for name in environ if name.startswith("OPENSLED_"))
     unknown = [name for name in ours if name not in known | SWITCHES]
     if unknown:
@@ -149,7 +150,7 @@ def check_port(address: str) -> Finding:
             return warn(
                 check,
                 f"{address} is in use, perhaps by an opensled edge that runs already",
-                f"see who has it: ss -ltnp 'sport = :{port}', or choose another: opensled edge --http {host}:0",
+                f"see who has it: ss -ltnp 'sport = :{port}'; or choose another: --http {joined(host, 0)}",
             )
         return fail(check, f"{address}: {error.strerror}", "opensled edge --http 127.0.0.1:8411")
     return ok(check, f"{address} is free")

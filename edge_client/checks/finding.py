@@ -34,10 +34,12 @@ class Finding:
 
 
 def ok(check: str, detail: str) -> Finding:
+    """Nothing to do."""
     return Finding(check, "ok", plain(detail))
 
 
 def warn(check: str, detail: str, fix: str) -> Finding:
+    """It works, but worse than it need, or not for long."""
     return Finding(check, "warn", plain(detail), fix)
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import opensled
 from edge_client.checks.finding import Finding, ok, warn
 from edge_client.config import LinkConfig
-from edge_client.drafters.threads import draft_threads, usable_cores
+from edge_client.drafters.threads import draft_threads
+from hw_profiles.cores import CGROUP, container_share, usable_cores
 from opensled.errors import NotFound
 from opensled.store import model_file, model_path
 
-CGROUP = Path("/sys/fs/cgroup")
 # Beside the weights a drafter needs its KV cache and work buffers; of a 0.5B model about this much.
 WORKSPACE = 256 << 20  # bytes
 CLOCK_SLACK = 300.0  # seconds that two machines' clocks may differ without harm here
@@ -33,6 +33,7 @@ def check_machine(config: LinkConfig) -> list[Finding]:
 
 
 def check_cores() -> Finding:
+    """Of the processors there are, how many this process may have."""
     logical, usable = os.cpu_count() or 1, usable_cores()
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical
     parts = [f"{logical} logical processors"]
@@ -47,22 +48,13 @@ def check_cores() -> Finding:
     return ok("processor", detail)
 
 
-def container_share(folder: Path = CGROUP) -> float | None:
-    """CPUs that the cgroup (v2, or v1) may use; None without a limit."""
-    words = _read(folder / "cpu.max").split()
-    if not words:
-        words = [_read(folder / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
-    if len(words) != 2 or not all(word.isdigit() for word in words) or words[1] == "0":
-        return None
-    return int(words[0]) / int(words[1])
-
-
 def _load() -> float:
     """Processes that want to run, averaged over a minute."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def check_load(load: float, cores: int) -> Finding:
+    """`load`: processes that want to run, on the average of a minute."""
     detail = f"load {load:.1f} on {cores} cores"
     if load > cores + 0.5:
         return warn("load", f"{detail}: other work slows drafting down", "see what runs: top -o %CPU")

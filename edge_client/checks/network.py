@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edge_client.checks.finding import Finding, fail, in_thread, ok, plain
+from opensled.address import joined
 from opensled.errors import Unreachable
 
 SECONDS = 3.0  # for one step
@@ -58,7 +59,7 @@ async def check_connection(host: str, addresses: list[str], port: int) -> tuple[
     problems = "; ".join(f"{address}: {problem}" for address, problem in zip(addresses, outcomes))
     refused = all("refused" in problem for problem in outcomes)
     fix = (
-        f"start the server: opensled serve --listen {host}:{port}; or correct the port of --server"
+        f"start the server: opensled serve --listen {joined(host, port)}; or correct the port of --server"
         if refused
         else "see that the server is on, in the same network, and that no firewall drops the port"
     )

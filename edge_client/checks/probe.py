@@ -24,6 +24,7 @@ SECONDS = 1.5  # for them
 
 
 def main(drafter: str, model: str, threads: str) -> int:
+    """All steps, up to the first that fails."""
     try:
         factory = _load(drafter, model, int(threads))
         target = json.loads(sys.stdin.readline() or "null")

@@ -15,7 +15,7 @@ from edge_client.checks.certificate import check_tls
 from edge_client.checks.finding import Finding, fail, failed, ok, plain, warn
 from edge_client.checks.network import SECONDS, check_connection, check_name, check_plain
 from edge_client.config import LinkConfig
-from opensled.address import host_port, is_loopback
+from opensled.address import host_port, is_local
 from opensled.errors import OpenSledError, Unauthorized, Unreachable
 from opensled.messages import ModelInfo
 
@@ -69,7 +69,7 @@ async def _ask(config: LinkConfig, tls: bool, report: ServerReport) -> None:
     try:
         report.info = await link.describe()
         report.note(_admitted(bool(endpoint.token), tls, config.server))
-        report.note(*describe(report.info, config.rule))
+        report.note(*check_description(report.info, config.rule))
         report.round_trip, finding = await _measure(link)
         report.note(finding)
     except Unauthorized as error:
@@ -83,7 +83,7 @@ async def _ask(config: LinkConfig, tls: bool, report: ServerReport) -> None:
 
 
 def _admitted(has_token: bool, tls: bool, server: str) -> Finding:
-    if has_token and not tls and not is_loopback(host_port(server)[0]):
+    if has_token and not tls and not is_local(server):
         return warn(
             "token",
             "accepted, but it travels in clear text",
@@ -108,15 +108,10 @@ def _deaf(error: Unreachable, system_roots: bool) -> Finding:
     return fail("server", str(error), fix, Unreachable)
 
 
-def describe(info: ModelInfo, rule: str) -> list[Finding]:
+def check_description(info: ModelInfo, rule: str) -> list[Finding]:
     """What the server tells, and whether it makes sense together with this device."""
-    limits, version = info.limits, plain(info.version)[:40]
-    told = (
-        f"{plain(info.model_id)[:80]}, numerics {plain(info.numerics)[:20]}, "
-        f"rules {plain(', '.join(info.rules))[:80]}, context {limits.context_length}, "
-        f"drafts up to {limits.max_draft}, version {version}"
-    )
-    if not (info.model_id and info.vocab_size and limits.context_length and info.fingerprint):
+    told = _told(info)
+    if not (info.model_id and info.vocab_size and info.limits.context_length and info.fingerprint):
         return [
             fail(
                 "server",
@@ -126,24 +121,28 @@ def describe(info: ModelInfo, rule: str) -> list[Finding]:
         ]
     findings = [ok("server", told)]
     if rule not in info.rules:
-        findings.append(
-            fail(
-                "rule",
-                f"the server does not serve rule {rule!r}",
-                f"--rule {plain((*info.rules, '?')[0])[:20]}",
-            )
-        )
+        findings.append(_rule(rule, info.rules))
     if info.version != opensled.__version__:
-        findings.append(_versions(version))
+        findings.append(_versions(plain(info.version)[:40]))
     if not info.has_chat_template:
-        findings.append(
-            warn(
-                "chat",
-                "the target has no chat template",
-                "continue texts instead: opensled generate --raw --prompt TEXT",
-            )
-        )
+        fix = "continue texts instead: opensled generate --raw --prompt TEXT"
+        findings.append(warn("chat", "the target has no chat template", fix))
     return findings
+
+
+def _told(info: ModelInfo) -> str:
+    """All in one line, however long a hostile server makes it."""
+    limits = info.limits
+    return (
+        f"{plain(info.model_id)[:80]}, numerics {plain(info.numerics)[:20]}, "
+        f"rules {plain(', '.join(info.rules))[:80]}, context {limits.context_length}, "
+        f"drafts up to {limits.max_draft}, version {plain(info.version)[:40]}"
+    )
+
+
+def _rule(rule: str, served: tuple[str, ...]) -> Finding:
+    fix = f"--rule {plain(served[0])[:20]}" if served else "update the server: pip install -U opensled"
+    return fail("rule", f"the server does not serve rule {rule!r}", fix)
 
 
 def _versions(theirs: str) -> Finding:

@@ -15,7 +15,16 @@ from typing import Any
 
 import opensled
 
-LIBRARIES = ("grpcio", "protobuf", "numpy", "torch", "transformers", "llama-cpp-python", "onnxruntime")
+LIBRARIES = (
+    "grpcio",
+    "protobuf",
+    "numpy",
+    "torch",
+    "transformers",
+    "llama-cpp-python",
+    "onnxruntime",
+    "uvloop",
+)
 SEED = 0
 
 

@@ -46,9 +46,8 @@ class Count:
     """Two runs, token by token."""
 
     compared: int = 0  # tokens with the same history
-    leads: list[float] = field(
-        default_factory=list
-    )  # of each flip: logits between the two tokens, by the reference
+    # of each flip: logits between the two tokens, by the reference
+    leads: list[float] = field(default_factory=list)
 
     @property
     def rate(self) -> float:
@@ -64,6 +63,7 @@ class Count:
 
 
 def measure(quick: bool) -> Figure:
+    """Flips by kind of weights, and by what shared the batch with an answer."""
     prompts, max_tokens, kinds = (
         _prompts(1 if quick else 16),
         16 if quick else 64,

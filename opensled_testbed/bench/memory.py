@@ -19,6 +19,7 @@ SEQUENCES = 16  # at the same time, for the server
 
 
 def measure(quick: bool) -> Figure:
+    """Resident memory of real processes, when they are ready and after answers."""
     drafters, answers, tokens = (DRAFTERS[:1], 1, 16) if quick else (DRAFTERS, ANSWERS, 64)
     samples: dict[str, list[float]] = {}
     with ExitStack() as stack:

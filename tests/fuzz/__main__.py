@@ -47,7 +47,7 @@ def drive(runs: int, only: list[str] | None) -> int:
     for name in names:
         share = -(-runs * TARGETS[name].share // total)
         report[name], ok = run_target(name, share)
-        print(ROW.format(name, **report[name]))
+        print(ROW.format(name, **report[name]), flush=True)
         if not ok:
             failed.append(name)
     done = sum(figures["executions"] for figures in report.values())
@@ -63,12 +63,15 @@ def drive(runs: int, only: list[str] | None) -> int:
 def run_target(name: str, runs: int) -> tuple[dict[str, float], bool]:
     """Its figures, and whether it went through all runs and gave its memory back."""
     started = time.monotonic()
+    (WORK / f"{name}.json").unlink(missing_ok=True)
     command = [sys.executable, "-m", "tests.fuzz", "--worker", name, "--runs", str(runs)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
     seconds = time.monotonic() - started
     if run.returncode:
         print(run.stdout[-3000:], run.stderr[-6000:], sep="\n", file=sys.stderr)
-    known = json.loads((WORK / f"{name}.json").read_text())
+    known = {"executions": 0, "early_mib": 0, "end_mib": 0, "peak_mib": 0}
+    if (WORK / f"{name}.json").exists():
+        known = json.loads((WORK / f"{name}.json").read_text())
     per_second = round(known["executions"] / seconds)
     grown = known["end_mib"] - known["early_mib"]
     fine = run.returncode == 0 and known["executions"] >= runs and grown <= GROWTH

@@ -34,6 +34,9 @@ class Choices:
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
+        self._lavish = (
+            True  # once an input something may be very long or many: lists of lists would have no end
+        )
 
     @property
     def over(self) -> bool:
@@ -77,11 +80,18 @@ class Choices:
 
     def text(self) -> str:
         length = self.byte()
-        return self.bytes(length).decode(errors="replace") if length < 250 else "a" * self.pick(LENGTHS)
+        return (
+            "a" * self.pick(LENGTHS) if self._plenty(length) else self.bytes(length).decode(errors="replace")
+        )
 
     def some(self, make: Callable[[], T], most: int = 6) -> list[T]:
         """Mostly a few of what `make` makes, seldom very many of one."""
         count = self.byte()
-        if count > 250:
+        if self._plenty(count):
             return [make()] * self.pick(LENGTHS)
         return [make() for _ in range(count % most)]
+
+    def _plenty(self, byte: int) -> bool:
+        plenty = self._lavish and byte > 250
+        self._lavish = self._lavish and not plenty
+        return plenty

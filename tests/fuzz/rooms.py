@@ -99,6 +99,8 @@ class Room:
             and not door._room._arriving
         )
         assert door.loop.pool.num_free == BLOCKS
+        codes = {*door.stats.refused, *door.loop.stats.failures}
+        assert not codes & {"internal", "engine"}, "an error that is none of ours; the log says which"
 
 
 class Desk:

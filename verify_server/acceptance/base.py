@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from opensled.messages import DraftToken, SamplingParams
 from verify_server.engine.base import Masks, Scores
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """A draft at its place in a sequence: k draft tokens to follow the `position` committed ones."""
 
     draft: tuple[DraftToken, ...]
@@ -23,7 +21,7 @@ class Question:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        return tuple(token.id for token in self.draft)
+        return tuple([token.id for token in self.draft])
 
 
 class AcceptancePolicy(Protocol):

@@ -14,6 +14,8 @@ from verify_server.engine.base import Scores
 
 
 class Match:
+    """`AcceptancePolicy`."""
+
     trusts_device = False
 
     def accept(self, question: Question, scores: Scores, rows: Sequence[int]) -> tuple[int, int]:

@@ -22,6 +22,8 @@ from verify_server.engine.base import Scores
 
 
 class Ratio:
+    """`AcceptancePolicy`; `secret` keys its random streams (None: drawn anew)."""
+
     trusts_device = True
 
     def __init__(self, secret: bytes | None = None) -> None:

@@ -105,7 +105,8 @@ def _attend_group(query: Tensor, batch: PackedBatch, group: Group, how: Attend) 
         scores = queries @ keys.transpose(-1, -2) * how.scaling
         out = (torch.tanh(scores / how.softcap) * how.softcap + mask).softmax(-1) @ values
     out = out.view(pieces, kv_heads, folded, num_queries, -1).permute(0, 3, 1, 2, 4)
-    return out.reshape(pieces * num_queries, heads, -1).index_select(0, group.live)
+    out = out.reshape(pieces * num_queries, heads, -1)
+    return out if len(group.live) == len(out) else out.index_select(0, group.live)
 
 
 def _by_piece(stored: Tensor, group: Group) -> Tensor:

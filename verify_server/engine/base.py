@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
 
@@ -12,8 +12,7 @@ from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
 Masks = Sequence[bytes] | None
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """Consecutive tokens of one session to compute in a step.
 
     KV of positions [0, start) is already in the session's blocks; this forward writes [start, start + n).

@@ -1,4 +1,4 @@
-"""Chat turns and tools as a chat template takes them; knows no tokenizer.
+"""What a target's chat template is rendered with: chat messages and tools, in the form it takes; knows no tokenizer.
 
 A template that never mentions tools gets them as a system text, and the calls and results of earlier turns as plain
 text, so that any chat model can be asked to call one. How calls are written follows the template, too: `CALL_TAGS`
@@ -9,15 +9,37 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from opensled.errors import InvalidRequest
-from opensled.messages import ChatMessage, Tool, ToolCall
-
-CALL_TAGS = ("<tool_call>", "</tool_call>")
+from opensled.errors import InvalidRequest, Unsupported
+from opensled.messages import CALL_TAGS, ChatMessage, Tool, ToolCall
 
 Turn = dict[str, Any]  # one message, by the keys that templates read
+
+
+# Fills a template in with messages and tools.
+Render = Callable[[list[Turn], list[dict[str, Any]] | None], str]
+
+
+def rendered(messages: Sequence[ChatMessage], tools: Sequence[Tool], template: str, render: Render) -> str:
+    """The text of a chat up to the start of the assistant's next turn, by a `render` of `template`.
+
+    Raises Unsupported where there is no template, InvalidRequest for what it or the tokenizer would refuse.
+    """
+    if not template:
+        raise Unsupported("this target has no chat template; send text (--raw) or token ids", "messages")
+    turns, functions = template_input(messages, tools, template)
+    try:
+        text = render(turns, functions)
+    except Exception as error:  # templates raise whatever their author chose
+        raise InvalidRequest(f"the chat template refuses these messages: {error}", "messages") from error
+    return valid_text(text)
+
+
+def chosen(named: Mapping[str, str]) -> str:
+    """Of several templates by name the one that knows tools; "" if none can be chosen."""
+    return named.get("tool_use") or named.get("default") or ""
 
 
 def template_input(

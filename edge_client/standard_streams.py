@@ -1,0 +1,26 @@
+"""Text in and out of a process: UTF-8, whatever the locale says."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from opensled.errors import InvalidRequest
+
+
+def use_utf8() -> None:
+    """For the standard streams; bytes that are no UTF-8 come in as lone surrogates, for `require_text`."""
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):
+        with contextlib.suppress(AttributeError):  # a stream that a test or an embedder put in place
+            stream.reconfigure(encoding="utf-8", errors=errors)  # type: ignore[union-attr]
+
+
+def require_text(text: str, what: str) -> str:
+    """`text` if it is Unicode text; raises InvalidRequest, naming it as `what`, where it holds lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"character {error.start + 1} of {what} is not valid UTF-8; nothing was sent", "prompt"
+        ) from error
+    return text

@@ -1,0 +1,41 @@
+"""A device with an oracle for a drafter, on a server over a fake target."""
+
+from contextlib import aclosing, asynccontextmanager
+
+from edge_client.answer import Task
+from edge_client.device import Device
+from edge_client.stop import StopRule
+from edge_client.tokenizer import EdgeTokenizer
+from opensled.store import model_path
+from tests.fakes import OracleDrafter
+from tests.serving import GREEDY, PROMPT, linked
+
+TOKENIZER = EdgeTokenizer((model_path("tiny") / "tokenizer.json").read_bytes())
+
+
+class OracleFactory:
+    """Each of its drafters guesses four tokens of five right, not all of them the same."""
+
+    name = "oracle"
+
+    def __init__(self):
+        self.created = 0
+
+    def create(self):
+        self.created += 1
+        return OracleDrafter(0.8, self.created)
+
+
+@asynccontextmanager
+async def device_on(address, parallel=1):
+    async with linked(address) as link:
+        device = Device(link, await link.describe(), TOKENIZER, OracleFactory(), StopRule(4), parallel)
+        try:
+            yield device
+        finally:
+            await device.close()
+
+
+async def read(device, task=Task(PROMPT, GREEDY)):
+    async with aclosing(device.answer(task)) as chunks:
+        return [chunk async for chunk in chunks]

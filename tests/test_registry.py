@@ -1,0 +1,64 @@
+"""Lazy registries, and the advice for a module that is not installed."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from opensled.errors import UsageError
+from opensled.registry import Registry, remedy
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROJECT = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text("utf-8"))[
+    "project"
+]
+
+
+def distributions(requirements: list[str]) -> set[str]:
+    """Names as PyPI compares them."""
+    return {re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", text)[0]).lower() for text in requirements}
+
+
+@cache
+def modules() -> dict[str, list[str]]:
+    """What each installed distribution is imported as."""
+    found: dict[str, list[str]] = {}
+    for module, owners in metadata.packages_distributions().items():
+        for owner in distributions(owners):
+            found.setdefault(owner, []).append(module)
+    return found
+
+
+@pytest.mark.parametrize("extra", ["", "llamacpp", "onnx", "server", "mtls", "train"])
+def test_a_missing_module_comes_with_what_asks_for_it(extra: str) -> None:
+    asked = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
+    for distribution in distributions(asked) & modules().keys() - {"opensled"}:
+        advice = "".join(map(remedy, modules()[distribution]))
+        assert extra in re.findall(r"opensled(?:\[(\w+)\])?", advice), f"{distribution}: {advice}"
+
+
+def test_modules_of_strangers_have_no_remedy() -> None:
+    assert remedy("nobody.knows") == remedy(None) == ""
+
+
+def test_a_registry_names_its_choices_and_what_is_missing() -> None:
+    plugins = Registry(
+        "drafter", {"good": "pathlib:Path", "absent": "llguidance_no_such:X", "bad": "pathlib:X"}
+    )
+    assert plugins.get("good") is Path and plugins.get("json:loads")
+    for name, said in (
+        ("other", "choose from good, absent, bad"),
+        ("absent", "No module"),
+        ("bad", "has no X"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            plugins.get(name)
