@@ -72,7 +72,7 @@ def measure(quick: bool) -> Figure:
         ),
         loses=(
             "Only the weights are shared: attention and gathering each session's KV cost the same either way, and a "
-            "step of 80 tokens is bound by arithmetic, so the gain is 3 to 4 and not 16. Level `exact` pays for padded "
+            "step of 80 tokens is bound by arithmetic, so the gain is 2.7 to 4 and not 16. Level `exact` pays for padded "
             "shapes."
         ),
         samples=samples,
