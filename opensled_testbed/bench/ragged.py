@@ -72,8 +72,8 @@ def measure(quick: bool) -> Figure:
         ),
         loses=(
             "Only the weights are shared: attention and gathering each session's KV cost the same either way, and a "
-            "step of 80 tokens is bound by arithmetic, so the gain is 2.7 to 4 and not 16. Level `exact` pays for padded "
-            "shapes."
+            "step of 80 tokens is bound by arithmetic, so the gain is 2.7 to 4 and not 16. Level `exact` pays for "
+            "padded shapes."
         ),
         samples=samples,
         ratios=tuple(ratio for name in models for ratio in _ratios(name)),
