@@ -66,6 +66,7 @@ class View:
             caption_justify="left",
             padding=(0, 1, 0, 0),
             show_edge=False,
+            pad_edge=False,
         )
         for name in ("device", "drafter"):
             table.add_column(name, no_wrap=True)
