@@ -18,7 +18,7 @@ install: $(STAMP) ## .venv with everything needed to run and test
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OpenSLED needs Python 3.11 or newer here: make PYTHON=python3.12")'
 	@command -v c++ >/dev/null || { echo "a C++ compiler is needed (Debian: apt-get install g++)" >&2; exit 1; }
-	@echo 'installing into .venv: about five minutes the first time, most of them compiling llama.cpp'
+	@echo 'installing into .venv: minutes the first time, most of them spent compiling llama.cpp'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@CMAKE_BUILD_PARALLEL_LEVEL=$$($(PYTHON) -c 'import os; print(os.cpu_count())') \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,train]'

@@ -13,9 +13,10 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from edge_client.token_bytes import BYTE_PIECE, TokenBytes
-from opensled.errors import InvalidRequest, ProtocolError, VocabularyMismatch
+from opensled.errors import ProtocolError, VocabularyMismatch
 from opensled.messages import ModelInfo
 from opensled.protocol import common_prefix
+from opensled.unicode_text import require_unicode
 from opensled.vocabulary import fingerprint
 
 UNFINISHED = "\ufffd"  # what a decoder shows for bytes that are no whole character (yet)
@@ -45,13 +46,7 @@ class EdgeTokenizer:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of raw text, with the frame (such as a BOS) that the family wants."""
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequest(
-                "the prompt is not valid Unicode text (a lone surrogate)", "prompt"
-            ) from error
-        return tuple(self._tokenizer.encode(text).ids)
+        return tuple(self._tokenizer.encode(require_unicode(text, "the prompt", "prompt")).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of a whole sequence, special tokens left out."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import CALL_TAGS, ChatMessage, Tool, ToolCall
+from opensled.unicode_text import require_unicode
 
 Turn = dict[str, Any]  # one message, by the keys that templates read
 
@@ -60,12 +61,8 @@ def template_input(
 
 
 def valid_text(text: str) -> str:
-    """Lone surrogates have no UTF-8 and would crash the tokenizer."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest("the prompt is not valid Unicode text (a lone surrogate)", "prompt") from error
-    return text
+    """`text` if a tokenizer can take it as a prompt; raises InvalidRequest."""
+    return require_unicode(text, "the prompt", "prompt")
 
 
 def mentions(template: str, name: str) -> bool:

@@ -42,7 +42,7 @@ def serve(config: ServeConfig) -> int:
 
 
 def _run(serving: Coroutine[Any, Any, int]) -> int:
-    """Run the server, on uvloop where it is installed: a round costs a fifth less on it (docs/benchmarks)."""
+    """Run the server, on uvloop where it is installed: a round costs some processor time less on it."""
     try:
         import uvloop
     except ImportError:

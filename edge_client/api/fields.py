@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from opensled.errors import InvalidRequest, Unsupported
+from opensled.unicode_text import require_unicode
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -33,11 +34,7 @@ def require_text(value: object, name: str) -> str:
     """`value` if it is a string that has a UTF-8 form."""
     if not isinstance(value, str):
         raise InvalidRequest(f"{name} must be a string", name)
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(f"{name} is not valid Unicode text (a lone surrogate)", name) from error
-    return value
+    return require_unicode(value, name, name)
 
 
 def require_object(value: object, name: str) -> dict[str, Any]:

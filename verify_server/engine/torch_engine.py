@@ -22,8 +22,8 @@ from verify_server.engine.scores import TorchScores
 # among any multiple of 16 rows, and attention gives a query the same bits among any multiple of 8 queries over the
 # same number of keys (padding keys alone would need multiples of 512). The self-test checks it where it runs.
 EXACT = Geometry(rows=16, queries=8, span=64)
-# Wider spans mean fewer groups and more padded keys: for 16 sessions of 100 to 900 tokens, a step is fastest from 128
-# to 192, with 256 hidden dimensions as with 576.
+# Wider spans mean fewer groups and more padded keys: for 16 sessions of 100 to 900 tokens on one x86 core, a step was
+# fastest from 128 to 192, with 256 hidden dimensions as with 576; other loads were not tried.
 FAST = {"cpu": Geometry(rows=1, queries=1, span=192), "cuda": Geometry(rows=1, queries=1, span=512)}
 NUMERICS = ("auto", "exact", "fast")
 
