@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Protocol
 
 from edge_client.drafters.base import Drafter
 from edge_client.stop import StopRule
@@ -16,6 +17,19 @@ from opensled.protocol import Truth
 from opensled.sampling import Sampler, SparseSampler
 
 log = logging.getLogger(__name__)
+
+
+class Drafting(Protocol):
+    """What the edge loop asks for drafts: a drafter in its thread, or drafts recorded earlier."""
+
+    def begin(self, truth: Truth, sampler: Sampler) -> None:
+        """Start a sequence; nobody waits for the prompt to be read."""
+
+    def draft(self, truth: Truth, limit: int) -> asyncio.Future[DraftBlock]:
+        """Draft at most `limit` tokens to follow the truth as it is now."""
+
+    def interrupt(self) -> None:
+        """Whatever is being drafted is not needed any more."""
 
 
 @dataclass
@@ -40,20 +54,20 @@ class DraftThread:
         self._job = Job(0, over=True)
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
-        """Start a sequence; the drafter reads the prompt in its thread, nobody waits for it."""
+        """See `Drafting`; the drafter reads the prompt in its thread."""
         self._job.over = True
         self._job = Job(len(truth), sparse=isinstance(sampler, SparseSampler))
         sampler = replace(sampler, with_confidence=self._stop.needs_confidence, vocab_size=self._vocab_size)
         self._thread.submit(self._guarded, self._job, self._drafter.begin, list(truth.tokens), sampler)
 
     def draft(self, truth: Truth, limit: int) -> asyncio.Future[DraftBlock]:
-        """Draft at most `limit` tokens to follow the truth as it is now."""
+        """See `Drafting`."""
         job, base = self._job, len(truth)
         news, job.known = tuple(truth.tokens[job.known :]), base
         return asyncio.get_running_loop().run_in_executor(self._thread, self._draft, job, news, base, limit)
 
     def interrupt(self) -> None:
-        """Whatever is being drafted is not needed any more."""
+        """See `Drafting`."""
         self._job.over = True
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_client.answer import Origin
-from edge_client.drafting import DraftThread
+from edge_client.drafting import Drafting
 from edge_client.verifier import Verifier
 from opensled.errors import ProtocolError
 from opensled.messages import Draft, DraftBlock, SamplingParams, TokenLogprobs, Verdict
@@ -37,7 +37,7 @@ class Commit:
 
 
 async def generate(
-    verifier: Verifier, drafter: DraftThread, params: SamplingParams
+    verifier: Verifier, drafter: Drafting, params: SamplingParams
 ) -> AsyncGenerator[Commit, None]:
     """Yield what the target commits to an open sequence, until it is finished.
 

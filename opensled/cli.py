@@ -68,6 +68,36 @@ VERBS = {
         "opensled_testbed.config:DemoConfig",
         "opensled_testbed.demo:demo",
     ),
+    "plan": Verb(
+        "say how many users which accelerator holds, in which mode, at what cost",
+        "opensled plan --device pi-5 --link wifi-good --target dense-8b --pace 10",
+        "opensled_testbed.planner.config:PlanConfig",
+        "opensled_testbed.planner.command:plan",
+    ),
+    "bench serve": Verb(
+        "put load on a fleet, real or emulated, and measure what its users get",
+        "opensled bench serve --fleet fleet.toml --baselines centralized,sled-continuous",
+        "opensled_testbed.load.config:BenchServeConfig",
+        "opensled_testbed.load.command:bench_serve",
+    ),
+    "bench report": Verb(
+        "write one HTML page over all benchmark results",
+        "opensled bench report --out report.html",
+        "opensled_testbed.report.config:ReportConfig",
+        "opensled_testbed.report.command:bench_report",
+    ),
+    "profile list": Verb(
+        "list the profiles of devices, links, accelerators and targets",
+        "opensled profile list --kind devices",
+        "hw_profiles.command:ListConfig",
+        "hw_profiles.command:list_profiles",
+    ),
+    "profile show": Verb(
+        "show one profile with its ranges and sources",
+        "opensled profile show pi-5",
+        "hw_profiles.command:ShowConfig",
+        "hw_profiles.command:show_profile",
+    ),
     "models list": Verb(
         "list the models that come with OpenSLED",
         "opensled models list",

@@ -45,10 +45,11 @@ _EXTRAS = {
     **dict.fromkeys(("gguf", "onnx", "onnx_ir", "onnxruntime_genai"), "train"),
     "ray": "cluster",
     "cryptography": "mtls",
+    "matplotlib": "bench",
 }
 # What every server needs, whichever engine it has.
 _SERVING = ("grpc_health", "grpc_reflection", "jinja2", "llguidance")
-_NEWER_PYTHON = ("server", "train", "cluster", "mtls")
+_NEWER_PYTHON = ("server", "train", "cluster", "mtls", "bench")
 
 
 def remedy(module: str | None) -> str:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from opensled.errors import OpenSledError
 
@@ -17,8 +17,14 @@ READY = "listening on "
 class Process:
     """One `opensled` command that prints a ready line; use it in a `with`."""
 
-    def __init__(self, arguments: Sequence[str], *, isolated: bool = False) -> None:
-        """`isolated` from the user's OPENSLED_* variables and configuration files."""
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        isolated: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`isolated` from the user's OPENSLED_* variables and configuration files; `environment` comes on top."""
         self.arguments = [sys.executable, "-m", "opensled", *arguments]
         self.address = ""  # HOST:PORT of the ready line
         self.lines: list[str] = []  # everything it printed on standard output
@@ -28,7 +34,7 @@ class Process:
             stdout=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
             text=True,
-            env=_clean_environment() if isolated else None,
+            env={**(_clean_environment() if isolated else os.environ), **(environment or {})},
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

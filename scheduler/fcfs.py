@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hw_profiles.profile import HardwareProfile
-from scheduler.plan import BatchPlan, SessionView, Slice, Snapshot
+from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,10 @@ class Fcfs:
     0 = never wait, infinity = for ever."""
 
     draft_wait: float
+
+    @classmethod
+    def of(cls, options: PolicyOptions) -> Fcfs:
+        return cls(options.draft_wait)
 
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
         budget = profile.max_step_tokens

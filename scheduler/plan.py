@@ -35,6 +35,7 @@ class Slice(NamedTuple):
     tokens: int
     decide: bool
     ahead: bool = False  # nothing waits for it yet: it takes free KV blocks only, and nobody loses his for it
+    padding: int = 0  # positions computed in vain, so that all slices of a static batch are equally long
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,13 @@ class BatchPlan:
 
     slices: tuple[Slice, ...] = ()
     wake_at: float | None = None
+
+
+class PolicyOptions(NamedTuple):
+    """What a server is told about its policy; each policy takes what it needs, by its class method `of`."""
+
+    draft_wait: float  # seconds a session waits for its device before the server decodes one token by itself
+    batch: int = 0  # drafts that policy `static` waits for; 0 = one of every session
 
 
 class SchedulingPolicy(Protocol):

@@ -47,6 +47,9 @@ class ServeConfig:
         low=0,
         metavar="S",
     )
+    batch: int = option(
+        0, "drafts that policy static waits for; 0 = one of every session", low=0, metavar="N"
+    )
     max_draft: int = option(16, "longest draft block, in tokens", low=1, metavar="N")
     max_step_tokens: int = option(512, "most tokens that one forward pass computes", low=1, metavar="N")
     kv_tokens: int = option(0, "KV cache size, in tokens; 0 = what memory allows", low=0, metavar="N")

@@ -178,9 +178,11 @@ class Session:
         if piece.decide:
             question = Question(draft, stop, self.params, self.key, self.top_logprobs)
             self.pending = None
+        # Padding computes positions before these once more: the same work, and no row differs for it.
+        start = max(0, self.computed - piece.padding)
         segment = Segment(
-            tokens=(*self.tokens[self.computed : stop], *[token.id for token in draft]),
-            start=self.computed,
+            tokens=(*self.tokens[start:stop], *[token.id for token in draft]),
+            start=start,
             blocks=tuple(self.table.blocks),
             rows=len(draft) + 1 if piece.decide else 0,
         )

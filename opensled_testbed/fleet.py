@@ -1,0 +1,134 @@
+"""A fleet in one TOML file: so many of this device, on that link, with that drafter, and the server they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hw_profiles import catalog
+from hw_profiles.cost import TargetCost
+from opensled.config import read_file
+from opensled.errors import UsageError
+
+Part = TypeVar("Part", "Group", "Server", "Fleet")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Devices of one kind."""
+
+    count: int = 1
+    device: str = ""  # profile it is paced to; "" = this machine, as fast as it is
+    link: str = ""  # profile of its link; "" = loopback
+    drafter: str = "llamacpp"  # none, lookup, llamacpp, onnx
+    draft_model: str = "tiny-draft"  # what really drafts
+    draft: str = "0.5b"  # size of the draft whose speed the device's profile gives
+    draft_length: int = 4
+    confidence: float = 0.0  # c_th of SLED; 0 = fixed length
+    live: bool = False  # run the real drafter, paced; else replay what it drafted when it was recorded
+    user_link: str = ""  # link between the user and the drafter, where that sits beside the server
+
+
+@dataclass(frozen=True)
+class Server:
+    """The target, where it runs, and who plans its steps."""
+
+    model: str = "tiny"  # what really verifies
+    engine: str = "torch"
+    accelerator: str = ""  # profile its steps are stretched to; "" = this machine
+    target: str = "dense-8b"  # shape it stands for on that accelerator
+    weight_bits: float = 16.0  # of that shape, as served
+    context: int = 1024  # KV positions that each session holds already when its request arrives
+    policy: str = "fcfs"
+    batch: int = 0  # drafts that policy `static` waits for; 0 = all sessions there are
+    draft_wait: float = 0.25  # seconds, emulated where time is
+    draft: str = (
+        ""  # size of a draft that runs on the same accelerator, for server-side speculation; "" = none
+    )
+
+    @property
+    def cost(self) -> TargetCost:
+        """The law of the emulated target."""
+        shape = catalog.target(self.target).at(self.weight_bits)
+        return TargetCost(catalog.accelerator(self.accelerator), shape)
+
+    @property
+    def draft_cost(self) -> TargetCost | None:
+        """The law of the draft on the same accelerator."""
+        if not self.draft:
+            return None
+        shape = catalog.target(f"draft-{self.draft}").at(self.weight_bits)
+        return TargetCost(catalog.accelerator(self.accelerator), shape)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Server and devices."""
+
+    server: Server = Server()
+    groups: tuple[Group, ...] = (Group(),)
+    dilation: float = 1.0  # real seconds for each emulated one
+
+    @property
+    def users(self) -> int:
+        return sum(group.count for group in self.groups)
+
+    def of_users(self, count: int) -> Fleet:
+        """The same mixture with `count` users in all; every group keeps its share, the first ones get the rest."""
+        total, groups, left = self.users, [], count
+        for number, group in enumerate(self.groups):
+            others = sum(each.count for each in self.groups[number:])
+            share = round(left * group.count / others) if others else 0
+            groups.append(replace(group, count=share))
+            left -= share
+        assert total and left == 0
+        return replace(self, groups=tuple(groups))
+
+
+def read_fleet(path: Path) -> Fleet:
+    """A fleet from TOML tables [server] and [[device]], and `dilation`; raises UsageError or NotFound by name."""
+    document = dict(read_file(path))
+    server = _part(Server, document.pop("server", {}), f"{path}: [server]")
+    tables = document.pop("device", [{}])
+    if not isinstance(tables, list) or not tables:
+        raise UsageError(f"{path}: write each kind of device as [[device]]")
+    groups = tuple(_part(Group, table, f"{path}: [[device]] {n}") for n, table in enumerate(tables, 1))
+    fleet = _part(Fleet, document, str(path))
+    fleet = replace(fleet, server=server, groups=groups)
+    _check(fleet, path)
+    return fleet
+
+
+def _part(kind: type[Part], table: Any, where: str) -> Part:
+    known = {item.name: item for item in fields(kind) if item.name not in ("server", "groups")}
+    if not isinstance(table, Mapping):
+        raise UsageError(f"{where}: a table is needed")
+    for key, value in table.items():
+        if key not in known:
+            raise UsageError(f"{where}: unknown key {key!r}; keys are {', '.join(known)}")
+        default = known[key].default
+        right = (int, float) if isinstance(default, float) else type(default)
+        if not isinstance(value, right) or isinstance(value, bool) != isinstance(default, bool):
+            raise UsageError(f"{where}: {key} = {value!r} is not {type(default).__name__}")
+    return kind(**table)
+
+
+def _check(fleet: Fleet, path: Path) -> None:
+    """Every profile exists, and every number can be worked with."""
+    if fleet.dilation <= 0:
+        raise UsageError(f"{path}: dilation must be above 0")
+    if fleet.server.accelerator:
+        assert fleet.server.cost
+        assert fleet.server.draft_cost or not fleet.server.draft
+    for number, group in enumerate(fleet.groups, 1):
+        where = f"{path}: [[device]] {number}"
+        if group.count < 0 or group.draft_length < 0:
+            raise UsageError(f"{where}: count and draft_length must not be negative")
+        if group.device:
+            catalog.device(group.device).draft(group.draft)
+        for link in filter(None, (group.link, group.user_link)):
+            catalog.link(link)
+    if not fleet.users:
+        raise UsageError(f"{path}: the fleet has no devices")

@@ -1,0 +1,70 @@
+"""Recorded drafts: what the target writes on each item, and what the drafter proposes at every place of it.
+
+The text of an item is fixed by its seed, so a drafter's proposals depend on the position alone. Whatever draft
+length, stop rule or timing an emulated or simulated device has, its drafts are looked up here.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from opensled.errors import UsageError
+
+PACKAGED = Path(__file__).resolve().parent / "recorded"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What the drafter proposes to follow one place of the text."""
+
+    ids: tuple[int, ...]
+    confidences: tuple[float, ...]  # the draft model's own probability of each
+
+
+@dataclass(frozen=True)
+class ItemTrace:
+    """One item of the workload, as target and drafter wrote it."""
+
+    item: str
+    prompt_ids: tuple[int, ...]
+    target_ids: tuple[int, ...]  # what the target commits
+    finish_reason: str
+    proposals: tuple[Proposal, ...]  # [i]: after prompt and target_ids[:i]
+    alone_ids: tuple[int, ...] = ()  # what the draft model writes without the target
+
+
+@dataclass(frozen=True)
+class TraceSet:
+    """The traces of one drafter with one target."""
+
+    target: str
+    drafter: str
+    origin: dict[str, Any]  # provenance: command, commit, versions
+    items: tuple[ItemTrace, ...]
+
+
+def write_traces(path: Path, traces: TraceSet) -> None:
+    """As gzipped JSON lines: a head, then one item each; the same traces give the same bytes."""
+    head = {"target": traces.target, "drafter": traces.drafter, "origin": traces.origin}
+    lines = [json.dumps(head), *(json.dumps(asdict(item), separators=(",", ":")) for item in traces.items)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
+
+
+def read_traces(path: Path) -> TraceSet:
+    """Raises UsageError for a file that is none."""
+    try:
+        head, *lines = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+        return TraceSet(**head, items=tuple(_item(line) for line in lines))
+    except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{path} holds no recorded drafts: {error}") from error
+
+
+def _item(line: dict[str, Any]) -> ItemTrace:
+    proposals = tuple(Proposal(tuple(p["ids"]), tuple(p["confidences"])) for p in line.pop("proposals"))
+    ids = {name: tuple(line.pop(name)) for name in ("prompt_ids", "target_ids", "alone_ids")}
+    return ItemTrace(**{**line, **ids, "proposals": proposals})
