@@ -7,7 +7,7 @@ PRODUCT := opensled edge_client verify_server scheduler hw_profiles opensled_tra
 EDGE := opensled edge_client hw_profiles scheduler
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test bench conformance fuzz lint format proto wheel-test clean
+.PHONY: help install demo test bench bench-quick conformance fuzz netns-check lint format proto wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -30,8 +30,11 @@ demo: $(STAMP) ## a server and devices on this machine, checked against the plai
 test: lint ## lint, then every test
 	@$(BIN)/python -m pytest
 
-bench: $(STAMP) ## every figure of docs/benchmarks anew, in a few minutes on a quiet machine
-	@$(BIN)/python -m opensled_testbed.bench
+bench: $(STAMP) ## every figure of docs/benchmarks anew, and the report, in an hour on a quiet machine
+	@$(BIN)/python -m opensled_testbed.bench.suite
+
+bench-quick: $(STAMP) ## a few ratios against the committed baseline, in minutes; fails where one is worse
+	@$(BIN)/python -m opensled_testbed.bench.quick
 
 lint: $(STAMP) ## ruff, mypy, and vermin for the Python 3.10 half
 	@$(BIN)/ruff check --quiet .
@@ -54,6 +57,9 @@ fuzz: $(STAMP) ## RUNS executions of the fuzz targets (minutes per million), the
 
 conformance: $(STAMP) ## both official OpenAI clients, and thousands of requests, against real processes (npm; minutes)
 	@$(BIN)/python -m tests.conformance
+
+netns-check: $(STAMP) ## as root: a fleet in network namespaces, asked, killed and restarted, checked (minutes)
+	@$(BIN)/python -m opensled_testbed.netns
 
 wheel-test: $(STAMP) ## build the wheel, install it in a clean environment and use it there
 	@$(BIN)/python tests/wheel_check.py

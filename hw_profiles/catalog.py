@@ -31,6 +31,11 @@ def names(kind: str) -> list[str]:
     return sorted(path.stem for path in (_FOLDER / kind).glob("*.toml"))
 
 
+def load(kind: str, name: str) -> Any:
+    """A profile of any of KINDS by its id or its file."""
+    return _load(kind, name, KINDS[kind])
+
+
 def device(name: str) -> DeviceProfile:
     return _load("devices", name, DeviceProfile)
 

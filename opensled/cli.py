@@ -69,14 +69,14 @@ VERBS = {
         "opensled_testbed.demo:demo",
     ),
     "plan": Verb(
-        "say how many users which accelerator holds, in which mode, at what cost",
+        "how many users a target holds on which machine, at what cost",
         "opensled plan --device pi-5 --link wifi-good --target dense-8b --pace 10",
         "opensled_testbed.planner.config:PlanConfig",
         "opensled_testbed.planner.command:plan",
     ),
     "bench serve": Verb(
-        "put load on a fleet, real or emulated, and measure what its users get",
-        "opensled bench serve --fleet fleet.toml --baselines centralized,sled-continuous",
+        "put load on a fleet and measure what its users get",
+        "opensled bench serve --fleet kitchen --baselines centralized,sled-continuous",
         "opensled_testbed.load.config:BenchServeConfig",
         "opensled_testbed.load.command:bench_serve",
     ),
@@ -87,7 +87,7 @@ VERBS = {
         "opensled_testbed.report.command:bench_report",
     ),
     "profile list": Verb(
-        "list the profiles of devices, links, accelerators and targets",
+        "list profiles of devices, links, accelerators and targets",
         "opensled profile list --kind devices",
         "hw_profiles.command:ListConfig",
         "hw_profiles.command:list_profiles",

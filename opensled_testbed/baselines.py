@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from opensled_testbed.fleet import Fleet
 
+COLOCATED = "opensled_testbed.emulation.colocated:Colocated"  # scheduling policy of a draft beside the target
 C_TH = 0.5  # confidence threshold of SLED as published (arXiv 2506.09397), as a re-implementation sets it
 
 
@@ -22,7 +23,8 @@ def server_sd(fleet: Fleet) -> Fleet:
         replace(group, device="", link="", user_link=group.link, live=False) for group in fleet.groups
     )
     sizes = [group.draft for group in fleet.groups]
-    return replace(fleet, groups=groups, server=replace(fleet.server, draft=sizes[0]))
+    server = replace(fleet.server, draft=sizes[0], policy=COLOCATED)
+    return replace(fleet, groups=groups, server=server)
 
 
 def sled_static(fleet: Fleet) -> Fleet:

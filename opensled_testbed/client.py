@@ -25,20 +25,29 @@ class Reply:
     seconds: float = 0.0
 
 
-async def stream_chat(http: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIterator[Reply]:
+def stream_chat(http: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIterator[Reply]:
     """POST a chat completion and yield the reply after each event; the last one is complete."""
+    return _stream(http, "/v1/chat/completions", body)
+
+
+def stream_completion(http: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIterator[Reply]:
+    """Like `stream_chat`, for a prompt that is text or token ids."""
+    return _stream(http, "/v1/completions", body)
+
+
+async def _stream(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> AsyncIterator[Reply]:
     try:
-        async for reply in _stream(http, body):
+        async for reply in _events(http, path, body):
             yield reply
     except httpx.HTTPError as error:
         raise OpenSledError(f"the device at {http.base_url} broke off: {error}") from error
 
 
-async def _stream(http: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIterator[Reply]:
+async def _events(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> AsyncIterator[Reply]:
     started = time.monotonic()
     reply = Reply()
     request = {**body, "stream": True, "stream_options": {"include_usage": True}}
-    async with http.stream("POST", "/v1/chat/completions", json=request) as response:
+    async with http.stream("POST", path, json=request) as response:
         if response.status_code != 200:
             raise OpenSledError(f"HTTP {response.status_code}: {(await response.aread()).decode()}")
         async for line in response.aiter_lines():
@@ -52,6 +61,6 @@ def _absorb(reply: Reply, event: dict[str, Any]) -> None:
     if "error" in event:
         raise OpenSledError(event["error"]["message"])
     for choice in event["choices"]:
-        reply.text += choice["delta"].get("content") or ""
+        reply.text += (choice["delta"].get("content") if "delta" in choice else choice["text"]) or ""
         reply.finish_reason = choice["finish_reason"] or reply.finish_reason
     reply.usage = event.get("usage") or reply.usage

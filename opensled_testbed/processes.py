@@ -23,9 +23,13 @@ class Process:
         *,
         isolated: bool = False,
         environment: Mapping[str, str] | None = None,
+        module: str = "opensled",
     ) -> None:
-        """`isolated` from the user's OPENSLED_* variables and configuration files; `environment` comes on top."""
-        self.arguments = [sys.executable, "-m", "opensled", *arguments]
+        """`isolated` from the user's OPENSLED_* variables and configuration files; `environment` comes on top.
+
+        `module`: another program with a ready line, such as opensled_testbed.link.
+        """
+        self.arguments = [sys.executable, "-m", module, *arguments]
         self.address = ""  # HOST:PORT of the ready line
         self.lines: list[str] = []  # everything it printed on standard output
         self._ready = threading.Event()

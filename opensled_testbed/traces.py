@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from opensled.errors import UsageError
+from opensled.protocol import common_prefix
 
 PACKAGED = Path(__file__).resolve().parent / "recorded"
 
@@ -68,3 +70,17 @@ def _item(line: dict[str, Any]) -> ItemTrace:
     proposals = tuple(Proposal(tuple(p["ids"]), tuple(p["confidences"])) for p in line.pop("proposals"))
     ids = {name: tuple(line.pop(name)) for name in ("prompt_ids", "target_ids", "alone_ids")}
     return ItemTrace(**{**line, **ids, "proposals": proposals})
+
+
+def rounds(trace: ItemTrace, length: int) -> Iterator[tuple[int, int]]:
+    """(drafted, accepted) of each round in which one device drafts this text in blocks of `length` tokens.
+
+    A round without a proposal is the server's own token. The last position a limit leaves needs no draft.
+    """
+    place, end = 0, len(trace.target_ids)
+    while place < end:
+        room = end - place - 1 if trace.finish_reason == "length" else length
+        block = trace.proposals[place].ids[: min(length, room)]
+        accepted = common_prefix(block, trace.target_ids[place:])
+        yield len(block), accepted
+        place += accepted + 1

@@ -2,4 +2,4 @@
 
 from opensled.registry import Registry
 
-POLICIES = Registry("policy", {"fcfs": "scheduler.fcfs:Fcfs"})
+POLICIES = Registry("policy", {"fcfs": "scheduler.fcfs:Fcfs", "static": "scheduler.static:Static"})

@@ -15,6 +15,7 @@ from edge_client.stop import StopRule
 from hw_profiles.profile import HardwareProfile
 from opensled.messages import Open, SamplingParams
 from scheduler.fcfs import Fcfs
+from scheduler.plan import SchedulingPolicy
 from tests.fakes import FakeText, MemoryNetwork, Weather
 from verify_server.loop import VerifyLoop
 from verify_server.sessions import Door, DoorLimits
@@ -47,13 +48,15 @@ async def running(
     engine,
     *,
     draft_wait: float = FOREVER,
+    policy: SchedulingPolicy | None = None,
     max_step_tokens: int = 64,
     limits: DoorLimits = DoorLimits(linger=0.2),
     weather: Weather = Weather(),
     text=None,
 ) -> AsyncIterator[MemoryNetwork]:
-    """A server over `engine` and a network to it; on exit every KV block must be back."""
-    loop = VerifyLoop(engine, Fcfs(draft_wait), HardwareProfile(max_step_tokens), time.monotonic)
+    """A server over `engine` and a network to it; on exit every KV block must be back. `policy`: else `Fcfs`."""
+    policy = policy or Fcfs(draft_wait)
+    loop = VerifyLoop(engine, policy, HardwareProfile(max_step_tokens), time.monotonic)
     text = text or FakeText(engine.info.vocab_size)
     door = Door(loop, Target("fake", engine, text), limits)
     network = MemoryNetwork(door, weather)

@@ -48,7 +48,8 @@ HOMES = {
     "starlette": ("edge_client/api/",),
     "uvicorn": ("edge_client/api/server.py",),
     "httpx": ("opensled_testbed/",),
-    "rich": ("opensled_testbed/demo_view.py",),
+    "matplotlib": ("opensled_testbed/planner/picture.py", "opensled_testbed/report/plots"),
+    "rich": ("opensled_testbed/demo_view.py", "opensled_testbed/load/view.py"),
     "prometheus_client": ("opensled/metrics.py",),
     "ray": (),  # of no use yet
     "cryptography": ("opensled_testbed/credentials.py",),

@@ -16,6 +16,7 @@ from edge_client.remote import Patience, RemoteSession
 from hw_profiles.profile import HardwareProfile
 from opensled.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
 from scheduler.fcfs import Fcfs
+from scheduler.plan import SchedulingPolicy
 from tests.by_hand import HandLoop, Server, Wire
 from tests.fakes import FakeEngine, FakeText, continuation
 from tests.hypothesis_profiles import bounded
@@ -58,6 +59,8 @@ small = st.integers(0, 20)
 
 
 class Protocol(RuleBasedStateMachine):
+    policy: SchedulingPolicy = Fcfs(DRAFT_WAIT)
+
     @initialize()
     def start(self) -> None:
         self.loop = HandLoop()
@@ -71,7 +74,7 @@ class Protocol(RuleBasedStateMachine):
 
     def _server(self) -> Server:
         engine = FakeEngine(num_blocks=14, context_length=60)  # little more than one sequence takes
-        loop = VerifyLoop(engine, Fcfs(DRAFT_WAIT), HardwareProfile(16), self.loop.time)
+        loop = VerifyLoop(engine, self.policy, HardwareProfile(16), self.loop.time)
         return Server(Door(loop, Target("fake", engine, FakeText()), DoorLimits(8, 4, LINGER)), engine)
 
     def connect(self) -> Wire:

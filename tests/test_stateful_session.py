@@ -16,7 +16,7 @@ from opensled.errors import FutureBase, InvalidRequest
 from opensled.messages import Draft, DraftBlock, DraftToken, Failure, SamplingParams
 from opensled.protocol import EndRules, Truth
 from scheduler.fcfs import Fcfs
-from scheduler.plan import BatchPlan, Slice
+from scheduler.plan import BatchPlan, SchedulingPolicy, Slice
 from tests.fakes import EOS, POISON, VOCAB, FakeEngine, next_token
 from tests.hypothesis_profiles import bounded
 from verify_server.acceptance.match import Match
@@ -63,10 +63,12 @@ small = st.integers(0, 30)
 
 
 class Sessions(RuleBasedStateMachine):
+    policy: SchedulingPolicy = Fcfs(0.0)
+
     @initialize()
     def start(self) -> None:
         self.engine = FakeEngine(num_blocks=BLOCKS, block_size=BLOCK_SIZE, context_length=CONTEXT)
-        self.loop = VerifyLoop(self.engine, Fcfs(0.0), HardwareProfile(8), lambda: 0.0)
+        self.loop = VerifyLoop(self.engine, self.policy, HardwareProfile(8), lambda: 0.0)
         self.readers: list[Reader] = []
         self.work: list[Planned] = []
         self.opened = 0
@@ -171,12 +173,16 @@ class Sessions(RuleBasedStateMachine):
         for number in live[: data.draw(st.integers(1, len(live)))]:
             uncomputed = self.loop.sessions[number].view().uncomputed
             tokens = data.draw(st.integers(1, uncomputed))
-            slices.append(Slice(number, tokens, tokens == uncomputed))
+            padding = data.draw(st.sampled_from([0, 0, 1, 4]))
+            slices.append(Slice(number, tokens, tokens == uncomputed, padding=padding))
         before = {number: session.computed for number, session in self.loop.sessions.items()}
+        paddings = {piece.session: piece.padding for piece in slices}
         self.work = self.loop._prepare(BatchPlan(tuple(slices)))
         assert self.work, "somebody always gets on"
         for planned in self.work:
-            assert planned.segment.start == planned.session.computed == before[planned.session.id]
+            number, computed = planned.session.id, planned.session.computed
+            assert computed == before[number]
+            assert planned.segment.start == max(0, computed - paddings[number])
 
     @precondition(lambda self: self.work)
     @rule()

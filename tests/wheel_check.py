@@ -74,6 +74,9 @@ def check_use(opensled: Path, folder: Path) -> None:
         assert Path(model["path"]).is_relative_to(opensled.parents[1]), (
             f"{model['path']} is outside the environment"
         )
+    profiles = json.loads(run([opensled, "profile", "list", "--json"], folder))
+    empty = [kind for kind, found in profiles.items() if not found]
+    assert not empty, f"the wheel lacks profiles of {empty}"
     demo = json.loads(run([opensled, "demo", "--json"], folder))
     print(json.dumps(demo, indent=2))
 

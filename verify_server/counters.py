@@ -23,7 +23,7 @@ class LoopStats:
 
     steps: int = 0
     sessions: int = 0  # sessions served, summed over steps
-    positions: int = 0  # computed by the target: prompts, drafts and what had to be computed again
+    positions: int = 0  # computed by the target: prompts, drafts, padding and what had to be computed again
     tokens: int = 0  # tokens committed
     unasked: int = 0  # of them, without a draft
     stale: int = 0  # drafts dropped without computation

@@ -14,6 +14,10 @@ FIGURES = Registry(
         "edge_loop": "opensled_testbed.bench.edge_loop:measure",
         "ragged": "opensled_testbed.bench.ragged:measure",
         "memory": "opensled_testbed.bench.memory:measure",
+        "link_overhead": "opensled_testbed.bench.link_overhead:measure",
+        "emulation": "opensled_testbed.bench.emulation:measure",
+        "simulation": "opensled_testbed.bench.simulation:measure",
         "llamacpp_flips": "opensled_testbed.bench.llamacpp_flips:measure",
+        "peer": "opensled_testbed.bench.peer:measure",
     },
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
 from opensled.errors import OpenSledError
 from opensled_testbed.bench import FIGURES
 from opensled_testbed.bench.figure import provenance
+from opensled_testbed.bench.peer_server import LLAMA_SERVER
 from opensled_testbed.bench.report import table, write_readme
 
 FOLDER = Path("docs/benchmarks")
@@ -26,11 +28,18 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, help=f"folder to write to; default {FOLDER}, and nowhere with --quick"
     )
+    parser.add_argument(
+        "--llama-server",
+        metavar="PATH",
+        help=f"llama.cpp's own server, for figure peer; default: the environment's {LLAMA_SERVER}",
+    )
     return parser.parse_args(words)
 
 
 def main(words: list[str] | None = None) -> int:
     arguments = _arguments(words)
+    if arguments.llama_server:
+        os.environ[LLAMA_SERVER] = arguments.llama_server
     out = arguments.out or (None if arguments.quick else FOLDER)
     try:
         for name in arguments.names or FIGURES.names():

@@ -71,3 +71,5 @@ class RunResult:
     end: float
     requests: list[RequestRecord] = field(default_factory=list)
     server: ServerTotals = field(default_factory=ServerTotals)
+    # The emulated accelerator's own totals over the whole run, in real seconds; empty where there is none.
+    emulation: dict[str, float] = field(default_factory=dict)

@@ -19,3 +19,4 @@ class Item:
     task: str = ""
     answer: str = ""  # what a right answer says, where that can be checked
     ignore_eos: bool = False
+    turns: tuple[str, ...] = ()  # what the user of a chat says next, each time he has his answer

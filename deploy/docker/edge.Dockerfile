@@ -1,0 +1,57 @@
+# A drafting device: OpenSLED with llama.cpp from source, no torch. Also runs the relay that stands for its link.
+#   docker build --file deploy/docker/edge.Dockerfile --tag opensled-edge:dev .
+# For linux/amd64 and linux/arm64; BuildKit and the builder before it (Docker 20.10) both take it.
+ARG BASE_IMAGE=python:3.12-slim
+
+FROM ${BASE_IMAGE} AS builder
+# For compose_check.sh, which removes what it left.
+LABEL opensled.stage=builder
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ make \
+    && rm -rf /var/lib/apt/lists/*
+# pip lives in an environment of its own, so that the image need not carry it.
+RUN python3 -m venv /tools && python3 -m venv --without-pip /opt/opensled
+# Portable by default: AVX2 on amd64, plain ARMv8 on arm64, so that one image runs on a Pi 4 and a Pi 5. For a Pi 5 or
+# an Orin alone add -DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod. Without OpenMP no library is missing from a slim base.
+ARG CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_OPENMP=OFF -DLLAVA_BUILD=OFF"
+ARG BUILD_JOBS=2
+# pip's own settings, for hosts with wheels, an index or an authority of their own.
+ARG PIP_FIND_LINKS
+ARG PIP_INDEX_URL
+ARG PIP_CERT
+WORKDIR /src
+COPY constraints.txt ./
+# Before the sources, so that a change to them does not compile llama.cpp again.
+RUN CMAKE_BUILD_PARALLEL_LEVEL=${BUILD_JOBS} /tools/bin/pip wheel --no-cache-dir --no-deps \
+        --constraint constraints.txt --wheel-dir /wheels llama-cpp-python
+COPY . .
+# "llamacpp,onnx" drafts with ONNX Runtime as well.
+ARG EXTRAS=llamacpp
+RUN /tools/bin/pip --python /opt/opensled/bin/python3 install --no-cache-dir --find-links /wheels \
+        --constraint constraints.txt ".[${EXTRAS}]" \
+    && cp deploy/docker/healthy.py /opt/opensled/healthy.py
+# llama-cpp-python installs its libraries twice, and numpy its tests.
+RUN cd /opt/opensled/lib/python3*/site-packages \
+    && rm -rf lib include bin \
+    && find numpy -type d -name tests -prune -exec rm -rf {} +
+
+FROM ${BASE_IMAGE}
+LABEL org.opencontainers.image.title="opensled-edge" \
+    org.opencontainers.image.description="OpenSLED drafting device with an OpenAI-compatible API" \
+    org.opencontainers.image.licenses="Apache-2.0"
+RUN useradd --uid 10001 --user-group --create-home opensled
+COPY --from=builder /opt/opensled /opt/opensled
+# 0.0.0.0 because a container's loopback reaches nobody: without keys and TLS `opensled edge` then refuses to start
+# unless it is told --insecure.
+ENV PATH=/opt/opensled/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    OPENSLED_NO_CONFIG=1 \
+    OPENSLED_HTTP=0.0.0.0:8411
+USER opensled
+WORKDIR /home/opensled
+EXPOSE 8411
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=10s --start-period=120s --retries=3 \
+    CMD ["python3", "/opt/opensled/healthy.py", "http", "8411"]
+ENTRYPOINT ["opensled"]
+CMD ["edge"]

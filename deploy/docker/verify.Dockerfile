@@ -1,0 +1,59 @@
+# The verification server: OpenSLED with torch, for CPUs unless told otherwise.
+#   docker build --file deploy/docker/verify.Dockerfile --tag opensled-verify:dev .
+# For an NVIDIA GPU (then: docker run --gpus all) CUDA's wheels, and a compiler for Triton, which needs one at run time:
+#   docker build --file deploy/docker/verify.Dockerfile --tag opensled-verify:cuda \
+#       --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130 --build-arg PACKAGES="gcc libc6-dev" .
+# For linux/amd64 and linux/arm64; BuildKit and the builder before it (Docker 20.10) both take it.
+ARG BASE_IMAGE=python:3.12-slim
+
+FROM ${BASE_IMAGE} AS builder
+# For compose_check.sh, which removes what it left.
+LABEL opensled.stage=builder
+# pip lives in an environment of its own, so that the image need not carry it.
+RUN python3 -m venv /tools && python3 -m venv --without-pip /opt/opensled
+# pip's own settings, for hosts with wheels, an index or an authority of their own.
+ARG PIP_FIND_LINKS
+ARG PIP_INDEX_URL
+ARG PIP_CERT
+# The release that constraints.txt names. PyPI's own build for amd64 is the one with gigabytes of CUDA; "2.13.0+cpu" of
+# this index counts as newer than PyPI's "2.13.0". Empty: no index but PyPI.
+ARG TORCH=torch==2.13.0
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+WORKDIR /src
+COPY constraints.txt ./
+# Before the sources, so that a change to them does not fetch torch again.
+RUN PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" /tools/bin/pip --python /opt/opensled/bin/python3 install --no-cache-dir \
+        --constraint constraints.txt "${TORCH}"
+COPY . .
+# "server,mtls" or "server,uvloop", for instance.
+ARG EXTRAS=server
+RUN /tools/bin/pip --python /opt/opensled/bin/python3 install --no-cache-dir --constraint constraints.txt \
+        ".[${EXTRAS}]" \
+    && cp deploy/docker/healthy.py /opt/opensled/healthy.py
+
+FROM ${BASE_IMAGE}
+LABEL org.opencontainers.image.title="opensled-verify" \
+    org.opencontainers.image.description="OpenSLED verification server" \
+    org.opencontainers.image.licenses="Apache-2.0"
+ARG PACKAGES=""
+RUN if [ -n "${PACKAGES}" ]; then \
+        apt-get update && apt-get install --yes --no-install-recommends ${PACKAGES} && rm -rf /var/lib/apt/lists/*; \
+    fi
+RUN useradd --uid 10001 --user-group --create-home opensled
+COPY --from=builder /opt/opensled /opt/opensled
+# 0.0.0.0 because a container's loopback reaches nobody: without TLS and tokens `opensled serve` then refuses to start
+# unless it is told --insecure. The NVIDIA variables mean something to its container runtime only.
+ENV PATH=/opt/opensled/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    OPENSLED_NO_CONFIG=1 \
+    OPENSLED_LISTEN=0.0.0.0:7411 \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+USER opensled
+WORKDIR /home/opensled
+EXPOSE 7411
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=10s --start-period=300s --retries=3 \
+    CMD ["python3", "/opt/opensled/healthy.py", "grpc", "7411"]
+ENTRYPOINT ["opensled"]
+CMD ["serve"]

@@ -1,0 +1,89 @@
+"""`opensled profile`: which profiles there are, and what one of them says, with its sources."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hw_profiles import catalog
+from hw_profiles.accelerator import AcceleratorProfile
+from hw_profiles.describe import cost_table, facts, summary
+from hw_profiles.steps import step_costs
+from opensled.config import option
+from opensled.errors import NotFound, UsageError
+
+KINDS = tuple(catalog.KINDS)
+WIDEST = 110  # columns; longer lines are hard to read
+
+
+@dataclass(frozen=True)
+class ListConfig:
+    kind: str = option("", "only one kind", choices=KINDS)
+    json: bool = option(False, "print JSON")
+
+
+@dataclass(frozen=True)
+class ShowConfig:
+    name: str = option("", "id of a profile, or a TOML file", positional=True, metavar="NAME")
+    kind: str = option("", "which kind is meant; a file needs it", choices=KINDS)
+    json: bool = option(False, "print JSON")
+
+
+def list_profiles(config: ListConfig) -> int:
+    kinds = (config.kind,) if config.kind else KINDS
+    profiles = {kind: [catalog.load(kind, name) for name in catalog.names(kind)] for kind in kinds}
+    if config.json:
+        print(
+            json.dumps({kind: [_brief(each) for each in found] for kind, found in profiles.items()}, indent=2)
+        )
+        return 0
+    for kind, found in profiles.items():
+        print(kind)
+        for each in found:
+            print(f"  {each.id:16} {each.name:44} {summary(each)}".rstrip())
+    return 0
+
+
+def show_profile(config: ShowConfig) -> int:
+    profiles = {kind: catalog.load(kind, config.name) for kind in _kinds_of(config)}
+    if config.json:
+        print(json.dumps({kind: _whole(profile) for kind, profile in profiles.items()}, indent=2))
+        return 0
+    width = min(shutil.get_terminal_size().columns, WIDEST)
+    pages = [_page(kind, profile, width) for kind, profile in profiles.items()]
+    print("\n\n".join(pages))
+    return 0
+
+
+def _kinds_of(config: ShowConfig) -> list[str]:
+    """A name may stand for profiles of several kinds: a board that drafts, and the same board as a hub."""
+    if config.kind:
+        return [config.kind]
+    found = [kind for kind in KINDS if config.name in catalog.names(kind)]
+    if not found and Path(config.name).is_file():
+        raise UsageError(f"{config.name} is a file: say with --kind which of {', '.join(KINDS)} it describes")
+    if not found:
+        raise NotFound(f"no profile {config.name!r}; `opensled profile list` shows them all", "profile")
+    return found
+
+
+def _brief(profile: Any) -> dict[str, str]:
+    return {"id": profile.id, "name": profile.name}
+
+
+def _whole(profile: Any) -> dict[str, Any]:
+    """Everything in the file, and the steps that follow from an accelerator's numbers."""
+    told = asdict(profile)
+    if isinstance(profile, AcceleratorProfile):
+        told["steps"] = [asdict(cost) for cost in step_costs(profile)]
+    return told
+
+
+def _page(kind: str, profile: Any, width: int) -> str:
+    lines = [f"{profile.id} ({kind}): {profile.name}", "", *facts(profile, width)]
+    if isinstance(profile, AcceleratorProfile):
+        lines += ["", *cost_table(step_costs(profile))]
+    return "\n".join(lines)

@@ -1,0 +1,125 @@
+"""Profiles as plain text for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+from hw_profiles.accelerator import AcceleratorProfile
+from hw_profiles.device import DeviceProfile, DraftSpeed
+from hw_profiles.link import LinkProfile
+from hw_profiles.quantity import Quantity
+from hw_profiles.steps import DRAFT_TOKENS, SESSIONS, StepCosts
+from hw_profiles.target import TargetShape
+
+# field -> what it is called, and its unit
+WORDS = {
+    "cores": ("cores", ""),
+    "memory_gib": ("memory", "GiB"),
+    "bandwidth_gb_s": ("memory bandwidth", "GB/s"),
+    "idle_w": ("power, idle", "W"),
+    "busy_w": ("power, busy", "W"),
+    "rtt_p50_ms": ("round trip, median", "ms"),
+    "rtt_p99_ms": ("round trip, p99", "ms"),
+    "up_mbit_s": ("up", "Mbit/s"),
+    "down_mbit_s": ("down", "Mbit/s"),
+    "loss": ("packets lost", "of 1"),
+    "burst": ("lost in a row", "packets"),
+    "usable_memory": ("usable memory", "of 1"),
+    "tflops": ("half precision", "TFLOP/s"),
+    "step_overhead_ms": ("overhead of a step", "ms"),
+    "hour_usd": ("price of an hour", "USD"),
+    "measured": ("measured by us", ""),
+    "source": ("source", ""),
+    "params": ("weights", ""),
+    "active_params": ("weights per token", ""),
+    "layers": ("layers", ""),
+    "kv_heads": ("KV heads", ""),
+    "head_dim": ("size of a head", ""),
+    "experts": ("experts", ""),
+    "experts_per_token": ("experts per token", ""),
+    "weight_bits": ("bits of a weight", ""),
+    "kv_bits": ("bits of a KV entry", ""),
+    "decode_per_s": ("decode", "tokens/s"),
+    "prefill_per_s": ("prefill", "tokens/s"),
+}
+LABEL = max(len(label) for label, _ in WORDS.values()) + 4  # columns of the label, its indent included
+
+
+def summary(profile: Any) -> str:
+    """A few words for a list."""
+    if isinstance(profile, DeviceProfile):
+        speeds = (f"{size} {draft.decode_per_s.typical:g}" for size, draft in profile.drafts.items())
+        return f"drafts, tokens/s: {', '.join(speeds)}"
+    if isinstance(profile, LinkProfile):
+        rates = f"{profile.up_mbit_s.typical:g} / {profile.down_mbit_s.typical:g} Mbit/s"
+        return f"{profile.rtt_p50_ms.typical:g} ms, {rates}, {profile.loss.typical:.1%} lost"
+    if isinstance(profile, AcceleratorProfile):
+        origin = "measured" if profile.measured else "derived, not measured"
+        return f"{profile.bandwidth_gb_s.typical:g} GB/s, {profile.tflops.typical:g} TFLOP/s, {origin}"
+    assert isinstance(profile, TargetShape)
+    return f"{_count(profile.params)} weights, {profile.kv_bytes / 1024:g} KiB of KV per position"
+
+
+def facts(profile: Any, width: int) -> list[str]:
+    """Every field with its range and unit, and below it its source, wrapped to `width` columns."""
+    return [
+        line for field in fields(profile) for line in _fact(field.name, getattr(profile, field.name), width)
+    ]
+
+
+def _fact(name: str, value: Any, width: int) -> Iterator[str]:
+    if name == "drafts":
+        for draft in value.values():
+            yield from ("", f"  draft of {draft.size}")
+            yield from _draft(draft, width)
+    elif name in WORDS:
+        label, unit = WORDS[name]
+        yield from _wrapped(f"  {label}", f"{_value(value)} {unit}".rstrip(), width)
+        if isinstance(value, Quantity):
+            yield from _wrapped("", value.source, width)
+
+
+def _draft(draft: DraftSpeed, width: int) -> Iterator[str]:
+    for name in ("decode_per_s", "prefill_per_s"):
+        yield from _fact(name, getattr(draft, name), width)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no: derived"
+    if isinstance(value, float) and value >= 1e6:
+        return _count(value)
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
+def _count(number: float) -> str:
+    return f"{number / 1e9:.3g} B" if number >= 1e9 else f"{number / 1e6:.3g} M"
+
+
+def _wrapped(label: str, text: str, width: int) -> list[str]:
+    lines = textwrap.wrap(text, max(20, width - LABEL), break_on_hyphens=False) or [""]
+    return [f"{first:{LABEL}}{line}" for first, line in zip([label, *[""] * len(lines)], lines)]
+
+
+def cost_table(costs: Sequence[StepCosts]) -> list[str]:
+    """Milliseconds of a verify step, one line for each target and context."""
+    heads = "".join(f"{f'{count} session' + 's' * (count > 1):>14}" for count in SESSIONS)
+    drafted = "".join(f"{f'k={length}':>7}" for _ in SESSIONS for length in DRAFT_TOKENS)
+    return [
+        "milliseconds of a verify step (k: draft tokens of each session; -: no KV left)",
+        "",
+        f"{'':25}{heads}{'sessions':>10}",
+        f"{'target':13}{'bits':>4}{'context':>8}{drafted}{'that fit':>10}",
+        *map(_cost_row, costs),
+    ]
+
+
+def _cost_row(cost: StepCosts) -> str:
+    if not cost.weight_bits:
+        return f"{cost.target:13}{'':4}{cost.context:8}  does not fit, not even with 4 bits"
+    steps = (cost.verify_s.get(f"{count}x{length + 1}") for count in SESSIONS for length in DRAFT_TOKENS)
+    cells = "".join(f"{'-' if step is None else f'{step * 1000:.1f}':>7}" for step in steps)
+    return f"{cost.target:13}{cost.weight_bits:4}{cost.context:8}{cells}{cost.sessions_that_fit:10}"

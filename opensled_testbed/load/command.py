@@ -1,0 +1,190 @@
+"""`opensled bench serve`: load on a fleet that it starts, or on APIs that run already."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edge_client.tokenizer import EdgeTokenizer
+from opensled.errors import NotFound, UsageError
+from opensled.files import read_secret_text
+from opensled.store import model_path
+from opensled_testbed.bench.figure import provenance
+from opensled_testbed.fleet import Fleet, read_fleet
+from opensled_testbed.load.arrivals import read_trace
+from opensled_testbed.load.config import BenchServeConfig, baseline_names
+from opensled_testbed.load.drafts import recorded, replays
+from opensled_testbed.load.load import Load
+from opensled_testbed.load.outcome import Outcome, RunFigures, settings
+from opensled_testbed.load.run import label
+from opensled_testbed.load.running import Begin, Measurement, measure_fleet, measure_urls
+from opensled_testbed.load.site import ALONE
+from opensled_testbed.load.slo import Slo
+from opensled_testbed.load.sources import items_of
+from opensled_testbed.load.synthetic import Shape
+from opensled_testbed.load.view import View
+from opensled_testbed.load.workload import Item
+from opensled_testbed.traces import PACKAGED, TraceSet, read_traces
+
+FLEETS = Path(__file__).resolve().parents[1] / "fleets"
+DEFAULT_FLEET = "kitchen"
+HELDOUT_SEED = 0  # of the items that drafts were recorded for
+
+
+def bench_serve(config: BenchServeConfig) -> int:
+    """Measure, show, write; exit code 1 when no request at all was answered."""
+    if config.url and config.fleet:
+        raise UsageError("give --fleet to start one, or --url for what runs already, not both")
+    origin = {**provenance(_command()), "seed": config.seed}
+    view = View(quiet=config.json)
+    outcome = _urls(config, view, origin) if config.url else _fleet(config, view, origin)
+    document = outcome.as_json()
+    if config.out:
+        path = Path(config.out).expanduser()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document, indent=1) + "\n")
+    view.conclude(outcome)
+    if config.json:
+        print(json.dumps(document))
+    return 0 if any(run.summary["completed"] for run in outcome.runs) else 1
+
+
+def _command() -> str:
+    return " ".join(["opensled", *sys.argv[1:]])
+
+
+def _fleet(config: BenchServeConfig, view: View, origin: dict[str, Any]) -> Outcome:
+    fleet = fleet_of(config)
+    names = baseline_names(config.baselines)
+    measurement = _measurement(config, _vocabulary(fleet.server.model))
+    traces = _traces(fleet, measurement.items)
+    if traces is None and any(group.drafter not in ("none", ALONE) for group in fleet.groups):
+        view.say("nothing is recorded for this workload: every device runs its real drafter")
+    _require_possible(names, fleet, traces)
+    outcome = _outcome(config, label(fleet), origin, measurement, fleet)
+
+    def work(begin: Begin) -> Any:
+        return measure_fleet(measurement, fleet, names, traces, begin)
+
+    outcome.runs = _watched(view, config.repeats * len(names), work)
+    return outcome
+
+
+def _require_possible(names: Sequence[str], fleet: Fleet, traces: TraceSet | None) -> None:
+    """Before minutes have passed with the other baselines."""
+    if "server-sd" in names and not fleet.server.accelerator:
+        raise UsageError(
+            "baseline server-sd charges its draft to an emulated accelerator: name one under [server], or leave it out"
+        )
+    paced = all(group.device for group in fleet.groups)
+    if "device-only" in names and (traces is None or not paced):
+        raise UsageError(
+            "baseline device-only replays what draft models wrote alone: it needs the recorded workload and a profile "
+            "for every device; leave it out (--baselines)"
+        )
+
+
+def _urls(config: BenchServeConfig, view: View, origin: dict[str, Any]) -> Outcome:
+    urls = [url.strip() for url in config.url.split(",") if url.strip()]
+    key = read_secret_text(config.key_file, "API key").strip() if config.key_file else ""
+    measurement = _measurement(config, Shape.vocabulary)
+    outcome = _outcome(config, "real", origin, measurement, None)
+    outcome.settings["urls"] = urls
+
+    def work(begin: Begin) -> Any:
+        users = config.users or len(urls)
+        return measure_urls(measurement, urls, users, config.model, key, begin)
+
+    outcome.runs = _watched(view, config.repeats, work)
+    return outcome
+
+
+def _watched(view: View, runs: int, work: Any) -> list[RunFigures]:
+    with view.measuring(runs) as begin:
+        return asyncio.run(work(begin))
+
+
+def fleet_of(config: BenchServeConfig) -> Fleet:
+    """The fleet that is named, with the users and the dilation asked for; raises NotFound and UsageError."""
+    name = config.fleet or DEFAULT_FLEET
+    bundled = sorted(path.stem for path in FLEETS.glob("*.toml"))
+    path = FLEETS / f"{name}.toml" if name in bundled else Path(name).expanduser()
+    if not path.is_file():
+        raise NotFound(f"no fleet {name!r}; give a TOML file, or one of {', '.join(bundled)}", "fleet")
+    fleet = read_fleet(path)
+    fleet = fleet.of_users(config.users) if config.users else fleet
+    return replace(fleet, dilation=config.dilation) if config.dilation else fleet
+
+
+def _measurement(config: BenchServeConfig, vocabulary: int) -> Measurement:
+    shape = Shape(
+        prompt=config.prompt_tokens,
+        output=config.output_tokens,
+        prefixes=config.prefixes,
+        prefix=config.prefix_tokens,
+        vocabulary=vocabulary,
+    )
+    items = items_of(
+        config.workload,
+        count=config.items,
+        max_tokens=config.max_tokens,
+        seed=HELDOUT_SEED if config.workload == "heldout" else config.seed,
+        turns=config.turns,
+        shape=shape,
+    )
+    slo = Slo(config.pace, config.ttft, config.tpot, config.e2el)
+    return Measurement(items, _load(config), slo, config.repeats)
+
+
+def _load(config: BenchServeConfig) -> Load:
+    trace = read_trace(Path(config.trace).expanduser()) if config.trace else ()
+    arrivals = "trace" if trace else config.arrivals
+    if arrivals == "trace" and not trace:
+        raise UsageError("--arrivals trace needs the times: --trace FILE")
+    return Load(
+        arrivals=arrivals,
+        rate=config.rate,
+        burstiness=config.burstiness,
+        trace=trace,
+        think=config.think,
+        warmup=config.warmup,
+        duration=config.duration,
+        seed=config.seed,
+    )
+
+
+def _vocabulary(model: str) -> int:
+    """Ids that the target knows; those of the tiny one for a target that only the server can read."""
+    try:
+        path = model_path(model, "tokenizer.json") / "tokenizer.json"
+    except NotFound:
+        return Shape.vocabulary
+    return len(EdgeTokenizer(path.read_bytes()).pieces)
+
+
+def _traces(fleet: Fleet, items: Sequence[Item]) -> TraceSet | None:
+    """The bundled recording that all replaying devices can use for all items; None = they draft live."""
+    drafters = {group.drafter for group in fleet.groups if group.drafter not in ("none", ALONE)}
+    path = PACKAGED / f"{fleet.server.model}-{'-'.join(sorted(drafters))}.jsonl.gz"
+    if not path.is_file():
+        return None
+    traces = read_traces(path)
+    if not any(replays(group, traces) for group in fleet.groups):
+        return None
+    try:
+        recorded(items, traces)
+    except UsageError:
+        return None
+    return traces
+
+
+def _outcome(
+    config: BenchServeConfig, kind: str, origin: dict[str, Any], measurement: Measurement, fleet: Fleet | None
+) -> Outcome:
+    workload = {"source": config.workload, "items": len(measurement.items), "max_tokens": config.max_tokens}
+    return Outcome(kind, origin, settings(measurement.load, measurement.slo, workload, fleet))

@@ -1,0 +1,143 @@
+"""A fleet set up: its devices with their links and drafters, before the server it asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from edge_client.link import Endpoint, Link
+from edge_client.tokenizer import EdgeTokenizer
+from hw_profiles import catalog
+from opensled.errors import UsageError
+from opensled.messages import ModelInfo
+from opensled.store import model_path
+from opensled_testbed.fleet import Fleet, Group
+from opensled_testbed.link import Relay
+from opensled_testbed.load.clock import Clock
+from opensled_testbed.load.device import Asks, Device, LoneDevice, UserLink
+from opensled_testbed.load.drafts import (
+    CountedDrafting,
+    Factories,
+    NoDrafts,
+    Recorded,
+    recorded,
+    replaying,
+    replays,
+    speed_of,
+)
+from opensled_testbed.load.server import Running
+from opensled_testbed.load.wire import Shares
+from opensled_testbed.load.workload import Item
+from opensled_testbed.traces import TraceSet
+
+ALONE = "alone"  # as a group's drafter: no server takes part
+
+
+class Seat(NamedTuple):
+    """One user and the device that answers him."""
+
+    user: int
+    group: int
+    device: Asks
+
+
+def is_alone(fleet: Fleet) -> bool:
+    """Whether no device of the fleet asks a server."""
+    return all(group.drafter == ALONE for group in fleet.groups)
+
+
+@dataclass
+class Site:
+    """What the devices of one run share."""
+
+    fleet: Fleet
+    clock: Clock
+    server: Running | None
+    found: Recorded
+    traces: TraceSet | None
+    info: ModelInfo | None
+    tokenizer: EdgeTokenizer
+    factories: Factories | None
+    stack: AsyncExitStack
+
+    async def seat(self, user: int, number: int, group: Group) -> Seat:
+        """Make one device; what it holds is freed with the stack."""
+        device = self._lone(group) if group.drafter == ALONE else await self._linked(user, group)
+        return Seat(user, number, device)
+
+    def _lone(self, group: Group) -> LoneDevice:
+        speed = speed_of(group)
+        if speed is None or not self.found.by_item:
+            raise UsageError("a device alone needs a profile (device = ...) and recorded drafts")
+        return LoneDevice(speed, self.tokenizer, self.clock, self.found.by_item)
+
+    async def _linked(self, user: int, group: Group) -> Device:
+        assert self.server is not None
+        relay = await self._relay(user, group)
+        seconds = self.clock.dilation
+        endpoint = Endpoint(
+            relay.address if relay else self.server.address, timeout=10 * seconds, connect=2.5 * seconds
+        )
+        link = Link(endpoint)
+        self.stack.push_async_callback(link.close)
+        return Device(
+            link.connect,
+            await self._drafts(group),
+            self.tokenizer,
+            self.clock,
+            traces=self.found.by_item,
+            shares=Shares(lambda: (relay.bytes_up, relay.bytes_down)) if relay else None,
+            user_link=UserLink(catalog.link(group.user_link), user) if group.user_link else None,
+        )
+
+    async def _relay(self, user: int, group: Group) -> Relay | None:
+        if not group.link:
+            return None
+        assert self.server is not None
+        profile = catalog.link(group.link)
+        relay = Relay(profile, self.server.address, dilation=self.clock.dilation, seed=user)
+        return await self.stack.enter_async_context(relay)
+
+    async def _drafts(self, group: Group) -> CountedDrafting:
+        if group.drafter == "none":
+            return NoDrafts()
+        if replays(group, self.traces):
+            return replaying(group, self.found, self.clock.dilation)
+        assert self.factories is not None
+        drafts = await asyncio.to_thread(self.factories.live, group)
+        self.stack.callback(drafts.close)
+        return drafts
+
+
+@asynccontextmanager
+async def site(
+    fleet: Fleet,
+    server: Running | None,
+    items: Sequence[Item],
+    traces: TraceSet | None,
+    clock: Clock,
+) -> AsyncIterator[list[Seat]]:
+    """A seat for each user of `fleet`, in the order of its groups; raises UsageError for items not recorded."""
+    needed = any(group.drafter == ALONE or replays(group, traces) for group in fleet.groups)
+    async with AsyncExitStack() as stack:
+        info, tokenizer = await _meet(fleet, server)
+        factories = Factories(info, clock.dilation) if info else None
+        found = recorded(items, traces if needed else None)
+        shared = Site(fleet, clock, server, found, traces, info, tokenizer, factories, stack)
+        kinds = [(number, group) for number, group in enumerate(fleet.groups) for _ in range(group.count)]
+        yield [await shared.seat(user, number, group) for user, (number, group) in enumerate(kinds)]
+
+
+async def _meet(fleet: Fleet, server: Running | None) -> tuple[ModelInfo | None, EdgeTokenizer]:
+    """The target and its tokenizer, past the emulated links: they are no part of the load."""
+    if server is None:
+        path = model_path(fleet.server.model, "tokenizer.json") / "tokenizer.json"
+        return None, EdgeTokenizer(path.read_bytes())
+    link = Link(Endpoint(server.address))
+    try:
+        return await link.describe(), EdgeTokenizer(await link.tokenizer_json())
+    finally:
+        await link.close()

@@ -1,0 +1,106 @@
+"""What drafts of each length are worth: tokens a round commits, and tokens it drafts for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean
+from typing import NamedTuple
+
+from opensled_testbed.load.slo import SHARE
+from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
+
+LENGTHS = range(9)  # draft lengths the planner chooses from; 0 = no draft
+
+READ = 120  # tokens over which a user judges his pace, as in the simulated runs that find a capacity
+USERS = 400  # that are drawn to find the unlucky one
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Means over rounds, by draft length k from 0 on."""
+
+    tokens: tuple[float, ...]  # committed by a round, its bonus or recovered token included; [0] is 1
+    drafted: tuple[float, ...]  # draft tokens of a round: k, or fewer where a stop rule ends blocks early
+    unlucky: tuple[float, ...]  # tokens of a round of the user who just still is to be served (`slo.SHARE`)
+    source: str
+
+    @property
+    def first(self) -> float:
+        """Share of rounds whose first draft token is accepted."""
+        return self.tokens[1] - 1
+
+
+def geometric(rate: float) -> Acceptance:
+    """Each draft token is accepted with probability `rate` if the one before it was: E = 1 + a + ... + a^k.
+
+    All users are alike.
+    """
+    tokens = tuple(sum(rate**i for i in range(k + 1)) for k in LENGTHS)
+    return Acceptance(tokens, tuple(map(float, LENGTHS)), tokens, f"{rate:g} at each position")
+
+
+def of_traces(traces: TraceSet, confidence: float = 0.0) -> Acceptance:
+    """Recorded drafts replayed at every draft length, one round after another; `confidence` is SLED's c_th."""
+    means = [_Means.of(traces.items, k, confidence) for k in LENGTHS]
+    name = f"recorded ({traces.drafter} for {traces.target})"
+    tokens, drafted, unlucky = (tuple(column) for column in zip(*means))
+    return Acceptance(tokens, drafted, unlucky, name)
+
+
+class _Means(NamedTuple):
+    """Of one draft length."""
+
+    tokens: float
+    drafted: float
+    unlucky: float
+
+    @classmethod
+    def of(cls, items: Sequence[ItemTrace], length: int, confidence: float) -> _Means:
+        rounds = [_rounds(item, length, confidence) for item in items]
+        each = [one for several in rounds for one in several]
+        tokens, drafted = fmean(one[0] for one in each), fmean(one[1] for one in each)
+        texts = [len(item.target_ids) for item in items]
+        return cls(tokens, drafted, _unlucky(texts, [len(several) for several in rounds]))
+
+
+def _unlucky(texts: Sequence[int], rounds: Sequence[int]) -> float:
+    """Tokens a round that a share of SHARE of the users exceed, who each read READ tokens of items drawn by lot."""
+    draw = Random(0)
+    users = sorted(_luck(texts, rounds, draw) for _ in range(USERS))
+    return users[round((1 - SHARE) * USERS)]
+
+
+def _luck(texts: Sequence[int], rounds: Sequence[int], draw: Random) -> float:
+    tokens = verdicts = 0
+    while tokens < READ:
+        item = draw.randrange(len(texts))
+        tokens, verdicts = tokens + texts[item], verdicts + rounds[item]
+    return tokens / verdicts
+
+
+def _rounds(item: ItemTrace, length: int, confidence: float) -> list[tuple[int, int]]:
+    """(tokens committed, tokens drafted) of each round; the last token of a text needs no draft."""
+    rounds, place, end = [], 0, len(item.target_ids)
+    while place < end:
+        block = _block(item.proposals[place], min(length, end - place - 1), confidence)
+        accepted = _accepted(block, item.target_ids[place:])
+        rounds.append((accepted + 1, len(block)))
+        place += accepted + 1
+    return rounds
+
+
+def _block(proposal: Proposal, length: int, confidence: float) -> tuple[int, ...]:
+    """The block ends before the first token of less confidence, as edge_client/stop.py ends it."""
+    for number, each in enumerate(proposal.confidences[:length]):
+        if each < confidence:
+            return proposal.ids[:number]
+    return proposal.ids[:length]
+
+
+def _accepted(block: Sequence[int], text: Sequence[int]) -> int:
+    count = 0
+    while count < len(block) and block[count] == text[count]:
+        count += 1
+    return count

@@ -1,0 +1,192 @@
+"""What the simulated grid says, in words and tables: where drafting wins, where it loses, and which claims hold where.
+
+python -m opensled_testbed.planner.findings [docs/benchmarks/grid.json] [--write docs/planning.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from opensled.errors import OpenSledError, UsageError
+
+GRID = Path("docs/benchmarks/grid.json")
+BEGIN, END = "<!-- findings: begin -->", "<!-- findings: end -->"
+AGAINST = "centralized"
+DRAFTING = ("server-sd", "sled-static", "sled-continuous")
+# The claims that the grid is asked about: who made it, of which baseline, which ratio, and when a place bears it out.
+CLAIMS: tuple[tuple[str, str, str, Callable[[float], bool]], ...] = (
+    ("SLED's 2.2 times the throughput", "sled-static", "at least 2.2", lambda ratio: ratio >= 2.2),
+    ("SLED's 2.8 times the capacity", "sled-static", "at least 2.8", lambda ratio: ratio >= 2.8),
+    ("the same, batched continuously", "sled-continuous", "at least 2.2", lambda ratio: ratio >= 2.2),
+    ("WISP's finding that SLED loses", "sled-static", "below 1", lambda ratio: ratio < 1),
+    ("WISP's 0.52 or worse", "sled-static", "at most 0.52", lambda ratio: ratio <= 0.52),
+    ("drafting devices lose, batched continuously", "sled-continuous", "below 1", lambda ratio: ratio < 1),
+)
+
+Point = dict[str, Any]
+
+
+def findings(grid: dict[str, Any]) -> str:
+    """Markdown from the JSON of bench/grid.py."""
+    points = grid["points"]
+    blocks = [_head(grid), _extremes(points), _claims(points), _regimes(points), _law(grid)]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def ratio(point: Point, baseline: str) -> float | None:
+    """Users over those of plain decoding; None where that serves nobody."""
+    plain = point["capacity"][AGAINST]
+    return point["capacity"][baseline] / plain if plain else None
+
+
+def _rated(points: Sequence[Point], baseline: str) -> list[tuple[float, Point]]:
+    return [(value, point) for point in points if (value := ratio(point, baseline)) is not None]
+
+
+def _head(grid: dict[str, Any]) -> str:
+    axes, facts = grid["axes"], grid["facts"]
+    sizes = ", ".join(f"{len(axes[name])} {name}" for name in ("regimes", "links", "devices", "paces"))
+    return (
+        f"*{grid['label'].capitalize()}*: {len(grid['points'])} places ({sizes}), {facts['simulations']} simulations. "
+        f"Capacity is the {facts['capacity']}; ratios are to the server's own decoding at the same place."
+    )
+
+
+def _extremes(points: Sequence[Point]) -> str:
+    rows = [row for baseline in DRAFTING for row in _extreme(points, baseline)]
+    return _table(("baseline", "", "ratio", "users", "draft length", "place"), rows)
+
+
+def _extreme(points: Sequence[Point], baseline: str) -> Iterator[tuple[str, ...]]:
+    """The best and the worst place; of equal ratios the one with the most users."""
+    rated = _rated(points, baseline)
+    if not rated:
+        return
+    best = max(rated, key=lambda each: (each[0], each[1]["capacity"][baseline]))
+    worst = min(rated, key=lambda each: (each[0], -each[1]["capacity"][AGAINST]))
+    for name, (value, point) in (("best", best), ("worst", worst)):
+        users = f"{point['capacity'][baseline]} against {point['capacity'][AGAINST]}"
+        yield baseline, name, f"{value:.2f}", users, str(point["draft_length"][baseline]), place(point)
+
+
+def _claims(points: Sequence[Point]) -> str:
+    rows = []
+    for name, baseline, wanted, holds in CLAIMS:
+        rated = _rated(points, baseline)
+        good = [point for value, point in rated if holds(value)]
+        rows.append((name, baseline, wanted, f"{len(good)} of {len(rated)}", _where(good)))
+    return _table(("claim", "baseline", "ratio", "places", "regimes and paces"), rows)
+
+
+def _where(points: Sequence[Point]) -> str:
+    """The regimes that have such places, with the paces at which they have them."""
+    paces: dict[str, set[float]] = {}
+    for point in points:
+        paces.setdefault(point["regime"], set()).add(point["pace"])
+    found = [
+        f"{regime} at {', '.join(f'{pace:g}' for pace in sorted(some))}" for regime, some in paces.items()
+    ]
+    return "; ".join(found) or "nowhere"
+
+
+def _regimes(points: Sequence[Point]) -> str:
+    """Of each regime and pace: at how many places which mode is the best, and where memory is the limit anyway."""
+    keys = dict.fromkeys((point["regime"], point["pace"]) for point in points)
+    rows = [_regime(key, [p for p in points if (p["regime"], p["pace"]) == key]) for key in keys]
+    head = (
+        "regime",
+        "tokens/s",
+        "server decodes",
+        "draft beside it",
+        "devices draft",
+        "nobody served",
+        "KV is full",
+    )
+    return _table(head, rows)
+
+
+def _regime(key: tuple[str, float], points: Sequence[Point]) -> tuple[str, ...]:
+    """Equals count for the simplest: the server's own decoding, then a draft beside it."""
+    counts = {"server": 0, "beside": 0, "devices": 0, "nobody": 0}
+    for point in points:
+        counts[_winner(point["capacity"])] += 1
+    full = sum(point["capacity"][AGAINST] >= point["kv_fits"] for point in points)
+    return key[0], f"{key[1]:g}", *map(str, counts.values()), str(full)
+
+
+def _winner(capacity: dict[str, int]) -> str:
+    devices = max(capacity["sled-static"], capacity["sled-continuous"])
+    most = max(capacity[AGAINST], capacity["server-sd"], devices)
+    if not most:
+        return "nobody"
+    if capacity[AGAINST] == most:
+        return "server"
+    return "beside" if capacity["server-sd"] == most else "devices"
+
+
+def _law(grid: dict[str, Any]) -> str:
+    rows = [
+        (
+            name,
+            str(each["points"]),
+            f"{100 * each['median']:.1f} %",
+            f"{100 * each['within_15_percent']:.0f} %",
+        )
+        for name, each in grid["law_error"].items()
+    ]
+    return _table(("baseline", "places", "law's median error", "within 15 %"), rows)
+
+
+def place(point: Point) -> str:
+    """A point in words."""
+    return f"{point['regime']}, {point['device']}, {point['link']}, {point['pace']:g} tokens/s"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def put(text: str, path: Path) -> None:
+    """Replace what stands between the marks of a page; raises UsageError for a page without them."""
+    page = path.read_text("utf-8") if path.is_file() else ""
+    if BEGIN not in page or END not in page:
+        raise UsageError(f"{path} has no {BEGIN} and {END}")
+    before, after = page.split(BEGIN)[0], page.split(END)[1]
+    path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", "utf-8")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m opensled_testbed.planner.findings", description=__doc__)
+    parser.add_argument("grid", type=Path, nargs="?", default=GRID, help=f"default {GRID}")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put it into this page, between its marks")
+    arguments = parser.parse_args(words)
+    try:
+        text = findings(_read(arguments.grid))
+        if arguments.write:
+            put(text, arguments.write)
+        else:
+            print(text)
+    except OpenSledError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path} cannot be read: {error}; make it by python -m opensled_testbed.bench.grid"
+        ) from None
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""The law's setting of a fleet: its profiles, and what its drafts are worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from statistics import fmean
+
+from hw_profiles import catalog
+from hw_profiles.cost import TargetCost
+from opensled.errors import NotFound, UsageError
+from opensled_testbed.baselines import C_TH, server_sd
+from opensled_testbed.fleet import Fleet
+from opensled_testbed.planner.acceptance import Acceptance, geometric, of_traces
+from opensled_testbed.planner.law import Setting
+from opensled_testbed.traces import PACKAGED, TraceSet, read_traces
+
+RECORDED = PACKAGED / "tiny-llamacpp.jsonl.gz"
+ASSUMED = 0.7  # acceptance where nothing was recorded: real pairs have 0.5 to 0.8
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is asked and how well it is drafted: means over a workload."""
+
+    acceptance: Acceptance
+    guarded: Acceptance  # with SLED's confidence threshold
+    held: float = 0.0  # KV positions that a request adds to its session, half of its answer included
+    prompt: float = 0.0  # tokens of a prompt that must be computed
+    answer: float = inf  # tokens of an answer
+
+
+def assumed(rate: float) -> Work:
+    """Drafts of which a share of `rate` is accepted at each position; nothing is known of their confidence."""
+    return Work(geometric(rate), geometric(rate))
+
+
+def recorded(traces: TraceSet) -> Work:
+    """A recorded workload with its drafts, its prompts and the lengths of its answers."""
+    prompt = fmean(len(item.prompt_ids) for item in traces.items)
+    answer = fmean(len(item.target_ids) for item in traces.items)
+    return Work(of_traces(traces), of_traces(traces, C_TH), prompt + answer / 2, prompt, answer)
+
+
+def default_work() -> Work:
+    """Recorded drafts where they are packaged; only what they are worth, for the workload is the user's own."""
+    if not RECORDED.is_file():
+        return assumed(ASSUMED)
+    traces = read_traces(RECORDED)
+    return Work(of_traces(traces), of_traces(traces, C_TH))
+
+
+def of_fleet(fleet: Fleet, work: Work) -> Setting:
+    """For a fleet whose devices all are of one kind; raises UsageError for one that has no profiles."""
+    (group,) = fleet.groups
+    if not (fleet.server.accelerator and group.device and group.link):
+        raise UsageError("a plan needs the profiles of an accelerator, a device and a link")
+    speed, link = catalog.device(group.device).draft(group.draft), catalog.link(group.link)
+    return Setting(
+        cost=fleet.server.cost,
+        draft_cost=_draft_cost(fleet),
+        speed=speed,
+        link=link,
+        context=round(fleet.server.context + work.held),
+        reserved=fleet.server.context,
+        acceptance=work.acceptance,
+        guarded=work.guarded,
+        prompt=work.prompt,
+        answer=work.answer,
+    )
+
+
+def _draft_cost(fleet: Fleet) -> TargetCost | None:
+    """Of the draft beside the target; None for a size that only devices know."""
+    try:
+        return server_sd(fleet).server.draft_cost
+    except NotFound:
+        return None

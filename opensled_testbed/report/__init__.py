@@ -1,0 +1,1 @@
+"""All benchmark results as one HTML page, made from the JSON files alone."""

@@ -1,0 +1,112 @@
+"""The planner's map: the best mode for each target, context, pace, device and link, and its gain."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from opensled_testbed.report.cells import is_number
+from opensled_testbed.report.html import Html, Section, folded, paragraph, plot, table, text
+from opensled_testbed.report.plots import OTHER, OURS
+from opensled_testbed.report.plots_maps import HeatMap, Tile, heat_maps
+from opensled_testbed.report.results import Result
+
+Point = Mapping[str, Any]
+SIGNS = {
+    "centralized": "C",
+    "server-sd": "S",
+    "sled-static": "F",
+    "sled-continuous": "E",
+    "device-only": "D",
+    "": "–",
+}
+
+
+def section(result: Result) -> Section:
+    """One picture for each target and accelerator, one panel for each context and pace."""
+    points = result.content["points"]
+    note = paragraph(
+        "The mode that holds the most users, and its gain over centralized. C: centralized, S: server-sd (the draft "
+        "beside the target), F: sled-static (fixed batches), E: sled-continuous (the devices draft). A tile with C has "
+        "no gain: there the right answer is not to draft. “new”: centralized serves nobody; “–”: no mode does.",
+        kind="note",
+    )
+    drawn = [
+        f"<h3>{text(target)} on {text(accelerator)}</h3>{plot(_picture(number, found))}"
+        for number, ((target, accelerator), found) in enumerate(
+            _groups(points, "target", "accelerator").items()
+        )
+    ]
+    return Section("map", "The map: which mode is best", note + _count(points) + _open(drawn))
+
+
+def _open(drawn: list[str]) -> str:
+    """The first pictures are open, many more would bury the rest of the page."""
+    rest = (
+        folded(f"{len(drawn) - 2} more targets and accelerators", "".join(drawn[2:]))
+        if len(drawn) > 2
+        else ""
+    )
+    return "".join(drawn[:2]) + rest
+
+
+def _count(points: Iterable[Point]) -> Html:
+    """How often which mode is the best, by target."""
+    by_target = {
+        target: Counter(_mode(point) for point in found)
+        for (target,), found in _groups(points, "target").items()
+    }
+    modes = [mode for mode in SIGNS if any(count[mode] for count in by_target.values())]
+    rows = [
+        [target, *(f"{count[mode] / count.total():.0%}" for mode in modes)]
+        for target, count in by_target.items()
+    ]
+    return table(["best mode, share of the map", *(mode or "none holds anyone" for mode in modes)], rows)
+
+
+def _groups(points: Iterable[Point], *keys: str) -> dict[tuple[Any, ...], list[Point]]:
+    groups: dict[tuple[Any, ...], list[Point]] = {}
+    for point in points:
+        groups.setdefault(tuple(point[key] for key in keys), []).append(point)
+    return groups
+
+
+def _picture(number: int, points: list[Point]) -> str:
+    devices = list(dict.fromkeys(point["device"] for point in points))
+    links = list(dict.fromkeys(point["link"] for point in points))
+    groups = sorted(_groups(points, "context", "pace").items())
+    maps = [
+        HeatMap(
+            f"context {context:,}, {pace:g} tokens/s",
+            links,
+            devices,
+            {_place(each): _tile(each) for each in found},
+        )
+        for (context, pace), found in groups
+    ]
+    paces = len({pace for (_, pace), _ in groups})
+    return heat_maps(
+        f"map-{number}", "best mode and its gain, by link and device", maps, across=min(4, paces)
+    )
+
+
+def _place(point: Point) -> tuple[str, str]:
+    return point["link"], point["device"]
+
+
+def _mode(point: Point) -> str:
+    return point["mode"] if point["users"] else ""
+
+
+def _tile(point: Point) -> Tile:
+    mode, gain = _mode(point), point["gain"]
+    sign = SIGNS.get(mode, mode)
+    if mode in ("", "centralized"):
+        return Tile(None, sign)
+    colour = OTHER if mode == "server-sd" else OURS
+    return (
+        Tile(gain, f"{sign} {gain:.1f}", False, colour)
+        if is_number(gain)
+        else Tile(None, f"{sign} new", False, colour)
+    )

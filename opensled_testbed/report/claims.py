@@ -1,0 +1,78 @@
+"""Published figures beside ours: in which cells each of them holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from opensled_testbed.report import cells
+from opensled_testbed.report.capacity import capacities
+from opensled_testbed.report.cells import PLAIN, Cell
+from opensled_testbed.report.html import Html, Section, loss, paragraph, table, text
+from opensled_testbed.report.results import Result
+
+
+def _throughput(baseline: str) -> Callable[[Cell], float | None]:
+    return lambda cell: cells.ratio(cell, "output_throughput", baseline)
+
+
+def _capacity(baseline: str) -> Callable[[Cell], float | None]:
+    def of(cell: Cell) -> float | None:
+        found = capacities(cell)
+        return found[baseline] / found[PLAIN] if baseline in found and found.get(PLAIN) else None
+
+    return of
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A ratio to centralized serving that somebody published."""
+
+    who: str
+    what: str
+    published: float
+    ours: Callable[[Cell], float | None]
+    at_least: bool  # whether it holds where ours is as high, or where ours is as low
+
+    def holds(self, value: float) -> bool:
+        return value >= self.published if self.at_least else value < 1
+
+
+CLAIMS = (
+    Claim("SLED", "throughput, as published", 2.2, _throughput("sled-static"), True),
+    Claim("SLED", "throughput, continuous batches", 2.2, _throughput("sled-continuous"), True),
+    Claim("SLED", "capacity, as published", 2.8, _capacity("sled-static"), True),
+    Claim("SLED", "capacity, continuous batches", 2.8, _capacity("sled-continuous"), True),
+    Claim("WISP", "throughput, as published, lower", 0.52, _throughput("sled-static"), False),
+    Claim("WISP", "capacity, as published, lower", 0.51, _capacity("sled-static"), False),
+)
+
+
+def section(result: Result) -> Section:
+    """Each claim against every cell of regimes.json."""
+    found: Sequence[Cell] = result.content["cells"]
+    note = paragraph(
+        "SLED: arXiv 2506.09397; WISP: arXiv 2601.11652, by the same group. Ratios to centralized in our cells; "
+        "capacity as simulated. A published gain counts as reproduced where ours is at least as high; "
+        "WISP's finding counts as reproduced wherever SLED as published stays below centralized. ▼: below 1.",
+        kind="note",
+    )
+    claims = [claim for claim in CLAIMS if any(claim.ours(cell) is not None for cell in found)]
+    rows = [
+        ["published", *(f"{claim.published:g}x" for claim in claims)],
+        *([cell["id"], *(_ratio(claim.ours(cell)) for claim in claims)] for cell in found),
+        ["reproduced in", *(_count(claim, found) for claim in claims)],
+    ]
+    head = ["", *(Html(f"{text(claim.who)}:<br>{text(claim.what)}") for claim in claims)]
+    return Section("claims", "Published claims, checked", note + table(head, rows))
+
+
+def _ratio(value: float | None) -> str | Html:
+    if value is None:
+        return "–"
+    return loss(f"{value:.2f}x") if value < 1 else f"{value:.2f}x"
+
+
+def _count(claim: Claim, found: Sequence[Cell]) -> str:
+    values = [value for cell in found if (value := claim.ours(cell)) is not None]
+    return f"{sum(map(claim.holds, values))} of {len(values)} cells"

@@ -1,0 +1,57 @@
+"""Bench Figures: one part of the system against the bare alternative."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from opensled_testbed.report.cells import short
+from opensled_testbed.report.html import Section, folded, loss, origin, paragraph, plot, prose, table, text
+from opensled_testbed.report.plots_bars import Spread, ratios
+from opensled_testbed.report.results import Result
+
+
+def section(results: Sequence[Result], page_folder: Path) -> Section:
+    """A plot of ratios and a table for each figure."""
+    note = paragraph(
+        "Measured in turns (A B A B) in one run: median of the repeats' ratios, with the lowest and the highest. "
+        "Above 1 OpenSLED is the better one; hollow points and ▼ are below.",
+        kind="note",
+    )
+    return Section("components", "Components", note + "".join(figure(each, page_folder) for each in results))
+
+
+def figure(result: Result, page_folder: Path) -> str:
+    """One bench Figure with its heading."""
+    content = result.content
+    name = f"component-{result.path.stem}"
+    rows = [
+        Spread(each["name"], each["ratio"], each["lowest"], each["highest"]) for each in content["ratios"]
+    ]
+    drawn = plot(ratios(name, f"{result.title}: ratios, see the table", rows)) if rows else ""
+    values = [[series, f"{short(value)} {content['unit']}"] for series, value in content["medians"].items()]
+    return (
+        f"<h3>{text(result.title)}</h3>{origin(result, page_folder)}{paragraph(prose(content['compared']))}{drawn}"
+        f"{_ratios(content) if rows else ''}{folded('medians', table(['series', 'median'], values))}"
+    )
+
+
+def _ratios(content: Mapping[str, Any]) -> str:
+    head = ["against", "ratio", "spread", "required"]
+    return table(head, [_row(each) for each in content["ratios"]])
+
+
+def _row(ratio: Mapping[str, Any]) -> list[object]:
+    shown = f"{ratio['ratio']:.2f}x"
+    required = ratio.get("required")
+    return [
+        ratio["name"],
+        loss(shown) if ratio["ratio"] < 1 else shown,
+        f"{ratio['lowest']:.2f} to {ratio['highest']:.2f}",
+        _bar(ratio["ratio"], required) if required is not None else "",
+    ]
+
+
+def _bar(ratio: float, required: float) -> object:
+    return f"{required:g}, met" if ratio >= required else loss(f"{required:g}, missed")

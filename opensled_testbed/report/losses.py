@@ -1,0 +1,86 @@
+"""Where we lose: every figure in which something else is better than OpenSLED, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from opensled_testbed.report import cells
+from opensled_testbed.report.capacity import best_rival, capacities, loses
+from opensled_testbed.report.cells import OURS, Loss
+from opensled_testbed.report.grid import below_plain, grid_ratio
+from opensled_testbed.report.html import Html, Section, bullets, folded, loss, paragraph, prose, table, text
+from opensled_testbed.report.results import Result, Results
+
+
+def section(results: Results) -> Section:
+    """Emulated cells, capacities, the grid, the peer, and components."""
+    body = "".join(_parts(results)) or paragraph(
+        "Nothing in these results. Look at what was not measured, too."
+    )
+    return Section("losses", "Where we lose", body)
+
+
+def _parts(results: Results) -> Iterator[str]:
+    if regimes := results.named.get("regimes"):
+        yield from _cells(regimes)
+        yield from _capacities(regimes)
+    if grid := results.named.get("grid"):
+        yield from _grid(grid)
+    figures = [*results.components, *([results.named["peer"]] if "peer" in results.named else [])]
+    if figures:
+        yield "<h3>Components and peers</h3>" + bullets([_figure(each) for each in figures])
+
+
+def _cells(result: Result) -> Iterator[str]:
+    lost = [each for cell in result.content["cells"] for each in cells.losses(cell)]
+    if lost:
+        head = ["cell", "figure", "OpenSLED", "best rival", "its figure", "difference"]
+        yield "<h3>Emulated cells</h3>" + table(head, [_row(each) for each in lost], words=(0, 1, 3))
+
+
+def _row(each: Loss) -> list[object]:
+    far = abs(each.ours.mean / each.theirs.mean - 1) if each.theirs.mean else 1.0
+    difference = f"{far:.0%} worse"
+    return [
+        each.cell,
+        each.metric.title,
+        cells.spread(each.ours),
+        each.rival,
+        cells.spread(each.theirs),
+        loss(difference) if each.clear else f"▼ {difference}, within noise",
+    ]
+
+
+def _capacities(result: Result) -> Iterator[str]:
+    told = [(str(cell["id"]), capacities(cell)) for cell in result.content["cells"]]
+    rows = [
+        [cell, cells.short(found[OURS]), rival, loss(cells.short(found[rival]))]
+        for cell, found in told
+        if loses(found) and (rival := best_rival(found))
+    ]
+    if rows:
+        yield "<h3>Capacity of the cells</h3>" + table(
+            ["cell", "OpenSLED", "best rival", "it holds"], rows, words=(0, 2)
+        )
+
+
+def _grid(result: Result) -> Iterator[str]:
+    points = result.content["points"]
+    compared = [(value, point) for point in points if (value := grid_ratio(point, OURS)) is not None]
+    lost = sorted((each for each in compared if below_plain(each[0])), key=lambda each: each[0])
+    if lost:
+        head = ["regime", "device", "link", "pace", "of centralized"]
+        rows = [[*(point[key] for key in head[:4]), loss(f"{value:.2f}x")] for value, point in lost]
+        shown = table(head, rows[:8], words=(0, 1, 2))
+        rest = folded(f"all {len(rows)}", table(head, rows, words=(0, 1, 2))) if len(rows) > 8 else ""
+        words = f"{len(lost)} of {len(compared)} points hold fewer users than centralized serving; the worst of them:"
+        yield f"<h3>Simulated grid</h3>{paragraph(words)}{shown}{rest}"
+
+
+def _figure(result: Result) -> Html:
+    below = [
+        f"{each['name']} ({each['ratio']:.2f}x)" for each in result.content["ratios"] if each["ratio"] < 1
+    ]
+    signs = [loss(each) for each in below]
+    told = f"<strong>{text(result.title)}.</strong> {prose(result.content.get('loses', ''))}"
+    return Html(f"{told} {', '.join(signs)}".rstrip())

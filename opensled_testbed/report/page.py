@@ -1,0 +1,119 @@
+"""The page: its head, its sections in order, and where everything comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from opensled_testbed.report import agreement, best_mode, capacity, claims, components, grid, losses, regimes
+from opensled_testbed.report.html import (
+    LABELS,
+    Html,
+    Section,
+    badge,
+    bullets,
+    code,
+    origin,
+    paragraph,
+    table,
+    text,
+)
+from opensled_testbed.report.results import MADE_BY, Result, Results
+
+STYLE = Path(__file__).with_name("page.css")
+TITLE = "OpenSLED benchmarks"
+
+
+def page(results: Results, page_folder: Path) -> str:
+    """The whole file; `page_folder` is where it will lie, so that links to the JSON files are right."""
+    sections = [
+        _with_origin(section, result, page_folder) for section, result in _sections(results, page_folder)
+    ]
+    body = "\n".join(_section(section) for section in sections)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{TITLE}</title>
+<style>
+{STYLE.read_text("utf-8")}</style>
+</head>
+<body>
+{_head(sections, results)}
+{body}
+</body>
+</html>
+"""
+
+
+def _sections(results: Results, page_folder: Path) -> Iterator[tuple[Section, Result | None]]:
+    """With the result that each is made from; several of them for None."""
+    if cells := results.named.get("regimes"):
+        yield claims.section(cells), cells
+    if results.all:
+        yield losses.section(results), None
+    made: dict[str, list[Callable[[Result], Section | None]]] = {
+        "regimes": [regimes.section, capacity.section, agreement.section],
+        "grid": [grid.section],
+        "map": [best_mode.section],
+    }
+    for name, makers in made.items():
+        if result := results.named.get(name):
+            yield from ((section, result) for make in makers if (section := make(result)))
+    if peer := results.named.get("peer"):
+        yield Section("peer", "A peer from outside", components.figure(peer, page_folder)), None
+    if results.components:
+        yield components.section(results.components, page_folder), None
+    if results.all:
+        yield _origins(results, page_folder), None
+
+
+def _with_origin(section: Section, result: Result | None, page_folder: Path) -> Section:
+    if result is None:
+        return section
+    return Section(section.anchor, section.title, origin(result, page_folder) + section.body)
+
+
+def _section(section: Section) -> str:
+    return f'<section id="{section.anchor}">\n<h2>{text(section.title)}</h2>\n{section.body}\n</section>'
+
+
+def _head(sections: list[Section], results: Results) -> str:
+    links = [Html(f'<a href="#{each.anchor}">{text(each.title)}</a>') for each in sections]
+    labels = [Html(f"{badge(name)} {text(meaning)}") for name, meaning in LABELS.items()]
+    return "\n".join(
+        [
+            f"<h1>{TITLE}</h1>",
+            paragraph(
+                "Speculative decoding from the edge: devices draft, one server verifies. These pages show where that "
+                "serves more users than a server that decodes alone, and where it does not. Everything below is made "
+                "from the JSON files it links to; each figure carries one of four labels:"
+            ),
+            bullets(labels),
+            f"<nav>{bullets(links)}</nav>",
+            *_missing(results),
+        ]
+    )
+
+
+def _missing(results: Results) -> Iterator[str]:
+    """One line for each section that has no results yet."""
+    for name in results.missing:
+        yield paragraph(f"{name}.json is not there yet:", code(MADE_BY[name]), "makes it.", kind="note")
+
+
+def _origins(results: Results, page_folder: Path) -> Section:
+    head = ["figure", "label", "machine", "load at the start", "version", "seed"]
+    rows = [_origin(result) for result in results.all]
+    made = paragraph("This page:", code("opensled bench report"), kind="note")
+    return Section("origins", "Where the figures come from", made + table(head, rows, words=(0, 1, 2)))
+
+
+def _origin(result: Result) -> list[object]:
+    told = result.origin
+    machine = told.get("machine", {})
+    load = machine.get("load_average", ["–"])[0]
+    system = f"{machine.get('cpu', 'unknown')}, {machine.get('cores', '?')} cores, Python {told.get('python', '?')}"
+    return [result.title, badge(result.label), system, load, told.get("version", "–"), told.get("seed", "–")]

@@ -1,0 +1,78 @@
+"""The JSON files of a results folder, sorted by what they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from opensled.errors import UsageError
+
+# Results with a section of their own -> the command that makes them.
+MADE_BY = {
+    "regimes": "python -m opensled_testbed.bench.regimes",
+    "grid": "python -m opensled_testbed.bench.grid",
+    "map": "python -m opensled_testbed.bench.grid",
+    "peer": "python -m opensled_testbed.bench peer",
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One file."""
+
+    path: Path
+    content: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        return str(self.content.get("title", self.path.stem))
+
+    @property
+    def label(self) -> str:
+        """real, emulated, simulated or derived."""
+        return str(self.content.get("label", "unknown"))
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Provenance: command, commit, date, machine."""
+        return self.content.get("provenance", {})
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a folder holds."""
+
+    components: tuple[Result, ...] = ()  # bench Figures: ratios of one part of the system
+    named: Mapping[str, Result] = field(default_factory=dict)  # those of MADE_BY that are there
+
+    @property
+    def missing(self) -> list[str]:
+        return [name for name in MADE_BY if name not in self.named]
+
+    @property
+    def all(self) -> list[Result]:
+        return [*self.named.values(), *self.components]
+
+
+def read_results(folder: Path) -> Results:
+    """Files that are neither named nor a bench Figure are no results of ours and are passed over."""
+    found = [_read(path) for path in sorted(folder.glob("*.json"))]
+    by_name = {result.path.stem: result for result in found}
+    named = {name: by_name[name] for name in MADE_BY if name in by_name}
+    components = tuple(
+        result for name, result in by_name.items() if name not in named and "ratios" in result.content
+    )
+    return Results(components, named)
+
+
+def _read(path: Path) -> Result:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON: {error}; make it again or remove it") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} holds no result; remove it")
+    return Result(path, content)

@@ -1,0 +1,1 @@
+"""The pieces of the simulator (opensled_testbed/simulator.py): clock, links, drafts, devices, servers, users."""

@@ -1,0 +1,78 @@
+"""How long messages travel in a simulation, and how many bytes they are."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple, Protocol
+
+from hw_profiles import catalog
+from hw_profiles.link import LinkProfile
+from opensled.codec import encode_client, encode_server
+from opensled.messages import Draft, DraftBlock, DraftToken, Limits, Open, Opened, Verdict
+from opensled_testbed.link_model import LinkModel
+
+LOOPBACK_S = 0.0
+FRAME = 14  # bytes around a message: 5 of gRPC, 9 of an HTTP/2 data frame
+HEADERS = 150  # bytes of HTTP/2 headers with which a stream begins, each way, once their names are compressed
+TYPICAL_ID, TYPICAL_BASE = 1000, 300  # two bytes each in protobuf
+
+
+class Way(Protocol):
+    """One direction of a link."""
+
+    def deliver_at(self, now: float, size: int) -> float:
+        """When `size` bytes that are sent at `now` have arrived; asked in the order of sending."""
+
+
+class Beside:
+    """No link: one machine. A drafter beside the target has its drafts ready for the step after the verdict."""
+
+    def deliver_at(self, now: float, size: int) -> float:
+        return now
+
+
+class Ways(NamedTuple):
+    """Both directions of one device's link."""
+
+    up: Way
+    down: Way
+
+
+def ways(link: str, seed: int) -> Ways:
+    """Of a link's profile; "" = none. Raises NotFound for a link that does not exist."""
+    if not link:
+        return Ways(Beside(), Beside())
+    profile = _profile(link)
+    return Ways(LinkModel(profile, seed, up=True), LinkModel(profile, seed, up=False))
+
+
+@cache
+def _profile(link: str) -> LinkProfile:
+    return catalog.link(link)
+
+
+@cache
+def draft_bytes(tokens: int) -> int:
+    """Payload bytes on the wire of a draft block of `tokens` tokens."""
+    block = DraftBlock(TYPICAL_BASE, (DraftToken(TYPICAL_ID),) * tokens)
+    return FRAME + int(encode_client(Draft(1, block)).ByteSize())
+
+
+@cache
+def verdict_bytes(tokens: int) -> int:
+    """Payload bytes on the wire of a verdict with `tokens` tokens."""
+    verdict = Verdict(TYPICAL_BASE, (TYPICAL_ID,) * tokens, num_accepted=1, answers=1)
+    return FRAME + int(encode_server(verdict).ByteSize())
+
+
+@cache
+def open_bytes(prompt: int) -> int:
+    """Payload bytes with which a sequence is opened, its prompt sent as `prompt` ids."""
+    return HEADERS + FRAME + int(encode_client(Open((TYPICAL_ID,) * prompt)).ByteSize())
+
+
+@cache
+def opened_bytes(prompt: int) -> int:
+    """Payload bytes of the answer to that."""
+    opened = Opened((TYPICAL_ID,) * prompt, bytes(16), bytes(64), Limits(16, 4096))
+    return HEADERS + FRAME + int(encode_server(opened).ByteSize())

@@ -1,0 +1,180 @@
+"""A whole fleet in discrete events: the product's policies, position rules and stop rules, and nobody's real time.
+
+    result = simulate(fleet, traces, Load(duration=60))
+
+Seconds of the target and of the devices come from the profiles, delays of the links from `LinkModel`, drafts and texts
+from recorded traces. Users, items and random numbers are those of an emulated run of the same fleet and load, so the
+two can be compared (simulated/compare.py). Not simulated: lost connections, readers who do not read, and whatever a
+real server spends besides its engine (`Overhead` puts a constant in its place; it is 0 unless one is given).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from multiprocessing import get_context
+from typing import NamedTuple
+
+from edge_client.stop import StopRule
+from hw_profiles import catalog
+from hw_profiles.device import DraftSpeed
+from opensled.errors import UsageError
+from opensled_testbed.emulation.law import StepLaw
+from opensled_testbed.fleet import Fleet, Group, Server
+from opensled_testbed.load.load import Load
+from opensled_testbed.load.records import RequestRecord, RunResult, ServerTotals
+from opensled_testbed.simulated.alone import AloneDevice
+from opensled_testbed.simulated.device import Device
+from opensled_testbed.simulated.drafts import Script, scripts
+from opensled_testbed.simulated.events import Events
+from opensled_testbed.simulated.links import ways
+from opensled_testbed.simulated.server import Overhead, SimulatedServer
+from opensled_testbed.simulated.users import Arrivals, Asks, User
+from opensled_testbed.traces import TraceSet
+from scheduler import POLICIES
+from scheduler.plan import PolicyOptions
+
+LABEL = "simulated"
+_SEEDS = 1_000_003  # so far apart that links of different load seeds share no random numbers
+
+
+class Simulated(NamedTuple):
+    """A finished simulation."""
+
+    result: RunResult
+    events: int
+
+
+def simulate(fleet: Fleet, traces: TraceSet, load: Load, overhead: Overhead = Overhead()) -> RunResult:
+    """The run of all users of `fleet` at one server; the same arguments give the same result.
+
+    Raises UsageError for a server without an accelerator profile, or whose target does not fit; NotFound for a profile
+    that does not exist.
+    """
+    return simulate_users(fleet, traces, load, range(fleet.users), overhead).result
+
+
+def simulate_many(
+    fleet: Fleet,
+    verifiers: int,
+    traces: TraceSet,
+    load: Load,
+    overhead: Overhead = Overhead(),
+    workers: int = 2,
+) -> RunResult:
+    """User n asks verifier n modulo `verifiers`, each of them a server like the fleet's; server totals are sums."""
+    parts = simulate_parts(fleet, verifiers, traces, load, overhead, workers)
+    return merged([part.result for part in parts])
+
+
+def simulate_parts(
+    fleet: Fleet,
+    verifiers: int,
+    traces: TraceSet,
+    load: Load,
+    overhead: Overhead = Overhead(),
+    workers: int = 2,
+) -> list[Simulated]:
+    """One simulation for each verifier, on `workers` processes."""
+    shares = [range(first, fleet.users, verifiers) for first in range(verifiers)]
+    run = partial(simulate_users, fleet, traces, load, overhead=overhead)
+    if workers == 1:
+        return [run(share) for share in shares]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        return list(pool.map(run, shares))
+
+
+def merged(results: Sequence[RunResult]) -> RunResult:
+    """Runs of the same load at several servers, as one."""
+    server = ServerTotals()
+    for result in results:
+        for name, value in vars(result.server).items():
+            setattr(server, name, getattr(server, name) + value)
+    requests = sorted(
+        chain.from_iterable(result.requests for result in results),
+        key=lambda record: (record.due, record.user),
+    )
+    return RunResult(LABEL, results[0].start, results[0].end, requests, server)
+
+
+def simulate_users(
+    fleet: Fleet, traces: TraceSet, load: Load, users: Sequence[int], overhead: Overhead = Overhead()
+) -> Simulated:
+    """The run of some users of a fleet, by number, at one server."""
+    events, records = Events(), list[RequestRecord]()
+    server = _server(fleet.server, events, overhead)
+    kinds = [_kind(group, traces) for group in fleet.groups]
+    groups = [index for index, group in enumerate(fleet.groups) for _ in range(group.count)]
+    members = {}
+    for number in users:
+        index = groups[number]
+        device = _device(kinds[index], events, server, _SEEDS * load.seed + number)
+        members[number] = User(number, index, device, kinds[index].items, load, events, records)
+    _start(members, fleet.users, load, events)
+    events.run(load.warmup)
+    before = replace(server.totals)
+    events.run(load.warmup + load.duration)
+    result = RunResult(LABEL, load.warmup, events.now, records, _between(before, server.totals))
+    return Simulated(result, events.count)
+
+
+def _start(members: dict[int, User], users: int, load: Load, events: Events) -> None:
+    if load.arrivals != "closed":
+        Arrivals(members, users, load, events).start()
+        return
+    for user in members.values():
+        user.start(users, load)
+
+
+def _server(server: Server, events: Events, overhead: Overhead) -> SimulatedServer:
+    if not server.accelerator:
+        raise UsageError("a simulated server needs an accelerator profile: set `accelerator` in [server]")
+    places = server.cost.sessions_that_fit(server.context)
+    if not places:
+        raise UsageError(
+            f"{server.target} at {server.weight_bits:g} bits and {server.context} positions does not fit on "
+            f"{server.accelerator}; take fewer bits, a shorter context or a larger accelerator"
+        )
+    policy = POLICIES.get(server.policy).of(PolicyOptions(server.draft_wait, server.batch))
+    return SimulatedServer(events, StepLaw.of(server), policy, places, overhead)
+
+
+class _Kind(NamedTuple):
+    """What all devices of a group share."""
+
+    group: Group
+    speed: DraftSpeed | None
+    items: list[Script]
+
+
+def _kind(group: Group, traces: TraceSet) -> _Kind:
+    speed = _speed(group)
+    if group.drafter == "alone" and speed is None:
+        raise UsageError("a device that writes alone needs a device profile: set `device` in [[device]]")
+    if group.drafter == "alone" and not all(item.alone_ids for item in traces.items):
+        raise UsageError(f"the recorded drafts of {traces.drafter} do not say what it writes alone")
+    stop = StopRule(0 if group.drafter == "none" else group.draft_length, group.confidence)
+    return _Kind(group, speed, scripts(traces, stop))
+
+
+def _device(kind: _Kind, events: Events, server: SimulatedServer, seed: int) -> Asks:
+    group, speed = kind.group, kind.speed
+    if group.drafter == "alone" and speed is not None:
+        return AloneDevice(events, speed)
+    user = ways(group.user_link, seed) if group.user_link else None
+    return Device(events, server, ways(group.link, seed), speed, user)
+
+
+def _speed(group: Group) -> DraftSpeed | None:
+    """A lookup costs next to nothing, and where no device is named the draft model is as fast as asked."""
+    if not group.device or group.drafter == "lookup":
+        return None
+    return catalog.device(group.device).draft(group.draft)
+
+
+def _between(before: ServerTotals, after: ServerTotals) -> ServerTotals:
+    """What was done from one moment to the next."""
+    return ServerTotals(**{name: value - getattr(before, name) for name, value in vars(after).items()})

@@ -1,0 +1,98 @@
+"""SLED as published: one fixed batch at a time, padded to its longest draft (arXiv 2506.09397). The baseline.
+
+Devices that are done wait for those that are not; nobody decodes ahead for a device that drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hw_profiles.profile import HardwareProfile
+from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
+
+
+@dataclass(frozen=True)
+class Static:
+    """A batch goes when `batch` sessions are ready, 0 = all there are; it is never larger than that.
+
+    Ready is who has a draft, whom the server decodes unasked, and whose device has been silent for `draft_wait`
+    seconds since its last verdict (it gets the server's own token): so a batch waits no longer than that for anybody.
+    A prompt, or KV that was lost, is computed in a step without padding before the next batch, and decided with it.
+    """
+
+    draft_wait: float
+    batch: int = 0
+
+    @classmethod
+    def of(cls, options: PolicyOptions) -> Static:
+        return cls(options.draft_wait, options.batch)
+
+    def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
+        awaited = [session for session in snapshot.sessions if _can_be_ready(session)]
+        ready = [session for session in awaited if self._is_ready(session, now)]
+        prompts = [session for session in ready if session.uncomputed > 1]
+        if prompts:
+            return BatchPlan(_prompt_slices(prompts, profile.max_step_tokens))
+        size = min(self.batch or len(awaited), len(awaited))
+        if not ready or len(ready) < size:
+            return BatchPlan((), self._wake_at(awaited, now))
+        first = sorted(ready, key=lambda session: session.waiting_since)[:size]
+        return BatchPlan(_padded_slices(first, profile.max_step_tokens))
+
+    def _is_ready(self, session: SessionView, now: float) -> bool:
+        if session.draft is not None or session.driven:
+            return True
+        return now >= session.waiting_since + self.draft_wait
+
+    def _wake_at(self, awaited: Sequence[SessionView], now: float) -> float | None:
+        """When the next silent device has been waited for long enough."""
+        waits = [
+            session.waiting_since + self.draft_wait
+            for session in awaited
+            if not session.driven and session.draft is None
+        ]
+        wake_at = min((wait for wait in waits if wait > now), default=float("inf"))
+        return None if wake_at == float("inf") else wake_at
+
+
+def _can_be_ready(session: SessionView) -> bool:
+    return not session.absent and (session.draft is not None or not session.paused)
+
+
+def _prompt_slices(prompts: Sequence[SessionView], budget: int) -> tuple[Slice, ...]:
+    """As much of the prompts as one step may compute."""
+    slices = []
+    for session in prompts:
+        if budget <= 0:
+            break
+        tokens = _chunk(session.uncomputed, budget)
+        decide = tokens == session.uncomputed
+        slices.append(Slice(session.id, tokens, decide))
+        budget -= tokens + (session.draft or 0) * decide
+    return tuple(slices)
+
+
+def _chunk(uncomputed: int, budget: int) -> int:
+    """Never all but one: that one would wait for a batch, and where KV is short two sessions that wait so would take it
+    from each other for ever."""
+    tokens = min(uncomputed, budget)
+    return tokens - 1 if 1 < tokens == uncomputed - 1 else tokens
+
+
+def _padded_slices(batch: Sequence[SessionView], budget: int) -> tuple[Slice, ...]:
+    """As many of `batch` as fit into one step, at least one, all as long as the longest of them."""
+    chosen: list[SessionView] = []
+    longest = 0
+    for session in batch:
+        length = max(longest, _length(session))
+        if chosen and length * (len(chosen) + 1) > budget:
+            break
+        chosen.append(session)
+        longest = length
+    return tuple(Slice(each.id, 1, True, padding=longest - _length(each)) for each in chosen)
+
+
+def _length(session: SessionView) -> int:
+    """Positions of a session in a batch: its newest token, and its draft."""
+    return 1 + (session.draft or 0)

@@ -1,0 +1,228 @@
+"""Emulated devices: replayed or real, their time is the profile's and their blocks are the real drafter's.
+
+Run: pytest tests/test_emulated_devices.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from edge_client.drafters import DRAFTERS
+from edge_client.drafters.none import NoneFactory
+from edge_client.drafting import DraftThread
+from edge_client.stop import StopRule
+from opensled.errors import EngineError
+from opensled.messages import DraftBlock, SamplingParams, Verdict
+from opensled.noise import noise_key
+from opensled.protocol import Truth, common_prefix
+from opensled.sampling import Sampler
+from opensled_testbed.emulation import paced
+from opensled_testbed.emulation.paced import PacedFactory
+from opensled_testbed.emulation.recorder import params_of, recorded_items
+from opensled_testbed.emulation.replay import ReplayDrafts
+from opensled_testbed.traces import PACKAGED, ItemTrace, Proposal, read_traces
+from tests.by_hand import HandLoop
+from tests.drafter_contract import DrafterContract
+from tests.emulated import HandClock, speed
+
+GREEDY = Sampler(SamplingParams(temperature=0), bytes(16))
+
+
+@pytest.fixture
+def clock(monkeypatch) -> HandClock:
+    clock = HandClock()
+    monkeypatch.setattr(paced, "time", clock)
+    return clock
+
+
+# -- devices that replay ----------------------------------------------------------------------------------------
+
+PROMPT = tuple(range(1, 41))
+TEXT = (50, 51, 52, 53, 54, 55, 56, 57)
+
+
+def trace_of(wrong: int = 99) -> ItemTrace:
+    """A drafter that is right twice and then wrong, and sure of its first three tokens."""
+    proposals = tuple(
+        Proposal((*TEXT[place : place + 2], wrong, wrong), (0.9, 0.8, 0.6, 0.2)) for place in range(len(TEXT))
+    )
+    return ItemTrace("item", PROMPT, TEXT, "eos", proposals)
+
+
+class Replaying:
+    """One device on a clock moved by hand: 0.1 s for a token, 0.4 s for the prompt."""
+
+    def __init__(self, stop: StopRule = StopRule(4), dilation: float = 1.0, pace=speed()) -> None:
+        self.loop = HandLoop()
+        asyncio.set_event_loop(self.loop)
+        self.truth = Truth(PROMPT)
+        self.drafts = ReplayDrafts({PROMPT: trace_of()}, pace, stop, dilation)
+        self.drafts.begin(self.truth, GREEDY)
+
+    def draft(self, limit: int = 16) -> asyncio.Future[DraftBlock]:
+        async def asked() -> asyncio.Future[DraftBlock]:
+            return self.drafts.draft(self.truth, limit)
+
+        return self.loop.run_until_complete(asked())
+
+    def seconds(self, future: asyncio.Future[DraftBlock]) -> float:
+        """How long until it is done, to the hundredth."""
+        hundredths = 0
+        while not future.done():
+            hundredths += 1
+            assert hundredths < 1000
+            self.loop.advance(0.01)
+        return hundredths / 100
+
+    def commit(self, *tokens: int) -> None:
+        self.truth.extend(Verdict(len(self.truth), tokens))
+
+
+@pytest.fixture
+def replaying():
+    made = []
+
+    def make(*arguments, **options) -> Replaying:
+        made.append(Replaying(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for device in made:
+        device.loop.close()
+    asyncio.set_event_loop(None)
+
+
+def test_the_first_token_comes_with_the_prompt_and_the_others_one_by_one(replaying):
+    device = replaying()
+    first = device.draft()
+    assert device.seconds(first) == pytest.approx(0.4 + 3 * 0.1, abs=0.011)
+    assert first.result() == DraftBlock(40, first.result().tokens) and first.result().ids == (50, 51, 99, 99)
+    device.commit(50, 51, 52)
+    assert device.seconds(device.draft()) == pytest.approx(4 * 0.1, abs=0.011)
+    assert device.drafts.drafted == 8
+
+
+def test_time_is_dilated(replaying):
+    device = replaying(dilation=5)
+    assert device.seconds(device.draft()) == pytest.approx(5 * 0.7, abs=0.011)
+
+
+def test_the_doubtful_token_that_ends_a_block_was_drafted_as_well(replaying):
+    device = replaying(StopRule(4, confidence=0.7))
+    block = device.draft()
+    assert device.seconds(block) == pytest.approx(0.4 + 2 * 0.1, abs=0.011)
+    assert (block.result().ids, device.drafts.drafted) == ((50, 51), 3)
+    device.commit(50, 51, 52)
+    assert device.draft().done() is False
+
+
+def test_a_limit_shortens_the_block(replaying):
+    device = replaying()
+    block = device.draft(limit=1)
+    assert device.seconds(block) == pytest.approx(0.4, abs=0.011) and block.result().ids == (50,)
+
+
+def test_without_a_speed_a_block_is_there_at_once(replaying):
+    assert replaying(pace=None).draft().done()
+
+
+def test_an_interrupt_frees_the_device_after_the_token_under_way(replaying):
+    device = replaying()
+    block = device.draft()
+    device.loop.advance(0.55)
+    device.loop.call_soon(device.drafts.interrupt)
+    device.loop.advance(0.0)
+    assert block.done() and device.drafts.drafted == 3
+    device.truth = Truth(PROMPT)
+    device.loop.call_soon(device.drafts.begin, device.truth, GREEDY)
+    device.loop.settle()
+    assert device.seconds(device.draft()) == pytest.approx(0.05 + 4 * 0.1, abs=0.021), "the prompt is known"
+
+
+def test_at_the_end_of_the_text_nothing_is_drafted(replaying):
+    device = replaying()
+    device.commit(*TEXT)
+    assert device.draft().result() == DraftBlock(48)
+
+
+def test_a_text_that_was_not_recorded_is_told_at_once(replaying):
+    device = replaying()
+    device.commit(50, 60)
+    with pytest.raises(AssertionError, match="departs from the recording at token 1"):
+        device.draft()
+    with pytest.raises(AssertionError, match="nothing is recorded"):
+        device.drafts.begin(Truth((1, 2)), GREEDY)
+
+
+# -- real drafters ----------------------------------------------------------------------------------------------
+
+
+async def blocks_of(drafts, trace: ItemTrace, item) -> list[DraftBlock]:
+    """All blocks of one text; each verdict comes at once."""
+    truth, blocks = Truth(trace.prompt_ids), []
+    drafts.begin(truth, Sampler(params_of(item), noise_key(item.seed)))
+    while truth.generated != trace.target_ids:
+        place = len(truth) - truth.prompt_length
+        blocks.append(await drafts.draft(truth, max(0, item.max_tokens - place - 1)))
+        accepted = common_prefix(blocks[-1].ids, trace.target_ids[place:])
+        truth.extend(Verdict(len(truth), trace.target_ids[place:][: accepted + 1]))
+    drafts.interrupt()
+    return blocks
+
+
+@pytest.mark.parametrize("stop", [StopRule(4), StopRule(8, 0.5)])
+def test_a_replaying_device_drafts_what_the_real_one_drafts_in_the_same_time(stop, clock):
+    """The blocks, and the passes that the same product code makes for them."""
+    traces = read_traces(PACKAGED / "tiny-llamacpp.jsonl.gz").items
+    items = {item.id: item for item in recorded_items()}
+    live = PacedFactory(DRAFTERS.get("llamacpp")("tiny-draft", 1), speed()).create()
+    thread = DraftThread(live, stop)
+
+    async def scenario() -> None:
+        replay = ReplayDrafts({trace.prompt_ids: trace for trace in traces}, None, stop)
+        for trace in traces[:12]:
+            item, started, counted = items[trace.item], clock.now, replay.drafted
+            real = await blocks_of(thread, trace, item)
+            recorded = await blocks_of(replay, trace, item)
+            assert [block.ids for block in real] == [block.ids for block in recorded]
+            passes = replay.drafted - counted
+            assert clock.now - started == pytest.approx(0.1 * passes, abs=1.0), "prompts are up to 100 tokens"
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        thread.close()
+    assert live.late_s == 0.0
+
+
+def test_a_paced_pass_lasts_as_long_as_the_profile_says(clock):
+    drafter = PacedFactory(DRAFTERS.get("llamacpp")("tiny-draft", 1), speed(), dilation=3).create()
+    drafter.begin(range(100, 150), GREEDY)
+    proposals = drafter.propose()
+    for seconds in (0.5, 0.6, 0.7):
+        next(proposals)
+        assert clock.now - 100 == pytest.approx(3 * seconds)
+    drafter.commit([7, 8])
+    next(drafter.propose())
+    assert clock.now - 100 == pytest.approx(3 * 0.8), (
+        "what a verdict brought is computed with the first token"
+    )
+    drafter.close()
+    with pytest.raises(EngineError):
+        drafter.begin([1, 2, 3], GREEDY)
+        next(drafter.propose())
+
+
+def test_a_drafter_without_a_model_needs_no_pace():
+    assert type(PacedFactory(NoneFactory(), speed()).create()) is type(NoneFactory().create())
+
+
+class TestPacedDrafters(DrafterContract):
+    """The contract of all drafters."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def factory(cls):
+        return PacedFactory(DRAFTERS.get("llamacpp")("tiny-draft", 1), speed(1e9, 1e9))

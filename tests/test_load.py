@@ -1,0 +1,224 @@
+"""Load on a fleet without any process: arrivals, sources, formulas, accounts. `pytest tests/test_load.py`"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from itertools import pairwise
+
+import pytest
+
+from opensled.errors import NotFound, UsageError
+from opensled.messages import ChatMessage
+from opensled_testbed.fleet import Server, read_fleet
+from opensled_testbed.load.arrivals import asked_by, due_times, read_trace, start_of, thinking
+from opensled_testbed.load.chats import read_chats
+from opensled_testbed.load.command import FLEETS, bench_serve, fleet_of
+from opensled_testbed.load.config import BenchServeConfig
+from opensled_testbed.load.load import Load
+from opensled_testbed.load.run import label
+from opensled_testbed.load.server import command, sessions
+from opensled_testbed.load.sources import TEMPERATURE, heldout_items, items_of
+from opensled_testbed.load.synthetic import Shape, synthetic_items
+
+# -- arrivals -------------------------------------------------------------------------------------------------
+
+LONG = Load("poisson", rate=20, warmup=0, duration=500)
+
+
+def _gaps(load):
+    times = list(due_times(load))
+    return [later - earlier for earlier, later in pairwise(times)]
+
+
+def test_poisson_arrivals_have_the_rate_and_the_spread_of_an_exponential():
+    gaps = _gaps(LONG)
+    assert statistics.fmean(gaps) == pytest.approx(1 / 20, rel=0.05)
+    assert statistics.stdev(gaps) / statistics.fmean(gaps) == pytest.approx(1, rel=0.05)
+
+
+def test_bursty_arrivals_have_the_same_rate_and_the_spread_of_their_gamma():
+    gaps = _gaps(Load("bursty", rate=20, burstiness=0.25, warmup=0, duration=500))
+    assert statistics.fmean(gaps) == pytest.approx(1 / 20, rel=0.1)
+    assert statistics.stdev(gaps) / statistics.fmean(gaps) == pytest.approx(2, rel=0.1)  # 1 / sqrt(shape)
+
+
+def test_arrivals_depend_on_the_seed_alone():
+    assert list(due_times(LONG)) == list(due_times(LONG))
+    assert list(due_times(LONG)) != list(due_times(Load("poisson", 20, warmup=0, duration=500, seed=1)))
+
+
+def test_arrivals_end_with_the_measured_window():
+    trace = Load("trace", trace=(3.0, 0.5, 11.9, 12.0, 40.0), warmup=2, duration=10)
+    assert list(due_times(trace)) == [0.5, 3.0, 11.9]
+    assert max(due_times(Load("poisson", rate=50, warmup=2, duration=10))) < 12
+
+
+def test_users_start_one_after_another_within_the_warm_up():
+    assert [start_of(user, 4, Load(warmup=2)) for user in range(4)] == [0, 0.5, 1, 1.5]
+
+
+def test_users_think_as_long_as_they_should_on_average_and_not_at_all_without():
+    thought = thinking(3, Load(think=2.0))
+    assert statistics.fmean(next(thought) for _ in range(4000)) == pytest.approx(2, rel=0.1)
+    assert next(thinking(3, Load())) == 0
+
+
+def test_every_user_asks_every_item_in_an_order_of_his_own():
+    items = list(range(9))
+    first, second = ([item for item, _ in zip(asked_by(user, items, Load()), range(18))] for user in (0, 1))
+    assert sorted(first[:9]) == sorted(first[9:]) == sorted(second[:9]) == items
+    assert len({tuple(first[:9]), tuple(first[9:]), tuple(second[:9])}) == 3
+
+
+def test_a_trace_of_arrivals_is_read_from_a_file_and_starts_at_0(tmp_path):
+    path = tmp_path / "times.csv"
+    path.write_text("12.5,anything\n10\n\n14\n")
+    assert read_trace(path) == (0, 2.5, 4)
+    path.write_text("soon\n")
+    with pytest.raises(UsageError, match="seconds"):
+        read_trace(path)
+
+
+# -- sources --------------------------------------------------------------------------------------------------
+
+
+def test_heldout_items_are_the_same_each_time_and_a_prefix_of_longer_lists():
+    items = heldout_items(60, 0, 32)
+    assert items == heldout_items(60, 0, 32) == heldout_items(500, 0, 32)[:60]
+    assert items != heldout_items(60, 1, 32)
+
+
+def test_heldout_items_have_ids_of_their_own_beyond_the_file_as_well():
+    items = heldout_items(900, 0, 32)
+    assert len({item.id for item in items}) == 900
+    assert len({(item.prompt, item.temperature, item.seed) for item in items}) == 900
+
+
+def test_heldout_items_mix_tasks_and_sample_half_of_each():
+    items = heldout_items(80, 0, 32)
+    tasks = {item.task for item in items}
+    assert len(tasks) == 10
+    for task in tasks:
+        temperatures = [item.temperature for item in items if item.task == task]
+        assert sorted(temperatures) == [0] * 4 + [TEMPERATURE] * 4
+
+
+def test_synthetic_lengths_are_around_their_medians_and_their_prompts_within_the_vocabulary():
+    items = synthetic_items(600, 3, Shape(prompt=50, output=20, vocabulary=100))
+    assert items == synthetic_items(600, 3, Shape(prompt=50, output=20, vocabulary=100))
+    assert statistics.median(len(item.prompt) for item in items) == pytest.approx(50, rel=0.15)
+    assert statistics.median(item.max_tokens for item in items) == pytest.approx(20, rel=0.15)
+    assert max(max(item.prompt) for item in items) == 99
+    assert all(item.ignore_eos for item in items)
+
+
+def test_synthetic_prompts_share_prefixes_and_never_outgrow_the_context():
+    items = synthetic_items(200, 0, Shape(prompt=200, sigma=1.5, prefixes=3, prefix=40, longest=256))
+    assert len({item.prompt[:40] for item in items}) == 3
+    assert max(len(item.prompt) + item.max_tokens for item in items) <= 256
+
+
+def test_chats_of_every_form_are_read(tmp_path):
+    path = tmp_path / "chats.jsonl"
+    said = (("human", "f"), ("gpt", "x"), ("human", "g"))
+    forms = [
+        {"messages": [{"role": "user", "content": "a"}], "max_tokens": 7, "id": 3},
+        {"prompt": "b", "temperature": 0.5, "seed": 9},
+        {"question_id": 81, "turns": ["c", "d", "e"]},
+        {"conversations": [{"from": who, "value": text} for who, text in said]},
+    ]
+    path.write_text("\n".join(json.dumps(form) for form in forms) + "\n\n")
+    messages, text, turns, recorded_chat = read_chats(path, count=9, max_tokens=5, turns=2)
+    assert (messages.prompt, messages.max_tokens, messages.id) == ((ChatMessage("user", "a"),), 7, "3")
+    assert (text.prompt, text.max_tokens, text.temperature, text.seed) == ("b", 5, 0.5, 9)
+    assert (turns.prompt, turns.turns) == ((ChatMessage("user", "c"),), ("d",))
+    assert (recorded_chat.prompt, recorded_chat.turns) == ((ChatMessage("user", "f"),), ("g",))
+    path.write_text(json.dumps(forms))
+    assert len(read_chats(path, count=3, max_tokens=5)) == 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "3",
+        '{"question": "x"}',
+        '{"turns": []}',
+        '{"turns": [3]}',
+        '{"messages": [{"role": "user"}]}',
+        '{"conversations": [{"from": "gpt", "value": "x"}]}',
+        '{"prompt": "x", "max_tokens": 0}',
+        '{"prompt": "x", "temperature": true}',
+    ],
+)
+def test_a_line_that_cannot_be_asked_is_named(tmp_path, line):
+    path = tmp_path / "chats.jsonl"
+    path.write_text(f'{{"prompt": "fine"}}\n\n{line}\n')
+    with pytest.raises(UsageError, match=r"chats\.jsonl:3"):
+        read_chats(path, count=9, max_tokens=5)
+
+
+def test_an_empty_file_and_a_missing_one_are_refused(tmp_path):
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(UsageError, match="nothing to ask"):
+        items_of(str(tmp_path / "empty.jsonl"), count=1, max_tokens=5)
+    with pytest.raises(NotFound, match="heldout"):
+        items_of(str(tmp_path / "missing.jsonl"), count=1, max_tokens=5)
+
+
+# -- fleets ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[server]\npolicy = 3", "policy"),
+        ("[server]\nspeed = 3", "speed"),
+        ("[device]\ncount = 3", "device"),
+        ('[[device]]\ncount = 1\n[[device]]\ndevice = "pi-7"', "pi-7"),
+        ('[[device]]\nlink = "string"', "string"),
+        ("[[device]]\ncount = 0", "no devices"),
+        ('[[device]]\ndraft = "9b"\ndevice = "pi-5"', "9b"),
+        ("dilation = 0", "dilation"),
+    ],
+)
+def test_a_fleet_that_makes_no_sense_is_refused_by_name(tmp_path, text, problem):
+    path = tmp_path / "fleet.toml"
+    path.write_text(text)
+    with pytest.raises((UsageError, NotFound), match=problem):
+        read_fleet(path)
+
+
+def test_the_bundled_fleets_can_be_read_and_scaled():
+    for path in FLEETS.glob("*.toml"):
+        fleet = fleet_of(BenchServeConfig(fleet=path.stem, users=50, dilation=3))
+        assert (fleet.users, fleet.dilation) == (50, 3)
+        assert label(fleet) == "emulated"
+        assert sessions(fleet.server) >= read_fleet(path).users
+
+
+def test_a_target_that_leaves_no_room_for_a_session_is_refused():
+    with pytest.raises(UsageError, match="dense-70b"):
+        sessions(Server(accelerator="rtx-4090", target="dense-70b"))
+
+
+def test_what_the_server_waits_for_is_stretched():
+    words = command(Server(accelerator="a100-80", draft_wait=0.25, policy="static"), 8)
+    assert words[words.index("--draft-wait") + 1] == "2.0"
+    assert words[words.index("--policy") + 1] == "static"
+    assert "accelerator:load" in words[words.index("--engine") + 1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ({"baselines": "device-only", "workload": "synthetic"}, "device-only"),
+        ({"fleet": "kitchen", "url": "http://x"}, "--url"),
+        ({"arrivals": "trace"}, "--trace"),
+        ({"fleet": "nowhere"}, "kitchen"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_starts(flags, problem):
+    with pytest.raises((UsageError, NotFound), match=problem):
+        bench_serve(BenchServeConfig(**flags))

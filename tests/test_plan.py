@@ -1,0 +1,251 @@
+"""`opensled plan`: the search for a capacity, the command, the map and the findings.
+
+Run: python -m pytest tests/test_plan.py
+"""
+
+from __future__ import annotations
+
+import json
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from opensled.cli import main
+from opensled_testbed.baselines import BASELINES
+from opensled_testbed.bench.grid import Axes, measure
+from opensled_testbed.cells import REGIMES
+from opensled_testbed.fleet import Fleet, Group, Server
+from opensled_testbed.load.slo import Slo, holds
+from opensled_testbed.planner import law
+from opensled_testbed.planner.capacity import largest, load_of, simulated_capacity
+from opensled_testbed.planner.findings import BEGIN, END, findings, put, ratio
+from opensled_testbed.planner.law import capacity
+from opensled_testbed.planner.map import DEVICES, LINKS, PACES, points
+from opensled_testbed.planner.picture import draw
+from opensled_testbed.planner.plan import draft_wait
+from opensled_testbed.planner.setting import Work, assumed, of_fleet, recorded
+from opensled_testbed.simulator import simulate
+from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
+
+
+@pytest.fixture(scope="module")
+def work() -> Work:
+    return assumed(0.7)
+
+
+def place(device: str = "orin-nano-super", link: str = "wifi-good") -> Fleet:
+    return Fleet(REGIMES["hub"], (Group(1, device, link),))
+
+
+# -- capacity by simulation -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guess", [1, 5, 37, 38, 60, 100, 1000])
+def test_the_search_finds_the_largest_number_that_holds(guess: int) -> None:
+    asked: list[int] = []
+
+    def up_to_37(users: int) -> bool:
+        asked.append(users)
+        return users <= 37
+
+    assert largest(up_to_37, guess, most=100) == 37
+    assert len(asked) == len(set(asked))
+    assert max(asked) <= 100
+    assert largest(lambda users: False, guess, most=100) == 0
+    assert largest(lambda users: True, guess, most=100) == 100
+    assert largest(up_to_37, 31, most=100, least=30) == 37
+
+
+def test_a_small_gain_is_asked_for_with_one_question() -> None:
+    asked: list[int] = []
+    largest(lambda users: bool(asked.append(users)), 31, most=100, least=30)
+    assert asked == [31]
+
+
+def perfect_traces() -> TraceSet:
+    text = tuple(range(10, 34))
+    drafts = [text[place:] for place in range(len(text))]
+    proposals = tuple(Proposal(ids, (0.9,) * len(ids)) for ids in drafts)
+    return TraceSet("t", "d", {}, (ItemTrace("i", (1, 2), text, "eos", proposals, text),))
+
+
+def test_a_simulated_capacity_holds_and_one_user_more_does_not() -> None:
+    server = Server(accelerator="agx-orin", weight_bits=8, context=8192)
+    fleet = BASELINES["centralized"](Fleet(server, (Group(1, "laptop-cpu", "ethernet"),)))
+    traces, pace = perfect_traces(), 10
+    found = simulated_capacity(fleet, traces, pace, guess=5)
+    assert 0 < found.users < server.cost.sessions_that_fit(8192)
+    for users, good in ((found.users, True), (found.users + 1, False)):
+        run = simulate(fleet.of_users(users), traces, load_of(pace))
+        assert holds(run, Slo(pace)) is good
+    expected = capacity(of_fleet(place(), recorded(traces)), "centralized", 0, pace)
+    assert found.users < expected.users  # 8k of context where the regime has 1k
+
+
+def test_the_grid_asks_every_baseline_and_sets_the_law_beside_it() -> None:
+    axes = Axes(regimes=("hub",), links=("wifi-good",), devices=("laptop-cpu", "pi-5"), paces=(20,))
+    grid = json.loads(json.dumps(measure(axes)))
+    assert grid["label"] == "simulated"
+    assert [point["device"] for point in grid["points"]] == ["laptop-cpu", "pi-5"]
+    fast, slow = (point["capacity"] for point in grid["points"])
+    assert set(fast) == set(BASELINES) - {"device-only"}
+    assert fast["server-sd"] == slow["server-sd"] > 0  # it drafts, and a plain step of 55 ms is too slow
+    assert fast["centralized"] == 0
+    assert all(point["law"].keys() == fast.keys() for point in grid["points"])
+    assert "hub, laptop-cpu" in findings(grid) or "nowhere" in findings(grid)
+
+
+# -- what a person sees -----------------------------------------------------------------------------------
+
+HUB = ("plan", "--accelerator", "agx-orin", "--weight-bits", "8", "--acceptance", "0.8")
+
+
+def test_the_plan_recommends_drafting_where_it_pays(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(list(HUB)) == 0
+    out = capsys.readouterr().out
+    assert "Let the devices draft" in out
+    assert "--draft-length" in out
+    assert "derived" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_the_plan_says_where_drafting_does_not_pay(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--accelerator", "a100-80", "--acceptance", "0.6", "--pace", "5"]) == 0
+    assert "Drafting does not pay here" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_the_plan_says_that_nobody_can_be_served(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--accelerator", "rtx-4090", "--target", "dense-70b"]) == 0
+    out = capsys.readouterr().out.replace("\n", " ")
+    assert "Nobody can be served" in out
+    assert "no room" in out
+
+
+def test_the_plan_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*HUB, "--json", "--users", "200", "--accelerator-usd-hour", "2", "--kwh-usd", "0.3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["label"] == "derived"
+    assert [row["mode"] for row in found["rows"]] == list(law.MODES)
+    plain = found["rows"][0]
+    assert plain["gain"] == 1
+    assert plain["cost"]["usd_per_million_tokens"] == pytest.approx(2e6 / (plain["users"] * 10 * 3600))
+    assert plain["cost"]["device_wh_per_1k_tokens"] == 0
+    assert "200 users need" in found["advice"]
+
+
+def test_the_choice_is_the_cheapest_way_to_serve_the_users(capsys: pytest.CaptureFixture[str]) -> None:
+    def chosen(users: int) -> tuple[str, int]:
+        assert main(["plan", "--json", "--acceptance", "0.7", "--users", str(users), "--pace", "20"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        price = {
+            (row["accelerator"], row["mode"]): -(-users // row["users"]) * row["usd_hour"]
+            for row in found["rows"]
+            if row["users"]
+        }
+        choice = found["choice"]["accelerator"], found["choice"]["mode"]
+        assert price[choice] <= 1.05 * min(price.values())
+        return choice
+
+    assert chosen(2)[0] != chosen(150)[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        (("--device", "pi-9"), 3, "pi-9"),
+        (("--draft", "9b"), 2, "choose from"),
+        (("--map", "map.jpg"), 2, ".png or .svg"),
+        (("--simulate", "--acceptance", "0.7"), 2, "leave --acceptance out"),
+        (("--pace", "0"), 2, "out of range"),
+    ],
+)
+def test_mistakes_are_named(
+    flags: tuple[str, ...], code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *flags]) == code
+    assert words in capsys.readouterr().err
+
+
+def test_a_server_waits_longer_for_devices_that_take_longer(work: Work) -> None:
+    near = draft_wait(of_fleet(place("laptop-cpu", "ethernet"), work), 1)
+    far = draft_wait(of_fleet(place("pi-5", "lte"), work), 8)
+    assert near == Server().draft_wait
+    assert far == pytest.approx(1.5 * (8 / 21 + 0.0566), abs=0.05)
+
+
+# -- the map ----------------------------------------------------------------------------------------------
+
+
+def test_the_map_has_every_place_and_a_reason_for_each(work: Work) -> None:
+    found = points([REGIMES["hub"]], work)
+    assert len(found) == len(DEVICES) * len(LINKS) * len(PACES)
+    for point in found:
+        assert point.gain >= 1
+        assert (point.mode == "centralized") <= (point.gain == 1)
+        assert bool(point.mode) == bool(point.users)
+        json.dumps(point.as_json(), allow_nan=False)
+    assert any(point.gain == inf for point in found)
+
+
+@pytest.mark.parametrize("name", ["map.png", "map.svg"])
+def test_the_map_becomes_a_picture(name: str, tmp_path: Path, work: Work) -> None:
+    draw(points([REGIMES["hub"]], work), tmp_path / name, "a test")
+    head = (tmp_path / name).read_bytes()[:200]
+    assert b"PNG" in head if name.endswith("png") else b"svg" in head
+
+
+def test_the_command_draws_the_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own.png"
+    assert main([*HUB, "--json", "--map", str(path)]) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert path.stat().st_size > 10_000
+    assert main([*HUB, "--map", str(tmp_path / "none" / "own.png")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+# -- findings ---------------------------------------------------------------------------------------------
+
+
+def grid_point(regime: str, pace: float, plain: int, static: int, continuous: int) -> dict:
+    users = {"centralized": plain, "server-sd": plain, "sled-static": static, "sled-continuous": continuous}
+    return {
+        "regime": regime,
+        "link": "lte",
+        "device": "pi-5",
+        "pace": pace,
+        "capacity": users,
+        "draft_length": dict.fromkeys(users, 2),
+        "law": users,
+        "kv_fits": 100,
+    }
+
+
+GRID = {
+    "label": "simulated",
+    "axes": {"regimes": ["a", "b"], "links": ["lte"], "devices": ["pi-5"], "paces": [5, 10]},
+    "facts": {"simulations": 9, "capacity": "most users"},
+    "law_error": {"centralized": {"points": 3, "median": 0.021, "within_15_percent": 1.0}},
+    "points": [
+        grid_point("a", 5, 100, 50, 100),
+        grid_point("a", 10, 10, 30, 40),
+        grid_point("b", 5, 0, 0, 5),
+    ],
+}
+
+
+def test_findings_say_where_a_claim_holds() -> None:
+    text = findings(GRID)
+    assert "| SLED's 2.8 times the capacity | sled-static | at least 2.8 | 1 of 2 | a at 10 |" in text
+    assert "| WISP's 0.52 or worse | sled-static | at most 0.52 | 1 of 2 | a at 5 |" in text
+    assert "| sled-continuous | best | 4.00 | 40 against 10 | 2 | a, pi-5, lte, 10 tokens/s |" in text
+    assert "| a | 5 | 1 | 0 | 0 | 0 | 1 |" in text
+    assert "| b | 5 | 0 | 0 | 1 | 0 | 0 |" in text
+    assert ratio(GRID["points"][2], "sled-continuous") is None
+
+
+def test_findings_replace_what_stands_between_the_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    put("new", page)
+    assert page.read_text() == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"

@@ -1,0 +1,234 @@
+"""The packaged hardware profiles and what follows from them: pytest tests/test_profiles.py -q"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from hw_profiles import catalog
+from hw_profiles.cost import TargetCost
+from hw_profiles.quantity import Quantity
+from hw_profiles.steps import step_costs
+from opensled.cli import main
+from opensled.errors import NotFound, UsageError
+
+ROOT = Path(__file__).resolve().parents[1]
+IDS = {
+    "devices": "pi-4 pi-5 orin-nano orin-nano-super orin-nx agx-orin agx-thor laptop-cpu",
+    "links": "ethernet wifi-good wifi-mesh wifi-busy 5g lte lte-bad wan-80 wan-110",
+    "accelerators": "a100-80 h200 rtx-4090 agx-orin",
+    "targets": "dense-8b dense-14b dense-32b dense-70b moe-30b-a3b "
+    "draft-135m draft-0.5b draft-1b draft-1.5b draft-3b",
+}
+ALL = [(kind, name) for kind, names in IDS.items() for name in names.split()]
+COSTS = [
+    (accelerator, target) for accelerator in IDS["accelerators"].split() for target in IDS["targets"].split()
+]
+WORDS_OF_AN_ORIGIN = ("numbers.md", "data sheet", "derived", "judgement", "(")  # "(": the publication's name
+
+LINK = """
+name = "a link"
+rtt_p50_ms = { min = 1, typical = 2, max = 3, source = "mine" }
+rtt_p99_ms = { min = 1, typical = 2, max = 3, source = "mine" }
+up_mbit_s = { min = 1, typical = 2, max = 3, source = "mine" }
+down_mbit_s = { min = 1, typical = 2, max = 3, source = "mine" }
+loss = { min = 0, typical = 0, max = 0, source = "mine" }
+burst = 1
+"""
+
+
+def _cost(accelerator: str, target: str) -> TargetCost:
+    return TargetCost(catalog.accelerator(accelerator), catalog.target(target))
+
+
+def _quantities(profile: object) -> list[Quantity]:
+    values = [getattr(profile, field.name) for field in fields(profile)]
+    values += [each for value in values if isinstance(value, dict) for each in value.values()]
+    nested = [each for value in values if is_dataclass(value) for each in _quantities(value)]
+    return [value for value in values if isinstance(value, Quantity)] + nested
+
+
+def _rises(values: list[float]) -> bool:
+    return all(low <= high for low, high in pairwise(values)) and values[0] < values[-1]
+
+
+@pytest.mark.parametrize("kind", IDS)
+def test_the_catalog_holds_just_these_profiles(kind: str) -> None:
+    assert catalog.names(kind) == sorted(IDS[kind].split())
+
+
+@pytest.mark.parametrize("kind, name", ALL)
+def test_every_profile_loads_under_its_own_id(kind: str, name: str) -> None:
+    profile = catalog.load(kind, name)
+    assert profile.id == name
+    assert profile.name
+
+
+@pytest.mark.parametrize("kind, name", [each for each in ALL if each[0] != "targets"])
+def test_every_quantity_is_ordered_and_says_where_it_is_from(kind: str, name: str) -> None:
+    found = _quantities(catalog.load(kind, name))
+    assert len(found) >= 5
+    for quantity in found:
+        assert 0 <= quantity.min <= quantity.typical <= quantity.max
+        assert any(word in quantity.source for word in WORDS_OF_AN_ORIGIN) or quantity.source.startswith(
+            "embedl"
+        )
+
+
+@pytest.mark.parametrize("name", IDS["accelerators"].split())
+def test_what_nobody_measured_does_not_claim_to_be_measured(name: str) -> None:
+    profile = catalog.accelerator(name)
+    assert not profile.measured
+    assert "not measured" in profile.bandwidth_gb_s.source
+    assert "not measured" in profile.tflops.source
+
+
+@pytest.mark.parametrize("name", IDS["devices"].split())
+def test_seconds_of_a_device_are_positive_and_rise_with_tokens(name: str) -> None:
+    drafts = catalog.device(name).drafts
+    assert "0.5b" in drafts
+    for speed in drafts.values():
+        assert _rises([speed.draft_s(tokens) for tokens in range(1, 9)])
+        assert _rises([speed.prefill_s(tokens) for tokens in (1, 16, 256)])
+        assert 0 < speed.prefill_s(1) < speed.draft_s(1)
+
+
+@pytest.mark.parametrize("name", IDS["links"].split())
+def test_seconds_of_a_link_are_positive_and_rise_with_bytes(name: str) -> None:
+    link = catalog.link(name)
+    for up in (True, False):
+        seconds = [link.send_s(size, up) for size in (0, 100, 1500, 10**6)]
+        assert seconds[0] == pytest.approx(link.rtt_s / 2)
+        assert _rises(seconds)
+    assert link.rtt_p50_ms.typical <= link.rtt_p99_ms.typical
+    assert link.burst >= 1
+
+
+@pytest.mark.parametrize("accelerator, target", COSTS)
+def test_seconds_of_a_step_are_positive_and_rise_with_tokens_and_contexts(
+    accelerator: str, target: str
+) -> None:
+    cost = _cost(accelerator, target)
+    assert cost.verify_s(0, 0) == 0
+    assert _rises([cost.verify_s(tokens, 4096) for tokens in (1, 2, 5, 16, 64, 512, 4096)])
+    assert _rises([cost.verify_s(16, contexts) for contexts in (0, 1024, 8192, 10**6)])
+    assert _rises([cost.prefill_s(tokens) for tokens in (1, 32, 1024)])
+    assert cost.verify_s(1, 0) > cost.accelerator.step_overhead_ms.typical / 1000
+
+
+def test_a_dense_step_follows_the_roofline_by_hand() -> None:
+    cost = _cost("a100-80", "dense-8b")
+    weights = 8.03e9 * 2 / 1631e9
+    kv = 1024 * 2 * 32 * 8 * 128 * 2 / 1631e9
+    assert cost.verify_s(1, 1024) == pytest.approx(weights + kv + 0.003)
+    compute = 512 * 2 * 8.03e9 / 187e12
+    assert compute > weights
+    assert cost.verify_s(512, 1024) == pytest.approx(compute + kv + 0.003)
+
+
+def test_a_mixture_of_experts_reads_more_weights_for_more_tokens_and_never_more_than_it_has() -> None:
+    shape = catalog.target("moe-30b-a3b")
+    read = [shape.bytes_read(tokens) for tokens in (1, 2, 4, 16, 64, 256, 4096)]
+    assert _rises(read)
+    assert read[0] == pytest.approx(shape.active_params * 2)
+    assert read[-1] == pytest.approx(shape.weight_bytes)
+    assert read[0] < read[2] < 0.5 * read[-1]
+
+
+def test_fewer_bits_leave_room_for_more_sessions() -> None:
+    cost = _cost("a100-80", "dense-32b")
+    smaller = TargetCost(cost.accelerator, cost.target.at(4))
+    assert 0 < cost.sessions_that_fit(1024) < smaller.sessions_that_fit(1024)
+    assert _cost("rtx-4090", "dense-70b").sessions_that_fit(1) == 0
+
+
+def test_the_steps_of_an_accelerator_name_the_bits_that_fit() -> None:
+    costs = {(cost.target, cost.context): cost for cost in step_costs(catalog.accelerator("rtx-4090"))}
+    assert costs["dense-8b", 1024].weight_bits == 16
+    assert costs["dense-32b", 1024].weight_bits == 4
+    assert costs["dense-70b", 1024].weight_bits == 0
+    assert costs["dense-70b", 1024].verify_s == {}
+    assert "64x1" not in costs["dense-8b", 8192].verify_s  # only a few sessions fit
+
+
+@pytest.mark.parametrize(
+    "before, after, complaint",
+    [
+        ("burst = 1", "", "burst is missing"),
+        ("burst = 1", "burst = 1\nspeed = 3", "unknown key 'speed'"),
+        ("burst = 1", 'burst = "one"', "burst: 'one' is not float"),
+        ('loss = { min = 0, typical = 0, max = 0, source = "mine" }', "loss = 0.1", "loss: a table with just"),
+        ("up_mbit_s = { min = 1, typical = 2", "up_mbit_s = { min = 9, typical = 2", "up_mbit_s: 0 <= min <="),
+        ('loss = { min = 0, typical = 0, max = 0, source = "mine" }',
+         'loss = { min = 0, typical = 0, max = 0, source = " " }', "loss: name the source"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_refused_by_file_and_key(
+    tmp_path: Path, before: str, after: str, complaint: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(LINK)
+    assert catalog.link(str(path)).id == "mine"
+    assert before in LINK
+    path.write_text(LINK.replace(before, after))
+    with pytest.raises(UsageError) as error:
+        catalog.link(str(path))
+    assert str(path) in str(error.value)
+    assert complaint in str(error.value)
+
+
+def test_an_unknown_name_is_refused_with_those_known() -> None:
+    with pytest.raises(NotFound, match="orin-nano-super"):
+        catalog.device("orin")
+
+
+def test_the_list_names_every_profile(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "list"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {name} " in text for _, name in ALL)
+    assert main(["profile", "list", "--kind", "links", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [each["id"] for each in listed["links"]] == catalog.names("links")
+    assert list(listed) == ["links"]
+
+
+def test_a_shown_profile_fits_the_terminal_and_has_its_sources(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["profile", "show", "agx-orin"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    assert "(devices)" in text and "(accelerators)" in text  # the same board as a device and as a hub
+    assert "17" in text and "judgement" in text
+    assert "dense-70b" in text and "no: derived" in text
+
+
+def test_a_shown_profile_as_json_holds_every_quantity(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "show", "h200", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["accelerators"]
+    assert shown["tflops"]["typical"] == catalog.accelerator("h200").tflops.typical
+    assert {"min", "max", "source"} < set(shown["tflops"])
+    assert {cost["target"] for cost in shown["steps"]} >= {"dense-8b", "moe-30b-a3b"}
+
+
+def test_a_file_is_shown_when_its_kind_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(LINK)
+    assert main(["profile", "show", str(path)]) == 2
+    assert "--kind" in capsys.readouterr().err
+    assert main(["profile", "show", str(path), "--kind", "links"]) == 0
+    assert "mine (links): a link" in capsys.readouterr().out
+    assert main(["profile", "show", "nope"]) == 3
+    assert "profile list" in capsys.readouterr().err
+
+
+def test_nothing_keeps_the_profiles_out_of_the_wheel() -> None:
+    files = [f"hw_profiles/{kind}/{name}.toml" for kind, name in ALL]
+    ignored = subprocess.run(["git", "check-ignore", *files], cwd=ROOT, capture_output=True, text=True)
+    assert ignored.stdout == ""  # hatch packs whole folders, less what git ignores

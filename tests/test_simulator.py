@@ -1,0 +1,238 @@
+"""The simulator against the law computed by hand, the traces, and the position rules; nothing here takes real time.
+
+Run: .venv/bin/python -m pytest tests/test_simulator.py -q
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_client.stop import StopRule
+from hw_profiles import catalog
+from opensled.errors import UsageError
+from opensled.messages import DraftBlock, DraftToken
+from opensled.protocol import common_prefix, rebase
+from opensled_testbed.baselines import BASELINES
+from opensled_testbed.fleet import Fleet, Group, Server
+from opensled_testbed.load.arrivals import asked_by, due_times
+from opensled_testbed.load.load import Load
+from opensled_testbed.load.records import RequestRecord, RunResult
+from opensled_testbed.load.slo import Slo, paces, served
+from opensled_testbed.simulated.compare import compare
+from opensled_testbed.simulated.drafts import scripts
+from opensled_testbed.simulated.server import Overhead
+from opensled_testbed.simulator import simulate, simulate_many
+from tests.made_traces import made
+
+HUB = Server(accelerator="agx-orin", target="dense-8b", weight_bits=8, context=512)
+BESIDE = Group(1)  # no link, and a draft model that takes no time
+SHORT = Load(warmup=1.0, duration=6.0)
+TRACES = made()
+
+
+def kitchen(users: int = 6, server: Server = HUB) -> Fleet:
+    """Slow and fast devices on links of several kinds."""
+    groups = (
+        Group(1, "pi-5", "lte"),
+        Group(1, "orin-nano-super", "wifi-good"),
+        Group(1, "laptop-cpu", "wan-80"),
+    )
+    return Fleet(server, groups).of_users(users)
+
+
+def finished(result: RunResult) -> list[RequestRecord]:
+    return [record for record in result.requests if record.finish_reason]
+
+
+# -- what holds for every fleet ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("baseline", BASELINES)
+def test_the_same_arguments_give_the_same_run(baseline: str) -> None:
+    fleet = BASELINES[baseline](kitchen())
+    first, second = (json.dumps(asdict(simulate(fleet, TRACES, SHORT))) for _ in range(2))
+    assert first == second
+    assert json.dumps(asdict(simulate(fleet, TRACES, replace(SHORT, seed=1)))) != first
+
+
+def test_every_baseline_answers_with_the_whole_text() -> None:
+    lengths = {item.item: len(item.target_ids) for item in TRACES.items}
+    for name in ("centralized", "server-sd", "sled-static", "sled-continuous"):
+        records = finished(simulate(BASELINES[name](kitchen()), TRACES, SHORT))
+        assert records
+        assert all(record.tokens == lengths[record.item] for record in records), name
+
+
+def test_every_baseline_meets_the_same_questions() -> None:
+    """However many of them it gets to."""
+    asked = {name: questions(simulate(make(kitchen()), TRACES, SHORT)) for name, make in BASELINES.items()}
+    order = [item.item for item in TRACES.items]
+    for user in range(6):
+        expected = asked_by(user, order, SHORT)
+        longest = max((by_user[user] for by_user in asked.values()), key=len)
+        assert longest == [next(expected) for _ in longest]
+        assert all(by_user[user] == longest[: len(by_user[user])] for by_user in asked.values())
+
+
+def questions(result: RunResult) -> dict[int, list[str]]:
+    by_user: dict[int, list[str]] = {}
+    for record in result.requests:
+        by_user.setdefault(record.user, []).append(record.item)
+    return by_user
+
+
+def test_a_device_alone_writes_its_own_text_at_its_own_pace() -> None:
+    group = replace(BESIDE, device="orin-nano", drafter="alone")
+    result = simulate(Fleet(HUB, (group,)), TRACES, SHORT)
+    lengths = {item.item: len(item.alone_ids) for item in TRACES.items}
+    assert all(record.tokens == lengths[record.item] for record in finished(result))
+    rate = catalog.device("orin-nano").draft("0.5b").decode_per_s.typical
+    assert paces(result)[0] == pytest.approx(rate)
+    assert result.server.steps == 0
+
+
+def test_users_beyond_the_kv_that_fits_are_never_served() -> None:
+    server = replace(HUB, context=100_000)
+    fit = server.cost.sessions_that_fit(server.context)
+    fleet = BASELINES["centralized"](kitchen(fit + 4, server))
+    result = simulate(fleet, TRACES, replace(SHORT, duration=60))
+    assert 0 < fit < 10
+    assert served(result, Slo(pace=0.001)) == fit
+    assert sum(record.error.startswith("overloaded") for record in result.requests) == 4
+
+
+def test_constant_overhead_slows_every_step_down() -> None:
+    fleet = BASELINES["centralized"](kitchen())
+    bare, slowed = simulate(fleet, TRACES, SHORT), simulate(fleet, TRACES, SHORT, Overhead(step_s=0.05))
+    assert slowed.server.busy_s / slowed.server.steps > bare.server.busy_s / bare.server.steps + 0.049
+
+
+def test_open_arrivals_come_when_they_are_due_to_users_in_turns() -> None:
+    load = replace(SHORT, arrivals="poisson", rate=4.0)
+    result = simulate(kitchen(), TRACES, load)
+    assert [record.due for record in result.requests] == list(due_times(load))
+    assert [record.user for record in result.requests[:7]] == [0, 1, 2, 3, 4, 5, 0]
+    assert result.requests[0].sent == result.requests[0].due
+
+
+def test_a_device_at_work_leaves_further_requests_to_the_server() -> None:
+    load = replace(SHORT, arrivals="trace", trace=(0.5, 0.5, 0.5))
+    result = simulate(kitchen(1), made(tokens=200), load)
+    assert [bool(record.rounds) for record in result.requests] == [True, False, False]
+    assert all(record.tokens for record in result.requests)
+
+
+FLEETS = st.builds(
+    lambda server, groups: Fleet(server, tuple(groups)),
+    st.builds(
+        Server,
+        accelerator=st.sampled_from(("agx-orin", "a100-80")),
+        target=st.sampled_from(("dense-8b", "moe-30b-a3b")),
+        weight_bits=st.just(4.0),
+        context=st.integers(0, 4096),
+        policy=st.sampled_from(("fcfs", "static")),
+        batch=st.integers(0, 3),
+        draft_wait=st.sampled_from((0.0, 0.02, 0.25, 5.0)),
+        draft=st.sampled_from(("", "0.5b")),
+    ),
+    st.lists(
+        st.builds(
+            Group,
+            count=st.integers(1, 3),
+            device=st.sampled_from(("", "pi-4", "laptop-cpu")),
+            link=st.sampled_from(("", "ethernet", "lte-bad", "wan-110")),
+            drafter=st.sampled_from(("none", "lookup", "llamacpp")),
+            draft_length=st.integers(0, 8),
+            confidence=st.sampled_from((0.0, 0.5)),
+            user_link=st.sampled_from(("", "", "wifi-good")),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleet=FLEETS, seed=st.integers(0, 99))
+def test_nothing_impossible_happens_in_any_fleet(fleet: Fleet, seed: int) -> None:
+    traces = made(6, 0.6, seed, 16)
+    result = simulate(fleet, traces, Load(warmup=0.5, duration=4.0, seed=seed))
+    lengths = {item.item: len(item.target_ids) for item in traces.items}
+    assert result.requests
+    for record in result.requests:
+        times = [record.due, record.sent, *(arrival.time for arrival in record.arrivals), result.end]
+        assert times == sorted(times)
+        assert (record.tokens == lengths[record.item]) == bool(record.finish_reason)
+        assert all(record.sent <= each.sent <= each.answered for each in record.rounds)
+        assert all(0 <= each.accepted <= each.drafted for each in record.rounds)
+        assert record.wasted >= 0
+    assert 0 <= result.server.busy_s <= result.end
+    assert result.server.positions >= result.server.tokens - result.server.step_sessions
+
+
+# -- many verifiers ---------------------------------------------------------------------------------------------
+
+
+def test_users_of_many_verifiers_are_merged() -> None:
+    """Whether in one process or in two."""
+    fleet = kitchen(8)
+    alone = simulate_many(fleet, 4, TRACES, SHORT, workers=1)
+    spread = simulate_many(fleet, 4, TRACES, SHORT, workers=2)
+    assert asdict(alone) == asdict(spread)
+    assert Counter(record.user for record in alone.requests).keys() == set(range(8))
+    assert {record.group for record in alone.requests} == {0, 1, 2}
+    one = simulate(fleet, TRACES, SHORT)
+    assert alone.server.tokens > one.server.tokens
+    assert alone.server.busy_s > one.end
+
+
+def test_one_verifier_is_the_plain_simulation() -> None:
+    assert asdict(simulate_many(kitchen(), 1, TRACES, SHORT, workers=1)) == asdict(
+        simulate(kitchen(), TRACES, SHORT)
+    )
+
+
+# -- pieces -----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 999), length=st.integers(0, 8), confidence=st.sampled_from((0.0, 0.5)))
+def test_blocks_follow_the_position_rules(seed: int, length: int, confidence: float) -> None:
+    traces = made(1, 0.7, seed, 12)
+    item, [script] = traces.items[0], scripts(traces, StopRule(length, confidence))
+    for block in script.blocks:
+        ids = item.proposals[block.base].ids[: block.tokens]
+        draft = DraftBlock(block.base, tuple(map(DraftToken, ids)))
+        for committed in range(block.base, len(item.target_ids) + 1):
+            rest = rebase(draft, item.target_ids[:committed])
+            assert block.rest_at(committed) == (None if rest is None else len(rest.tokens))
+            if rest is not None:
+                agreed = common_prefix(rest.ids, item.target_ids[committed:])
+                assert block.reach - (committed - block.base) == agreed
+
+
+def test_a_run_compared_with_itself_shows_no_error() -> None:
+    result = simulate(kitchen(), TRACES, SHORT)
+    figures = compare(result, result)
+    assert {"throughput", "pace", "tokens_per_round", "positions_per_token"} <= figures.keys()
+    assert all(figure["error"] == 0 for figure in figures.values())
+    slower = simulate(kitchen(), TRACES, SHORT, Overhead(step_s=0.05))
+    assert compare(result, slower)["throughput"]["error"] < -0.1
+
+
+def test_what_cannot_be_simulated_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="accelerator"):
+        simulate(Fleet(), TRACES, SHORT)
+    with pytest.raises(UsageError, match="does not fit on agx-orin"):
+        simulate(kitchen(server=replace(HUB, context=10_000_000)), TRACES, SHORT)
+    with pytest.raises(UsageError, match="device profile"):
+        simulate(Fleet(HUB, (replace(BESIDE, drafter="alone"),)), TRACES, SHORT)
+    mute = replace(TRACES, items=tuple(replace(item, alone_ids=()) for item in TRACES.items))
+    with pytest.raises(UsageError, match="writes alone"):
+        simulate(Fleet(HUB, (replace(BESIDE, device="pi-5", drafter="alone"),)), mute, SHORT)

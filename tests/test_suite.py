@@ -1,0 +1,337 @@
+"""The bench suite: turns, void runs, agreement, regressions, one cell end to end. Run: pytest tests/test_suite.py"""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from opensled_testbed.baselines import BASELINES
+from opensled_testbed.bench import quick, regimes, suite
+from opensled_testbed.bench.accuracy import accuracy
+from opensled_testbed.bench.agreement import agreement, capacity_error, live_anchor, missed
+from opensled_testbed.bench.capacity import MOST_EMULATED, emulated_capacity
+from opensled_testbed.bench.cell_run import CellRun, Scale
+from opensled_testbed.bench.peer_server import free_port, running
+from opensled_testbed.bench.turns import DILATION, Turn, finish, fleet_of, shortened, turns
+from opensled_testbed.cells import CELLS, REGIMES
+from opensled_testbed.emulation.recorder import recorded_items
+from opensled_testbed.load.load import Load
+from opensled_testbed.load.records import RunResult
+from opensled_testbed.load.workload import Item
+from opensled_testbed.simulator import simulate
+from opensled_testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
+
+NAMES = tuple(BASELINES)
+LIVE_CELL = replace(CELLS[1], live=True)  # few sessions fit, so that its capacities are found soon
+SMALL = Scale(repeats=2, max_tokens=12, most_users=4)
+
+
+def emulated_by(run, late=0):
+    """A run that claims to be emulated, with `late` of 100 steps late."""
+    emulation = {"steps": 100, "late_steps": late, "work_s": 1.0, "due_s": 5.0}
+
+    def fake(fleet, items, traces, load):
+        return replace(run(fleet, traces, load), label="emulated", emulation=emulation)
+
+    return fake
+
+
+def cell_run(run, cell=LIVE_CELL, scale=SMALL):
+    traces = shortened(read_traces(regimes.RECORDING), scale.max_tokens)
+    return CellRun(cell, scale, scale.shortened(recorded_items()), traces, run, say=lambda line: None)
+
+
+def summary(**values):
+    return {
+        "output_throughput": 100.0,
+        "pace_mean": 10.0,
+        "acceptance_rate": 0.0,
+        "tokens_per_round": 0.0,
+    } | {
+        "positions_per_token": 1.0,
+        **values,
+    }
+
+
+# -- turns ------------------------------------------------------------------------------------------------------
+
+
+def test_baselines_take_turns_and_a_live_anchor_follows_its_replay():
+    order = [(turn.baseline, turn.repeat, turn.live) for turn in turns(LIVE_CELL, NAMES, 2)]
+    first = [("centralized", 0, False), ("server-sd", 0, False), ("sled-static", 0, False)]
+    assert order[:3] == first
+    assert order[3:6] == [
+        ("sled-continuous", 0, False),
+        ("sled-continuous", 0, True),
+        ("device-only", 0, False),
+    ]
+    assert order[6:] == [(name, 1, live) for name, _, live in order[:6]]
+
+
+def test_a_cell_without_live_anchors_has_none():
+    quiet = next(cell for cell in CELLS if not cell.live)
+    assert not any(turn.live for turn in turns(quiet, NAMES, 3))
+
+
+def test_every_regime_has_a_dilation_and_only_live_turns_have_live_devices():
+    assert set(DILATION) == set(REGIMES)
+    assert sum(cell.live for cell in CELLS) == 2
+    assert fleet_of(LIVE_CELL, Turn("sled-continuous", 0, live=True), 4).groups[0].live
+    assert not fleet_of(LIVE_CELL, Turn("sled-continuous", 0), 4).groups[0].live
+    assert fleet_of(LIVE_CELL, Turn("centralized", 0), 4).dilation == DILATION[LIVE_CELL.regime]
+
+
+def test_a_run_with_late_steps_beyond_the_bound_is_void():
+    fleet = fleet_of(LIVE_CELL, Turn("centralized", 0), 4)
+
+    def run_with(late, late_s=0.0):
+        emulation = {"steps": 100, "late_steps": late, "work_s": 1.0, "due_s": 5.0, "late_s": late_s}
+        return lambda *arguments: RunResult("emulated", 0, 1, emulation=emulation)
+
+    def made(run):
+        return finish(run, fleet, [], TraceSet("", "", {}, ()), Load(), Turn("centralized", 3))
+
+    assert not made(run_with(5)).void
+    assert made(run_with(6)).void
+    assert not made(run_with(1, late_s=0.2)).void
+    assert made(run_with(1, late_s=0.3)).void  # one step, but by 6 % of all the time
+    assert made(run_with(0)).real_share["engine"] == 0.2
+    assert not made(lambda *arguments: RunResult("emulated", 0, 1)).void  # devices alone: there is no engine
+
+
+def test_the_seed_of_a_run_is_its_repeat_for_every_baseline():
+    seeds = []
+    for turn in turns(LIVE_CELL, NAMES[:2], 2):
+        run = lambda fleet, items, traces, load: seeds.append(load.seed) or RunResult("emulated", 0, 1)  # noqa: E731
+        finish(run, fleet_of(LIVE_CELL, turn, 4), [], TraceSet("", "", {}, ()), Load(seed=9), turn)
+    assert seeds == [0, 0, 1, 1]
+
+
+def test_a_recording_is_shortened_as_if_recorded_so():
+    proposals = tuple(Proposal((1,), (0.5,)) for _ in range(5))
+    long = ItemTrace("long", (7,), (1, 2, 3, 4, 5), "eos", proposals, (9, 9, 9, 9))
+    brief = ItemTrace("brief", (8,), (1, 2, 3), "eos", proposals[:3], (9,))
+    cut, kept = shortened(TraceSet("t", "d", {}, (long, brief)), 3).items
+    assert (cut.target_ids, cut.finish_reason, len(cut.proposals), cut.alone_ids) == (
+        (1, 2, 3),
+        "length",
+        3,
+        (9,) * 3,
+    )
+    assert kept == brief
+
+
+# -- one cell ---------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_s_entry_has_all_runs_and_what_the_report_reads():
+    entry = cell_run(emulated_by(simulate)).all(NAMES)
+    assert {run["baseline"] for run in entry["runs"]} == set(NAMES)
+    assert len(entry["runs"]) == 2 * (len(NAMES) + 1) and entry["void"] == []
+    assert {"id", "regime", "device", "link", "users", "pace", "fleet", "draft_length", "dilation"} <= set(
+        entry
+    )
+    assert entry["users"] == 4
+    assert len(entry["simulated"]) == 2 * len(NAMES)
+    assert all("output_throughput" in run["summary"] for run in entry["runs"])
+    assert [each["baseline"] for each in entry["capacity"]] == [
+        name for name in NAMES if name != "device-only"
+    ]
+    assert all(each["simulated"] > 0 and each["emulated"] is None for each in entry["capacity"])
+    # What was "emulated" here was the simulator itself, so that both must agree to the last digit.
+    assert all(set(each["errors"].values()) <= {0.0} for each in entry["agreement"])
+    assert set(entry["live_anchor"]["difference"].values()) <= {0.0}
+
+
+def test_void_runs_are_told_and_not_kept():
+    entry = cell_run(emulated_by(simulate, late=50)).all(("centralized",))
+    assert entry["runs"] == [] and len(entry["void"]) == 2
+    assert entry["void"][0]["late_share"] == 0.5
+    assert entry["agreement"] == [] and entry["live_anchor"] == {}
+
+
+def test_a_document_is_written_after_each_cell(tmp_path):
+    seen = []
+
+    def run(fleet, items, traces, load):
+        file = tmp_path / "regimes.json"
+        seen.append(len(json.loads(file.read_text())["cells"]) if file.exists() else 0)
+        return emulated_by(simulate)(fleet, items, traces, load)
+
+    scale = replace(SMALL, repeats=1)
+    document = regimes.measure(CELLS[1:3], scale, "command", tmp_path, run)
+    assert sorted(set(seen)) == [0, 1]
+    written = json.loads((tmp_path / "regimes.json").read_text())
+    assert [cell["id"] for cell in written["cells"]] == [cell.id for cell in CELLS[1:3]]
+    assert written["label"] == "emulated" and written["provenance"]["command"] == "command"
+    assert written["facts"]["accuracy"]["target"] > written["facts"]["accuracy"]["draft_alone"]
+    assert written == json.loads(json.dumps(document))
+
+
+@pytest.mark.parametrize("words", ["0", "7", "x", "1,,2"])
+def test_cells_that_do_not_exist_are_refused(words, capsys):
+    assert regimes.main(["--cells", words]) == 2
+    assert "from 1 to 6" in capsys.readouterr().err
+
+
+def test_one_cell_runs_end_to_end(tmp_path):
+    """The real processes; the smallest cell of all."""
+    scale = Scale(repeats=1, requests=1.5, warmup=0.2, max_tokens=6, most_users=2)
+    traces = shortened(read_traces(regimes.RECORDING), scale.max_tokens)
+    cell = replace(CELLS[1], users=2)
+    entry = CellRun(
+        cell, scale, scale.shortened(recorded_items()), traces, regimes.emulate, say=lambda line: None
+    ).all(("centralized", "sled-continuous"))
+    made = entry["runs"] + entry["void"]
+    assert [run["baseline"] for run in made] == ["centralized", "sled-continuous"]
+    assert all(run["summary"]["output_throughput"] > 0 for run in made)
+    assert all(run["summary"]["failed"] == 0 for run in made)
+    assert made[1]["summary"]["drafted_tokens"] > 0
+    assert all(run["real_share"]["engine"] > 0 for run in made)
+
+
+# -- arithmetic -------------------------------------------------------------------------------------------------
+
+
+def test_errors_are_relative_to_the_emulated_mean():
+    runs = [
+        {"baseline": "a", "live": False, "summary": summary(output_throughput=90.0)},
+        {"baseline": "a", "live": False, "summary": summary(output_throughput=110.0)},
+        {"baseline": "a", "live": True, "summary": summary(output_throughput=500.0)},
+        {"baseline": "only emulated", "live": False, "summary": summary()},
+    ]
+    simulated = [{"baseline": "a", "live": False, "summary": summary(output_throughput=120.0)}]
+    [entry] = agreement(runs, simulated)
+    assert entry["errors"] == {"output_throughput": 0.2, "pace_mean": 0.0, "positions_per_token": 0.0}
+    cell = {"id": "here", "agreement": [entry], "capacity": []}
+    assert list(missed([cell])) == ["here, a: simulated output_throughput is +20 % off"]
+
+
+def test_a_live_anchor_has_both_means_with_intervals_and_their_difference():
+    speeds = {False: (90.0, 100.0, 110.0), True: (99.0, 99.0, 99.0)}
+    runs = [
+        {"baseline": "a", "live": live, "summary": summary(output_throughput=value)}
+        for live, values in speeds.items()
+        for value in values
+    ]
+    anchor = live_anchor(runs, "a")
+    mean, low, high = anchor["replay"]["output_throughput"]
+    assert mean == 100 and (low, high) == pytest.approx((100 - 24.84, 100 + 24.84), abs=0.01)  # t = 4.303
+    assert anchor["live"]["output_throughput"] == [99, 99, 99]
+    assert anchor["difference"]["output_throughput"] == -0.01
+    assert live_anchor(runs[:3], "a") == {}
+
+
+@pytest.mark.parametrize(
+    ("edge", "tries"),
+    [
+        (19, [20, 18]),
+        (17, [20, 18, 16]),
+        (3, [20, 18, 16]),
+        (20, [20, 22]),
+        (23, [20, 22, 24]),
+        (40, [20, 22, 24]),
+    ],
+)
+def test_emulated_capacity_is_the_largest_try_that_holds(edge, tries):
+    asked = []
+    entry = emulated_capacity(lambda users: asked.append(users) or users <= edge, 20)
+    assert asked == tries
+    assert entry["emulated"] == max((users for users in tries if users <= edge), default=0)
+    assert entry["held"] == {str(users): users <= edge for users in tries}
+
+
+def test_small_capacities_are_tried_once_each():
+    asked = []
+    assert emulated_capacity(lambda users: asked.append(users), 1)["emulated"] is None  # void
+    assert emulated_capacity(lambda users: asked.append(users) or False, 1)["emulated"] == 0
+    assert asked == [1, 1]
+
+
+def test_a_capacity_that_takes_too_many_devices_is_not_emulated():
+    entry = emulated_capacity(lambda users: pytest.fail("nothing may run"), MOST_EMULATED)
+    assert entry == {"emulated": None, "not_emulated": f"{MOST_EMULATED} users"}
+    assert emulated_capacity(lambda users: pytest.fail("nothing may run"), 0)["emulated"] is None
+
+
+def test_capacity_error_needs_both_sides():
+    assert capacity_error({"emulated": 20, "simulated": 23}) == pytest.approx(0.15)
+    assert capacity_error({"emulated": None, "simulated": 23}) is None
+    assert capacity_error({}) is None
+
+
+def test_accuracy_asks_the_task_s_own_checker():
+    traces = read_traces(regimes.RECORDING)
+    found = accuracy(recorded_items(), traces)
+    assert set(found["tasks"]) == {"smart_home", "arithmetic", "units"}
+    assert found["items"] == sum(task["items"] for task in found["tasks"].values())
+    right = found["target"]
+    twins = replace(traces, items=tuple(replace(each, alone_ids=each.target_ids) for each in traces.items))
+    assert accuracy(recorded_items(), twins)["draft_alone"] == right
+    assert accuracy([Item("x", "?", task="stories")], traces) == {"items": 0, "tasks": {}}
+
+
+# -- regressions ------------------------------------------------------------------------------------------------
+
+OLD = {"steady": [1.00, 1.01, 0.99], "noisy": [0.8, 1.0, 1.2]}
+
+
+def regressed(**new):
+    return [each.name for each in quick.compare(OLD, OLD | new) if each.regressed]
+
+
+def test_a_planted_regression_is_found_and_noise_is_not():
+    assert regressed() == []
+    assert regressed(steady=[0.95, 0.9, 0.92]) == []  # 3 x 0.01 and 10 %
+    assert regressed(steady=[0.80, 0.82, 0.85]) == ["steady"]
+    assert regressed(steady=[0.2, 1.0, 1.0]) == []  # one bad repeat of three is no regression
+    assert regressed(noisy=[0.5, 0.5, 0.5]) == []
+    assert regressed(noisy=[0.25, 0.2, 0.25]) == ["noisy"]
+    assert regressed(steady=[5.0]) == []  # faster is not worse
+
+
+def test_the_command_exits_1_and_names_the_ratio(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "baseline.json"
+    monkeypatch.setattr(quick, "measure", lambda: OLD)
+    assert quick.main(["--write", "--baseline", str(path)]) == 0
+    assert quick.main(["--baseline", str(path)]) == 0
+    monkeypatch.setattr(quick, "measure", lambda: OLD | {"steady": [0.5, 0.5, 0.5]})
+    assert quick.main(["--baseline", str(path)]) == 1
+    printed = capsys.readouterr()
+    assert "REGRESSED steady" in printed.out and "1.000 ->   0.500  (noise 0.130)" in printed.out
+    assert "1 of 2 ratios are worse" in printed.err
+
+
+def test_a_missing_or_outgrown_baseline_says_what_to_do(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(quick, "measure", lambda: {"other": [1.0]})
+    assert quick.main(["--baseline", str(tmp_path / "none.json")]) == 2
+    assert "make one with --write" in capsys.readouterr().err
+    path = tmp_path / "baseline.json"
+    path.write_text(json.dumps({"samples": OLD}))
+    assert quick.main(["--baseline", str(path)]) == 2
+    assert "renew it: --write" in capsys.readouterr().err
+
+
+# -- the suite and the peer -------------------------------------------------------------------------------------
+
+
+def test_the_suite_goes_on_after_a_part_that_fails_and_says_so(tmp_path, monkeypatch, capfd):
+    ran = []
+
+    def run(command):
+        ran.append(command[2])
+        return subprocess.CompletedProcess(command, int(command[2].endswith("regimes")))
+
+    monkeypatch.setattr(suite.subprocess, "run", run)
+    assert suite.main(["--out", str(tmp_path)]) == 1
+    assert ran == [*(part.module for part in suite.PARTS), "opensled"]
+    lines = capfd.readouterr().out.splitlines()
+    assert sum("FAILED" in line for line in lines) == 1 and lines[-1].startswith("all")
+
+
+def test_a_peer_that_does_not_start_tells_its_own_words():
+    command = [sys.executable, "-c", "import sys; sys.exit('no such model')"]
+    with pytest.raises(Exception, match="no such model"), running(command, free_port()):
+        pytest.fail("it never answered")

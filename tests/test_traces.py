@@ -1,0 +1,173 @@
+"""Recorded drafts: the file, what it says of rounds, and that the packaged ones are the real models' own.
+
+Run: pytest tests/test_traces.py
+"""
+
+from __future__ import annotations
+
+import gzip
+from functools import cache
+
+import pytest
+
+from opensled.errors import UsageError
+from opensled.messages import is_chat
+from opensled.store import model_path
+from opensled_testbed.emulation.recorder import (
+    LONGEST,
+    load_target,
+    main,
+    record,
+    recorded_items,
+    table,
+)
+from opensled_testbed.reference import Reference
+from opensled_testbed.traces import (
+    PACKAGED,
+    ItemTrace,
+    Proposal,
+    TraceSet,
+    read_traces,
+    rounds,
+    write_traces,
+)
+from verify_server.target import Target
+
+DRAFTERS = ("llamacpp", "lookup")
+
+
+def trace_of(reason: str = "eos") -> ItemTrace:
+    """A drafter that knows two tokens and then repeats itself."""
+    text = (5, 6, 7, 8, 9)
+    proposals = tuple(Proposal((*text[place : place + 2], 1, 1), (0.5,) * 4) for place in range(5))
+    return ItemTrace("item", (1, 2), text, reason, proposals, (5, 6, 1))
+
+
+@cache
+def packaged(drafter: str) -> TraceSet:
+    return read_traces(PACKAGED / f"tiny-{drafter}.jsonl.gz")
+
+
+@cache
+def target() -> Target:
+    return load_target()
+
+
+# -- the file ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_again_and_the_same_traces_give_the_same_bytes(tmp_path):
+    traces = TraceSet("tiny", "lookup", {"commit": "0"}, (trace_of(), trace_of("length")))
+    one, other = tmp_path / "one.gz", tmp_path / "folder" / "other.gz"
+    write_traces(one, traces)
+    write_traces(other, traces)
+    assert read_traces(one) == traces
+    assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no gzip", gzip.compress(b""), gzip.compress(b"{}"), gzip.compress(b'{"target": "t"}\n{}'), None],
+)
+def test_a_file_that_holds_no_traces_is_refused_by_name(content, tmp_path):
+    path = tmp_path / "drafts.gz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"drafts\.gz"):
+        read_traces(path)
+
+
+# -- rounds -----------------------------------------------------------------------------------------------------
+
+
+def test_rounds_walk_the_text_in_blocks():
+    assert list(rounds(trace_of(), 4)) == [(4, 2), (4, 2)]
+    assert list(rounds(trace_of(), 1)) == [(1, 1), (1, 1), (1, 1)]
+    assert list(rounds(trace_of(), 0)) == [(0, 0)] * 5
+
+
+def test_the_last_position_of_a_limit_needs_no_draft():
+    assert list(rounds(trace_of("length"), 4)) == [(4, 2), (1, 1)]
+    assert list(rounds(trace_of("length"), 1)) == [(1, 1), (1, 1), (0, 0)]
+
+
+# -- the packaged recordings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_the_recordings_are_of_the_documented_items(drafter):
+    traces, items = packaged(drafter), recorded_items()
+    assert (traces.target, traces.drafter) == ("tiny", drafter)
+    assert [trace.item for trace in traces.items] == [item.id for item in items]
+    assert {item.temperature for item in items} == {0.0, 0.8} and len({item.task for item in items}) == 10
+    assert len({trace.prompt_ids for trace in traces.items}) == len(items)
+    assert traces.origin["commit"] and drafter in traces.origin["command"]
+    assert (PACKAGED / f"tiny-{drafter}.jsonl.gz").stat().st_size < 400_000
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_every_place_of_every_text_has_its_proposals(drafter):
+    for trace in packaged(drafter).items:
+        assert len(trace.proposals) == len(trace.target_ids) <= 64
+        assert trace.finish_reason == (
+            "length" if len(trace.target_ids) == 64 and trace.target_ids[-1] else "eos"
+        )
+        for proposal in trace.proposals:
+            assert len(proposal.ids) == len(proposal.confidences) <= LONGEST
+            assert all(0 <= confidence <= 1 for confidence in proposal.confidences)
+    assert all(bool(trace.alone_ids) == (drafter == "llamacpp") for trace in packaged(drafter).items)
+
+
+def test_proposals_follow_from_each_other_while_they_are_right():
+    """After a right token the drafter goes on with what it had proposed behind it."""
+    for trace in packaged("llamacpp").items:
+        for place, (now, then) in enumerate(zip(trace.proposals, trace.proposals[1:])):
+            if now.ids[0] == trace.target_ids[place]:
+                assert now.ids[1:] == then.ids[: LONGEST - 1]
+
+
+def test_both_recordings_hold_the_same_texts():
+    texts = [[(trace.item, trace.target_ids) for trace in packaged(name).items] for name in DRAFTERS]
+    assert texts[0] == texts[1]
+
+
+def test_the_texts_are_what_the_reference_writes():
+    reference = Reference(model_path("tiny"), dtype="float64")
+    pairs = list(zip(recorded_items(), packaged("llamacpp").items))
+    greedy, sampled = ([pair for pair in pairs if pair[0].temperature == heat] for heat in (0.0, 0.8))
+    for item, trace in (*greedy[::30], *sampled[::20]):
+        messages = item.prompt if is_chat(item.prompt) else ()
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        prompt = reference.render_chat(turns) if turns else reference.encode(str(item.prompt))
+        assert tuple(prompt) == trace.prompt_ids
+        written, reason = reference.generate(
+            prompt, temperature=item.temperature, seed=item.seed, max_tokens=item.max_tokens
+        )
+        assert (tuple(written), reason) == (trace.target_ids, trace.finish_reason)
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_recording_again_gives_the_same(drafter):
+    """Token for token where no float is involved; a draft model on another processor may round otherwise."""
+    again = record(target(), drafter, recorded_items()[9:13]).items
+    for new, old in zip(again, packaged(drafter).items[9:13]):
+        assert (new.item, new.prompt_ids, new.target_ids) == (old.item, old.prompt_ids, old.target_ids)
+        pairs = [pair for both in zip(new.proposals, old.proposals) for pair in zip(both[0].ids, both[1].ids)]
+        same = sum(one == other for one, other in pairs)
+        assert same == len(pairs) if drafter == "lookup" else same >= 0.95 * len(pairs)
+
+
+def test_the_table_counts_what_the_rounds_say():
+    lines = {line.split()[0]: line.split()[1:] for line in table(packaged("llamacpp")).splitlines()}
+    pairs = [pair for trace in packaged("llamacpp").items for pair in rounds(trace, 4)]
+    tokens = sum(len(trace.target_ids) for trace in packaged("llamacpp").items)
+    assert float(lines["all"][3]) == pytest.approx(tokens / len(pairs), abs=0.001)
+    assert float(lines["all"][2]) == pytest.approx(
+        sum(p[1] for p in pairs) / sum(p[0] for p in pairs), abs=0.001
+    )
+    assert len(lines) == 12
+
+
+def test_an_unknown_drafter_is_an_error_and_no_traceback(tmp_path, capsys):
+    assert main(["crystal-ball", "--out", str(tmp_path)]) == 2
+    assert "crystal-ball" in capsys.readouterr().err
