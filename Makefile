@@ -7,7 +7,7 @@ PRODUCT := opensled edge_client verify_server scheduler hw_profiles opensled_tra
 EDGE := opensled edge_client hw_profiles scheduler
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test bench bench-quick conformance fuzz netns-check lint format proto wheel-test clean
+.PHONY: help install demo test bench bench-quick conformance fuzz netns-check compose-check lint format proto wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -60,6 +60,9 @@ conformance: $(STAMP) ## both official OpenAI clients, and thousands of requests
 
 netns-check: $(STAMP) ## as root: a fleet in network namespaces, asked, killed and restarted, checked (minutes)
 	@$(BIN)/python -m opensled_testbed.netns
+
+compose-check: $(STAMP) ## a fleet in real containers, asked, killed and restarted, checked (needs Docker; many minutes)
+	@deploy/compose_check.sh
 
 wheel-test: $(STAMP) ## build the wheel, install it in a clean environment and use it there
 	@$(BIN)/python tests/wheel_check.py

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,8 +22,6 @@ import httpx
 from opensled.errors import OpenSledError, UsageError
 from opensled.store import heldout_path, model_path
 from opensled_testbed.client import Reply, stream_chat
-from opensled_testbed.forcing import follow
-from opensled_testbed.reference import Reference
 
 TARGET = "tiny"
 RETRY_S, PAUSE_S = 60.0, 0.5  # how long a request that a device turned away is sent again, and how often
@@ -136,6 +135,12 @@ async def _answer(http: httpx.AsyncClient, edge: Edge, body: dict[str, Any]) -> 
 
 def compare(edges: Sequence[Edge]) -> None:
     """Let the target alone write every answer again, with plain transformers and no product code."""
+    # So small a model gains nothing by threads, and on a busy machine they wait for each other: 2 s became 30 s. torch
+    # counts them when it is loaded, so that happens here, and not while devices on the same machine are at work.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from opensled_testbed.forcing import follow
+    from opensled_testbed.reference import Reference
+
     reference = Reference(model_path(TARGET), dtype="float64")
     for edge in edges:
         answered = zip(edge.prompts, edge.replies)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from itertools import chain, pairwise
 
 import pytest
 
@@ -27,6 +28,7 @@ TOKENS = 8
 ITEMS = heldout_items(12, 0, TOKENS)
 TRACES = read_traces(PACKAGED / "tiny-llamacpp.jsonl.gz")
 WINDOW = Load(warmup=0.3, duration=1.5)
+LONGER = replace(WINDOW, duration=3.0)
 HERE = Group(3)  # three devices that replay, as fast as this machine is
 
 
@@ -40,17 +42,20 @@ def _run(server, group, load=WINDOW, items=ITEMS, traces=TRACES):
     return asyncio.run(run_on(server, Fleet(groups=(group,)), items, traces, load))
 
 
-def _right_texts():
-    """What the target writes, by item: of the whole recorded text the first TOKENS tokens."""
+def _right_texts(tokens):
+    """What the target writes, by item: of the whole recorded text the first `tokens` tokens."""
     tokenizer = EdgeTokenizer((model_path("tiny") / "tokenizer.json").read_bytes())
-    return {trace.item: tokenizer.decode(trace.target_ids[:TOKENS]) for trace in TRACES.items}
+    return {trace.item: tokenizer.decode(trace.target_ids[:tokens]) for trace in TRACES.items}
 
 
-def _check_texts(result):
-    assert {record.user for record in measured(result)} == {0, 1, 2}
+def _check_texts(result, tokens=TOKENS):
+    """Whole where there was time to finish, and right as far as they go."""
     assert not [record.error for record in result.requests if record.error]
-    texts = _right_texts()
-    assert all(record.text == texts[record.item] for record in measured(result))
+    assert any(record.finish_reason for record in result.requests)
+    texts = _right_texts(tokens)
+    for record in result.requests:
+        assert texts[record.item].startswith(record.text.rstrip("\ufffd"))
+        assert record.text == texts[record.item] or not record.finish_reason
 
 
 def test_devices_that_replay_get_the_targets_own_text_and_every_round_is_noted(server):
@@ -77,15 +82,18 @@ def test_without_drafts_the_text_is_the_same_and_nothing_is_drafted(server):
 
 
 def test_a_paced_device_on_a_link_is_slower_and_its_bytes_are_those_that_travel(server):
-    free = summarise(_run(server, HERE), Slo())
-    result = _run(
-        server, replace(HERE, device="orin-nano-super", link="wifi-mesh"), replace(WINDOW, duration=2.0)
-    )
-    _check_texts(result)
+    items = heldout_items(12, 0, 48)  # long enough for drafts to catch up with the server's first tokens
+    result = _run(server, replace(HERE, device="orin-nano-super", link="wan-80"), LONGER, items)
+    _check_texts(result, 48)
     assert result.label == "emulated"
-    slow = summarise(result, Slo())
-    assert slow["mean_tpot_ms"] > 1.2 * free["mean_tpot_ms"]
-    assert slow["bytes_up_per_token"] > free["bytes_up_per_token"] > 0  # HTTP/2 frames and headers as well
+    rounds = [record.rounds for record in result.requests]
+    assert all(each.answered - each.sent > 0.02 for each in chain(*rounds))  # a quarter of the link's median
+    pairs = [pair for each in rounds for pair in pairwise(each)]
+    assert pairs
+    for earlier, later in pairs:  # it drafts 50 tokens/s
+        assert later.sent - earlier.answered > 0.02 * later.drafted - 0.002
+    for record in measured(result):  # each prompt token takes a byte at least, and so do frames and headers
+        assert record.bytes_up > record.prompt_tokens and record.bytes_down > record.tokens
 
 
 def test_a_user_far_from_a_drafter_beside_the_server_waits_for_his_own_link(server):
@@ -96,11 +104,9 @@ def test_a_user_far_from_a_drafter_beside_the_server_waits_for_his_own_link(serv
 
 
 def test_real_drafters_can_take_part(server):
-    result = _run(server, replace(HERE, count=1, live=True, device="laptop-cpu"))
-    figures = summarise(result, Slo())
-    assert figures["completed"] > 0 and figures["acceptance_rate"] > 0
-    texts = _right_texts()
-    assert all(record.text == texts[record.item] for record in measured(result))
+    result = _run(server, replace(HERE, count=1, live=True, device="laptop-cpu"), LONGER)
+    _check_texts(result)
+    assert sum(each.accepted for record in result.requests for each in record.rounds) > 0
 
 
 def test_requests_of_an_open_process_come_when_they_are_due(server):
@@ -114,7 +120,7 @@ def test_the_next_turn_of_a_chat_holds_the_answer_before(server):
     chat = Item("chat", (ChatMessage("user", "Hello!"),), 8, turns=("How do I bake bread?", "Thanks!"))
     result = _run(server, Group(1, drafter="lookup"), items=[chat], traces=None)
     first, second, third = result.requests[:3]
-    assert [record.item for record in (first, second, third)] == ["chat", "chat turn 2", "chat turn 2 turn 3"]
+    assert [record.item for record in (first, second, third)] == ["chat", "chat turn 2", "chat turn 3"]
     assert first.prompt_tokens + first.tokens < second.prompt_tokens < third.prompt_tokens
 
 

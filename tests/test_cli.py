@@ -111,7 +111,10 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     ("argv", "said"),
     [
         (["serv"], "no command 'serv'; did you mean: opensled serve"),
-        (["frobnicate"], "choose from serve, edge, generate, chat, doctor, demo, plan, bench, profile, models"),
+        (
+            ["frobnicate"],
+            "choose from serve, edge, generate, chat, doctor, demo, plan, bench, profile, models",
+        ),
         (["models", "lst"], "did you mean: opensled models list"),
         (["models", "path"], "the following arguments are required: NAME (see: opensled models path --help)"),
         (["serve", "--modle", "x"], "unrecognized arguments: --modle x"),

@@ -127,3 +127,37 @@ def test_many_short_answers_lose_no_stream():
             thread.close()
 
     asyncio.run(scenario())
+
+
+class EndingCall:
+    """A call whose end comes when the test says so."""
+
+    def __init__(self):
+        self.ended = asyncio.Event()
+
+    def done(self):
+        return False
+
+    def cancel(self):
+        pass
+
+    async def done_writing(self):
+        pass
+
+    async def code(self):
+        await self.ended.wait()
+
+
+def test_a_cancel_that_comes_with_the_end_of_the_call_is_not_swallowed():
+    async def scenario():
+        call = EndingCall()
+        closing = asyncio.ensure_future(edge_link.GrpcStream(call, "server", 1.0).close(60))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        call.ended.set()
+        await asyncio.sleep(0)  # the farewell is over, and whoever waits for it not yet awake
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+    asyncio.run(scenario())

@@ -33,7 +33,8 @@ def emulated_by(run, late=0):
     emulation = {"steps": 100, "late_steps": late, "work_s": 1.0, "due_s": 5.0}
 
     def fake(fleet, items, traces, load):
-        return replace(run(fleet, traces, load), label="emulated", emulation=emulation)
+        result = run(fleet, traces, load)
+        return replace(result, label="emulated", emulation=emulation)
 
     return fake
 
@@ -130,7 +131,7 @@ def test_a_cell_s_entry_has_all_runs_and_what_the_report_reads():
     entry = cell_run(emulated_by(simulate)).all(NAMES)
     assert {run["baseline"] for run in entry["runs"]} == set(NAMES)
     assert len(entry["runs"]) == 2 * (len(NAMES) + 1) and entry["void"] == []
-    assert {"id", "regime", "device", "link", "users", "pace", "fleet", "draft_length", "dilation"} <= set(
+    assert {"id", "regime", "device", "link", "users", "pace", "fleet", "draft_lengths", "dilation"} <= set(
         entry
     )
     assert entry["users"] == 4
@@ -312,6 +313,22 @@ def test_a_missing_or_outgrown_baseline_says_what_to_do(tmp_path, monkeypatch, c
     path.write_text(json.dumps({"samples": OLD}))
     assert quick.main(["--baseline", str(path)]) == 2
     assert "renew it: --write" in capsys.readouterr().err
+
+
+def test_a_busy_machine_is_no_regression(monkeypatch, capsys):
+    monkeypatch.setattr(quick, "COMPONENTS", {})
+    monkeypatch.setattr(quick, "emulate", emulated_by(simulate, late=50))
+    monkeypatch.setattr(quick, "read", lambda path: OLD)
+    assert quick.main([]) == 1
+    assert "50 % of the accelerator's steps were late" in capsys.readouterr().err
+
+
+def test_a_perfect_emulation_equals_the_simulation(monkeypatch):
+    monkeypatch.setattr(quick, "COMPONENTS", {})
+    monkeypatch.setattr(quick, "emulate", emulated_by(simulate))
+    found = quick.measure()
+    assert all(len(values) == quick.PASSES for values in found.values())
+    assert {value for name, values in found.items() if "over simulated" in name for value in values} == {1.0}
 
 
 # -- the suite and the peer -------------------------------------------------------------------------------------

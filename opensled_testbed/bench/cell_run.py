@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from opensled_testbed.bench.agreement import agreement, live_anchor
@@ -20,6 +20,7 @@ from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import TraceSet
 
 LENGTHS = (2, 4, 8)  # draft lengths that are looked at
+DRAFTING = ("server-sd", "sled-static", "sled-continuous")  # baselines that have one
 LOOK = Load(warmup=3, duration=20)  # of the simulations that choose the draft length and the window
 OUTCOMES = {True: "holds", False: "fails", None: "VOID: this machine was too slow"}
 ALONE = "device-only"  # no server: its capacity is no question
@@ -49,23 +50,24 @@ class CellRun:
     traces: TraceSet
     run: Run
     say: Callable[[str], None]
-    draft_length: int = LENGTHS[0]
+    lengths: dict[str, int] = field(default_factory=dict)  # draft length of each baseline
 
     def __post_init__(self) -> None:
         self.cell = replace(self.cell, users=min(self.cell.users, self.scale.most_users))
 
     def all(self, baselines: Sequence[str]) -> dict[str, Any]:
         """The cell's entry of the document."""
-        self.draft_length = self._best_length()
+        self.lengths = {name: self._best_length(name) for name in baselines}
         load = self._window(baselines)
-        self.say(f"{self.cell.id}: draft length {self.draft_length}, window {load.duration:.1f} s")
+        drafts = {name: length for name, length in self.lengths.items() if name in DRAFTING}
+        self.say(f"{self.cell.id}: draft lengths {drafts}, window {load.duration:.1f} s")
         runs, void = self._emulate(baselines, load)
         simulated = self._simulate(baselines, load)
         return {
             "id": self.cell.id,
             **asdict(self.cell),
-            "fleet": asdict(self.cell.fleet(draft_length=self.draft_length)),
-            "draft_length": self.draft_length,
+            "fleet": asdict(self.cell.fleet()),
+            "draft_lengths": drafts,
             "dilation": DILATION[self.cell.regime],
             "load": asdict(load),
             "runs": runs,
@@ -80,25 +82,28 @@ class CellRun:
     def slo(self) -> Slo:
         return Slo(pace=self.cell.pace)
 
-    def _best_length(self) -> int:
-        """By a short simulation of the devices with the continuous server: most users served, then most tokens."""
+    def _best_length(self, baseline: str) -> int:
+        """Of those that draft, each gets its own by a short simulation: most users served, then most tokens."""
 
         def worth(length: int) -> tuple[float, float]:
-            summary = self._simulated(Turn(LIVE, 0), length, LOOK)
+            summary = self._look(baseline, length)
             return summary["served"], summary["output_throughput"]
 
-        return max(LENGTHS, key=worth)
+        return max(LENGTHS, key=worth) if baseline in DRAFTING else LENGTHS[0]
+
+    def _look(self, baseline: str, length: int) -> dict[str, Any]:
+        fleet = fleet_of(self.cell, Turn(baseline, 0), length)
+        return summarise(simulate(fleet, self.traces, LOOK), self.slo)
 
     def _window(self, baselines: Sequence[str]) -> Load:
         """Long enough for whole answers of the slowest baseline."""
-        looks = [self._simulated(Turn(name, 0), self.draft_length, LOOK) for name in baselines]
-        slowest = max(look["mean_e2el_ms"] for look in looks) / 1000
+        slowest = max(self._look(name, self.lengths[name])["mean_e2el_ms"] for name in baselines) / 1000
         return Load(
             warmup=round(self.scale.warmup * slowest, 2), duration=round(self.scale.requests * slowest, 2)
         )
 
-    def _simulated(self, turn: Turn, draft_length: int, load: Load) -> dict[str, Any]:
-        fleet = fleet_of(self.cell, turn, draft_length)
+    def _simulated(self, turn: Turn, load: Load) -> dict[str, Any]:
+        fleet = fleet_of(self.cell, turn, self.lengths[turn.baseline])
         return summarise(simulate(fleet, self.traces, replace(load, seed=turn.repeat)), self.slo)
 
     def _emulate(
@@ -108,7 +113,7 @@ class CellRun:
         runs: list[dict[str, Any]] = []
         void: list[dict[str, Any]] = []
         for turn in turns(self.cell, baselines, self.scale.repeats):
-            fleet = fleet_of(self.cell, turn, self.draft_length)
+            fleet = fleet_of(self.cell, turn, self.lengths[turn.baseline])
             done = finish(self.run, fleet, self.items, self.traces, load, turn)
             entry = as_json(done, summarise(done.result, self.slo))
             (void if done.void else runs).append(entry)
@@ -117,7 +122,7 @@ class CellRun:
 
     def _simulate(self, baselines: Sequence[str], load: Load) -> list[dict[str, Any]]:
         return [
-            {**turn._asdict(), "summary": self._simulated(turn, self.draft_length, load)}
+            {**turn._asdict(), "summary": self._simulated(turn, load)}
             for turn in turns(replace(self.cell, live=False), baselines, self.scale.repeats)
         ]
 
@@ -140,7 +145,7 @@ class CellRun:
         return {"simulated": users, "most": most, **real}
 
     def _fleet(self, baseline: str, users: int) -> Fleet:
-        return fleet_of(replace(self.cell, users=users), Turn(baseline, 0), self.draft_length)
+        return fleet_of(replace(self.cell, users=users), Turn(baseline, 0), self.lengths[baseline])
 
     def _holds_simulated(self, baseline: str, users: int, load: Load) -> bool:
         return holds(simulate(self._fleet(baseline, users), self.traces, load), self.slo)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Protocol
 
@@ -69,6 +69,7 @@ class Device:
         self._connect, self._tokenizer, self._clock = connect, tokenizer, clock
         self._traces, self._shares, self._user_link = traces, shares, user_link
         self._idle = [drafts]
+        self._leaving: set[asyncio.Future[None]] = set()
         self._patience = stretched(Patience(), clock.dilation)
 
     async def ask(self, item: Item, record: RequestRecord) -> None:
@@ -81,8 +82,21 @@ class Device:
             session = TimedSession(self._way(record), request, self._patience, self._clock)
             await self._open(session)
             record.prompt_tokens = len(session.truth)
-            async with aclosing(generate(session, drafts, request.params)) as commits:
+            commits = generate(session, drafts, request.params)
+            try:
                 await self._read(session, commits, record)
+            finally:
+                self._leave(commits)
+
+    def _leave(self, commits: AsyncGenerator[Commit, None]) -> None:
+        """End the sequence beside whatever its reader does next: as in the product, he has his whole answer."""
+        leaving = asyncio.ensure_future(commits.aclose())
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+    async def close(self) -> None:
+        """Wait until all sequences are ended; what the server says to that is of no use any more."""
+        await asyncio.gather(*self._leaving, return_exceptions=True)
 
     def _request(self, item: Item) -> Open:
         trace = self._traces.get(item.id)
@@ -109,6 +123,7 @@ class Device:
         try:
             yield drafts
         finally:
+            drafts.interrupt()
             accepted = sum(each.accepted for each in record.rounds)
             record.wasted = drafts.drafted - before - accepted
             if not isinstance(drafts, NoDrafts):
@@ -133,6 +148,8 @@ class Device:
                 if commit.tokens:
                     heard = self._heard(record, now, commit.tokens)
                     record.arrivals.append(Arrival(heard, len(commit.tokens)))
+                if session.truth.finish_reason:
+                    break
         finally:
             record.text = self._tokenizer.decode(session.truth.generated)
         await self._clock.until(record.arrivals[-1].time)

@@ -141,11 +141,12 @@ class Run:
 
     async def _talk(self, seat: Seat, item: Item, due: float, thought: Iterator[float]) -> None:
         """One item, and what its user says after each answer."""
-        record = await self._ask(seat, item, due)
+        name, record = item.id, await self._ask(seat, item, due)
         for number, turn in enumerate(item.turns, 2):
             if record.error:
                 break
-            item = replace(item, id=f"{item.id} turn {number}", prompt=_grown(item, record.text, turn))
+            grown = _grown(item, record.text, turn)
+            item = replace(item, id=f"{name} turn {number}", prompt=grown)
             record = await self._ask(seat, item, self.clock.now() + next(thought))
 
     async def _ask(self, seat: Seat, item: Item, due: float) -> RequestRecord:

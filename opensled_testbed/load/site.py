@@ -83,7 +83,7 @@ class Site:
         )
         link = Link(endpoint)
         self.stack.push_async_callback(link.close)
-        return Device(
+        device = Device(
             link.connect,
             await self._drafts(group),
             self.tokenizer,
@@ -92,6 +92,8 @@ class Site:
             shares=Shares(lambda: (relay.bytes_up, relay.bytes_down)) if relay else None,
             user_link=UserLink(catalog.link(group.user_link), user) if group.user_link else None,
         )
+        self.stack.push_async_callback(device.close)
+        return device
 
     async def _relay(self, user: int, group: Group) -> Relay | None:
         if not group.link:

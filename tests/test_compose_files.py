@@ -1,0 +1,225 @@
+"""docker-compose.yml, the Dockerfiles and the script that checks them say what is; no container engine needed.
+
+Run: pytest tests/test_compose_files.py. The containers themselves are for `make compose-check`.
+"""
+
+import asyncio
+import http.server
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hw_profiles import catalog
+from opensled import config
+from opensled.cli import CONFIGS, _parser
+from opensled_testbed.link import _relay
+from opensled_testbed.netns import DEVICES
+from tests.serving import serving
+
+ROOT = Path(__file__).parents[1]
+FILE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES = FILE["services"]
+SCRIPT = ROOT / "deploy/compose_check.sh"
+HEALTHY = ROOT / "deploy/docker/healthy.py"
+DOCKERFILES = {name: (ROOT / f"deploy/docker/{name}.Dockerfile").read_text() for name in ("edge", "verify")}
+PAGE = (ROOT / "docs/testbed.md").read_text()
+EDGES = sorted(name for name, service in SERVICES.items() if service.get("command", [""])[0] == "edge")
+RELAYS = sorted(name for name, service in SERVICES.items() if "entrypoint" in service)
+
+
+def networks(name):
+    return set(SERVICES[name]["networks"])
+
+
+def test_every_service_is_a_verifier_a_device_or_its_relay():
+    assert sorted([*EDGES, *RELAYS, "verify"]) == sorted(SERVICES)
+    assert [f"{edge}-link" for edge in EDGES] == RELAYS
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_device_of_the_demo_is_limited_like_its_profile_and_behind_its_link(device):
+    profile, laptop = catalog.device(device), catalog.device("laptop-cpu")
+    share = profile.draft("0.5b").decode_per_s.typical / laptop.draft("0.5b").decode_per_s.typical
+    assert SERVICES[device]["cpus"] == round(share, 2)
+    assert SERVICES[device]["mem_limit"] == f"{profile.memory_gib:g}g"
+    command = SERVICES[f"{device}-link"]["command"]
+    assert command[command.index("--profile") + 1] == DEVICES[device]
+
+
+@pytest.mark.parametrize("device", [name for name in EDGES if name not in DEVICES])
+def test_every_other_device_is_a_pi_5(device):
+    assert all(SERVICES[device][key] == SERVICES["pi-5"][key] for key in ("cpus", "mem_limit"))
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_a_device_reaches_the_verifier_through_its_relay_only(edge):
+    (link,) = networks(edge) - {"front"}
+    relay = SERVICES[f"{edge}-link"]
+    assert networks(f"{edge}-link") == {"core", link}
+    assert relay["networks"][link] == {"aliases": ["hub"]}
+    assert networks("verify") == {"core"}
+    assert FILE["networks"]["core"] == FILE["networks"][link] == {"internal": True}
+    assert not any(link in networks(other) for other in SERVICES if other not in (edge, f"{edge}-link"))
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_apis_are_published_on_loopback_only(edge):
+    (port,) = SERVICES[edge]["ports"]
+    assert port.startswith("127.0.0.1:") and port.endswith(":8411")
+    assert not any("ports" in SERVICES[name] for name in SERVICES if name not in EDGES)
+
+
+def test_no_two_published_ports_are_the_same():
+    ports = re.findall(r":-(\d+)\}:8411", (ROOT / "docker-compose.yml").read_text())
+    assert len(ports) == len(set(ports)) == len(EDGES) - 1  # the scaled ones get free ports
+
+
+@pytest.mark.parametrize("name", ["verify", *EDGES])
+def test_opensled_takes_the_command(name):
+    verb, *arguments = SERVICES[name]["command"]
+    assert _parser(verb, config.options(CONFIGS.get(verb))).parse_args(arguments)
+
+
+@pytest.mark.parametrize("name", RELAYS)
+def test_the_relay_takes_the_command(name):
+    python, module, link, *arguments = SERVICES[name]["entrypoint"]
+    assert (python, module, link) == ("python3", "-m", "opensled_testbed.link")
+    relay = _relay([*arguments, *SERVICES[name]["command"]])
+    assert relay.to == ("verify", 7411)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_are_confined_and_wait_for_what_they_need(name):
+    service = SERVICES[name]
+    assert service["read_only"] and service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    for needed in service.get("depends_on", {}):
+        assert set(service["profiles"]) <= set(SERVICES[needed]["profiles"])
+        assert service["depends_on"][needed] == {"condition": "service_healthy"}
+
+
+def test_both_generations_of_compose_take_the_file():
+    """What docker-compose 1.29 does not know (`name`) and what Compose v2 warns of (`version`) is not there."""
+    assert set(FILE) == {"services", "networks"} | {key for key in FILE if key.startswith("x-")}
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")
+def test_docker_compose_itself_takes_the_file():
+    profiles = [word for profile in ("demo", "fleet", "chaos") for word in ("--profile", profile)]
+    subprocess.run(["docker-compose", *profiles, "config", "--quiet"], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_an_image_is_public_by_default_and_runs_as_nobody_special(name):
+    text = DOCKERFILES[name]
+    assert "ARG BASE_IMAGE=python:3.12-slim\n" in text
+    final = text.split("FROM ")[-1]
+    for line in ("USER opensled", "HEALTHCHECK ", "STOPSIGNAL SIGTERM", "LABEL org.opencontainers"):
+        assert f"\n{line}" in final
+    assert (
+        "--mount" not in text and "TARGETARCH" not in text
+    )  # neither BuildKit only nor one architecture only
+
+
+def test_the_verifier_is_built_with_the_release_that_is_tested():
+    pinned = re.search(r"^torch==\S+", (ROOT / "constraints.txt").read_text(), re.M).group()
+    assert f"ARG TORCH={pinned}\n" in DOCKERFILES["verify"]
+    assert "torch" not in DOCKERFILES["edge"].replace("no torch", "")
+
+
+def test_the_build_context_holds_what_the_wheel_holds():
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    wheel = config.read_file(ROOT / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]
+    beside = {"LICENSE", "README.md", "constraints.txt", "pyproject.toml", "deploy/docker/healthy.py"}
+    assert kept == set(wheel["only-include"]) | beside
+
+
+def test_secrets_that_lie_about_stay_out_of_the_build_context():
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert lines[0] == "*"
+    for stray in ("tokens.txt", "ca.key", ".git", ".venv", "opensled.toml"):
+        assert not any(fnmatch(stray, line[1:]) for line in lines if line.startswith("!"))
+
+
+def healthy(*arguments):
+    return subprocess.run([sys.executable, HEALTHY, *map(str, arguments)], capture_output=True, text=True)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def test_the_port_check_sees_a_listener_and_does_not_connect():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0)
+        assert healthy("port", listener.getsockname()[1]).returncode == 0
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    assert healthy("port", free_port()).returncode == 1
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
+def test_the_http_check_wants_status_200_of_health(status, code):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status if self.path == "/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert healthy("http", server.server_port).returncode == code
+        server.shutdown()
+
+
+def test_a_check_of_nobody_fails_in_one_line():
+    for kind in ("http", "grpc"):
+        result = healthy(kind, free_port())
+        assert result.returncode == 1 and kind in result.stderr.splitlines()[0]
+        assert "Traceback" not in result.stderr
+
+
+def test_the_grpc_check_wants_a_server_that_serves():
+    async def check():
+        async with serving() as (_, address):
+            return await asyncio.to_thread(healthy, "grpc", address.rpartition(":")[2])
+
+    result = asyncio.run(check())
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_script_is_a_script():
+    assert os.access(SCRIPT, os.X_OK)
+    subprocess.run(["bash", "-n", SCRIPT], check=True)
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_has_nothing_to_say():
+    result = subprocess.run(["shellcheck", SCRIPT], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
+
+
+def test_the_script_asks_every_device_of_the_demo():
+    listed = re.search(r"DEVICES=\(([^)]*)\)", SCRIPT.read_text()).group(1).split()
+    assert listed == list(DEVICES)
+    variables = re.findall(r"\$\{(\w+_PORT):-", (ROOT / "docker-compose.yml").read_text())
+    assert all(f"{variable}=0" in SCRIPT.read_text() for variable in variables)
+
+
+def test_the_page_names_every_profile_and_build_argument():
+    profiles = {profile for service in SERVICES.values() for profile in service["profiles"]}
+    arguments = {word for text in DOCKERFILES.values() for word in re.findall(r"^ARG (\w+)", text, re.M)}
+    for word in profiles | arguments:
+        assert f"`{word}`" in PAGE, word
