@@ -27,7 +27,7 @@ export OMP_NUM_THREADS=1
 unset COMPOSE_FILE COMPOSE_PROFILES COMPOSE_PROJECT_NAME
 # The engine chooses free ports.
 export PI_4_PORT=0 PI_5_PORT=0 ORIN_NANO_PORT=0 LAPTOP_PORT=0 OUTAGES_PORT=0 RESETS_PORT=0
-failed="" engine="" wheel_server="" own_base="" firewall="" forwarding="" compose=()
+failed="" step="" engine="" wheel_server="" own_base="" firewall="" forwarding="" compose=()
 
 say() { printf '%s  %s\n' "$(date +%T)" "$*"; }
 fail() {
@@ -50,10 +50,13 @@ quietly() { "$@" >/dev/null 2>&1; }
 logged() { # WHAT COMMAND...: the output is shown only if it fails
     local what=$1 started=$SECONDS
     shift
-    if ! "$@" >"$WORK/step.log" 2>&1; then
+    "$@" >"$WORK/step.log" 2>&1 &
+    step=$! # in the background, because bash hears of a signal only while it waits
+    if ! wait "$step"; then
         tail --lines 40 "$WORK/step.log" >&2
         fail "$what failed; its last words are above"
     fi
+    step=""
     say "$what: $((SECONDS - started)) s"
 }
 
@@ -337,6 +340,8 @@ check_chaos() {
 
 take_down() {
     local image left
+    [ -z "$step" ] || quietly pkill --parent "$step" || true
+    [ -z "$step" ] || quietly kill "$step" || true
     if [ -n "$failed" ] && [ "${#compose[@]}" -gt 0 ]; then
         "${compose[@]}" logs --no-color --tail 8 >&2 || true
     fi
@@ -354,7 +359,10 @@ take_down() {
     fi
     [ -z "$wheel_server" ] || kill "$wheel_server" 2>/dev/null || true
     [ -z "$engine" ] || stop_engine
-    rm -rf "$WORK"
+    # dockerd leaves a namespace mounted, debootstrap when it is interrupted /proc.
+    awk -v below="$WORK/" 'index($2, below) == 1 { print $2 }' /proc/mounts | sort --reverse |
+        xargs --no-run-if-empty umount || true
+    rm -rf --one-file-system "$WORK"
     [ -z "$left" ]
 }
 

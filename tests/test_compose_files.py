@@ -130,6 +130,13 @@ def test_an_image_is_public_by_default_and_runs_as_nobody_special(name):
     )  # neither BuildKit only nor one architecture only
 
 
+@pytest.mark.parametrize(("name", "port"), [("edge", "http 8411"), ("verify", "grpc 7411")])
+def test_an_image_asks_for_its_own_health(name, port):
+    assert f'HEALTH="{port}"' in DOCKERFILES[name] and f"EXPOSE {port.split()[1]}\n" in DOCKERFILES[name]
+    assert "healthy.py ${HEALTH}" in DOCKERFILES[name]
+    assert all(SERVICES[relay]["environment"] == {"HEALTH": "port 7411"} for relay in RELAYS)
+
+
 def test_the_verifier_is_built_with_the_release_that_is_tested():
     pinned = re.search(r"^torch==\S+", (ROOT / "constraints.txt").read_text(), re.M).group()
     assert f"ARG TORCH={pinned}\n" in DOCKERFILES["verify"]

@@ -14,10 +14,13 @@ import pytest
 from opensled.cli import main
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.bench.grid import Axes, measure
+from opensled_testbed.bench.grid_place import Place, answers
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.slo import Slo, holds
 from opensled_testbed.planner import law
+from opensled_testbed.planner.acceptance import of_traces
+from opensled_testbed.planner.adapted import adapted
 from opensled_testbed.planner.capacity import largest, load_of, simulated_capacity
 from opensled_testbed.planner.findings import BEGIN, END, findings, put, ratio
 from opensled_testbed.planner.law import capacity
@@ -94,6 +97,22 @@ def test_the_grid_asks_every_baseline_and_sets_the_law_beside_it() -> None:
     assert fast["centralized"] == 0
     assert all(point["law"].keys() == fast.keys() for point in grid["points"])
     assert "hub, laptop-cpu" in findings(grid) or "nowhere" in findings(grid)
+
+
+def test_adapted_drafts_are_right_at_their_rate() -> None:
+    traces = TraceSet("t", "d", {}, perfect_traces().items * 40)
+    found = of_traces(adapted(traces, 0.8))
+    assert found.first == pytest.approx(0.8, abs=0.04)
+    assert adapted(traces, 0.8) == adapted(traces, 0.8)
+    assert of_traces(adapted(traces, 0.8), confidence=0.5).tokens == found.tokens
+
+
+def test_sled_wins_with_adapted_drafts_at_a_hub_with_much_kv_to_read() -> None:
+    _, alone = answers(Place("hub-8k", "wifi-good", 10, acceptance=0.8))
+    _, drafting = answers(Place("hub-8k", "wifi-good", 10, "laptop-cpu", 0.8))
+    users = {each.baseline: each.users for each in (*alone, *drafting)}
+    assert users["sled-static"] > 2 * users["centralized"] > 0
+    assert users["sled-continuous"] > users["server-sd"]
 
 
 # -- what a person sees -----------------------------------------------------------------------------------
@@ -217,12 +236,13 @@ def grid_point(regime: str, pace: float, plain: int, static: int, continuous: in
         "capacity": users,
         "draft_length": dict.fromkeys(users, 2),
         "law": users,
-        "kv_fits": 100,
+        "kv_full": [name for name, held in users.items() if held == 100],
     }
 
 
 GRID = {
     "label": "simulated",
+    "drafts": "as recorded",
     "axes": {"regimes": ["a", "b"], "links": ["lte"], "devices": ["pi-5"], "paces": [5, 10]},
     "facts": {"simulations": 9, "capacity": "most users"},
     "law_error": {"centralized": {"points": 3, "median": 0.021, "within_15_percent": 1.0}},

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from opensled_testbed.baselines import BASELINES
-from opensled_testbed.bench import quick, regimes, suite
+from opensled_testbed.bench import regimes, suite
 from opensled_testbed.bench.accuracy import accuracy
 from opensled_testbed.bench.agreement import agreement, capacity_error, live_anchor, missed
 from opensled_testbed.bench.capacity import MOST_EMULATED, emulated_capacity
@@ -22,21 +22,11 @@ from opensled_testbed.load.records import RunResult
 from opensled_testbed.load.workload import Item
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
+from tests.emulated import emulated_by
 
 NAMES = tuple(BASELINES)
 LIVE_CELL = replace(CELLS[1], live=True)  # few sessions fit, so that its capacities are found soon
 SMALL = Scale(repeats=2, max_tokens=12, most_users=4)
-
-
-def emulated_by(run, late=0):
-    """A run that claims to be emulated, with `late` of 100 steps late."""
-    emulation = {"steps": 100, "late_steps": late, "work_s": 1.0, "due_s": 5.0}
-
-    def fake(fleet, items, traces, load):
-        result = run(fleet, traces, load)
-        return replace(result, label="emulated", emulation=emulation)
-
-    return fake
 
 
 def cell_run(run, cell=LIVE_CELL, scale=SMALL):
@@ -179,7 +169,7 @@ def test_cells_that_do_not_exist_are_refused(words, capsys):
 
 def test_one_cell_runs_end_to_end(tmp_path):
     """The real processes; the smallest cell of all."""
-    scale = Scale(repeats=1, requests=1.5, warmup=0.2, max_tokens=6, most_users=2)
+    scale = Scale(repeats=1, requests=5.0, warmup=0.5, max_tokens=6, most_users=2)
     traces = shortened(read_traces(regimes.RECORDING), scale.max_tokens)
     cell = replace(CELLS[1], users=2)
     entry = CellRun(
@@ -272,63 +262,6 @@ def test_accuracy_asks_the_task_s_own_checker():
     twins = replace(traces, items=tuple(replace(each, alone_ids=each.target_ids) for each in traces.items))
     assert accuracy(recorded_items(), twins)["draft_alone"] == right
     assert accuracy([Item("x", "?", task="stories")], traces) == {"items": 0, "tasks": {}}
-
-
-# -- regressions ------------------------------------------------------------------------------------------------
-
-OLD = {"steady": [1.00, 1.01, 0.99], "noisy": [0.8, 1.0, 1.2]}
-
-
-def regressed(**new):
-    return [each.name for each in quick.compare(OLD, OLD | new) if each.regressed]
-
-
-def test_a_planted_regression_is_found_and_noise_is_not():
-    assert regressed() == []
-    assert regressed(steady=[0.95, 0.9, 0.92]) == []  # 3 x 0.01 and 10 %
-    assert regressed(steady=[0.80, 0.82, 0.85]) == ["steady"]
-    assert regressed(steady=[0.2, 1.0, 1.0]) == []  # one bad repeat of three is no regression
-    assert regressed(noisy=[0.5, 0.5, 0.5]) == []
-    assert regressed(noisy=[0.25, 0.2, 0.25]) == ["noisy"]
-    assert regressed(steady=[5.0]) == []  # faster is not worse
-
-
-def test_the_command_exits_1_and_names_the_ratio(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "baseline.json"
-    monkeypatch.setattr(quick, "measure", lambda: OLD)
-    assert quick.main(["--write", "--baseline", str(path)]) == 0
-    assert quick.main(["--baseline", str(path)]) == 0
-    monkeypatch.setattr(quick, "measure", lambda: OLD | {"steady": [0.5, 0.5, 0.5]})
-    assert quick.main(["--baseline", str(path)]) == 1
-    printed = capsys.readouterr()
-    assert "REGRESSED steady" in printed.out and "1.000 ->   0.500  (noise 0.130)" in printed.out
-    assert "1 of 2 ratios are worse" in printed.err
-
-
-def test_a_missing_or_outgrown_baseline_says_what_to_do(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(quick, "measure", lambda: {"other": [1.0]})
-    assert quick.main(["--baseline", str(tmp_path / "none.json")]) == 2
-    assert "make one with --write" in capsys.readouterr().err
-    path = tmp_path / "baseline.json"
-    path.write_text(json.dumps({"samples": OLD}))
-    assert quick.main(["--baseline", str(path)]) == 2
-    assert "renew it: --write" in capsys.readouterr().err
-
-
-def test_a_busy_machine_is_no_regression(monkeypatch, capsys):
-    monkeypatch.setattr(quick, "COMPONENTS", {})
-    monkeypatch.setattr(quick, "emulate", emulated_by(simulate, late=50))
-    monkeypatch.setattr(quick, "read", lambda path: OLD)
-    assert quick.main([]) == 1
-    assert "50 % of the accelerator's steps were late" in capsys.readouterr().err
-
-
-def test_a_perfect_emulation_equals_the_simulation(monkeypatch):
-    monkeypatch.setattr(quick, "COMPONENTS", {})
-    monkeypatch.setattr(quick, "emulate", emulated_by(simulate))
-    found = quick.measure()
-    assert all(len(values) == quick.PASSES for values in found.values())
-    assert {value for name, values in found.items() if "over simulated" in name for value in values} == {1.0}
 
 
 # -- the suite and the peer -------------------------------------------------------------------------------------

@@ -42,16 +42,17 @@ LABEL org.opencontainers.image.title="opensled-edge" \
 RUN useradd --uid 10001 --user-group --create-home opensled
 COPY --from=builder /opt/opensled /opt/opensled
 # 0.0.0.0 because a container's loopback reaches nobody: without keys and TLS `opensled edge` then refuses to start
-# unless it is told --insecure.
+# unless it is told --insecure. HEALTH is what healthy.py asks, in clear text; with TLS: "port 8411".
 ENV PATH=/opt/opensled/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     OPENSLED_NO_CONFIG=1 \
+    HEALTH="http 8411" \
     OPENSLED_HTTP=0.0.0.0:8411
 USER opensled
 WORKDIR /home/opensled
 EXPOSE 8411
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=10s --start-period=120s --retries=3 \
-    CMD ["python3", "/opt/opensled/healthy.py", "http", "8411"]
+    CMD python3 /opt/opensled/healthy.py ${HEALTH}
 ENTRYPOINT ["opensled"]
 CMD ["edge"]

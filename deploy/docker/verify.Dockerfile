@@ -42,10 +42,12 @@ RUN if [ -n "${PACKAGES}" ]; then \
 RUN useradd --uid 10001 --user-group --create-home opensled
 COPY --from=builder /opt/opensled /opt/opensled
 # 0.0.0.0 because a container's loopback reaches nobody: without TLS and tokens `opensled serve` then refuses to start
-# unless it is told --insecure. The NVIDIA variables mean something to its container runtime only.
+# unless it is told --insecure. HEALTH is what healthy.py asks, in clear text; with TLS: "port 7411". The NVIDIA
+# variables mean something to its container runtime only.
 ENV PATH=/opt/opensled/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     OPENSLED_NO_CONFIG=1 \
+    HEALTH="grpc 7411" \
     OPENSLED_LISTEN=0.0.0.0:7411 \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
@@ -53,7 +55,7 @@ USER opensled
 WORKDIR /home/opensled
 EXPOSE 7411
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=10s --start-period=300s --retries=3 \
-    CMD ["python3", "/opt/opensled/healthy.py", "grpc", "7411"]
+HEALTHCHECK --interval=5s --timeout=10s --start-period=300s --retries=3 \
+    CMD python3 /opt/opensled/healthy.py ${HEALTH}
 ENTRYPOINT ["opensled"]
 CMD ["serve"]

@@ -36,6 +36,8 @@ PEER, BINARY = "llama-cpp-python", "llama-server"
 PLAIN, DRAFTS = "OpenSLED, no drafts", "OpenSLED, drafts of 4"
 DRAFTERS = {PLAIN: "none", DRAFTS: "llamacpp"}
 MAX_TOKENS = 64
+# Its server punishes repetition unless it is told not to, which would be other texts and more work.
+OWN_WISHES = {PEER: {"repeat_penalty": 1.0}}
 
 
 @dataclass
@@ -94,7 +96,8 @@ def measure(quick: bool) -> Figure:
         urls = _start(stack)
         for users in USERS:
             turn = {
-                _series(name, users): Contender(url, users, bodies, tokenizer) for name, url in urls.items()
+                _series(name, users): Contender(url, users, _for(name, bodies), tokenizer)
+                for name, url in urls.items()
             }
             samples.update(in_turns({name: each.speed for name, each in turn.items()}, repeats))
             contenders |= turn
@@ -180,6 +183,11 @@ def _figure(samples: dict[str, list[float]], contenders: dict[str, Contender], c
             **_latencies(contenders),
         },
     )
+
+
+def _for(name: str, bodies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The requests as a contender needs them."""
+    return [{**body, **OWN_WISHES.get(name, {})} for body in bodies]
 
 
 def _latencies(contenders: dict[str, Contender]) -> dict[str, Any]:

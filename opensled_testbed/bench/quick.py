@@ -169,7 +169,7 @@ def noise(values: Sequence[float]) -> float:
 def _report(verdicts: Sequence[Verdict]) -> int:
     for each in verdicts:
         mark = "REGRESSED" if each.regressed else "ok"
-        print(f"{mark:10}{each.name:76} {each.old:7.3f} -> {each.new:7.3f}  (noise {each.noise:.3f})")
+        print(f"{mark:10}{each.name:82} {each.old:7.3f} -> {each.new:7.3f}  (noise {each.noise:.3f})")
     worse = [each.name for each in verdicts if each.regressed]
     if worse:
         print(

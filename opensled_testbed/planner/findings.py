@@ -14,7 +14,7 @@ from typing import Any
 
 from opensled.errors import OpenSledError, UsageError
 
-GRID = Path("docs/benchmarks/grid.json")
+GRIDS = (Path("docs/benchmarks/grid.json"), Path("docs/benchmarks/grid-adapted.json"))
 BEGIN, END = "<!-- findings: begin -->", "<!-- findings: end -->"
 AGAINST = "centralized"
 DRAFTING = ("server-sd", "sled-static", "sled-continuous")
@@ -34,14 +34,21 @@ Point = dict[str, Any]
 def findings(grid: dict[str, Any]) -> str:
     """Markdown from the JSON of bench/grid.py."""
     points = grid["points"]
-    blocks = [_head(grid), _extremes(points), _claims(points), _regimes(points), _law(grid)]
+    blocks = [
+        _head(grid),
+        _extremes(points),
+        _table(CLAIM_HEAD, claim_rows(points)),
+        _regimes(points),
+        _law(grid),
+    ]
     return "\n\n".join(block for block in blocks if block)
 
 
 def ratio(point: Point, baseline: str) -> float | None:
-    """Users over those of plain decoding; None where that serves nobody."""
-    plain = point["capacity"][AGAINST]
-    return point["capacity"][baseline] / plain if plain else None
+    """Users over those of plain decoding; None where that serves nobody, or the baseline was not simulated."""
+    counts = point["capacity"]
+    plain = counts[AGAINST]
+    return counts[baseline] / plain if plain and baseline in counts else None
 
 
 def _rated(points: Sequence[Point], baseline: str) -> list[tuple[float, Point]]:
@@ -52,6 +59,7 @@ def _head(grid: dict[str, Any]) -> str:
     axes, facts = grid["axes"], grid["facts"]
     sizes = ", ".join(f"{len(axes[name])} {name}" for name in ("regimes", "links", "devices", "paces"))
     return (
+        f"### Drafts {grid['drafts']}\n\n"
         f"*{grid['label'].capitalize()}*: {len(grid['points'])} places ({sizes}), {facts['simulations']} simulations. "
         f"Capacity is the {facts['capacity']}; ratios are to the server's own decoding at the same place."
     )
@@ -74,13 +82,17 @@ def _extreme(points: Sequence[Point], baseline: str) -> Iterator[tuple[str, ...]
         yield baseline, name, f"{value:.2f}", users, str(point["draft_length"][baseline]), place(point)
 
 
-def _claims(points: Sequence[Point]) -> str:
-    rows = []
+CLAIM_HEAD = ("claim", "baseline", "ratio", "places", "regimes and paces")
+
+
+def claim_rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
+    """Of each claim: at how many places it holds, and in which regimes; under CLAIM_HEAD."""
+    rows: list[tuple[str, ...]] = []
     for name, baseline, wanted, holds in CLAIMS:
         rated = _rated(points, baseline)
         good = [point for value, point in rated if holds(value)]
         rows.append((name, baseline, wanted, f"{len(good)} of {len(rated)}", _where(good)))
-    return _table(("claim", "baseline", "ratio", "places", "regimes and paces"), rows)
+    return rows
 
 
 def _where(points: Sequence[Point]) -> str:
@@ -115,7 +127,7 @@ def _regime(key: tuple[str, float], points: Sequence[Point]) -> tuple[str, ...]:
     counts = {"server": 0, "beside": 0, "devices": 0, "nobody": 0}
     for point in points:
         counts[_winner(point["capacity"])] += 1
-    full = sum(point["capacity"][AGAINST] >= point["kv_fits"] for point in points)
+    full = sum(AGAINST in point["kv_full"] for point in points)
     return key[0], f"{key[1]:g}", *map(str, counts.values()), str(full)
 
 
@@ -139,7 +151,7 @@ def _law(grid: dict[str, Any]) -> str:
         )
         for name, each in grid["law_error"].items()
     ]
-    return _table(("baseline", "places", "law's median error", "within 15 %"), rows)
+    return _table(("baseline", "places where speed decides", "law's median error", "within 15 %"), rows)
 
 
 def place(point: Point) -> str:
@@ -163,11 +175,13 @@ def put(text: str, path: Path) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m opensled_testbed.planner.findings", description=__doc__)
-    parser.add_argument("grid", type=Path, nargs="?", default=GRID, help=f"default {GRID}")
+    parser.add_argument(
+        "grids", type=Path, nargs="*", metavar="GRID", help=f"default {' '.join(map(str, GRIDS))}"
+    )
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put it into this page, between its marks")
     arguments = parser.parse_args(words)
     try:
-        text = findings(_read(arguments.grid))
+        text = "\n\n".join(findings(_read(grid)) for grid in arguments.grids or GRIDS)
         if arguments.write:
             put(text, arguments.write)
         else:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from opensled_testbed.planner import findings
 from opensled_testbed.report import cells
 from opensled_testbed.report.capacity import capacities
 from opensled_testbed.report.cells import PLAIN, Cell
+from opensled_testbed.report.grid import TITLES
 from opensled_testbed.report.html import Html, Section, loss, paragraph, table, text
 from opensled_testbed.report.results import Result
 
@@ -48,8 +50,8 @@ CLAIMS = (
 )
 
 
-def section(result: Result) -> Section:
-    """Each claim against every cell of regimes.json."""
+def section(result: Result, grids: Sequence[Result]) -> Section:
+    """Each claim against every cell of regimes.json, and where on each simulated grid it holds."""
     found: Sequence[Cell] = result.content["cells"]
     note = paragraph(
         "SLED: arXiv 2506.09397; WISP: arXiv 2601.11652, by the same group. Ratios to centralized in our cells; "
@@ -64,7 +66,13 @@ def section(result: Result) -> Section:
         ["reproduced in", *(_count(claim, found) for claim in claims)],
     ]
     head = ["", *(Html(f"{text(claim.who)}:<br>{text(claim.what)}") for claim in claims)]
-    return Section("claims", "Published claims, checked", note + table(head, rows))
+    body = note + table(head, rows) + "".join(map(_on_grid, grids))
+    return Section("claims", "Published claims, checked", body)
+
+
+def _on_grid(grid: Result) -> str:
+    places = table(findings.CLAIM_HEAD, findings.claim_rows(grid.content["points"]), words=(0, 1, 2, 4))
+    return f"<h3>{text(TITLES[grid.path.stem])} ({text(grid.label)})</h3>{places}"
 
 
 def _ratio(value: float | None) -> str | Html:

@@ -14,11 +14,16 @@ from opensled_testbed.report.results import Result
 
 Point = Mapping[str, Any]
 TIE = 0.01  # capacities are found to within 1 %, so a ratio nearer to 1 is none
+TITLES = {
+    "grid": "The grid, with recorded drafts",
+    "grid-adapted": "The grid, with drafts adapted to the target",
+}
 SLED_CLAIM = 2.8  # capacity over centralized (arXiv 2506.09397)
 
 
 def section(result: Result) -> Section:
-    """Heat maps of grid.json: one picture for each regime, one panel for each pace."""
+    """Heat maps of grid.json, or of the one with adapted drafts: a picture for each regime, a panel for each pace."""
+    name = result.path.stem
     axes, points = result.content["axes"], result.content["points"]
     note = paragraph(
         "Users held, as a ratio to centralized: 1.5 means half as many again. Rows are links, columns devices. "
@@ -28,9 +33,9 @@ def section(result: Result) -> Section:
         kind="note",
     )
     others = [name for name in axes["baselines"] if name not in (OURS, PLAIN, OTHER_TEXT)]
-    body = _summary(points, [OURS, *others]) + _law(result) + _maps(OURS, axes, points)
-    body += "".join(folded(f"the same for {name}", _maps(name, axes, points)) for name in others)
-    return Section("grid", "The grid: where drafting at the edge pays", note + body)
+    body = _summary(points, [OURS, *others]) + _law(result) + _maps(name, OURS, axes, points)
+    body += "".join(folded(f"the same for {other}", _maps(name, other, axes, points)) for other in others)
+    return Section(name, f"{TITLES[name]}: where drafting at the edge pays", note + body)
 
 
 def grid_ratio(point: Point, name: str) -> float | None:
@@ -76,14 +81,14 @@ def _law(result: Result) -> str:
     return folded("the planner's formula beside the simulator", told)
 
 
-def _maps(name: str, axes: Mapping[str, Any], points: Iterable[Point]) -> str:
+def _maps(grid: str, name: str, axes: Mapping[str, Any], points: Iterable[Point]) -> str:
     points = list(points)
     drawn = []
     for number, regime in enumerate(axes["regimes"]):
         maps = [_map(name, pace, axes, points, regime) for pace in _paces(points, regime)]
         alt = f"{name}, {regime}: users held as a ratio to centralized, by link and device"
         if maps:
-            picture = heat_maps(f"grid-{name}-{number}", alt, maps, across=min(4, len(maps)))
+            picture = heat_maps(f"{grid}-{name}-{number}", alt, maps, across=min(4, len(maps)))
             drawn.append(f"<h3>{text(regime)}: {text(name)}</h3>{plot(picture)}")
     return "".join(drawn)
 

@@ -51,12 +51,13 @@ def page(results: Results, page_folder: Path) -> str:
 def _sections(results: Results, page_folder: Path) -> Iterator[tuple[Section, Result | None]]:
     """With the result that each is made from; several of them for None."""
     if cells := results.named.get("regimes"):
-        yield claims.section(cells), cells
+        grids = [results.named[name] for name in grid.TITLES if name in results.named]
+        yield claims.section(cells, grids), cells
     if results.all:
         yield losses.section(results), None
     made: dict[str, list[Callable[[Result], Section | None]]] = {
         "regimes": [regimes.section, capacity.section, agreement.section],
-        "grid": [grid.section],
+        **{name: [grid.section] for name in grid.TITLES},
         "map": [best_mode.section],
     }
     for name, makers in made.items():

@@ -14,6 +14,7 @@ from opensled.errors import UsageError
 MADE_BY = {
     "regimes": "python -m opensled_testbed.bench.regimes",
     "grid": "python -m opensled_testbed.bench.grid",
+    "grid-adapted": "python -m opensled_testbed.bench.grid --acceptance 0.8",
     "map": "python -m opensled_testbed.bench.grid",
     "peer": "python -m opensled_testbed.bench peer",
 }

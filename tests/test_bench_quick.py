@@ -1,0 +1,61 @@
+"""`make bench-quick`: a planted regression is found and noise is not. Run: pytest tests/test_bench_quick.py"""
+
+import json
+
+from opensled_testbed.bench import quick
+from opensled_testbed.simulator import simulate
+from tests.emulated import emulated_by
+
+OLD = {"steady": [1.00, 1.01, 0.99], "noisy": [0.8, 1.0, 1.2]}
+
+
+def regressed(**new):
+    return [each.name for each in quick.compare(OLD, OLD | new) if each.regressed]
+
+
+def test_a_planted_regression_is_found_and_noise_is_not():
+    assert regressed() == []
+    assert regressed(steady=[0.95, 0.9, 0.92]) == []  # 3 x 0.01 and 10 %
+    assert regressed(steady=[0.80, 0.82, 0.85]) == ["steady"]
+    assert regressed(steady=[0.2, 1.0, 1.0]) == []  # one bad repeat of three is no regression
+    assert regressed(noisy=[0.5, 0.5, 0.5]) == []
+    assert regressed(noisy=[0.25, 0.2, 0.25]) == ["noisy"]
+    assert regressed(steady=[5.0]) == []  # faster is not worse
+
+
+def test_the_command_exits_1_and_names_the_ratio(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "baseline.json"
+    monkeypatch.setattr(quick, "measure", lambda: OLD)
+    assert quick.main(["--write", "--baseline", str(path)]) == 0
+    assert quick.main(["--baseline", str(path)]) == 0
+    monkeypatch.setattr(quick, "measure", lambda: OLD | {"steady": [0.5, 0.5, 0.5]})
+    assert quick.main(["--baseline", str(path)]) == 1
+    printed = capsys.readouterr()
+    assert "REGRESSED steady" in printed.out and "1.000 ->   0.500  (noise 0.130)" in printed.out
+    assert "1 of 2 ratios are worse" in printed.err
+
+
+def test_a_missing_or_outgrown_baseline_says_what_to_do(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(quick, "measure", lambda: {"other": [1.0]})
+    assert quick.main(["--baseline", str(tmp_path / "none.json")]) == 2
+    assert "make one with --write" in capsys.readouterr().err
+    path = tmp_path / "baseline.json"
+    path.write_text(json.dumps({"samples": OLD}))
+    assert quick.main(["--baseline", str(path)]) == 2
+    assert "renew it: --write" in capsys.readouterr().err
+
+
+def test_a_busy_machine_is_no_regression(monkeypatch, capsys):
+    monkeypatch.setattr(quick, "COMPONENTS", {})
+    monkeypatch.setattr(quick, "emulate", emulated_by(simulate, late=50))
+    monkeypatch.setattr(quick, "read", lambda path: OLD)
+    assert quick.main([]) == 1
+    assert "50 % of the accelerator's steps were late" in capsys.readouterr().err
+
+
+def test_a_perfect_emulation_equals_the_simulation(monkeypatch):
+    monkeypatch.setattr(quick, "COMPONENTS", {})
+    monkeypatch.setattr(quick, "emulate", emulated_by(simulate))
+    found = quick.measure()
+    assert all(len(values) == quick.PASSES for values in found.values())
+    assert {value for name, values in found.items() if "over simulated" in name for value in values} == {1.0}
