@@ -30,6 +30,7 @@ SECTIONS = (
     "capacity",
     "agreement",
     "grid",
+    "grid-adapted",
     "map",
     "peer",
     "components",
@@ -116,6 +117,7 @@ def _map() -> dict[str, Any]:
 EVERYTHING = {
     "regimes": _regimes(_cell("good cell", WINS), _cell(HOSTILE, LOSES)),
     "grid": _grid(),
+    "grid-adapted": _grid() | {"figure": "grid-adapted"},
     "map": _map(),
     "peer": _component("A peer"),
     "part": _component(),
@@ -151,6 +153,7 @@ def test_each_figure_names_its_file_command_and_label(page: str) -> None:
     for anchor, file, label in (
         ("cells", "regimes", "emulated"),
         ("grid", "grid", "simulated"),
+        ("grid-adapted", "grid-adapted", "simulated"),
         ("map", "map", "derived"),
         ("peer", "peer", "real"),
         ("components", "part", "real"),
@@ -235,6 +238,14 @@ def test_claims_are_counted_cell_by_cell(page: str) -> None:
     assert "1.83x" in section
 
 
+def test_claims_are_counted_on_both_grids(page: str) -> None:
+    section = _section(page, "claims")
+    assert section.count("<h3>The grid, with") == 2
+    assert (
+        section.count("1 of 1") == 2
+    )  # continuous batches lose at the one place that can be rated, on each grid
+
+
 def test_the_grid_marks_what_is_below_centralized(page: str) -> None:
     section = _section(page, "grid")
     assert "▼0.87" in section
@@ -257,7 +268,7 @@ def test_emulated_and_simulated_values_are_compared(page: str) -> None:
 def test_what_is_not_there_is_left_out_with_its_command(tmp_path: Path) -> None:
     page = _page(tmp_path, {"part": EVERYTHING["part"]})
     assert re.findall('<section id="([^"]*)">', page) == ["losses", "components", "origins"]
-    for name in ("regimes", "grid", "map", "peer"):
+    for name in ("regimes", "grid", "grid-adapted", "map", "peer"):
         assert f"{name}.json is not there yet: <code>" in page
 
 
