@@ -1,14 +1,54 @@
-"""Emulated runs that are none: the simulator in their place."""
+"""What tests of the emulators share: a clock moved by hand, and profiles with round numbers."""
 
-from dataclasses import replace
+from __future__ import annotations
+
+from hw_profiles.accelerator import AcceleratorProfile
+from hw_profiles.cost import TargetCost
+from hw_profiles.device import DraftSpeed
+from hw_profiles.quantity import Quantity
+from hw_profiles.target import TargetShape
 
 
-def emulated_by(run, late=0):
-    """A run that claims to be emulated, with `late` of 100 steps late."""
-    emulation = {"steps": 100, "late_steps": late, "work_s": 1.0, "due_s": 5.0}
+class HandClock:
+    """Stands in for the module `time`: sleeping moves it, and so does work that a test pretends to do."""
 
-    def fake(fleet, items, traces, load):
-        result = run(fleet, traces, load)
-        return replace(result, label="emulated", emulation=emulation)
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.slept = 0.0
 
-    return fake
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.slept += seconds
+        self.now += seconds
+
+
+def exactly(number: float) -> Quantity:
+    return Quantity(number, number, number, "a test")
+
+
+def cost(weight_gb: float, kv_bytes: int, overhead_ms: float = 0.0) -> TargetCost:
+    """A model of so many bytes on an accelerator that reads 1 GB/s and computes at no cost."""
+    accelerator = AcceleratorProfile(
+        "a",
+        "A",
+        80.0,
+        exactly(1),
+        exactly(1),
+        exactly(1e9),
+        exactly(overhead_ms),
+        exactly(1),
+        exactly(1),
+        False,
+    )
+    params = weight_gb * 1e9 / 2
+    shape = TargetShape("t", "T", "a test", params, params, layers=1, kv_heads=1, head_dim=kv_bytes // 4)
+    assert shape.kv_bytes == kv_bytes
+    return TargetCost(accelerator, shape)
+
+
+def speed(decode: float = 10, prefill: float = 100) -> DraftSpeed:
+    """A draft model of so many tokens/s."""
+    return DraftSpeed("0.5b", exactly(decode), exactly(prefill))

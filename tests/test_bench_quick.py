@@ -4,7 +4,7 @@ import json
 
 from opensled_testbed.bench import quick
 from opensled_testbed.simulator import simulate
-from tests.emulated import emulated_by
+from tests.emulated_runs import emulated_by
 
 OLD = {"steady": [1.00, 1.01, 0.99], "noisy": [0.8, 1.0, 1.2]}
 

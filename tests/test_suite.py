@@ -22,7 +22,7 @@ from opensled_testbed.load.records import RunResult
 from opensled_testbed.load.workload import Item
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
-from tests.emulated import emulated_by
+from tests.emulated_runs import emulated_by
 
 NAMES = tuple(BASELINES)
 LIVE_CELL = replace(CELLS[1], live=True)  # few sessions fit, so that its capacities are found soon

@@ -31,7 +31,7 @@ class Scale:
     """How much is measured. Windows are in mean requests of the slowest baseline, as simulated."""
 
     repeats: int = 3
-    requests: float = 2.5  # the measured window
+    requests: float = 2.0  # the measured window
     warmup: float = 0.8  # before it
     max_tokens: int = 32  # of an answer: so that windows of seconds hold whole answers
     most_users: int = 1 << 20  # a smaller number cuts the cells down and leaves emulated capacities out
