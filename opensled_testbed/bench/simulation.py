@@ -48,7 +48,6 @@ def measure(quick: bool) -> Figure:
         title="Simulator",
         unit="simulated s/s",
         more_is_better=True,
-        label="simulated",
         compared=(
             f"Simulated seconds in one real second: {devices} devices (a quarter each Pi 5 on LTE, Orin Nano Super on "
             f"Wi-Fi, laptop on 5G, AGX Orin on Ethernet) at {VERIFIERS} verifiers (dense 8B on an H200, with 1,024 "

@@ -21,7 +21,7 @@ LATE = (
 LIVE = "sled-continuous"  # the baseline that live anchors repeat with real drafters
 
 # Real seconds for each emulated one: so many that a step's real work stays near a fifth of it on a 2-core machine.
-DILATION = {"dense-1k": 6.0, "dense-8k": 3.0, "moe": 2.5, "hub": 1.5}
+DILATION = {"dense-1k": 8.0, "dense-8k": 4.0, "moe": 3.5, "hub": 2.0}
 
 
 class Turn(NamedTuple):
