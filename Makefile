@@ -32,6 +32,7 @@ test: lint ## lint, then every test
 
 bench: $(STAMP) ## every figure of docs/benchmarks anew, and the report, in an hour on a quiet machine
 	@$(BIN)/python -m opensled_testbed.bench.suite
+	@$(BIN)/python -m opensled_testbed.planner.findings --write docs/planning.md
 
 bench-quick: $(STAMP) ## a few ratios against the committed baseline, in minutes; fails where one is worse
 	@$(BIN)/python -m opensled_testbed.bench.quick

@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import httpx
 
 from opensled.errors import OpenSledError
-from opensled.store import heldout_path, model_path
+from opensled.store import model_path
 from opensled_testbed.client import Reply, stream_chat
 from opensled_testbed.config import DemoConfig
 from opensled_testbed.demo_device import Device
 from opensled_testbed.demo_view import View
 from opensled_testbed.forcing import follow, total
 from opensled_testbed.processes import Process
+from opensled_testbed.prompts import TARGET, prompts_of
 from opensled_testbed.reference import Reference
 
 if TYPE_CHECKING:
     from opensled_testbed.credentials import FleetFlags
 
-TARGET, DRAFT = "tiny", "tiny-draft"
+DRAFT = "tiny-draft"
 
 SERVER = ("serve", "--model", TARGET, "--listen", "127.0.0.1:0", "--threads", "1", "--json")
 # Engine -> its flags, and which lead of the target's choice over another token, in logits, may flip. The reference
@@ -50,8 +51,10 @@ def demo(config: DemoConfig) -> int:
     """Run it; exit code 0 only if every answer is what the target alone writes, up to flips within the bound."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)  # so that no process of the fleet outlives the demo
-    devices = [Device(name, drafter, []) for name, drafter, _ in FLEET]
-    _hand_out_prompts(devices, config)
+    devices = [
+        Device(name, drafter, prompts_of(number, config.prompts, config.max_tokens))
+        for number, (name, drafter, _) in enumerate(FLEET)
+    ]
     with View(devices, quiet=config.json) as view:
         totals = _run_fleet(devices, config, view)
         _compare(devices, ENGINES[config.engine][1], view)
@@ -123,22 +126,6 @@ async def _ask(device: Device, url: str, refresh: Callable[[], None]) -> None:
             async for reply in stream_chat(http, body):
                 device.replies[-1] = reply
                 refresh()
-
-
-def _hand_out_prompts(devices: list[Device], config: DemoConfig) -> None:
-    """Each device gets prompts of different tasks: the first greedy, the others sampled with a seed."""
-    tasks: dict[str, list[dict[str, Any]]] = {}
-    for line in heldout_path().read_text().splitlines():
-        item = json.loads(line)
-        if item.get("messages"):
-            tasks.setdefault(item["task"], []).append(item)
-    pools = list(tasks.values())
-    for number, device in enumerate(devices):
-        for turn in range(config.prompts):
-            pool = pools[(number + turn) % len(pools)]
-            sampling = {"temperature": 0.8, "seed": 100 * number + turn} if turn else {"temperature": 0}
-            body = {"model": TARGET, "messages": pool[number % len(pool)]["messages"]}
-            device.prompts.append({**body, **sampling, "max_tokens": config.max_tokens})
 
 
 def _compare(devices: list[Device], bound: float, view: View) -> None:

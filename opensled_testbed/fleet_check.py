@@ -20,10 +20,10 @@ from typing import Any
 import httpx
 
 from opensled.errors import OpenSledError, UsageError
-from opensled.store import heldout_path, model_path
+from opensled.store import model_path
 from opensled_testbed.client import Reply, stream_chat
+from opensled_testbed.prompts import TARGET, prompts_of
 
-TARGET = "tiny"
 RETRY_S, PAUSE_S = 60.0, 0.5  # how long a request that a device turned away is sent again, and how often
 ANSWER_S = 300.0  # silence on a device's API that counts as broken; a link that breaks may take its time
 
@@ -79,23 +79,6 @@ def edges_of(named: Sequence[str], prompts: int, max_tokens: int, seed: int = 0)
     if not edges:
         raise UsageError("name at least one device with --edge NAME=URL")
     return edges
-
-
-def prompts_of(device: int, count: int, max_tokens: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Request bodies of different tasks: the first greedy, the others sampled with a seed."""
-    tasks: dict[str, list[dict[str, Any]]] = {}
-    for line in heldout_path().read_text().splitlines():
-        item = json.loads(line)
-        if item.get("messages"):
-            tasks.setdefault(item["task"], []).append(item)
-    pools = list(tasks.values())
-    bodies = []
-    for turn in range(count):
-        pool = pools[(device + turn) % len(pools)]
-        sampling = {"temperature": 0.8, "seed": seed + 100 * device + turn} if turn else {"temperature": 0}
-        messages = pool[(seed + device + turn // len(pools)) % len(pool)]["messages"]
-        bodies.append({"model": TARGET, "messages": messages, "max_tokens": max_tokens, **sampling})
-    return bodies
 
 
 async def ask_all(edges: Sequence[Edge]) -> None:

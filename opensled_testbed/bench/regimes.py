@@ -2,8 +2,8 @@
 
     python -m opensled_testbed.bench.regimes [--quick] [--cells N,...] [--repeats N] [--jobs N] [--out FOLDER]
 
-Emulated time is mostly waited for, so two cells run at a time: whether this machine kept up is measured in each run, and
-a run in which it did not is void. Writes regimes.json after each cell, so that a run that ends early keeps what it has.
+Emulated time is mostly waited for, so two cells run at a time: whether this machine kept up is measured in each run,
+and a run in which it did not is void. Writes regimes.json after each cell: a run that ends early keeps what it has.
 """
 
 from __future__ import annotations

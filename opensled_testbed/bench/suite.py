@@ -23,12 +23,14 @@ class Part(NamedTuple):
 
     name: str
     module: str
+    words: tuple[str, ...] = ()
 
 
 PARTS = (
     Part("components and peer", "opensled_testbed.bench"),
     Part("six cells, emulated", "opensled_testbed.bench.regimes"),
     Part("grid and map, simulated", "opensled_testbed.bench.grid"),
+    Part("grid of adapted drafts", "opensled_testbed.bench.grid", ("--acceptance", "0.8")),
 )
 
 
@@ -44,7 +46,7 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m opensled_testbed.bench.suite")
     parser.add_argument("--out", type=Path, default=FOLDER, help="default %(default)s")
     out = parser.parse_args(words).out
-    done = [_timed(part.name, [*_python(part.module), "--out", str(out)]) for part in PARTS]
+    done = [_timed(part.name, [*_python(part.module), *part.words, "--out", str(out)]) for part in PARTS]
     report = ("bench", "report", "--folder", str(out), "--out", str(out / "report.html"))
     done.append(_timed("report", [*_python("opensled"), *report]))
     print(table(done))
