@@ -25,9 +25,10 @@ from typing import NoReturn
 from hw_profiles import catalog
 from opensled.errors import OpenSledError, UsageError
 from opensled_testbed import limits, netem
-from opensled_testbed.fleet_check import Edge, ask, compare, conclude, prompts_of
+from opensled_testbed.fleet_check import Edge, ask, compare, conclude
 from opensled_testbed.namespaces import FOLDER, cable, inside, namespace, require
 from opensled_testbed.processes import Process
+from opensled_testbed.prompts import prompts_of
 
 # Device profile -> link profile, as in docker-compose.yml.
 DEVICES = {"pi-4": "wifi-busy", "pi-5": "wifi-good", "orin-nano": "5g", "laptop-cpu": "lte"}

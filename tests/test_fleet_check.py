@@ -12,8 +12,9 @@ import pytest
 
 from opensled.errors import UsageError
 from opensled_testbed import fleet_check
-from opensled_testbed.fleet_check import ask_all, edges_of, main, prompts_of
+from opensled_testbed.fleet_check import ask_all, edges_of, main
 from opensled_testbed.processes import Process
+from opensled_testbed.prompts import prompts_of
 
 
 class Liar(BaseHTTPRequestHandler):

@@ -29,7 +29,13 @@ ALL = [(kind, name) for kind, names in IDS.items() for name in names.split()]
 COSTS = [
     (accelerator, target) for accelerator in IDS["accelerators"].split() for target in IDS["targets"].split()
 ]
-WORDS_OF_AN_ORIGIN = ("numbers.md", "data sheet", "derived", "judgement", "(")  # "(": the publication's name
+WORDS_OF_AN_ORIGIN = (
+    "docs/hardware.md",
+    "data sheet",
+    "derived",
+    "judgement",
+    "(",
+)  # "(": the publication's name
 
 LINK = """
 name = "a link"

@@ -286,15 +286,14 @@ async def test_without_a_timer_of_the_kernel_asyncio_rings(monkeypatch):
 
 @in_a_loop
 async def test_a_device_answers_the_same_through_a_link_that_resets():
-    link = profile((4, 12), loss=0.01)
+    link, answers = profile((4, 12), loss=0.01), []
     async with serving() as (_, address):
         async with device_on(address) as device:
             plain = await read(device)
-        async with Relay(link, address, chaos=Chaos(reset_every=0.1)) as relay:
-            async with device_on(relay.address) as device:
-                answers = []
-                while relay.now() < 0.45:  # until some resets have struck
-                    answers.append(await asyncio.wait_for(read(device), 30))
+        relay = Relay(link, address, chaos=Chaos(reset_every=0.1))
+        async with relay, device_on(relay.address) as device:
+            while relay.now() < 0.45:  # until some resets have struck
+                answers.append(await asyncio.wait_for(read(device), 30))
     wanted = [token for chunk in plain for token in chunk.token_ids]
     assert answers and all([t for chunk in answer for t in chunk.token_ids] == wanted for answer in answers)
 
