@@ -111,7 +111,7 @@ def _live(cell: Cell) -> list[str]:
     replay, live = (cells.repeats(cell, OURS, "output_throughput", live=real) for real in (False, True))
     if not replay or not live:
         return []
-    return [f"With the real drafters: {fmean(live) / fmean(replay) - 1:+.0%} throughput."]
+    return [f"With the real drafters: {fmean(live) / fmean(replay) - 1:+.1%} throughput."]
 
 
 def _table(cell: Cell) -> Html:
