@@ -104,8 +104,10 @@ def test_a_user_far_from_a_drafter_beside_the_server_waits_for_his_own_link(serv
 
 
 def test_real_drafters_can_take_part(server):
-    result = _run(server, replace(HERE, count=1, live=True, device="laptop-cpu"), LONGER)
-    _check_texts(result)
+    """In answers long enough for a device to read its prompt while the server decodes."""
+    group = replace(HERE, count=1, live=True, device="laptop-cpu")
+    result = _run(server, group, LONGER, items=heldout_items(12, 0, 64))
+    _check_texts(result, tokens=64)
     assert sum(each.accepted for record in result.requests for each in record.rounds) > 0
 
 
