@@ -30,7 +30,7 @@ demo: $(STAMP) ## a server and devices on this machine, checked against the plai
 test: lint ## lint, then every test
 	@$(BIN)/python -m pytest
 
-bench: $(STAMP) ## every figure of docs/benchmarks anew, and the report, in an hour on a quiet machine
+bench: $(STAMP) ## every figure of docs/benchmarks anew, and the report (long; wants a quiet machine)
 	@$(BIN)/python -m opensled_testbed.bench.suite
 	@$(BIN)/python -m opensled_testbed.planner.findings --write docs/planning.md
 

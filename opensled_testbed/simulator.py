@@ -34,7 +34,7 @@ from opensled_testbed.simulated.links import ways
 from opensled_testbed.simulated.server import Overhead, SimulatedServer
 from opensled_testbed.simulated.users import Arrivals, Asks, User
 from opensled_testbed.traces import TraceSet
-from scheduler import POLICIES
+from scheduler import make_policy
 from scheduler.plan import PolicyOptions
 
 LABEL = "simulated"
@@ -138,7 +138,7 @@ def _server(server: Server, events: Events, overhead: Overhead) -> SimulatedServ
             f"{server.target} at {server.weight_bits:g} bits and {server.context} positions does not fit on "
             f"{server.accelerator}; take fewer bits, a shorter context or a larger accelerator"
         )
-    policy = POLICIES.get(server.policy).of(PolicyOptions(server.draft_wait, server.batch))
+    policy = make_policy(server.policy, PolicyOptions(server.draft_wait, server.batch))
     return SimulatedServer(events, StepLaw.of(server), policy, places, overhead)
 
 

@@ -1,5 +1,16 @@
 """Scheduling policies: pure functions from a snapshot to a plan. No clock, torch, grpc or ray here."""
 
+from opensled.errors import UsageError
 from opensled.registry import Registry
+from scheduler.plan import PolicyOptions, SchedulingPolicy
 
 POLICIES = Registry("policy", {"fcfs": "scheduler.fcfs:Fcfs", "static": "scheduler.static:Static"})
+
+
+def make_policy(name: str, options: PolicyOptions) -> SchedulingPolicy:
+    """The policy of that name, or of a "module:Class"; raises UsageError for what is none."""
+    kind = POLICIES.get(name)
+    if not hasattr(kind, "of"):
+        raise UsageError(f"{name} is no scheduling policy: it has no class method of(PolicyOptions)")
+    policy: SchedulingPolicy = kind.of(options)
+    return policy

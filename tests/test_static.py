@@ -9,10 +9,11 @@ import pytest
 
 from edge_client.drafters.none import NoneDrafter
 from hw_profiles.profile import HardwareProfile
+from opensled.errors import UsageError
 from opensled.messages import SamplingParams
 from opensled.noise import noise_key
 from opensled.store import model_path
-from scheduler import POLICIES
+from scheduler import POLICIES, make_policy
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
 from scheduler.static import Static
 from tests.fakes import IMPATIENT, FakeEngine, OracleDrafter, Weather, continuation
@@ -34,6 +35,11 @@ def view(id, uncomputed=1, draft=None, driven=False, waiting_since=0.0, paused=F
 
 def plan(*sessions, wait=1.0, batch=0, now=0.5):
     return Static(wait, batch).plan(Snapshot(sessions), HardwareProfile(max_step_tokens=BUDGET), now)
+
+
+def test_a_class_that_makes_no_policy_is_refused_by_name():
+    with pytest.raises(UsageError, match="FakeEngine is no scheduling policy"):
+        make_policy("tests.fakes:FakeEngine", PolicyOptions(0.5))
 
 
 # -- the pure function ------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from opensled import notify
 from opensled.address import host_port, is_local, joined
 from opensled.messages import GUIDE, ModelInfo
 from opensled.metrics import metrics_port, require_safe_metrics
-from scheduler import POLICIES
+from scheduler import make_policy
 from scheduler.plan import PolicyOptions
 from verify_server import service
 from verify_server.config import ServeConfig
@@ -71,7 +71,7 @@ def _require_safe(config: ServeConfig, tls: Tls | None, tenants: Tenants) -> Non
 
 
 async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls | None) -> int:
-    policy = POLICIES.get(config.policy).of(PolicyOptions(config.draft_wait, config.batch))
+    policy = make_policy(config.policy, PolicyOptions(config.draft_wait, config.batch))
     loop = VerifyLoop(target.engine, policy, HardwareProfile(config.max_step_tokens), time.monotonic)
     door = Door(loop, target, _limits(config, tenants))
     face = service.VerifyService(door, describe(door, target), target.text, tenants)

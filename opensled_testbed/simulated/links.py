@@ -11,7 +11,6 @@ from opensled.codec import encode_client, encode_server
 from opensled.messages import Draft, DraftBlock, DraftToken, Limits, Open, Opened, Verdict
 from opensled_testbed.link_model import LinkModel
 
-LOOPBACK_S = 0.0
 FRAME = 14  # bytes around a message: 5 of gRPC, 9 of an HTTP/2 data frame
 HEADERS = 150  # bytes of HTTP/2 headers with which a stream begins, each way, once their names are compressed
 TYPICAL_ID, TYPICAL_BASE = 1000, 300  # two bytes each in protobuf
