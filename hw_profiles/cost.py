@@ -18,10 +18,10 @@ class TargetCost:
     accelerator: AcceleratorProfile
     target: TargetShape
 
-    def verify_s(self, tokens: int, contexts: int) -> float:
+    def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
         """Seconds of one step: `tokens` new tokens over all sessions, `contexts` KV positions read over all sessions.
 
-        A step over nothing takes no time.
+        A step over nothing takes no time; by this law the number of sessions itself costs nothing.
         """
         if tokens <= 0:
             return 0.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hw_profiles.step_cost import Roofline, StepCost
+
 
 @dataclass(frozen=True)
 class HardwareProfile:
@@ -12,3 +14,4 @@ class HardwareProfile:
     max_step_tokens: int = (
         512  # tokens one forward computes at most: bounds how long a step holds everybody up
     )
+    cost: StepCost = Roofline()

@@ -35,7 +35,7 @@ class TargetShape:
         """Bytes of KV for one position."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.kv_bits / 8
 
-    def bytes_read(self, tokens: int) -> float:
+    def bytes_read(self, tokens: float) -> float:
         """Weights that a step over `tokens` tokens reads: with a mixture of experts, those that any of them needs.
 
         Tokens choose their experts independently here; real ones agree more often, so this is the high side.

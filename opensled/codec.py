@@ -21,6 +21,7 @@ from opensled.messages import (
     Failure,
     Limits,
     ModelInfo,
+    Moved,
     Open,
     Opened,
     ServerMessage,
@@ -60,6 +61,8 @@ def encode_server(message: ServerMessage) -> pb.ServerMessage:
         return pb.ServerMessage(verdict=_encode_verdict(message))
     if isinstance(message, Opened):
         return pb.ServerMessage(opened=_encode_opened(message))
+    if isinstance(message, Moved):
+        return pb.ServerMessage(moved=pb.Moved(address=message.address, resume_token=message.resume_token))
     return pb.ServerMessage(
         failure=pb.Failure(
             code=message.code, reason=message.reason, field=message.field, retry_after=message.retry_after
@@ -81,7 +84,11 @@ def _decode_server(message: pb.ServerMessage) -> ServerMessage:
     if kind == "opened":
         opened = message.opened
         require_key(opened.noise_key)
-        return Opened(tuple(opened.prompt_ids), opened.noise_key, opened.resume_token, _limits(opened.limits))
+        hint = opened.hint if opened.HasField("hint") else None
+        prompt_ids, limits = tuple(opened.prompt_ids), _limits(opened.limits)
+        return Opened(prompt_ids, opened.noise_key, opened.resume_token, limits, hint)
+    if kind == "moved":
+        return Moved(message.moved.address, message.moved.resume_token)
     if kind == "failure":
         failure = message.failure
         retry_after = failure.retry_after if 0 <= failure.retry_after < math.inf else 0.0  # NaN is neither
@@ -139,7 +146,9 @@ def _limits(limits: pb.Limits) -> Limits:
 
 def _encode_draft(message: Draft) -> pb.Draft:
     block = message.block
-    encoded = pb.Draft(counter=message.counter, base=block.base, tokens=block.ids)
+    encoded = pb.Draft(
+        counter=message.counter, base=block.base, tokens=block.ids, seconds=message.seconds
+    )
     for token in block.tokens:
         if token.drawn_from is not None:
             encoded.draft_probs.add(ids=token.drawn_from.ids, probs=token.drawn_from.probs)
@@ -151,14 +160,15 @@ def _decode_draft(message: pb.Draft) -> Draft:
     bounds.check_draft(message)
     if message.counter == 0:
         raise InvalidRequest("drafts are numbered from 1", "counter")
+    seconds = message.seconds if 0 <= message.seconds < math.inf else 0.0  # NaN is neither
     if not message.draft_probs:
         drafted = tuple([DraftToken(id) for id in message.tokens])
-        return Draft(message.counter, DraftBlock(message.base, drafted))
+        return Draft(message.counter, DraftBlock(message.base, drafted), seconds)
     tokens = tuple(
         DraftToken(id, drawn_from=SparseDistribution(tuple(source.ids), tuple(source.probs)))
         for id, source in zip(message.tokens, message.draft_probs)
     )
-    return Draft(message.counter, DraftBlock(message.base, tokens))
+    return Draft(message.counter, DraftBlock(message.base, tokens), seconds)
 
 
 def _encode_opened(message: Opened) -> pb.Opened:
@@ -168,6 +178,7 @@ def _encode_opened(message: Opened) -> pb.Opened:
         noise_key=message.noise_key,
         resume_token=message.resume_token,
         limits=limits,
+        hint=message.hint,
     )
 
 

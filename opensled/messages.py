@@ -19,6 +19,8 @@ MIN_TEMPERATURE = 1e-6
 MAX_BIAS = 100  # OpenAI's range
 MAX_BIASES = 1024
 MAX_TOP_LOGPROBS = 20  # OpenAI's limit
+MAX_PACE = 1e6  # tokens/s
+MAX_DEVICE = 64  # bytes of the name of a device
 
 
 @dataclass(frozen=True)
@@ -156,8 +158,13 @@ class Open:
     fingerprint: str = ""  # the vocabulary that was described. "" = any
     top_logprobs: int | None = None  # log-probabilities: of committed tokens and so many others; None = no
     guide: Guide | None = None
+    pace: float = 0.0  # tokens/s the user needs; 0 = as fast as can be, but nothing is promised
+    background: bool = False  # nobody watches it grow: under load it gives way to those that somebody watches
+    device: str = ""  # under this name the server remembers how the device drafts; "" = a stranger
 
     def __post_init__(self) -> None:
+        _check(0 <= self.pace <= MAX_PACE, "pace", f"from 0 to {MAX_PACE:g} tokens/s")
+        _check(len(self.device.encode()) <= MAX_DEVICE, "device", f"at most {MAX_DEVICE} bytes")
         allowed = self.top_logprobs is None or 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS
         _check(allowed, "top_logprobs", f"from 0 to {MAX_TOP_LOGPROBS}")
 
@@ -168,6 +175,7 @@ class Draft:
 
     counter: int
     block: DraftBlock
+    seconds: float = 0.0  # that the device took to draft it; 0 = not told
 
 
 @dataclass(frozen=True)
@@ -191,6 +199,7 @@ class Opened:
     noise_key: bytes
     resume_token: bytes
     limits: Limits
+    hint: int | None = None  # longest useful first block; 0 = do not draft; None = no advice
 
 
 # Log-probabilities at one position, (id, nats): the committed id first, then the likeliest in descending order.
@@ -233,8 +242,16 @@ class Failure:
         return from_code(self.code, self.reason, self.field, self.retry_after)
 
 
+@dataclass(frozen=True)
+class Moved:
+    """The sequence is served elsewhere; the device reopens it there with what it holds."""
+
+    address: str = ""  # HOST:PORT; "" = where the device asked first
+    resume_token: bytes = b""  # b"" = the one the device has
+
+
 ClientMessage = Open | Draft | Cancel
-ServerMessage = Opened | Verdict | Failure
+ServerMessage = Opened | Verdict | Failure | Moved
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,9 @@ def encode_open(message: Open) -> pb.Open:
         fingerprint=message.fingerprint,
         top_logprobs=message.top_logprobs,
         guide=_encode_guide(message.guide) if message.guide else None,
+        pace=message.pace,
+        background=message.background,
+        device=message.device,
         params=pb.SamplingParams(
             temperature=params.temperature,
             top_k=params.top_k,
@@ -76,7 +79,7 @@ def _encode_turn(turn: ChatMessage) -> pb.ChatMessage:
 
 
 def decode_open(message: pb.Open) -> Open:
-    refuse_reserved(message, "pace", "features")
+    refuse_reserved(message, "features")
     bounds.check_open(message)
     if message.noise_key:
         require_key(message.noise_key)
@@ -91,6 +94,9 @@ def decode_open(message: pb.Open) -> Open:
         fingerprint=message.fingerprint,
         top_logprobs=message.top_logprobs if message.HasField("top_logprobs") else None,
         guide=_decode_guide(message.guide) if message.HasField("guide") else None,
+        pace=message.pace,
+        background=message.background,
+        device=message.device,
     )
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple, Protocol
 
 from hw_profiles.profile import HardwareProfile
+from scheduler.estimates import Forecast
+
+MAX_DRAFT = 16  # tokens of a draft block, where nothing else is said
 
 
 class SessionView(NamedTuple):
@@ -18,6 +22,15 @@ class SessionView(NamedTuple):
     waiting_since: float  # when its last verdict left: the device has been drafting since
     paused: bool = False  # the reader is slow: nothing unasked until it catches up
     absent: bool = False  # the reader is gone: nothing at all until one comes back
+    context: int = 0  # KV positions that a step over it reads, without those it computes
+    ready_since: float = 0.0  # when its pending draft came, or else when its last verdict left
+    pace: float = 0.0  # tokens/s its user was promised; 0 = none
+    due: float = inf  # when its next token must be there to keep that pace
+    background: bool = False  # gives way to others
+    hint: int | None = None  # the latest one it was given
+    forecast: Forecast | None = None  # of its device's next draft; None = it has never drafted
+    tenant: str = ""
+    max_draft: int = MAX_DRAFT  # longest draft it may be asked for
 
 
 @dataclass(frozen=True)
@@ -25,6 +38,7 @@ class Snapshot:
     """The server at the moment of planning; sessions in order of arrival."""
 
     sessions: tuple[SessionView, ...]
+    memory: object = None  # what the policy's last plan said, in `BatchPlan.memory`
 
 
 class Slice(NamedTuple):
@@ -36,6 +50,8 @@ class Slice(NamedTuple):
     decide: bool
     ahead: bool = False  # nothing waits for it yet: it takes free KV blocks only, and nobody loses his for it
     padding: int = 0  # positions computed in vain, so that all slices of a static batch are equally long
+    draft: int | None = None  # draft tokens to verify at most; None = all that are pending
+    hint: int | None = None  # goes with the verdict: longest useful next draft, 0 = do not draft, None = no advice
 
 
 @dataclass(frozen=True)
@@ -44,6 +60,7 @@ class BatchPlan:
 
     slices: tuple[Slice, ...] = ()
     wake_at: float | None = None
+    memory: object = None  # for the next snapshot: policies keep nothing themselves
 
 
 class PolicyOptions(NamedTuple):

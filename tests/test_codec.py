@@ -80,7 +80,6 @@ def _draft(**fields):
 @pytest.mark.parametrize(
     ("message", "field"),
     [
-        (_open(pace=5.0), "pace"),
         (_open(features=["hidden:-1"]), "features"),
         (_draft(parents=[-1]), "parents"),
         (_draft(padding=b"\0"), "padding"),

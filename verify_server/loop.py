@@ -80,6 +80,7 @@ class VerifyLoop:
         self.pool = BlockPool(engine.info.num_blocks, engine.info.block_size, forget)
         self.sessions: dict[int, Session] = {}
         self.stats = LoopStats()
+        self._memory: object = None  # the policy's, from one plan to the next
         self._sleeper: asyncio.Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
 
@@ -88,6 +89,7 @@ class VerifyLoop:
         while True:
             await self._gather()
             plan = self.policy.plan(self._snapshot(), self.profile, self.clock())
+            self._memory = plan.memory
             work = self._prepare(plan)
             if not work:
                 await self._sleep(plan)
@@ -105,7 +107,7 @@ class VerifyLoop:
 
     def add(self, session: Session) -> None:
         session.waiting_since = self.clock()
-        session.wake, session.on_stale = self.wake, self.stats.drop
+        session.wake, session.on_stale, session.clock = self.wake, self.stats.drop, self.clock
         self.sessions[session.id] = session
         self.wake()
 
@@ -127,7 +129,7 @@ class VerifyLoop:
         self._thread.shutdown()
 
     def _snapshot(self) -> Snapshot:
-        return Snapshot(tuple(session.view() for session in self.sessions.values()))
+        return Snapshot(tuple(session.view() for session in self.sessions.values()), self._memory)
 
     def _prepare(self, plan: BatchPlan) -> list[Planned]:
         """Turn slices into work; a session that lost its KV to an earlier slice waits for the next plan."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from opensled.errors import InvalidRequest, OpenSledError
@@ -17,6 +19,7 @@ from opensled.messages import (
     Verdict,
 )
 from opensled.protocol import EndRules, common_prefix, cut, rebase
+from scheduler.estimates import DraftEstimate
 from scheduler.plan import SessionView, Slice
 from verify_server.acceptance.base import AcceptancePolicy, Question
 from verify_server.drafts import check_draft
@@ -26,11 +29,15 @@ from verify_server.kv import BlockTable
 from verify_server.outbox import Outbox
 
 
+VERDICTS_TIMED = 64  # latest ones of which is known when they left: a draft on an older one is slow in any case
+
+
 class Pending(NamedTuple):
-    """A draft not yet planned: as it arrived, and what of it still drafts beyond the truth."""
+    """A draft not yet planned: as it arrived, what of it still drafts beyond the truth, and when it came."""
 
     draft: Draft
     rest: DraftBlock
+    since: float
 
 
 class Decision(NamedTuple):
@@ -48,6 +55,7 @@ class Planned(NamedTuple):
     segment: Segment
     question: Question | None  # None: a chunk of a prompt, nothing to decide
     draft: Draft | None  # the draft this step answers
+    hint: int | None = None  # goes with the verdict
 
 
 @dataclass(eq=False)
@@ -68,7 +76,13 @@ class Session:
     top_logprobs: int | None = None
     constraint: Constraint | None = None  # what a guided answer may go on with; knows all that is committed
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the last tokens: those committed here
+    pace: float = 0.0  # tokens/s its user was promised; 0 = none
+    background: bool = False
+    estimate: DraftEstimate = field(default_factory=DraftEstimate)  # of its device; shared by the device's sessions
+    hint: int | None = None  # the latest one given
     waiting_since: float = 0.0
+    begun: float | None = None  # when the first token that it committed left, and
+    begun_length: int = 0  # how many there were then
     computed: int = 0  # positions [0, computed) are in the KV blocks
     pending: Pending | None = None
     driven: bool = True  # nobody drafts: the server decodes unasked
@@ -78,6 +92,8 @@ class Session:
     latest: int = 0  # highest draft counter heard on the present stream
     finish_reason: str = ""
     outbox: Outbox = field(default_factory=Outbox)
+    verdicts: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=VERDICTS_TIMED))
+    clock: Callable[[], float] = lambda: 0.0
     wake: Callable[[], None] = lambda: None  # tells the loop that there is something new to plan
     on_stale: Callable[[Draft], None] = lambda draft: None  # hears of drafts that came too late
     has_reader: bool = False
@@ -111,13 +127,25 @@ class Session:
         check_draft(draft.block, self.vocab_size, with_probs=self.rule.trusts_device)
         rest = rebase(draft.block, self.tokens)
         self.driven = not draft.block.tokens
+        now = self.clock()
+        self._time(draft, now)
         if self.finish_reason or rest is None:
             self._drop(draft)
         elif draft.block.tokens:
-            self.pending = Pending(draft, rest)
+            self.pending = Pending(draft, rest, now)
         else:
             self.pending = None
         self.wake()
+
+    def _time(self, draft: Draft, now: float) -> None:
+        """Learn how long the device takes, from the verdict it drafted on to its draft.
+
+        Its first draft, for which it had a prompt to read, says nothing of those to come.
+        """
+        block = draft.block
+        left = next((left for length, left in self.verdicts if length == block.base), None)
+        if block.tokens and left is not None:
+            self.estimate.arrived(now - left, len(block.tokens), draft.seconds)
 
     def _check(self, block: DraftBlock) -> None:
         if len(block.tokens) > self.max_draft:
@@ -131,6 +159,8 @@ class Session:
         """Answer a draft of which nothing can be computed any more."""
         if not self.finish_reason:
             self.on_stale(draft)
+            known = min(len(draft.block.tokens), len(self.tokens) - draft.block.base)
+            self.estimate.judged(known, common_prefix(draft.block.ids, self.tokens[draft.block.base :]))
         self._tell(draft.block.base, draft)
 
     def _tell(self, base: int, answered: Draft | None = None) -> None:
@@ -143,6 +173,7 @@ class Session:
                 num_accepted=common_prefix(answered.block.ids, since) if answered else 0,
                 answers=answered.counter if answered else 0,
                 finish_reason=self.finish_reason,
+                hint=self.hint,
                 logprobs=tuple(self.logprobs[-len(since) :]) if since else (),
             )
         )
@@ -163,7 +194,24 @@ class Session:
             self.waiting_since,
             self.outbox.full,
             not self.has_reader,
+            self.computed,
+            self.pending.since if self.pending else self.waiting_since,
+            self.pace,
+            self._due(),
+            self.background,
+            self.hint,
+            self.estimate.forecast if self.latest or self.estimate.drafts else None,
+            self.tenant,
+            self.max_draft,
         )
+
+    def _due(self) -> float:
+        """When the next token must be there to keep the pace, counted from the first one."""
+        if not self.pace:
+            return inf
+        if self.begun is None:
+            return self.waiting_since
+        return self.begun + (len(self.tokens) + 1 - self.begun_length) / self.pace
 
     def plan(self, piece: Slice) -> Planned:
         """Turn a slice into work for the engine; grows the block table (OutOfBlocks changes nothing)."""
@@ -172,7 +220,7 @@ class Session:
             "a slice decides just when it reaches the newest token"
         )
         pending = self.pending if piece.decide else None
-        draft = self._useful(pending.rest) if pending else ()
+        draft = self._useful(pending.rest)[: piece.draft] if pending else ()
         self.table.grow(stop + len(draft))
         question = None
         if piece.decide:
@@ -187,7 +235,7 @@ class Session:
             rows=len(draft) + 1 if piece.decide else 0,
         )
         self.in_step = True
-        return Planned(self, segment, question, pending.draft if pending else None)
+        return Planned(self, segment, question, pending.draft if pending else None, piece.hint)
 
     def _useful(self, rest: DraftBlock) -> tuple[DraftToken, ...]:
         """Draft tokens that can still commit: the last position to commit needs no draft, it is the bonus token."""
@@ -209,21 +257,36 @@ class Session:
         # KV stands for everything computed from tokens that became the truth; the newest has none yet.
         self.computed = min(base + num_accepted, len(self.tokens) - 1)
         self.table.truncate(self.computed)
-        self.waiting_since = now
+        self._leave(planned, now)
+        self.estimate.judged(len(planned.question.ids), num_accepted)
         self._tell(planned.draft.block.base if planned.draft else base, planned.draft)
         self._rebase_pending()
         return len(news)
+
+    def _leave(self, planned: Planned, now: float) -> None:
+        """A verdict leaves, with a hint of what the device is to do next."""
+        self.waiting_since = now
+        self.verdicts.append((len(self.tokens), now))
+        if self.begun is None:
+            self.begun, self.begun_length = now, len(self.tokens)
+        if planned.hint is None:
+            return
+        if planned.hint == 0:
+            self.driven = True
+        elif self.hint == 0:  # a device that was told to rest drafts again
+            self.driven = False
+        self.hint = planned.hint
 
     def _rebase_pending(self) -> None:
         """A draft that arrived during the step meets the new truth."""
         if self.pending is None:
             return
-        draft, self.pending = self.pending.draft, None
+        (draft, _, since), self.pending = self.pending, None
         rest = rebase(draft.block, self.tokens)
         if self.finish_reason or rest is None:
             self._drop(draft)
         else:
-            self.pending = Pending(draft, rest)
+            self.pending = Pending(draft, rest, since)
 
     def fail(self, error: OpenSledError) -> None:
         """This session ends by an error; its reader is told, nobody else notices."""

@@ -21,6 +21,7 @@ from opensled.errors import (
 from opensled.messages import ChatMessage, Guide, Limits, Open, Opened, Prompt, is_chat
 from opensled.noise import KEY_BYTES, noise_key
 from opensled.protocol import EndRules
+from scheduler.estimates import DeviceBook
 from verify_server.acceptance import RULES
 from verify_server.acceptance.base import AcceptancePolicy
 from verify_server.counters import DoorStats
@@ -78,6 +79,7 @@ class Door:
         self._remembered: dict[int, Session] = {}
         self._room = Room(loop.sessions, limits.max_sessions, limits.tenants)
         self._farewells: dict[int, asyncio.TimerHandle] = {}
+        self._devices = DeviceBook()
 
     @property
     def remembered(self) -> tuple[Session, ...]:
@@ -158,6 +160,9 @@ class Door:
             max_draft=self.limits.max_draft,
             top_logprobs=message.top_logprobs,
             constraint=constraint,
+            pace=message.pace,
+            background=message.background,
+            estimate=self._devices.of(tenant, message.device),
         )
         self._remembered[session.id] = session
         self.loop.add(session)

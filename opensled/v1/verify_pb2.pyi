@@ -67,17 +67,19 @@ class ClientMessage(_message.Message):
     def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., draft: _Optional[_Union[Draft, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ...) -> None: ...
 
 class ServerMessage(_message.Message):
-    __slots__ = ("opened", "verdict", "failure")
+    __slots__ = ("opened", "verdict", "failure", "moved")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
     opened: Opened
     verdict: Verdict
     failure: Failure
-    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    moved: Moved
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("ids", "text", "chat", "committed", "params", "rule", "noise_key", "resume_token", "model_id", "fingerprint", "pace", "features", "top_logprobs", "guide")
+    __slots__ = ("ids", "text", "chat", "committed", "params", "rule", "noise_key", "resume_token", "model_id", "fingerprint", "pace", "background", "device", "features", "top_logprobs", "guide")
     IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +91,8 @@ class Open(_message.Message):
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     PACE_FIELD_NUMBER: _ClassVar[int]
+    BACKGROUND_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     GUIDE_FIELD_NUMBER: _ClassVar[int]
@@ -103,10 +107,12 @@ class Open(_message.Message):
     model_id: str
     fingerprint: str
     pace: float
+    background: bool
+    device: str
     features: _containers.RepeatedScalarFieldContainer[str]
     top_logprobs: int
     guide: Guide
-    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., rule: _Optional[str] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., model_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., pace: _Optional[float] = ..., features: _Optional[_Iterable[str]] = ..., top_logprobs: _Optional[int] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ...) -> None: ...
+    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., rule: _Optional[str] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., model_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., pace: _Optional[float] = ..., background: _Optional[bool] = ..., device: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., top_logprobs: _Optional[int] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ...) -> None: ...
 
 class Ids(_message.Message):
     __slots__ = ("ids",)
@@ -197,20 +203,22 @@ class LogitBias(_message.Message):
     def __init__(self, id: _Optional[int] = ..., bias: _Optional[float] = ...) -> None: ...
 
 class Draft(_message.Message):
-    __slots__ = ("counter", "base", "tokens", "parents", "draft_probs", "padding")
+    __slots__ = ("counter", "base", "tokens", "parents", "draft_probs", "seconds", "padding")
     COUNTER_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_PROBS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
     counter: int
     base: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
     parents: _containers.RepeatedScalarFieldContainer[int]
     draft_probs: _containers.RepeatedCompositeFieldContainer[SparseDistribution]
+    seconds: float
     padding: bytes
-    def __init__(self, counter: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., draft_probs: _Optional[_Iterable[_Union[SparseDistribution, _Mapping]]] = ..., padding: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, counter: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., draft_probs: _Optional[_Iterable[_Union[SparseDistribution, _Mapping]]] = ..., seconds: _Optional[float] = ..., padding: _Optional[bytes] = ...) -> None: ...
 
 class SparseDistribution(_message.Message):
     __slots__ = ("ids", "probs")
@@ -225,16 +233,26 @@ class Cancel(_message.Message):
     def __init__(self) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("prompt_ids", "noise_key", "resume_token", "limits")
+    __slots__ = ("prompt_ids", "noise_key", "resume_token", "limits", "hint")
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     NOISE_KEY_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
     noise_key: bytes
     resume_token: bytes
     limits: Limits
-    def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ...) -> None: ...
+    hint: int
+    def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., hint: _Optional[int] = ...) -> None: ...
+
+class Moved(_message.Message):
+    __slots__ = ("address", "resume_token")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    resume_token: bytes
+    def __init__(self, address: _Optional[str] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
 
 class Verdict(_message.Message):
     __slots__ = ("base", "tokens", "num_accepted", "answers", "finish_reason", "hint", "logprobs", "features", "padding")
