@@ -54,7 +54,8 @@ proto: $(STAMP) ## opensled/v1/ anew from proto/
 fuzz: $(STAMP) ## RUNS executions of the fuzz targets (minutes per million), then the stateful tests at length
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/fuzz/requirements.txt
 	@$(BIN)/python -m tests.fuzz --runs $(RUNS)
-	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest --quiet tests/test_stateful_session.py tests/test_stateful_protocol.py
+	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest --quiet tests/test_stateful_session.py tests/test_stateful_protocol.py \
+		tests/test_policies_properties.py tests/test_policies_starvation.py tests/test_goodput_system.py
 
 conformance: $(STAMP) ## both official OpenAI clients, and thousands of requests, against real processes (npm; minutes)
 	@$(BIN)/python -m tests.conformance

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from opensled.messages import Guide, Prompt, SamplingParams, TokenLogprobs
 
@@ -21,6 +21,25 @@ class Task:
     stop: tuple[str, ...] = ()  # strings that end the answer; they are not shown
     top_logprobs: int | None = None  # log-probabilities: of the tokens and so many others; None = no
     guide: Guide | None = None
+    pace: float | None = None  # tokens/s the reader needs, 0 = no promise; None = as the device was told
+    background: bool | None = None  # nobody watches it grow; None = as the device was told
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What a device asks of its server for each answer, unless the answer's reader asks for something else."""
+
+    pace: float = 0.0  # tokens/s, 0 = no promise
+    background: bool = False
+    device: str = ""  # its name: under it the server remembers how it drafts
+
+    def opening(self, task: Task, drafts: bool) -> dict[str, Any]:
+        """Fields of `Open`. A sequence for which nobody drafts is a stranger's: nothing is to be expected of it."""
+        return {
+            "pace": self.pace if task.pace is None else task.pace,
+            "background": self.background if task.background is None else task.background,
+            "device": self.device if drafts else "",
+        }
 
 
 @dataclass(frozen=True)

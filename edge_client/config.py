@@ -5,13 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edge_client.drafters import DRAFTERS
+from edge_client.stop import UNADVISED
 from opensled.address import host_port, web_origins
 from opensled.config import option
+from opensled.errors import UsageError
 from opensled.logs import LEVELS
-from opensled.messages import MATCH, RATIO, SamplingParams
+from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE, RATIO, SamplingParams
 
 COLOR_CHOICES = ("auto", "always", "never")
 COLOR_HELP = "auto: on a terminal, unless NO_COLOR is set"
+
+
+def device_name(name: str) -> None:
+    """Raises UsageError for what `Open.device` cannot hold."""
+    if len(name.encode("utf-8", "surrogateescape")) > MAX_DEVICE:
+        raise UsageError(f"a device's name has at most {MAX_DEVICE} bytes")
+    if not name.isprintable():
+        raise UsageError("a device's name is text without control characters")
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,10 @@ class LinkConfig:
         "tiny-draft", "draft model: a bundled name, a file or a folder", metavar="MODEL"
     )
     draft_length: int = option(
-        4, "most tokens of a draft block; 0 = let the server decode", low=0, metavar="K"
+        0,
+        f"most tokens of a draft block; 0 = as the server hints, {UNADVISED} if it does not",
+        low=0,
+        metavar="K",
     )
     stop: str = option(
         "fixed",
@@ -49,6 +62,20 @@ class LinkConfig:
     )
     confidence: float = option(0.4, "threshold of --stop confidence (c_th)", low=0, high=1, metavar="P")
     threads: int = option(0, "threads of the draft model; 0 = physical cores less one", low=0, metavar="N")
+    pace: float = option(
+        0.0,
+        "tokens/s that answers need, which the server promises, or has no room; 0 = no promise",
+        low=0,
+        high=MAX_PACE,
+        metavar="RATE",
+    )
+    background: bool = option(False, "nobody waits for the answers: under load they give way to others")
+    device_name: str = option(
+        "",
+        "under this name the server remembers how this device drafts; drawn for each run if left out",
+        metavar="NAME",
+        check=device_name,
+    )
     cache_dir: str = option("~/.cache/opensled", "where tokenizers of servers are kept", metavar="FOLDER")
     log_level: str = option("warning", "least important messages to log", choices=LEVELS)
     log_json: bool = option(False, "log one JSON object a line")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from edge_client.answer import Chunk, Origin, Stats, Task
+from edge_client.answer import Chunk, Habits, Origin, Stats, Task
 from edge_client.config import LinkConfig
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
@@ -18,10 +19,10 @@ from edge_client.drafting import DraftThread
 from edge_client.generate import Commit, generate
 from edge_client.link import Endpoint, Link
 from edge_client.remote import Patience, RemoteSession
-from edge_client.stop import StopRule
+from edge_client.stop import UNADVISED, StopRule
 from edge_client.target import is_another, meet
 from edge_client.telemetry import Account, Telemetry
-from edge_client.tokenizer import EdgeTokenizer, StopStrings, TextStream
+from edge_client.tokenizer import EdgeTokenizer, Text
 from opensled.address import is_local
 from opensled.errors import NotFound, OpenSledError, Unreachable, UsageError, VocabularyMismatch
 from opensled.files import read_secret_text
@@ -45,10 +46,11 @@ class Device:
         patience: Patience = Patience(),
         rule: str = MATCH,
         cache: Path | None = None,
+        habits: Habits = Habits(),
     ) -> None:
         self.info, self.tokenizer, self.drafter_name = info, tokenizer, factory.name
         self._link, self._factory, self._stop, self._patience = link, factory, stop, patience
-        self.rule, self._cache = rule, cache
+        self.rule, self._cache, self._habits = rule, cache, habits
         self._meeting = asyncio.Lock()
         self.parallel = self._unused = parallel
         self.telemetry = Telemetry()
@@ -59,9 +61,11 @@ class Device:
 
         Closing the generator frees the sequence on the server.
         """
-        session = RemoteSession(self._link.connect, self._open(task), self._patience)
-        with self.telemetry.answer(session) as account:
+        with self.telemetry.answer() as account:
             async with self._drafter() as drafter:
+                request = self._open(task, drafts=drafter.drafts)
+                session = RemoteSession(self._link.connect, request, self._patience)
+                account.session = session
                 await self._begin(session)
                 async with aclosing(generate(session, drafter, task.params)) as commits:
                     async for chunk in self._chunks(session, commits, task.stop, account):
@@ -91,7 +95,7 @@ class Device:
         self.info, self.tokenizer = target.info, target.tokenizer
         log.warning("the server serves %s now; going on with it", self.info.model_id)
 
-    def _open(self, task: Task) -> Open:
+    def _open(self, task: Task, drafts: bool) -> Open:
         return Open(
             prompt=task.prompt,
             params=task.params,
@@ -100,6 +104,7 @@ class Device:
             fingerprint=self.info.fingerprint,
             top_logprobs=task.top_logprobs,
             guide=task.guide,
+            **self._habits.opening(task, drafts),
         )
 
     async def _chunks(
@@ -174,32 +179,6 @@ class Device:
         await self._link.close()
 
 
-class Text:
-    """The text of a growing answer, up to a stop string."""
-
-    def __init__(self, tokenizer: EdgeTokenizer, stop: tuple[str, ...]) -> None:
-        self._stream, self._stops = TextStream(tokenizer), StopStrings(stop)
-
-    @property
-    def stopped(self) -> bool:
-        return self._stops.hit
-
-    def push(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
-        """The ids up to the one that completes a stop string, and the text that can be shown now."""
-        shown = ""
-        for count, token in enumerate(ids, 1):
-            shown += self._stops.push(self._stream.push([token]))
-            if self.stopped:
-                return ids[:count], shown
-        return ids, shown
-
-    def flush(self) -> str:
-        """The rest, once nothing follows."""
-        if self.stopped:
-            return ""
-        return self._stops.push(self._stream.flush()) + self._stops.flush()
-
-
 def count(stats: Stats, commit: Commit, tokens: int) -> Stats:
     """`stats` with a commit of which `tokens` tokens belong to the answer."""
     stats = replace(stats, completion_tokens=stats.completion_tokens + tokens)
@@ -229,8 +208,12 @@ async def connect(config: LinkConfig, parallel: int = 1) -> Device:
         await link.close()
         raise
     confidence = config.confidence if config.stop == "confidence" else 0.0
-    stop = StopRule(config.draft_length, confidence)
-    return Device(link, target.info, target.tokenizer, factory, stop, parallel, rule=config.rule, cache=cache)
+    stop = StopRule(config.draft_length or UNADVISED, confidence, may_grow=not config.draft_length)
+    habits = Habits(config.pace, config.background, config.device_name or secrets.token_hex(8))
+    return Device(
+        link, target.info, target.tokenizer, factory, stop, parallel,
+        rule=config.rule, cache=cache, habits=habits,
+    )  # fmt: skip
 
 
 def endpoint_of(config: LinkConfig) -> Endpoint:

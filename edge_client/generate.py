@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_client.answer import Origin
-from edge_client.drafting import Drafting
+from edge_client.drafting import Drafted, Drafting
 from edge_client.verifier import Verifier
 from opensled.errors import ProtocolError
 from opensled.messages import Draft, DraftBlock, SamplingParams, TokenLogprobs, Verdict
@@ -45,8 +45,11 @@ async def generate(
     """
     truth = verifier.truth
     drafter.begin(truth, sampler(params, verifier.noise_key, verifier.rule))
+    hint = verifier.hint  # 0 = the server decodes by itself, and nothing is drafted until it says otherwise
+    drafting: asyncio.Future[Drafted] | None = None
+    if hint != 0:
+        drafting = drafter.draft(truth, _room(verifier, params), hint)
     hearing = asyncio.ensure_future(verifier.next_verdict())
-    drafting: asyncio.Future[DraftBlock] | None = drafter.draft(truth, _room(verifier, params))
     sent = Draft(0, DraftBlock(0))  # the latest draft
     answered, server_drives = True, True
     try:
@@ -54,9 +57,9 @@ async def generate(
             waited_for: set[asyncio.Future[Any]] = {hearing, drafting} if drafting else {hearing}
             await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
             if drafting is not None and drafting.done():
-                block, drafting = drafting.result(), None
+                (block, seconds), drafting = _cut(drafting.result(), verifier.hint), None
                 if block.tokens or not server_drives:  # an empty block hands the drive back to the server
-                    sent = Draft(sent.counter + 1, block)
+                    sent = Draft(sent.counter + 1, block, seconds)
                     answered = server_drives = not block.tokens
                     await verifier.submit(sent)
             if hearing.done():
@@ -64,10 +67,12 @@ async def generate(
                 base, news = len(truth), truth.extend(verdict) or ()
                 answers_draft = not answered and verdict.answers == sent.counter
                 answered = answered or answers_draft
-                server_drives = server_drives or verdict.hint == 0
+                rested, hint = hint == 0, verifier.hint
+                # A server that let the device rest and hints at a draft again waits for it, be it empty.
+                server_drives = hint == 0 or (server_drives and not rested)
                 yield _commit(news, base, verdict, sent.block if answers_draft else None)
-                if answered and drafting is None and verdict.hint != 0:
-                    drafting = drafter.draft(truth, _room(verifier, params))
+                if answered and drafting is None and hint != 0:
+                    drafting = drafter.draft(truth, _room(verifier, params), hint)
                 hearing = asyncio.ensure_future(verifier.next_verdict())
     finally:
         drafter.interrupt()
@@ -82,6 +87,14 @@ def _room(verifier: Verifier, params: SamplingParams) -> int:
     truth, limits = verifier.truth, verifier.limits
     last = min(truth.prompt_length + params.max_tokens, limits.context_length)
     return max(0, min(last - len(truth) - 1, limits.max_draft))
+
+
+def _cut(drafted: Drafted, hint: int | None) -> Drafted:
+    """What of a block the server has use for by now, and that part's share of the seconds."""
+    block, seconds = drafted
+    if hint is None or len(block.tokens) <= hint:
+        return drafted
+    return Drafted(replace(block, tokens=block.tokens[:hint]), seconds * hint / len(block.tokens))
 
 
 def _commit(news: tuple[int, ...], base: int, verdict: Verdict, block: DraftBlock | None) -> Commit:

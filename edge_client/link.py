@@ -1,15 +1,20 @@
-"""The gRPC link to a server: one channel, one bidirectional stream per sequence. Carries messages, decides nothing."""
+"""The gRPC link to a server and to those it names: a channel to each, a bidirectional stream for each sequence.
+
+Carries messages, decides nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from edge_client.moves import destination
 from opensled import codec
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unauthorized, Unreachable
 from opensled.messages import ClientMessage, ModelInfo, ServerMessage
@@ -27,6 +32,8 @@ _OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 5_000),  # also how long one attempt may take: slow links need seconds
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
+
+MOST_LINES = 16  # beside the first; more only while all of them are in use
 
 # What grpc.aio makes of a write after the other end has finished; it drops what could still be read, too.
 _LATE_WRITE = "Internal error from Core"
@@ -46,34 +53,76 @@ class Endpoint:
     connect: float = 2.5  # seconds a sequence waits for a connection that its channel is still making
 
 
+class Line:
+    """One channel to one address."""
+
+    def __init__(self, config: Endpoint) -> None:
+        self.config, self.streams = config, 0  # open ones
+        self.channel = _channel(config)
+        self.stub = verify_pb2_grpc.VerifyStub(self.channel)
+        self.metadata = (("authorization", f"Bearer {config.token}"),) if config.token else ()
+
+    def connect(self) -> GrpcStream:
+        call = self.stub.Sequence(metadata=self.metadata)
+        self.streams += 1
+        call.add_done_callback(self._ended)
+        return GrpcStream(call, self.config.server, self.config.connect)
+
+    def _ended(self, call: Any) -> None:
+        self.streams -= 1
+
+
 class Link:
-    """One channel to one server."""
+    """Lines to one server and to those it sends sequences to, with the same TLS files and the same token."""
 
     def __init__(self, config: Endpoint) -> None:
         self._config = config
-        self._channel = _channel(config)
-        self._stub = verify_pb2_grpc.VerifyStub(self._channel)
-        self._metadata = (("authorization", f"Bearer {config.token}"),) if config.token else ()
+        self._home = Line(config)
+        self._others: OrderedDict[str, Line] = OrderedDict()  # by address, the one used last at the end
+        self._closing: set[asyncio.Future[None]] = set()
 
     async def describe(self) -> ModelInfo:
-        reply = await self._ask(self._stub.Describe, codec.describe_request())
+        reply = await self._ask(self._home.stub.Describe, codec.describe_request())
         return codec.decode_info(reply)
 
     async def tokenizer_json(self) -> bytes:
-        reply = await self._ask(self._stub.GetTokenizer, codec.tokenizer_request())
+        reply = await self._ask(self._home.stub.GetTokenizer, codec.tokenizer_request())
         return reply.tokenizer_json
 
-    def connect(self) -> GrpcStream:
-        """A new stream for one sequence; being lost shows on its first use."""
-        call = self._stub.Sequence(metadata=self._metadata)
-        return GrpcStream(call, self._config.server, self._config.connect)
+    def connect(self, address: str = "") -> GrpcStream:
+        """A new stream for one sequence; being lost shows on its first use. See `remote.Connect`.
+
+        Raises ProtocolError for an address that this device does not go to.
+        """
+        return (self._line(address) if address else self._home).connect()
+
+    def _line(self, address: str) -> Line:
+        config = self._config
+        address = destination(address, config.server, secret_in_clear=bool(config.token) and not config.tls)
+        if not address:
+            return self._home
+        line = self._others.pop(address, None)
+        if line is None:
+            self._close_idle(len(self._others) + 1 - MOST_LINES)
+            line = Line(replace(config, server=address))
+        self._others[address] = line
+        return line
+
+    def _close_idle(self, count: int) -> None:
+        """Close up to `count` lines, those unused for longest first; never one that carries a stream."""
+        idle = [address for address, line in self._others.items() if not line.streams]
+        for address in idle[: max(0, count)]:
+            closing = asyncio.ensure_future(self._others.pop(address).channel.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        await self._channel.close()
+        lines = (self._home, *self._others.values())
+        await asyncio.gather(*(line.channel.close() for line in lines), *self._closing)
 
     async def _ask(self, method: Any, request: Any) -> Any:
         try:
-            reply = await method(request, timeout=self._config.timeout, metadata=self._metadata)
+            reply = await method(request, timeout=self._config.timeout, metadata=self._home.metadata)
         except grpc.aio.AioRpcError as error:
             raise _translate(error, self._config.server) from error
         return _readable(reply, self._config.server)
@@ -101,6 +150,9 @@ class GrpcStream:
                 await self._call.write(codec.encode_client(message))
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
             raise await self._loss() from error
+        except asyncio.CancelledError as error:
+            # Not this task, which nobody cancels, but its call: the sequence is being reopened elsewhere.
+            raise Unreachable(f"the stream to {self._server} was closed in mid-write") from error
         except ValueError as error:  # protobuf refuses a number its field cannot hold
             raise InvalidRequest(f"the message cannot be sent: {error}") from error
 
@@ -157,12 +209,15 @@ class GrpcStream:
 
 
 def _channel(config: Endpoint) -> grpc.aio.Channel:
+    target = (
+        f"dns:///{config.server}"  # without the scheme gRPC would take "unix:80" for the path of a socket
+    )
     if not config.tls:
-        return grpc.aio.insecure_channel(config.server, options=_OPTIONS)
+        return grpc.aio.insecure_channel(target, options=_OPTIONS)
     roots = read_authorities(config.tls_ca) if config.tls_ca else None
     own = config.identity
     credentials = grpc.ssl_channel_credentials(roots, own and own.key, own and own.cert)
-    return grpc.aio.secure_channel(config.server, credentials, options=_OPTIONS)
+    return grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
 
 
 def _readable(message: Any, server: str) -> Any:

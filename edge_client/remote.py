@@ -1,21 +1,24 @@
-"""A verifier behind a link that may break: reopens the sequence with what the device holds."""
+"""A verifier behind a link that may break or lead elsewhere: reopens the sequence with what the device holds."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+import random
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from opensled.errors import OpenSledError, Overloaded, Unreachable
+from edge_client.moves import MOST_MOVES
+from opensled.errors import Overloaded, Unreachable
 from opensled.messages import (
     Cancel,
     ClientMessage,
     Draft,
     Failure,
     Limits,
+    Moved,
     Open,
     Opened,
     ServerMessage,
@@ -39,7 +42,13 @@ class Stream(Protocol):
         """End it; `linger` is how many seconds the other end is given to hear what was sent."""
 
 
-Connect = Callable[[], Stream]
+class Connect(Protocol):
+    """Starts a stream. `address`: HOST:PORT that a server named, "" = the server this device asks first."""
+
+    def __call__(self, address: str = "") -> Stream: ...
+
+
+HOME = Moved()  # where the device asks first
 
 
 @dataclass(frozen=True)
@@ -47,8 +56,8 @@ class Patience:
     """How a lost server is waited for. All in seconds."""
 
     silence: float = 30.0  # without a word for so long, the stream is taken for dead
-    first_retry: float = 0.05
-    slowest_retry: float = 2.0  # delays double up to this
+    first_retry: float = 0.05  # between the first try, which comes at once, and the second
+    slowest_retry: float = 2.0  # delays double up to this, unless the server asks for more
     farewell: float = 1.0  # for the server to hear that a sequence is cancelled
     first_open: float = 1.5  # of trying in vain to open a sequence, after which its reader is told
     give_up: float = 120.0  # of trying in vain to reopen one
@@ -61,20 +70,22 @@ class RemoteSession:
     noise_key: bytes
     rule: str
     limits: Limits
+    hint: int | None  # the newest; a server that takes the sequence over begins anew
 
     def __init__(self, connect: Connect, request: Open, patience: Patience = Patience()) -> None:
         self._connect, self._request, self._patience = connect, request, patience
         self._stream: Stream | None = None
         self._unanswered: Draft | None = None
         self.rule = request.rule
-        self.reopened = 0  # how often the stream was lost and found again
+        self.reopened = 0  # how often the stream was lost, or led elsewhere, and found again
 
     async def open(self) -> None:
         """Open the sequence for the first time."""
-        opened = await self._persist(self._request, (Unreachable,), self._patience.first_open)
+        opened = await self._persist(HOME, self._patience.first_open)
         self.truth = Truth(opened.prompt_ids, self._request.committed)
-        self.noise_key, self.limits = opened.noise_key, opened.limits
+        self.noise_key = opened.noise_key
         self._request = replace(self._request, prompt=opened.prompt_ids, noise_key=opened.noise_key)
+        self._accept(opened)
 
     async def submit(self, draft: Draft) -> None:
         draft = _shortened(draft, self.limits.max_draft)
@@ -94,10 +105,11 @@ class RemoteSession:
                 continue
             if isinstance(message, Failure):
                 raise message.error()
+            if isinstance(message, Moved):
+                await self._reopen(message)
             # What else may come: an Opened said twice, or a verdict with a gap before it, which silence mends.
             if isinstance(message, Verdict) and message.base <= len(self.truth):
-                if self._unanswered is not None and message.answers >= self._unanswered.counter:
-                    self._unanswered = None
+                self._note(message)
                 return message
 
     async def close(self) -> None:
@@ -114,46 +126,76 @@ class RemoteSession:
             raise Unreachable("the stream is lost")
         return await _within(self._patience.silence, self._stream.receive())
 
-    async def _reopen(self) -> None:
+    def _note(self, verdict: Verdict) -> None:
+        """What a verdict says besides the truth; an old one, repeated, has no news."""
+        if self._unanswered is not None and verdict.answers >= self._unanswered.counter:
+            self._unanswered = None
+        if verdict.hint is not None and verdict.base + len(verdict.tokens) >= len(self.truth):
+            self.hint = verdict.hint
+
+    async def _reopen(self, moved: Moved = HOME) -> None:
         """Go on where the truth stands, on whatever server answers; the unanswered draft goes along."""
         if self._stream is not None:
             await self._stream.close()
             self._stream = None
-        request = replace(self._request, committed=self.truth.generated, resume_token=self._resume_token)
-        opened = await self._persist(request, (Unreachable, Overloaded), self._patience.give_up)
-        self.limits = opened.limits  # another server may take less
+        self._request = replace(self._request, committed=self.truth.generated)
+        self._accept(await self._persist(moved, self._patience.give_up))
         self.reopened += 1
         if self._unanswered is not None:
             await self.submit(self._unanswered)
 
-    async def _persist(
-        self, request: Open, passing: tuple[type[OpenSledError], ...], seconds: float
-    ) -> Opened:
-        """Open a stream, however often it takes: errors that are `passing` are met with another try."""
-        deadline = asyncio.get_running_loop().time() + seconds
-        delay = self._patience.first_retry
+    def _accept(self, opened: Opened) -> None:
+        """Another server than before may take less, and knows nothing of hints given."""
+        self.limits, self.hint = opened.limits, opened.hint
+
+    async def _persist(self, moved: Moved, seconds: float) -> Opened:
+        """Open a stream, however often it takes: first where `moved` says, then where the device asks first.
+
+        Raises what is no matter of time, and after `seconds` also that no server answers, or has room.
+        """
+        now = asyncio.get_running_loop().time
+        first = delay = 0.0 if moved.address else self._patience.first_retry
+        deadline = now() + seconds
         while True:
             try:
-                return await self._open_stream(request)
-            except passing as error:
-                if asyncio.get_running_loop().time() + delay > deadline:
+                return await self._follow(moved)
+            except (Unreachable, Overloaded) as error:
+                pause = max(delay, _asked_for(error))
+                if now() + pause > deadline:
                     raise
-                if request.resume_token and delay == self._patience.first_retry:
+                if self._request.noise_key and delay == first:
                     log.warning("server lost in mid-answer; trying again for %g s", seconds)
-                log.debug("cannot open the sequence: %s; again in %.2f s", error, delay)
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, self._patience.slowest_retry)
+                log.debug("cannot open the sequence: %s; again in %.2f s", error, pause)
+            await asyncio.sleep(pause)
+            moved, delay = HOME, min(max(2 * delay, self._patience.first_retry), self._patience.slowest_retry)
 
-    async def _open_stream(self, request: Open) -> Opened:
-        stream = self._connect()
+    async def _follow(self, moved: Moved) -> Opened:
+        """Open a stream where `moved` says, or where the server there says; the address may be gone by then."""
+        for _ in range(1 + MOST_MOVES):
+            if moved.resume_token:
+                self._request = replace(self._request, resume_token=moved.resume_token)
+            answer = await self._open_stream(moved.address)
+            if isinstance(answer, Opened):
+                self._request = replace(self._request, resume_token=answer.resume_token)
+                return answer
+            moved = answer
+        raise Unreachable(
+            f"{MOST_MOVES} servers in a row sent this device elsewhere; see the log of the gateway"
+        )
+
+    async def _open_stream(self, address: str) -> Opened | Moved:
+        stream = self._connect(address) if address else self._connect()
         try:
-            await stream.send(request)
-            opened = await _within(self._patience.silence, _first_opened(stream))
+            await stream.send(self._request)
+            answer = await _within(self._patience.silence, _first_answer(stream))
         except BaseException:
             await stream.close()
             raise
-        self._stream, self._resume_token = stream, opened.resume_token
-        return opened
+        if isinstance(answer, Moved):
+            await stream.close()
+        else:
+            self._stream = stream
+        return answer
 
 
 def _shortened(draft: Draft, length: int) -> Draft:
@@ -176,10 +218,15 @@ async def _within(seconds: float, work: Coroutine[Any, Any, Message]) -> Message
         task.cancel()
 
 
-async def _first_opened(stream: Stream) -> Opened:
+def _asked_for(error: Exception) -> float:
+    """Seconds that a server without room asks to wait; spread, so that not all it turned away come back at once."""
+    return error.retry_after * random.uniform(1.0, 1.25) if isinstance(error, Overloaded) else 0.0
+
+
+async def _first_answer(stream: Stream) -> Opened | Moved:
     while True:
         message = await stream.receive()
         if isinstance(message, Failure):
             raise message.error()
-        if isinstance(message, Opened):
+        if isinstance(message, (Opened, Moved)):
             return message

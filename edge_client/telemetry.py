@@ -43,7 +43,7 @@ class Telemetry:
     per_token: Histogram = field(default_factory=_seconds)
 
     @contextmanager
-    def answer(self, session: RemoteSession) -> Iterator[Account]:
+    def answer(self) -> Iterator[Account]:
         """The account of one answer; counts how it ends, whichever way that is."""
         account = Account(self)
         try:
@@ -53,7 +53,7 @@ class Telemetry:
                 self._failed(error)
             raise
         finally:
-            self.reopened += session.reopened
+            self.reopened += account.session.reopened if account.session else 0
 
     def _failed(self, error: BaseException) -> None:
         if not isinstance(error, Exception):  # cancelled, or its generator closed
@@ -70,6 +70,7 @@ class Account:
     def __init__(self, telemetry: Telemetry) -> None:
         self.started = time.monotonic()
         self.finished = False
+        self.session: RemoteSession | None = None  # once a drafter is found for it
         self._telemetry = telemetry
         self._tokens = 0
         self._first = 0.0  # seconds to the first token
@@ -120,7 +121,11 @@ def metrics(device: Device) -> list[Metric]:
             "Mean time per token of an answer after its first token.",
             lambda: counts.per_token,
         ),
-        Metric("streams_reopened_total", "Lost streams that were found again.", lambda: counts.reopened),
+        Metric(
+            "streams_reopened_total",
+            "Streams that were lost, or led elsewhere, and found again.",
+            lambda: counts.reopened,
+        ),
         Metric("drafters_busy", "Drafters at work.", lambda: device.drafters_busy),
         Metric("drafters", "Drafters that may work at the same time.", lambda: device.parallel),
     ]

@@ -153,6 +153,32 @@ class StopStrings:
         return 0
 
 
+class Text:
+    """The text of a growing answer, up to a stop string."""
+
+    def __init__(self, tokenizer: EdgeTokenizer, stop: tuple[str, ...]) -> None:
+        self._stream, self._stops = TextStream(tokenizer), StopStrings(stop)
+
+    @property
+    def stopped(self) -> bool:
+        return self._stops.hit
+
+    def push(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+        """The ids up to the one that completes a stop string, and the text that can be shown now."""
+        shown = ""
+        for count, token in enumerate(ids, 1):
+            shown += self._stops.push(self._stream.push([token]))
+            if self.stopped:
+                return ids[:count], shown
+        return ids, shown
+
+    def flush(self) -> str:
+        """The rest, once nothing follows."""
+        if self.stopped:
+            return ""
+        return self._stops.push(self._stream.flush()) + self._stops.flush()
+
+
 async def load(
     info: ModelInfo, fetch: Callable[[], Awaitable[bytes]], cache_dir: Path | None = None
 ) -> EdgeTokenizer:

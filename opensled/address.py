@@ -37,6 +37,14 @@ def is_local(address: str) -> bool:
     return is_loopback(host_port(address)[0])
 
 
+def is_wildcard(address: str) -> bool:
+    """Whether a listener at "host:port" listens on every interface, so that nobody could connect to that host."""
+    try:
+        return ipaddress.ip_address(host_port(address)[0]).is_unspecified
+    except ValueError:
+        return False
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a listener on `host`."""
     if host == "localhost":

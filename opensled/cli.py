@@ -56,6 +56,12 @@ VERBS = {
         "edge_client.config:ChatConfig",
         "edge_client.chat:chat",
     ),
+    "top": Verb(
+        "watch servers live: sessions, tokens, steps, KV memory",
+        "opensled top --metrics 127.0.0.1:9410",
+        "opensled.top:TopConfig",
+        "opensled.top:top",
+    ),
     "doctor": Verb(
         "say what is wrong with a device or its server, and the remedy",
         "opensled doctor --server 192.0.2.1:7411 --tls --token-file token.txt",

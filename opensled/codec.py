@@ -56,6 +56,16 @@ def decode_client(message: pb.ClientMessage) -> ClientMessage:
     raise InvalidRequest("the message is empty, or of a kind this version does not know", "kind")
 
 
+def client_message(data: bytes) -> ClientMessage:
+    """A message as it came over the wire; raises `Malformed` and what `decode_client` raises."""
+    return decode_client(pb.ClientMessage.FromString(data))
+
+
+def server_bytes(message: ServerMessage) -> bytes:
+    """A message as it goes over the wire."""
+    return encode_server(message).SerializeToString()
+
+
 def encode_server(message: ServerMessage) -> pb.ServerMessage:
     if isinstance(message, Verdict):
         return pb.ServerMessage(verdict=_encode_verdict(message))
@@ -146,9 +156,7 @@ def _limits(limits: pb.Limits) -> Limits:
 
 def _encode_draft(message: Draft) -> pb.Draft:
     block = message.block
-    encoded = pb.Draft(
-        counter=message.counter, base=block.base, tokens=block.ids, seconds=message.seconds
-    )
+    encoded = pb.Draft(counter=message.counter, base=block.base, tokens=block.ids, seconds=message.seconds)
     for token in block.tokens:
         if token.drawn_from is not None:
             encoded.draft_probs.add(ids=token.drawn_from.ids, probs=token.drawn_from.probs)

@@ -101,18 +101,47 @@ class LlamaModel:
                 return words
         return ""
 
-    def kv_numbers(self) -> int:
-        """Numbers that the KV cache keeps for a token, roughly: layers may differ."""
-        heads, kv_heads, width, layers = (
+    @property
+    def layers(self) -> int:
+        return int(llama_cpp.llama_model_n_layer(self.handle))
+
+    @property
+    def kv_width(self) -> int:
+        """Numbers of the keys that one layer keeps for a token, and of the values; roughly: layers may differ."""
+        heads, kv_heads, width = (
             int(count(self.handle))
             for count in (
                 llama_cpp.llama_model_n_head,
                 llama_cpp.llama_model_n_head_kv,
                 llama_cpp.llama_model_n_embd,
-                llama_cpp.llama_model_n_layer,
             )
         )
-        return 2 * layers * width * kv_heads // max(1, heads)
+        return width * kv_heads // max(1, heads)
+
+    def kv_numbers(self) -> int:
+        """Numbers that the KV cache keeps for a token."""
+        return 2 * self.layers * self.kv_width
+
+    @property
+    def params(self) -> int:
+        """Numbers among the weights."""
+        return int(llama_cpp.llama_model_n_params(self.handle))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the weights take."""
+        return int(llama_cpp.llama_model_size(self.handle))
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether a token goes through some of the weights only."""
+        return int(self._metadata(f"{self._metadata('general.architecture')}.expert_count") or 0) > 0
+
+    def _metadata(self, key: str) -> str:
+        """A value of the file's metadata, spelled out; "" if there is none."""
+        text = ctypes.create_string_buffer(256)
+        llama_cpp.llama_model_meta_val_str(self.handle, key.encode(), text, len(text))
+        return text.value.decode("utf-8", "replace")
 
     def precision(self) -> str:
         """The name of its quantization, such as "Q4_K - Medium"."""

@@ -90,8 +90,9 @@ class PlainFormatter(_Discreet):
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
-    """What the caller gave with `extra=`."""
-    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    """What the caller gave with `extra=`; what begins with an underscore, a library put in for itself."""
+    given = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    return {name: value for name, value in given.items() if not name.startswith("_")}
 
 
 def _utc(seconds: float) -> str:

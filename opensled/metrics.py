@@ -145,6 +145,15 @@ def metrics_port(address: str, metrics: Iterable[Metric]) -> Iterator[None]:
         yield
 
 
+def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    """(name, labels, value) of every sample in the Prometheus text format; raises ValueError for other text."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            yield sample.name, dict(sample.labels), float(sample.value)
+
+
 class _Collector:
     """Reads our counters the moment Prometheus asks."""
 

@@ -1,4 +1,7 @@
-"""Ways to serve the same users with the same models: a fleet, and what each baseline makes of it."""
+"""Ways to serve the same users with the same models: a fleet, and what each baseline makes of it.
+
+A fleet says what pace its users want; only `opensled` has a server that can be told.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,21 @@ from dataclasses import replace
 from opensled_testbed.fleet import Fleet
 
 COLOCATED = "opensled_testbed.emulation.colocated:Colocated"  # scheduling policy of a draft beside the target
+LONGEST = 8  # draft tokens that a device drafts where the server asks for as many; more were not recorded
 C_TH = 0.5  # confidence threshold of SLED as published (arXiv 2506.09397), as a re-implementation sets it
 
 
 def centralized(fleet: Fleet) -> Fleet:
     """The server decodes, in continuous batches; devices only read."""
-    groups = tuple(replace(group, drafter="none", live=False) for group in fleet.groups)
+    groups = tuple(replace(group, drafter="none", pace=0.0, live=False) for group in fleet.groups)
     return replace(fleet, groups=groups)
 
 
 def server_sd(fleet: Fleet) -> Fleet:
     """The same draft beside the target: no link and no slow device between them, but the accelerator pays for it."""
     groups = tuple(
-        replace(group, device="", link="", user_link=group.link, live=False) for group in fleet.groups
+        replace(group, device="", link="", user_link=group.link, pace=0.0, live=False)
+        for group in fleet.groups
     )
     sizes = [group.draft for group in fleet.groups]
     server = replace(fleet.server, draft=sizes[0], policy=COLOCATED)
@@ -29,13 +34,20 @@ def server_sd(fleet: Fleet) -> Fleet:
 
 def sled_static(fleet: Fleet) -> Fleet:
     """SLED as published: confidence drafting, and a server that waits for a fixed batch and pads it."""
-    groups = tuple(replace(group, confidence=C_TH) for group in fleet.groups)
+    groups = tuple(replace(group, confidence=C_TH, pace=0.0) for group in fleet.groups)
     return replace(fleet, groups=groups, server=replace(fleet.server, policy="static"))
 
 
 def sled_continuous(fleet: Fleet) -> Fleet:
     """The same devices at a server that batches continuously and waits for nobody."""
-    return replace(fleet, server=replace(fleet.server, policy="fcfs"))
+    groups = tuple(replace(group, pace=0.0) for group in fleet.groups)
+    return replace(fleet, groups=groups, server=replace(fleet.server, policy="fcfs"))
+
+
+def opensled(fleet: Fleet) -> Fleet:
+    """The default policy: it knows what users were promised, and says how much each device is to draft."""
+    groups = tuple(replace(group, draft_length=LONGEST, confidence=0.0) for group in fleet.groups)
+    return replace(fleet, groups=groups, server=replace(fleet.server, policy="goodput"))
 
 
 def device_only(fleet: Fleet) -> Fleet:
@@ -49,5 +61,6 @@ BASELINES: dict[str, Callable[[Fleet], Fleet]] = {
     "server-sd": server_sd,
     "sled-static": sled_static,
     "sled-continuous": sled_continuous,
+    "opensled": opensled,
     "device-only": device_only,
 }

@@ -32,7 +32,9 @@ class Cell:
 
     def fleet(self, *, draft_length: int = 4, live: bool = False) -> Fleet:
         """The cell's devices at its regime's server, without a baseline's changes."""
-        group = Group(self.users, self.device, self.link, draft_length=draft_length, live=live)
+        group = Group(
+            self.users, self.device, self.link, draft_length=draft_length, live=live, pace=self.pace
+        )
         return Fleet(REGIMES[self.regime], (group,))
 
 

@@ -13,7 +13,7 @@ class DemoConfig:
 
     max_tokens: int = option(64, "most tokens of an answer", low=1, metavar="N")
     prompts: int = option(4, "prompts for each device", low=1, metavar="N")
-    draft_length: int = option(4, "most tokens of a draft block", low=0, metavar="K")
+    draft_length: int = option(0, "most tokens of a draft block; 0 = as the server hints", low=0, metavar="K")
     engine: str = option("torch", "the server's engine", choices=("torch", "llamacpp"))
     mtls: bool = option(
         False, "server and devices ask each other for certificates, and the server for tokens"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from math import inf
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hw_profiles import catalog
 from hw_profiles.cost import TargetCost
@@ -13,6 +14,14 @@ from opensled.config import read_file
 from opensled.errors import UsageError
 
 Part = TypeVar("Part", "Group", "Server", "Fleet")
+
+
+class Wish(NamedTuple):
+    """What a device says of itself when it opens a sequence."""
+
+    device: str = ""  # the name by which the server knows it again
+    pace: float = 0.0  # tokens/s; 0 = none
+    background: bool = False
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,13 @@ class Group:
     draft_length: int = 4
     confidence: float = 0.0  # c_th of SLED; 0 = fixed length
     live: bool = False  # run the real drafter, paced; else replay what it drafted when it was recorded
+    pace: float = 0.0  # tokens/s that its users ask the server for; 0 = none
+    background: bool = False  # they give way to others
     user_link: str = ""  # link between the user and the drafter, where that sits beside the server
+
+    def wish(self, user: int) -> Wish:
+        """Of the device of a user, by his number."""
+        return Wish(f"device-{user}", self.pace, self.background)
 
 
 @dataclass(frozen=True)
@@ -86,6 +101,11 @@ class Fleet:
         assert total and left == 0
         return replace(self, groups=tuple(groups))
 
+    def wanting(self, pace: float) -> Fleet:
+        """The same with users who want `pace` tokens/s, where they want nothing yet."""
+        groups = tuple(replace(group, pace=group.pace or pace) for group in self.groups)
+        return replace(self, groups=groups)
+
 
 def read_fleet(path: Path) -> Fleet:
     """A fleet from TOML tables [server] and [[device]], and `dilation`; raises UsageError or NotFound by name."""
@@ -126,6 +146,8 @@ def _check(fleet: Fleet, path: Path) -> None:
         where = f"{path}: [[device]] {number}"
         if group.count < 0 or group.draft_length < 0:
             raise UsageError(f"{where}: count and draft_length must not be negative")
+        if not 0 <= group.pace < inf:
+            raise UsageError(f"{where}: pace = {group.pace:g} is no number of tokens/s")
         if group.device:
             catalog.device(group.device).draft(group.draft)
         for link in filter(None, (group.link, group.user_link)):

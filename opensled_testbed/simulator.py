@@ -35,7 +35,7 @@ from opensled_testbed.simulated.server import Overhead, SimulatedServer
 from opensled_testbed.simulated.users import Arrivals, Asks, User
 from opensled_testbed.traces import TraceSet
 from scheduler import make_policy
-from scheduler.plan import PolicyOptions
+from scheduler.plan import PolicyOptions, SchedulingPolicy
 
 LABEL = "simulated"
 _SEEDS = 1_000_003  # so far apart that links of different load seeds share no random numbers
@@ -101,17 +101,22 @@ def merged(results: Sequence[RunResult]) -> RunResult:
 
 
 def simulate_users(
-    fleet: Fleet, traces: TraceSet, load: Load, users: Sequence[int], overhead: Overhead = Overhead()
+    fleet: Fleet,
+    traces: TraceSet,
+    load: Load,
+    users: Sequence[int],
+    overhead: Overhead = Overhead(),
+    policy: SchedulingPolicy | None = None,
 ) -> Simulated:
-    """The run of some users of a fleet, by number, at one server."""
+    """The run of some users of a fleet, by number, at one server; `policy`: other than the one the fleet names."""
     events, records = Events(), list[RequestRecord]()
-    server = _server(fleet.server, events, overhead)
+    server = _server(fleet.server, events, overhead, policy)
     kinds = [_kind(group, traces) for group in fleet.groups]
     groups = [index for index, group in enumerate(fleet.groups) for _ in range(group.count)]
     members = {}
     for number in users:
         index = groups[number]
-        device = _device(kinds[index], events, server, _SEEDS * load.seed + number)
+        device = _device(kinds[index], events, server, number, load.seed)
         members[number] = User(number, index, device, kinds[index].items, load, events, records)
     _start(members, fleet.users, load, events)
     events.run(load.warmup)
@@ -129,7 +134,9 @@ def _start(members: dict[int, User], users: int, load: Load, events: Events) -> 
         user.start(users, load)
 
 
-def _server(server: Server, events: Events, overhead: Overhead) -> SimulatedServer:
+def _server(
+    server: Server, events: Events, overhead: Overhead, policy: SchedulingPolicy | None
+) -> SimulatedServer:
     if not server.accelerator:
         raise UsageError("a simulated server needs an accelerator profile: set `accelerator` in [server]")
     places = server.cost.sessions_that_fit(server.context)
@@ -138,8 +145,8 @@ def _server(server: Server, events: Events, overhead: Overhead) -> SimulatedServ
             f"{server.target} at {server.weight_bits:g} bits and {server.context} positions does not fit on "
             f"{server.accelerator}; take fewer bits, a shorter context or a larger accelerator"
         )
-    policy = make_policy(server.policy, PolicyOptions(server.draft_wait, server.batch))
-    return SimulatedServer(events, StepLaw.of(server), policy, places, overhead)
+    planner = policy or make_policy(server.policy, PolicyOptions(server.draft_wait, server.batch))
+    return SimulatedServer(events, StepLaw.of(server), planner, places, overhead)
 
 
 class _Kind(NamedTuple):
@@ -160,12 +167,12 @@ def _kind(group: Group, traces: TraceSet) -> _Kind:
     return _Kind(group, speed, scripts(traces, stop))
 
 
-def _device(kind: _Kind, events: Events, server: SimulatedServer, seed: int) -> Asks:
-    group, speed = kind.group, kind.speed
+def _device(kind: _Kind, events: Events, server: SimulatedServer, number: int, load_seed: int) -> Asks:
+    group, speed, seed = kind.group, kind.speed, _SEEDS * load_seed + number
     if group.drafter == "alone" and speed is not None:
         return AloneDevice(events, speed)
     user = ways(group.user_link, seed) if group.user_link else None
-    return Device(events, server, ways(group.link, seed), speed, user)
+    return Device(events, server, ways(group.link, seed), speed, user, group.wish(number))
 
 
 def _speed(group: Group) -> DraftSpeed | None:

@@ -4,7 +4,14 @@ from opensled.errors import UsageError
 from opensled.registry import Registry
 from scheduler.plan import PolicyOptions, SchedulingPolicy
 
-POLICIES = Registry("policy", {"fcfs": "scheduler.fcfs:Fcfs", "static": "scheduler.static:Static"})
+POLICIES = Registry(
+    "policy",
+    {
+        "goodput": "scheduler.goodput:Goodput",
+        "fcfs": "scheduler.fcfs:Fcfs",
+        "static": "scheduler.static:Static",
+    },
+)
 
 
 def make_policy(name: str, options: PolicyOptions) -> SchedulingPolicy:

@@ -5,21 +5,26 @@ Pure: whoever keeps an estimate says what happened, and how many seconds it took
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections import OrderedDict, deque
+from statistics import median_low
 from typing import NamedTuple
 
-MEMORY = 64.0  # draft tokens after which half of what was learned of their quality is forgotten
-BELIEF = 6.0  # draft tokens that a new device's first guess counts for
+BELIEF = 30.0  # draft tokens for which a guess of a sequence's quality counts
+SEQUENCE, DEVICE, EVERYBODY = (
+    64.0,
+    256.0,
+    2048.0,
+)  # draft tokens after which half of what was learned is forgotten
 SMOOTHING = 0.25  # weight of the latest time against those before it
+OF_DEVICE, OF_EVERYBODY = 9, 33  # latest drafts whose times count
 MOST_DEVICES = 4096  # that are remembered by name
 
 
 class Forecast(NamedTuple):
     """What is expected of a device's next draft. Times in seconds."""
 
-    first: float = 0.6  # chance that its first token is accepted
-    later: float = 0.7  # chance of each token after an accepted one
+    first: float = 0.75  # chance that its first token is accepted
+    later: float = 0.8  # chance of each token after an accepted one
     delay_s: float = 0.1  # from a verdict that leaves to the draft that follows, without the drafting itself
     draft_s: float = 0.02  # to draft one token
     jitter_s: float = 0.05  # mean deviation of its arrival
@@ -39,89 +44,149 @@ class Forecast(NamedTuple):
         return 1 + self.first * run
 
 
-@dataclass
-class DraftEstimate:
-    """A running forecast of one device."""
+GUESS = Forecast()  # of a device of which nothing was seen yet
 
-    forecast: Forecast = Forecast()  # at first a guess
-    everybody: DraftEstimate | None = None  # learns the quality of all devices' drafts, for strangers yet to come
-    _first: _Chance = field(init=False)
-    _later: _Chance = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._first, self._later = _Chance(self.forecast.first), _Chance(self.forecast.later)
+class Quality:
+    """Running chances of a draft's first token and of those after an accepted one."""
 
-    @property
-    def drafts(self) -> int:
-        """How many have arrived."""
-        return self.forecast.drafts
+    __slots__ = ("_memory", "_weights", "first", "later", "tested")
+
+    def __init__(self, first: float, later: float, memory: float) -> None:
+        """Begins as a guess; `memory`: draft tokens after which half of what was learned is forgotten."""
+        self.first, self.later, self.tested = first, later, 0.0
+        self._memory, self._weights = memory, (BELIEF, BELIEF)
+
+    def judged(self, length: int, accepted: int) -> None:
+        """The target looked at a draft of `length` >= 1 tokens and accepted so many."""
+        tries = min(length - 1, accepted)
+        keep = 0.5 ** ((1 + tries) / self._memory)
+        firsts, laters = (weight * keep for weight in self._weights)
+        self.first = (self.first * firsts + (accepted > 0)) / (firsts + 1)
+        if tries:
+            self.later = (self.later * laters + accepted - 1) / (laters + tries)
+        self._weights = firsts + 1, laters + tries
+        self.tested = self.tested * keep + 1 + tries
+
+
+class Times:
+    """How long drafts are away: medians over the latest ones, for a link's rare long delays say little of the next."""
+
+    def __init__(self, guess: Forecast, window: int) -> None:
+        """`guess` stands until a first draft has come; `window`: how many of the latest ones count."""
+        self.delay_s, self.draft_s, self.jitter_s = guess.delay_s, guess.draft_s, guess.jitter_s
+        self.drafts = 0
+        self._delays: deque[float] = deque(maxlen=window)
+        self._speeds: deque[float] = deque(maxlen=window)
 
     def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
         """A draft of `length` >= 1 tokens came `away_s` after the verdict before it; the device says it took
         `drafting_s` of that to draft it, 0 = it does not say."""
-        old = self.forecast
-        weight = SMOOTHING if old.drafts else 1.0
-        spent = min(drafting_s or length * old.draft_s, away_s)
-        jitter_s = away_s / 4  # until a second one shows how regular they are
-        if old.drafts:
-            jitter_s = old.jitter_s + SMOOTHING * (abs(away_s - old.away_s(length)) - old.jitter_s)
-        self.forecast = old._replace(
-            delay_s=old.delay_s + weight * (away_s - spent - old.delay_s),
-            draft_s=old.draft_s + weight * (spent / length - old.draft_s),
-            jitter_s=jitter_s,
-            drafts=old.drafts + 1,
-        )
+        spent = min(drafting_s or length * self.draft_s, away_s)
+        self._speeds.append(spent / length)
+        self._delays.append(away_s - spent)
+        self.draft_s, self.delay_s = median_low(self._speeds), median_low(self._delays)
+        self.drafts += 1
+        if self.drafts == 1:
+            self.jitter_s = away_s / 4  # until a second one shows how regular they are
+        else:
+            missed = abs(away_s - self.delay_s - length * self.draft_s)
+            self.jitter_s += SMOOTHING * (missed - self.jitter_s)
+
+
+class DeviceEstimate:
+    """What is known of one device: how long its drafts are away, and how good they are on the whole."""
+
+    def __init__(self, guess: Forecast = GUESS, everybody: DeviceEstimate | None = None) -> None:
+        """`everybody` learns with it, for strangers yet to come."""
+        self.quality = Quality(guess.first, guess.later, DEVICE if everybody else EVERYBODY)
+        self.times = Times(guess, OF_DEVICE if everybody else OF_EVERYBODY)
+        self.hint: int | None = None  # the latest one given to any of its sequences
+        self._everybody = everybody
+
+    def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
+        """See `Times`."""
+        self.times.arrived(away_s, length, drafting_s)
+        if self._everybody is not None:
+            self._everybody.arrived(away_s, length, drafting_s)
+
+    def judged(self, length: int, accepted: int) -> None:
+        """See `Quality`."""
+        self.quality.judged(length, accepted)
+        if self._everybody is not None:
+            self._everybody.judged(length, accepted)
+
+
+class DraftEstimate:
+    """A running forecast of one sequence's drafts: times of its device, and a quality that is the text's own."""
+
+    def __init__(self, device: DeviceEstimate | None = None) -> None:
+        self.device = device or DeviceEstimate(everybody=DeviceEstimate())
+        known = self.device.quality
+        self._quality = Quality(known.first, known.later, SEQUENCE)
+        self.forecast = self._forecast()
+
+    @property
+    def drafts(self) -> int:
+        """How many of the device have arrived."""
+        return self.device.times.drafts
+
+    def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
+        """See `DeviceEstimate`."""
+        self.device.arrived(away_s, length, drafting_s)
+        self.forecast = self._forecast()
 
     def judged(self, length: int, accepted: int) -> None:
         """The target looked at a draft of `length` tokens and accepted so many."""
-        if not length:
-            return
-        self._first.add(accepted > 0, 1)
-        self._later.add(max(0, accepted - 1), min(length - 1, accepted))
-        self.forecast = self.forecast._replace(
-            first=self._first.mean, later=self._later.mean, tested=self._first.seen + self._later.seen
+        if length:
+            self.device.judged(length, accepted)
+            self._quality.judged(length, accepted)
+            self.forecast = self._forecast()
+
+    def _forecast(self) -> Forecast:
+        times, quality = self.device.times, self._quality
+        return Forecast(
+            quality.first,
+            quality.later,
+            times.delay_s,
+            times.draft_s,
+            times.jitter_s,
+            times.drafts,
+            quality.tested,
         )
-        if self.everybody is not None:
-            self.everybody.judged(length, accepted)
-
-
-class _Chance:
-    """A running share of successes, which begins as a guess and forgets slowly."""
-
-    def __init__(self, guess: float) -> None:
-        self._good, self._all, self.seen = guess * BELIEF, BELIEF, 0.0
-
-    def add(self, good: float, all: float) -> None:
-        keep = 0.5 ** (all / MEMORY)
-        self._good = self._good * keep + good
-        self._all = self._all * keep + all
-        self.seen = self.seen * keep + all
-
-    @property
-    def mean(self) -> float:
-        return self._good / self._all
 
 
 class DeviceBook:
-    """Estimates by the name a device has given itself, of the MOST_DEVICES devices heard of last.
+    """Estimates by the name a device has given itself, of the MOST_DEVICES devices of each tenant heard of last.
 
-    A device that is heard of for the first time is taken for one like all others together.
+    A device that is heard of for the first time is taken for one like the others of its tenant: what one tenant's
+    devices do is no other's business.
     """
 
     def __init__(self) -> None:
-        self._everybody = DraftEstimate()
-        self._devices: OrderedDict[tuple[str, str], DraftEstimate] = OrderedDict()
+        self._tenants: dict[str, _Devices] = {}
 
     def of(self, tenant: str, device: str) -> DraftEstimate:
-        """The estimate of a tenant's device; "" = one without a name, which gets an estimate of its own."""
-        found = self._devices.pop((tenant, device), None) or DraftEstimate(self._guess(), self._everybody)
+        """The estimate of a new sequence from a tenant's device; "" = one without a name, a stranger each time."""
+        return DraftEstimate(self._tenants.setdefault(tenant, _Devices()).of(device))
+
+
+class _Devices:
+    """Those of one tenant."""
+
+    def __init__(self) -> None:
+        self._everybody = DeviceEstimate()
+        self._devices: OrderedDict[str, DeviceEstimate] = OrderedDict()
+
+    def of(self, device: str) -> DeviceEstimate:
+        found = self._devices.pop(device, None) or self._stranger()
         if device:
-            self._devices[tenant, device] = found
+            self._devices[device] = found
             if len(self._devices) > MOST_DEVICES:
                 self._devices.popitem(last=False)
         return found
 
-    def _guess(self) -> Forecast:
-        """Their quality only: how fast they are says nothing of a stranger."""
-        known = self._everybody.forecast
-        return Forecast(first=known.first, later=known.later)
+    def _stranger(self) -> DeviceEstimate:
+        quality, times = self._everybody.quality, self._everybody.times
+        guess = Forecast(quality.first, quality.later, times.delay_s, times.draft_s, times.jitter_s)
+        return DeviceEstimate(guess, self._everybody)

@@ -30,7 +30,11 @@ class SessionView(NamedTuple):
     hint: int | None = None  # the latest one it was given
     forecast: Forecast | None = None  # of its device's next draft; None = it has never drafted
     tenant: str = ""
-    max_draft: int = MAX_DRAFT  # longest draft it may be asked for
+    max_draft: int = MAX_DRAFT  # longest draft it may be asked for; 0 = its drafts are not verified
+    asked_since: float = (
+        0.0  # when the verdict left on which its device now drafts; other than `waiting_since`, it
+    )
+    # stays when the server decodes meanwhile
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,9 @@ class Slice(NamedTuple):
     ahead: bool = False  # nothing waits for it yet: it takes free KV blocks only, and nobody loses his for it
     padding: int = 0  # positions computed in vain, so that all slices of a static batch are equally long
     draft: int | None = None  # draft tokens to verify at most; None = all that are pending
-    hint: int | None = None  # goes with the verdict: longest useful next draft, 0 = do not draft, None = no advice
+    hint: int | None = (
+        None  # goes with the verdict: longest useful next draft, 0 = do not draft, None = no advice
+    )
 
 
 @dataclass(frozen=True)

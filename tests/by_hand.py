@@ -46,6 +46,7 @@ class Server:
     def step(self, profile: HardwareProfile) -> bool:
         loop = self.door.loop
         plan = loop.policy.plan(loop._snapshot(), profile, loop.clock())
+        loop._memory = plan.memory
         work = loop._prepare(plan)
         if work:
             loop._commit(work, run_step(self.engine, work))

@@ -93,6 +93,7 @@ class FakeEngine:
             "cpu",
             self.num_blocks,
             self.block_size,
+            shares_blocks=True,
         )
 
     def forward(self, segments: Sequence[Segment]) -> FakeScores:

@@ -1,4 +1,4 @@
-"""How long stateful tests run: within seconds in `make test`, always the same; long and at random in `make fuzz`.
+"""How long tests by Hypothesis run: within seconds in `make test`, always the same; long and at random in `make fuzz`.
 
 `HYPOTHESIS_PROFILE=long` chooses the second.
 """
@@ -16,15 +16,19 @@ LONGER = 20  # times as many examples
 
 def bounded(machine: type[RuleBasedStateMachine], examples: int, steps: int) -> type[TestCase]:
     """The test case of a machine: `examples` runs of `steps` rules."""
-    long = os.environ.get("HYPOTHESIS_PROFILE") == "long"
     case = machine.TestCase
-    case.settings = settings(
+    case.settings = settings(tried(examples), stateful_step_count=steps)
+    return case
+
+
+def tried(examples: int) -> settings:
+    """For a test of `examples` examples."""
+    long = os.environ.get("HYPOTHESIS_PROFILE") == "long"
+    return settings(
         max_examples=examples * LONGER if long else examples,
-        stateful_step_count=steps,
         derandomize=not long,
         database=None,
         deadline=None,
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    return case

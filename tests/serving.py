@@ -27,10 +27,11 @@ async def serving(
     limits=DoorLimits(max_sessions=3, max_draft=8, linger=0.05),
     engine=None,
     text=None,
+    policy=Fcfs(float("inf")),
 ):
     """A server on a free port; yields (door, address)."""
     target = Target("fake", engine or FakeEngine(num_blocks=100), text or FakeText())
-    loop = VerifyLoop(target.engine, Fcfs(float("inf")), HardwareProfile(64), time.monotonic)
+    loop = VerifyLoop(target.engine, policy, HardwareProfile(64), time.monotonic)
     door = Door(loop, target, limits)
     face = service.VerifyService(door, describe(door, target), target.text, tenants)
     server, port = await service.start(face, "127.0.0.1:0", tls)

@@ -53,13 +53,15 @@ async def running(
     limits: DoorLimits = DoorLimits(linger=0.2),
     weather: Weather = Weather(),
     text=None,
+    loop_type: type[VerifyLoop] = VerifyLoop,
+    network_type: type[MemoryNetwork] = MemoryNetwork,
 ) -> AsyncIterator[MemoryNetwork]:
     """A server over `engine` and a network to it; on exit every KV block must be back. `policy`: else `Fcfs`."""
     policy = policy or Fcfs(draft_wait)
-    loop = VerifyLoop(engine, policy, HardwareProfile(max_step_tokens), time.monotonic)
+    loop = loop_type(engine, policy, HardwareProfile(max_step_tokens), time.monotonic)
     text = text or FakeText(engine.info.vocab_size)
     door = Door(loop, Target("fake", engine, text), limits)
-    network = MemoryNetwork(door, weather)
+    network = network_type(door, weather)
     serving = asyncio.ensure_future(loop.run())
     try:
         yield network
@@ -83,10 +85,11 @@ async def ask(
     *,
     stop: StopRule = StopRule(4),
     patience: Patience = CALM,
+    session_type: type[RemoteSession] = RemoteSession,
     **request,
 ) -> Answer:
     """One sequence from open to finish; `request`: further fields of its `Open`."""
-    session = RemoteSession(network.connect, Open(tuple(prompt), params, **request), patience)
+    session = session_type(network.connect, Open(tuple(prompt), params, **request), patience)
     thread = DraftThread(drafter, stop)
     try:
         await session.open()

@@ -1,20 +1,26 @@
 """A device over a fake target: the pool of drafters, stop strings, and the account of an answer."""
 
 import asyncio
+import math
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
-from edge_client.answer import Stats, Task
+from edge_client.answer import Habits, Stats, Task
 from edge_client.config import GenerateConfig
-from edge_client.device import Text, connect, count
+from edge_client.device import connect, count
 from edge_client.generate import Commit
-from edge_client.stop import StopRule
-from opensled.errors import NotFound, Overloaded, Unreachable, VocabularyMismatch
+from edge_client.stop import UNADVISED, StopRule
+from edge_client.tokenizer import Text
+from opensled.config import options
+from opensled.errors import NotFound, Overloaded, Unreachable, UsageError, VocabularyMismatch
 from opensled.messages import DraftToken
 from tests.devices import TOKENIZER, device_on, read
+from tests.fake_target import _Text as TinyText
 from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, serving
+from tests.system import until
 from verify_server.sessions import DoorLimits
 
 LENGTH = GREEDY.max_tokens
@@ -116,11 +122,108 @@ def test_counting_commits():
         (StopRule(9, confidence=0.5), 2),
         (StopRule(0), 0),
         (StopRule(9, 0.95), 0),
+        (StopRule(), UNADVISED),
     ],
 )
 def test_the_stop_rule(rule, taken):
     proposals = iter([DraftToken(1, 0.9), DraftToken(2, 0.6), DraftToken(3, 0.4), DraftToken(4, 0.9)])
     assert len(rule.take(proposals, 8, lambda: False)) == taken
+
+
+@pytest.mark.parametrize(
+    ("rule", "hint", "most"),
+    [
+        (StopRule(6), None, 6),
+        (StopRule(6), 3, 3),
+        (StopRule(6), 9, 6),
+        (StopRule(6), 0, 0),
+        (StopRule(may_grow=True), None, UNADVISED),
+        (StopRule(may_grow=True), 3, 3),
+        (StopRule(may_grow=True), 9, 9),
+        (StopRule(may_grow=True), 50, 12),
+        (StopRule(50), None, 12),
+    ],
+)
+def test_how_long_a_block_may_get_where_twelve_have_room(rule, hint, most):
+    assert rule.most(12, hint) == most
+
+
+@pytest.mark.parametrize(("length", "rule"), [(0, StopRule(UNADVISED, 0.0, True)), (7, StopRule(7))])
+def test_what_the_flag_of_the_draft_length_means(length, rule):
+    async def scenario():
+        async with serving(text=TinyText()) as (_, address):
+            device = await connect(GenerateConfig(server=address, drafter="lookup", draft_length=length))
+            assert device._stop == rule
+            await device.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_a_device_asks_of_its_server_and_what_a_single_answer_changes():
+    async def scenario():
+        async with serving() as (door, address), device_on(address) as device:
+            device._habits = Habits(pace=9.0, background=True, device="kitchen")
+            tasks = [
+                Task(PROMPT, GREEDY),
+                Task(PROMPT, GREEDY, pace=3.0),
+                Task(PROMPT, GREEDY, background=False),
+            ]
+            seen = [await opened_by(device, door, task) for task in tasks]
+            assert seen == [(9.0, True), (3.0, True), (9.0, False)]
+            assert list(door._devices._devices) == [("local", "kitchen")]
+
+    asyncio.run(scenario())
+
+
+async def opened_by(device, door, task):
+    """Pace and background of the session that serves `task`."""
+    answering = asyncio.ensure_future(read(device, task))
+    await until(lambda: door.remembered)
+    (session,) = door.remembered
+    await answering
+    await until(lambda: not door.remembered)
+    return session.pace, session.background
+
+
+def test_an_answer_for_which_no_drafter_is_left_is_a_strangers():
+    async def scenario():
+        async with device_with_door(parallel=1) as (device, _):
+            device._habits = Habits(device="kitchen")
+            request = [device._open(Task(PROMPT, GREEDY), drafts).device for drafts in (True, False)]
+            assert request == ["kitchen", ""]
+            async with device._drafter() as first, device._drafter() as second:
+                assert (first.drafts, second.drafts) == (True, False)
+
+    asyncio.run(scenario())
+
+
+def test_a_device_without_a_name_draws_one_for_each_run():
+    async def scenario():
+        async with serving(text=TinyText()) as (_, address):
+            config = GenerateConfig(server=address, drafter="none")
+            devices = [await connect(config), await connect(config)]
+            devices.append(await connect(replace(config, device_name="hall")))
+            names = [device._habits.device for device in devices]
+            assert len(set(names)) == 3 and all(names) and names[2] == "hall"
+            for device in devices:
+                await device.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "said"),
+    [
+        ("pace", -1.0, "from 0 to 1000000"),
+        ("pace", math.nan, "out of range"),
+        ("device_name", "ö" * 33, "at most 64 bytes"),
+        ("device_name", "a\nb", "control characters"),
+    ],
+)
+def test_flags_of_no_use_are_refused(flag, value, said):
+    item = {item.name: item for item in options(GenerateConfig)}[flag]
+    with pytest.raises(UsageError, match=said):
+        item.checked(value, item.flag)
 
 
 def test_the_stop_rule_obeys_limit_and_interrupt():

@@ -1,12 +1,19 @@
 """The edge loop and its drafter thread, against a verifier that says what the test wants."""
 
 import asyncio
+import threading
 from contextlib import aclosing
+from types import SimpleNamespace
+from unittest.mock import Mock
 
-from edge_client.drafting import DraftThread
-from edge_client.generate import generate
+import pytest
+
+from edge_client import drafting
+from edge_client.drafters.none import NoneDrafter
+from edge_client.drafting import Drafted, DraftThread
+from edge_client.generate import _cut, generate
 from edge_client.stop import StopRule
-from opensled.messages import MATCH, Draft, DraftToken, Limits, SamplingParams, Verdict
+from opensled.messages import MATCH, Draft, DraftBlock, DraftToken, Limits, SamplingParams, Verdict
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from tests.fakes import OracleDrafter, continuation
@@ -19,9 +26,9 @@ PROMPT = (3, 1, 4)
 class Script:
     """A verifier that says what the test wants."""
 
-    def __init__(self, verdicts):
+    def __init__(self, verdicts, hint=None):
         self.truth, self.noise_key, self.limits = Truth(PROMPT), b"k" * 16, Limits(8, 100)
-        self.rule = MATCH
+        self.rule, self.hint = MATCH, hint
         self.verdicts = iter(verdicts)
         self.drafts: list[Draft] = []
         self.closed = False
@@ -31,14 +38,16 @@ class Script:
 
     async def next_verdict(self):
         await asyncio.sleep(0.01)
-        return next(self.verdicts)
+        verdict = next(self.verdicts)
+        self.hint = self.hint if verdict.hint is None else verdict.hint
+        return verdict
 
     async def close(self):
         self.closed = True
 
 
-async def commits_of(verdicts, drafter):
-    script, thread = Script(verdicts), DraftThread(drafter, StopRule(2))
+async def commits_of(verdicts, drafter, hint=None):
+    script, thread = Script(verdicts, hint), DraftThread(drafter, StopRule(2))
     async with aclosing(generate(script, thread, SamplingParams(temperature=0, max_tokens=9))) as commits:
         seen = [commit async for commit in commits]
     thread.close()
@@ -56,6 +65,99 @@ def test_a_hint_of_zero_silences_the_drafter_until_another_hint():
         ]
         script, _ = await commits_of(verdicts, OracleDrafter(1.0))
         assert [draft.block.base for draft in script.drafts] == [3, 6]
+
+    asyncio.run(scenario())
+
+
+def test_a_hint_of_zero_at_the_opening_holds_until_another_one():
+    async def scenario():
+        verdicts = [Verdict(3, (5,)), Verdict(4, (6,), hint=1), Verdict(5, (7,), 0, 1, finish_reason="eos")]
+        drafter = OracleDrafter(1.0)
+        drafter.propose = Mock(side_effect=drafter.propose)
+        script, _ = await commits_of(verdicts, drafter, hint=0)
+        assert drafter.propose.call_count == 1
+        assert [(draft.block.base, len(draft.block.tokens)) for draft in script.drafts] == [(5, 1)]
+
+    asyncio.run(scenario())
+
+
+def test_a_device_without_drafts_says_so_once_each_time_the_server_waits_for_one():
+    async def scenario():
+        hints = [3, 0, 0, 2, 2, None, 0, 1]
+        verdicts = [Verdict(3 + at, (5,), hint=hint) for at, hint in enumerate(hints)]
+        script, _ = await commits_of([*verdicts, Verdict(11, (5,), finish_reason="eos")], NoneDrafter())
+        assert [draft.block for draft in script.drafts] == [DraftBlock(7), DraftBlock(11)]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("hint", "sent"), [(0, []), (1, [1]), (2, [2]), (None, [2])])
+def test_a_hint_that_comes_while_a_block_is_drafted_cuts_it(hint, sent):
+    class Held(OracleDrafter):
+        def propose(self):
+            for token in super().propose():
+                assert heard.wait(5)
+                yield token
+
+    class Hearing(Script):
+        async def next_verdict(self):
+            if self.truth.generated:  # the first verdict was heard
+                heard.set()
+                await until(lambda: self.drafts or not sent)
+                await asyncio.sleep(0.01)
+            return await super().next_verdict()
+
+    heard = threading.Event()
+
+    async def scenario():
+        script = Hearing([Verdict(3, (5,), hint=hint), Verdict(4, (6,), finish_reason="eos")])
+        thread = DraftThread(Held(1.0), StopRule(2))
+        async with aclosing(generate(script, thread, LONG)) as commits:
+            assert [commit.tokens async for commit in commits] == [(5,), (6,)]
+        thread.close()
+        assert [len(draft.block.tokens) for draft in script.drafts] == sent
+
+    asyncio.run(scenario())
+
+
+def test_a_block_that_was_cut_took_its_share_of_the_time():
+    drafted = Drafted(DraftBlock(3, (DraftToken(1), DraftToken(2), DraftToken(3), DraftToken(4))), 0.8)
+    assert _cut(drafted, 1) == (DraftBlock(3, (DraftToken(1),)), 0.2)
+    assert _cut(drafted, 0) == (DraftBlock(3), 0.0)
+    assert all(_cut(drafted, hint) is drafted for hint in (None, 4, 9))
+
+
+def test_the_time_of_a_draft_is_that_of_its_tokens_alone(monkeypatch):
+    """Neither the prompt, nor the truth since the last block, nor the wait for the thread."""
+
+    class Timed(OracleDrafter):
+        def begin(self, prompt, sampler):
+            clock[0] += 100
+            super().begin(prompt, sampler)
+
+        def commit(self, tokens):
+            clock[0] += 10
+            super().commit(tokens)
+
+        def propose(self):
+            for token in super().propose():
+                clock[0] += 0.25
+                yield token
+
+    clock = [0.0]
+    monkeypatch.setattr(drafting, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    async def scenario():
+        script = Script([Verdict(3, (5,), 0, 1), Verdict(4, (6,), 0, 2, finish_reason="eos")])
+        thread, truth = DraftThread(Timed(1.0), StopRule(2)), Truth(PROMPT)
+        thread.begin(truth, Sampler(LONG, b"k" * 16))
+        first = await thread.draft(truth, 8)
+        truth.extend(Verdict(3, (5,)))
+        assert (first.seconds, (await thread.draft(truth, 8, hint=1)).seconds) == (0.5, 0.25)
+        async with aclosing(generate(script, thread, LONG)) as commits:
+            assert [commit.drafted async for commit in commits] == [2, 2]
+        assert [draft.seconds for draft in script.drafts] == [0.5, 0.5]
+        thread.close()
 
     asyncio.run(scenario())
 
@@ -81,7 +183,7 @@ def test_ids_the_target_does_not_know_end_a_block():
     async def scenario():
         thread = DraftThread(Foreign(1.0), StopRule(8), vocab_size=50)
         thread.begin(Truth(PROMPT), Sampler(LONG, b"k" * 16))
-        assert (await thread.draft(Truth(PROMPT), 8)).ids == (7,)
+        assert (await thread.draft(Truth(PROMPT), 8)).block.ids == (7,)
         thread.close()
 
     asyncio.run(scenario())
@@ -103,8 +205,8 @@ def test_an_interrupted_block_does_not_hold_up_the_next_sequence():
         await until(lambda: time_spent)
         thread.interrupt()
         thread.begin(Truth((9,)), Sampler(LONG, b"k" * 16))
-        block = await thread.draft(Truth((9,)), 3)
-        assert block.ids == tuple(continuation((9,), 3)) and len((await old).tokens) < 20_000
+        block = (await thread.draft(Truth((9,)), 3)).block
+        assert block.ids == tuple(continuation((9,), 3)) and len((await old).block.tokens) < 20_000
         thread.close()
 
     asyncio.run(scenario())

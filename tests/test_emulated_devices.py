@@ -11,7 +11,7 @@ import pytest
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.none import NoneFactory
-from edge_client.drafting import DraftThread
+from edge_client.drafting import Drafted, DraftThread
 from edge_client.stop import StopRule
 from opensled.errors import EngineError
 from opensled.messages import DraftBlock, SamplingParams, Verdict
@@ -61,13 +61,13 @@ class Replaying:
         self.drafts = ReplayDrafts({PROMPT: trace_of()}, pace, stop, dilation)
         self.drafts.begin(self.truth, GREEDY)
 
-    def draft(self, limit: int = 16) -> asyncio.Future[DraftBlock]:
-        async def asked() -> asyncio.Future[DraftBlock]:
+    def draft(self, limit: int = 16) -> asyncio.Future[Drafted]:
+        async def asked() -> asyncio.Future[Drafted]:
             return self.drafts.draft(self.truth, limit)
 
         return self.loop.run_until_complete(asked())
 
-    def seconds(self, future: asyncio.Future[DraftBlock]) -> float:
+    def seconds(self, future: asyncio.Future[Drafted]) -> float:
         """How long until it is done, to the hundredth."""
         hundredths = 0
         while not future.done():
@@ -98,7 +98,9 @@ def test_the_first_token_comes_with_the_prompt_and_the_others_one_by_one(replayi
     device = replaying()
     first = device.draft()
     assert device.seconds(first) == pytest.approx(0.4 + 3 * 0.1, abs=0.011)
-    assert first.result() == DraftBlock(40, first.result().tokens) and first.result().ids == (50, 51, 99, 99)
+    block, told = first.result()
+    assert block.base == 40 and block.ids == (50, 51, 99, 99)
+    assert told == pytest.approx(0.4 + 3 * 0.1)
     device.commit(50, 51, 52)
     assert device.seconds(device.draft()) == pytest.approx(4 * 0.1, abs=0.011)
     assert device.drafts.drafted == 8
@@ -113,7 +115,7 @@ def test_the_doubtful_token_that_ends_a_block_was_drafted_as_well(replaying):
     device = replaying(StopRule(4, confidence=0.7))
     block = device.draft()
     assert device.seconds(block) == pytest.approx(0.4 + 2 * 0.1, abs=0.011)
-    assert (block.result().ids, device.drafts.drafted) == ((50, 51), 3)
+    assert (block.result().block.ids, device.drafts.drafted) == ((50, 51), 3)
     device.commit(50, 51, 52)
     assert device.draft().done() is False
 
@@ -121,7 +123,7 @@ def test_the_doubtful_token_that_ends_a_block_was_drafted_as_well(replaying):
 def test_a_limit_shortens_the_block(replaying):
     device = replaying()
     block = device.draft(limit=1)
-    assert device.seconds(block) == pytest.approx(0.4, abs=0.011) and block.result().ids == (50,)
+    assert device.seconds(block) == pytest.approx(0.4, abs=0.011) and block.result().block.ids == (50,)
 
 
 def test_without_a_speed_a_block_is_there_at_once(replaying):
@@ -144,7 +146,7 @@ def test_an_interrupt_frees_the_device_after_the_token_under_way(replaying):
 def test_at_the_end_of_the_text_nothing_is_drafted(replaying):
     device = replaying()
     device.commit(*TEXT)
-    assert device.draft().result() == DraftBlock(48)
+    assert device.draft().result() == (DraftBlock(48), 0.0)
 
 
 def test_a_text_that_was_not_recorded_is_told_at_once(replaying):
@@ -165,7 +167,7 @@ async def blocks_of(drafts, trace: ItemTrace, item) -> list[DraftBlock]:
     drafts.begin(truth, Sampler(params_of(item), noise_key(item.seed)))
     while truth.generated != trace.target_ids:
         place = len(truth) - truth.prompt_length
-        blocks.append(await drafts.draft(truth, max(0, item.max_tokens - place - 1)))
+        blocks.append((await drafts.draft(truth, max(0, item.max_tokens - place - 1))).block)
         accepted = common_prefix(blocks[-1].ids, trace.target_ids[place:])
         truth.extend(Verdict(len(truth), trace.target_ids[place:][: accepted + 1]))
     drafts.interrupt()

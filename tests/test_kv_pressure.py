@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hw_profiles.profile import HardwareProfile
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams
 from opensled.protocol import EndRules
 from scheduler.fcfs import Fcfs
+from scheduler.plan import BatchPlan, Slice
 from tests.fakes import EOS, VOCAB, FakeEngine, continuation
 from verify_server.acceptance.match import Match
 from verify_server.kv import BlockTable
@@ -18,18 +21,27 @@ PARAMS = SamplingParams(temperature=0, max_tokens=8)
 
 
 class Pressed:
-    """Two sequences in the memory of one, and a clock moved by hand."""
+    """Sequences in less memory than they want, and a clock moved by hand."""
 
-    def __init__(self, draft_wait: float) -> None:
-        self.engine, self.now = FakeEngine(**POOL), 0.0
-        self.loop = VerifyLoop(self.engine, Fcfs(draft_wait), HardwareProfile(16), lambda: self.now)
-        self.sessions = [self._session(number, prompt) for number, prompt in enumerate(PROMPTS)]
+    def __init__(
+        self, draft_wait: float, prompts=PROMPTS, pool=POOL, *, max_step_tokens: int = 16, **sharing
+    ) -> None:
+        self.engine, self.now = FakeEngine(**pool), 0.0
+        profile = HardwareProfile(max_step_tokens)
+        self.loop = VerifyLoop(self.engine, Fcfs(draft_wait), profile, lambda: self.now, **sharing)
+        self.sessions: list[Session] = []
+        for prompt in prompts:
+            self.open(prompt)
 
-    def _session(self, number: int, prompt: list[int]) -> Session:
-        ends = EndRules(frozenset({EOS}), frozenset(), len(prompt) + PARAMS.max_tokens)
+    def open(
+        self, prompt: list[int], tenant: str = "t", max_tokens: int = PARAMS.max_tokens, budget: int = 0
+    ) -> Session:
+        ends = EndRules(frozenset({EOS}), frozenset(), len(prompt) + max_tokens)
         session = Session(
-            number, "t", list(prompt), len(prompt), PARAMS, b"", ends, Match(), BlockTable(self.loop.pool), VOCAB, 4
+            len(self.sessions), tenant, list(prompt), len(prompt), PARAMS, b"", ends, Match(),
+            BlockTable(self.loop.pool, tenant, budget), VOCAB, 4,
         )  # fmt: skip
+        self.sessions.append(session)
         self.loop.add(session)
         session.attach(len(prompt))
         return session
@@ -38,15 +50,36 @@ class Pressed:
         wrong = (DraftToken(48),)
         session.submit(Draft(counter, DraftBlock(len(session.tokens), wrong)))
 
+    def step(self, *slices: Slice) -> set[int]:
+        """A step of these slices, or else of the policy's; who was computed in it."""
+        plan = self.loop.policy.plan(self.loop._snapshot(), self.loop.profile, self.now)
+        work = self.loop._prepare(BatchPlan(slices) if slices else plan)
+        if work:
+            self.loop._commit(work, run_step(self.engine, work))
+        return {planned.session.id for planned in work}
+
     def work_off(self, steps: int) -> int:
         """Steps until there is nothing to do; at most `steps`."""
         for done in range(steps):
-            plan = self.loop.policy.plan(self.loop._snapshot(), self.loop.profile, self.now)
-            work = self.loop._prepare(plan)
-            if not work:
+            if not self.step():
                 return done
-            self.loop._commit(work, run_step(self.engine, work))
         return steps
+
+    def must_finish(self, steps: int) -> None:
+        """Everybody's text is complete and right after at most `steps` steps, with time going by between them."""
+        for _ in range(steps):
+            if not self.step():
+                self.now += 1.0
+            if all(session.finish_reason for session in self.sessions):
+                break
+        for session in self.sessions:
+            prompt, answer = session.tokens[: session.prompt_length], session.tokens[session.prompt_length :]
+            assert session.finish_reason == "length"
+            assert answer == continuation(prompt, len(answer))
+
+
+def holds(session: Session) -> bool:
+    return bool(session.table.blocks)
 
 
 def test_sequences_that_wait_for_their_devices_do_not_push_each_other_out():
@@ -58,12 +91,154 @@ def test_sequences_that_wait_for_their_devices_do_not_push_each_other_out():
     assert all(len(session.tokens) > 30 for session in pressed.sessions)
 
 
-def test_everybody_is_finished_all_the_same():
-    pressed = Pressed(draft_wait=5.0)
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_everybody_is_finished_all_the_same(prefix_cache):
+    pressed = Pressed(draft_wait=5.0, prefix_cache=prefix_cache)
     for session in pressed.sessions:
         pressed.draft(session, 1)
-    while not all(session.finish_reason for session in pressed.sessions):
-        assert pressed.work_off(100) < 100 and pressed.now < 100
+    pressed.must_finish(200)
+
+
+def resting(count: int, pool: int) -> Pressed:
+    """Sequences of two blocks each, computed one after the other, a second apart, whose devices draft now."""
+    prompts = [[1 + number] * 7 for number in range(count)]
+    pressed = Pressed(100.0, prompts, {"num_blocks": pool, "block_size": 4})
+    for session in pressed.sessions:
+        pressed.draft(session, 1)
+        pressed.step(Slice(session.id, 7, True))
         pressed.now += 1.0
-    for session, prompt in zip(pressed.sessions, PROMPTS):
-        assert session.tokens[30:] == continuation(prompt, PARAMS.max_tokens)
+    return pressed
+
+
+def test_who_has_rested_longest_gives_way_and_only_as_many_as_must():
+    pressed = resting(count=5, pool=11)
+    pressed.now = 20.0
+    pressed.open([9] * 6)
+    pressed.step(Slice(5, 6, True))
+    assert [holds(session) for session in pressed.sessions] == [False, True, True, True, True, True]
+
+
+def test_readers_who_are_gone_count_by_when_they_were_served_last():
+    pressed = resting(count=4, pool=9)
+    pressed.sessions[2].detach()
+    pressed.now = 4.0  # 0 and 1 have rested for long, 2 is gone, 3 is in the midst of a round
+    for prompt in ([9] * 6, [10] * 6, [11] * 6, [12] * 6):
+        pressed.step(Slice(pressed.open(prompt).id, 6, True))
+        pressed.sessions[-1].detach()
+    assert [holds(session) for session in pressed.sessions[:4]] == [False, False, False, True]
+
+
+def test_of_those_in_the_midst_of_a_round_the_newest_comer_gives_way():
+    """They come round in the order in which they were used last: each would lose its KV just before it needs it."""
+    pressed = resting(count=4, pool=9)
+    for session in pressed.sessions:
+        session.waiting_since = pressed.now - 1.0 + 0.1 * session.id
+    pressed.open([9] * 6)
+    pressed.step(Slice(4, 6, True))
+    assert [holds(session) for session in pressed.sessions] == [True, True, True, False, True]
+
+
+def test_tenants_with_more_than_their_share_give_way_first():
+    pressed = Pressed(100.0, [], {"num_blocks": 12, "block_size": 4})
+    owners = ["modest", "greedy", "greedy", "greedy", "greedy"]
+    for number, tenant in enumerate(owners):
+        session = pressed.open([1 + number] * 7, tenant)
+        pressed.draft(session, 1)
+        pressed.step(Slice(number, 7, True))
+        pressed.now += 1.0
+    pressed.now = 20.0
+    newcomer = pressed.open([9] * 14, "new")
+    pressed.step(Slice(newcomer.id, 14, True))
+    assert [holds(session) for session in pressed.sessions] == [True, False, True, True, True, True]
+
+
+def test_a_tenant_at_his_budget_makes_room_among_his_own():
+    pressed = Pressed(5.0, [], {"num_blocks": 40, "block_size": 4})
+    other = pressed.open([1] * 7, "other")
+    pressed.draft(other, 1)
+    pressed.step(Slice(other.id, 7, True))
+    pressed.now = 20.0  # the other one has rested for long
+    for kind in (2, 3, 4):
+        session = pressed.open([kind] * 7, "t", budget=20)  # 5 blocks
+        pressed.draft(session, 1)
+        pressed.step(Slice(session.id, 7, True))
+    assert [holds(session) for session in pressed.sessions] == [True, True, False, True]
+    assert pressed.loop.pool.num_free > 20
+    pressed.must_finish(100)
+
+
+def test_a_tenants_sessions_all_end_within_a_budget_for_one():
+    pressed = Pressed(0.0, [], {"num_blocks": 40, "block_size": 4})
+    for kind in range(1, 6):
+        pressed.open([kind] * 11, "t", budget=23)
+    pressed.open([9] * 11, "other")
+    pressed.must_finish(200)
+
+
+def test_an_old_text_that_lost_its_kv_is_not_passed_by_for_ever():
+    """Short ones that come in all the time decode in every step, and take every block that becomes free."""
+    pressed = Pressed(1000.0, [[7] * 30], {"num_blocks": 10, "block_size": 4}, max_step_tokens=64)
+    (old,) = pressed.sessions
+    pressed.draft(old, 1)
+    for newcomer in range(20):
+        pressed.step()
+        pressed.open([1 + newcomer] * 2, max_tokens=8)
+    assert not holds(old), "it gave way while its device drafted"
+    known = len(old.tokens)
+    pressed.draft(old, 2)
+    for newcomer in range(20, 30):
+        pressed.step()
+        pressed.open([1 + newcomer] * 2, max_tokens=8)
+    assert len(old.tokens) > known
+
+
+def test_who_has_work_to_do_loses_his_kv_to_older_ones_only():
+    """A policy may pass somebody over for a step: that is no rest."""
+    pressed = Pressed(0.0, [[1] * 20, [2] * 20], {"num_blocks": 8, "block_size": 4})
+    old, young = pressed.sessions
+    pressed.step(Slice(0, 20, True))
+    assert pressed.step(Slice(1, 16, False), Slice(0, 1, True)) == {0}
+    assert holds(old) and not holds(young)
+
+
+def test_who_is_planned_does_not_rest_though_his_device_may():
+    """The server decodes for a device that is late."""
+    pressed = Pressed(100.0, [[1] * 19, [2] * 20], {"num_blocks": 8, "block_size": 4})
+    old, young = pressed.sessions
+    pressed.draft(old, 1)
+    pressed.step(Slice(0, 19, True))
+    assert old.rests
+    assert pressed.step(Slice(1, 16, False), Slice(0, 1, True)) == {0}
+    assert not holds(young)
+
+
+def test_who_was_refused_and_then_lost_his_kv_waits_for_the_next_plan():
+    pressed = Pressed(0.0, [[1] * 16, [2] * 20, [3] * 20], {"num_blocks": 8, "block_size": 4})
+    pressed.step(Slice(0, 15, False))
+    pressed.step(Slice(2, 8, False))
+    assert pressed.step(Slice(2, 12, True), Slice(1, 20, True)) == {1}
+    assert pressed.loop.left_out == frozenset()
+    pressed.must_finish(100)
+
+
+def test_when_nobody_planned_gets_on_otherwise_those_who_are_not_planned_give_way():
+    pressed = Pressed(0.0, [[1] * 20, [2] * 20], {"num_blocks": 8, "block_size": 4})
+    pressed.step(Slice(0, 20, True))
+    assert pressed.step(Slice(1, 20, True)) == {1}
+    pressed.must_finish(100)
+
+
+def test_what_is_computed_ahead_takes_free_blocks_only():
+    pressed = Pressed(100.0, [[1] * 20, [2] * 20], {"num_blocks": 8, "block_size": 4})
+    pressed.draft(pressed.sessions[0], 1)
+    pressed.step(Slice(0, 20, True))
+    assert pressed.step(Slice(1, 16, False, ahead=True)) == set()
+    assert pressed.step(Slice(1, 8, False, ahead=True)) == {1}
+    assert holds(pressed.sessions[0])
+
+
+def test_who_gets_no_kv_is_named():
+    pressed = Pressed(0.0, [[1] * 20, [2] * 20], {"num_blocks": 8, "block_size": 4})
+    pressed.step(Slice(0, 20, True))
+    pressed.step(Slice(1, 16, False), Slice(0, 1, True))
+    assert pressed.loop.left_out == {1}

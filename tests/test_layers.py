@@ -32,6 +32,7 @@ ALLOWED = {
     "opensled_training": EVERYTHING,
 }
 GRPC_HOMES = ("edge_client/link.py", "verify_server/service.py")
+GATEWAY_HOMES = ("verify_server/gateway.py", "verify_server/replica_links.py")
 # Figures measure the bare libraries beside the product.
 BARE_ROUNDS, BARE_LOOP = "opensled_testbed/bench/rounds.py", "opensled_testbed/bench/edge_loop.py"
 BARE_RAGGED = "opensled_testbed/bench/ragged"  # and the file of its peers
@@ -39,8 +40,8 @@ TORCH_HOMES = ("verify_server/engine/", "opensled_training/", "opensled_testbed/
 LLAMA_HOMES = ("opensled/llama.py", "edge_client/drafters/llamacpp.py", "verify_server/engine/llama_cache.py")
 # library -> the files, or folders with a slash, that may import it
 HOMES = {
-    "grpc": (*GRPC_HOMES, BARE_ROUNDS),
-    "grpc_health": ("verify_server/service.py",),
+    "grpc": (*GRPC_HOMES, *GATEWAY_HOMES, BARE_ROUNDS),
+    "grpc_health": ("verify_server/service.py", "verify_server/replica_links.py"),
     "grpc_reflection": ("verify_server/service.py",),
     "torch": TORCH_HOMES,
     "transformers": (*TORCH_HOMES, "verify_server/text.py"),
@@ -51,7 +52,7 @@ HOMES = {
     "matplotlib": ("opensled_testbed/planner/picture.py", "opensled_testbed/report/plots"),
     "rich": ("opensled_testbed/demo_view.py", "opensled_testbed/load/view.py"),
     "prometheus_client": ("opensled/metrics.py",),
-    "ray": (),  # of no use yet
+    "ray": ("scheduler/cluster.py",),
     "cryptography": ("opensled_testbed/credentials.py",),
     "llguidance": ("verify_server/guide.py",),
     "uvloop": ("verify_server/command.py",),

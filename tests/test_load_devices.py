@@ -82,7 +82,7 @@ def test_a_device_without_a_drafter_answers_at_once_with_nothing():
         assert future.done()
         return future.result()
 
-    assert asyncio.run(scenario()) == DraftBlock(3)
+    assert asyncio.run(scenario()) == (DraftBlock(3), 0.0)
 
 
 def test_tokens_of_an_answer_are_shared_by_its_chunks():

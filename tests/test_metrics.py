@@ -70,6 +70,8 @@ def test_server_and_devices_count_what_the_answers_say():
             assert edge["request_time_per_output_token_seconds_count",] == 5
             assert 0 < edge["time_to_first_token_seconds_sum",] <= sum(s.seconds for s in stats)
             assert (edge["drafters",], edge["drafters_busy",]) == (2, 0)
+            assert server["draft_tokens_count",] == expected[0]
+            assert server["draft_tokens_sum",] == expected[1]
 
     asyncio.run(scenario())
 
@@ -87,8 +89,13 @@ def test_the_loop_counts_its_steps():
             assert found["step_sessions_sum",] == sum(engine.batches)
             assert found["positions_computed_total",] == engine.computed
             assert found["tokens_committed_total",] == found["tokens_unasked_total",] == 40
-            assert found["kv_blocks", "free"] == 100 and found["kv_block_tokens",] == engine.block_size
+            assert found["kv_blocks", "free"] + found["kv_blocks", "cached"] == 100
+            assert found["kv_block_tokens",] == engine.block_size
             assert found["sessions", "live"] == 0
+            assert found["step_tokens_sum",] == engine.computed
+            assert found["step_tokens_count",] == len(engine.batches)
+            assert found["step_prediction_error_ratio",] == door.loop.costs.error > 0
+            assert found["session_places",] == 3
 
     asyncio.run(scenario())
 
@@ -156,7 +163,8 @@ def test_refusals_and_failures_by_code():
         async with serving(limits=limits) as (door, address), linked(address) as link:
             await first_reply(link, Open((), GREEDY))
             await first_reply(link, Open((1, POISON), GREEDY), Draft(1, DraftBlock(2)))
-            await first_reply(link, Open(PROMPT, GREEDY), Draft(1, DraftBlock(99, (DraftToken(1),))))
+            long = SamplingParams(temperature=0, max_tokens=190)  # not over before the draft is there
+            await first_reply(link, Open(PROMPT, long), Draft(1, DraftBlock(199, (DraftToken(1),))))
             await until(lambda: not door.loop.sessions)
             found = samples(scrape(server_metrics(door)))
             assert found["requests_refused_total", "invalid_request"] == 1
@@ -226,7 +234,8 @@ def test_a_lost_stream_and_an_internal_error_are_counted():
         reopened = 2
 
     for error in (Unreachable("gone"), ZeroDivisionError(), asyncio.CancelledError()):
-        with pytest.raises(type(error)), counts.answer(Session()):
+        with pytest.raises(type(error)), counts.answer() as account:
+            account.session = Session()
             raise error
     assert dict(counts.errors) == {"unreachable": 1, "internal": 1}
     assert counts.answers.total() == counts.answers["cancelled"] == 1 and counts.reopened == 6

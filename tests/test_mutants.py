@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import verify_server.prefix
 import verify_server.session
 from opensled.messages import DraftBlock
 from opensled.noise import gumbel, hash_bits
 from opensled.protocol import Truth, common_prefix, cut
 from scheduler.fcfs import Fcfs
 from scheduler.plan import Slice
-from tests import test_fcfs, test_kv, test_noise, test_protocol, test_session
+from tests import test_fcfs, test_kv, test_noise, test_prefix, test_protocol, test_session
 from verify_server.acceptance.match import Match
 from verify_server.kv import BlockPool, BlockTable
 from verify_server.session import Session
@@ -89,8 +90,14 @@ def truncate_one_block_too_many(self, length):
     del self.blocks[keep:]
 
 
-def take_without_removing(self, count):
-    return self._free[-count:]
+def truncate_anywhere(self, length):
+    keep = self._pool.blocks_for(length)
+    self._pool.give_back(self.blocks[keep:])
+    del self.blocks[keep:]
+
+
+def take_without_removing(self, count, tenant=""):
+    return self._unused[-count:]
 
 
 def forget_pending(self):
@@ -187,6 +194,16 @@ MUTANTS = {
     ),
     "two sessions get the same block": Mutant(
         BlockPool, "take", take_without_removing, test_kv.test_every_block_has_one_owner_or_is_free
+    ),
+    "a text that others began takes over its last token too": Mutant(
+        verify_server.prefix, "takeable", lambda length, size: length // size,
+        test_prefix.test_texts_have_as_many_keys_in_common_as_they_have_full_blocks,
+    ),
+    "a session writes in blocks that others read": Mutant(
+        BlockTable, "frozen", property(lambda table: 0), test_kv.test_blocks_that_others_may_read_are_not_written
+    ),
+    "rollback of a shared block is possible": Mutant(
+        BlockTable, "truncate", truncate_anywhere, test_kv.test_what_is_committed_is_never_rolled_back
     ),
     "a draft that came during a step is lost": Mutant(
         Session, "_rebase_pending", forget_pending,

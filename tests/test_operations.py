@@ -16,7 +16,7 @@ from verify_server.config import ServeConfig
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/operations.md").read_text()
 UNITS = ROOT / "deploy/systemd"
-PACKAGES = ("opensled", "edge_client", "verify_server", "hw_profiles")
+PACKAGES = ("opensled", "edge_client", "verify_server", "scheduler", "hw_profiles")
 VERB_OF = {"opensled-serve": "serve", "opensled-edge": "edge"}
 
 
@@ -64,7 +64,8 @@ def test_every_command_parses(words):
 def test_every_flag_named_exists():
     known = {item.flag for verb in VERBS for item in config.options(CONFIGS.get(verb))}
     foreign = {"--no-index", "--find-links", "--platform", "--only-binary", "--no-deps"}  # pip's
-    foreign |= {"--offline", "--now", "--version"}
+    foreign |= {"--offline", "--now", "--version", "--kill-whom"}
+    foreign |= {"--head", "--address", "--port", "--node-ip-address", "--include-dashboard", "--generate"}  # Ray's
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE))
     assert named - foreign <= known, named - foreign - known
 

@@ -6,6 +6,7 @@ moment, readers who come and go, KV memory for about one session and a half.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from verify_server.session import Planned, Session
 BLOCKS, BLOCK_SIZE, MAX_DRAFT = 12, 4, 4
 CONTEXT = BLOCKS * BLOCK_SIZE - MAX_DRAFT  # one sequence alone always fits
 MAX_SESSIONS = 4
+KINDS = 2  # of prompts
 
 
 @dataclass
@@ -79,7 +81,8 @@ class Sessions(RuleBasedStateMachine):
     @rule(length=st.integers(1, 20), max_tokens=st.integers(1, 25))
     def open(self, length: int, max_tokens: int) -> None:
         self.opened += 1
-        script = script_of([1 + self.opened % 40] * length, min(length + max_tokens, CONTEXT))
+        kind = 1 + self.opened % KINDS  # those of one kind begin alike, so they share KV
+        script = script_of([kind] * length, min(length + max_tokens, CONTEXT))
         ends = EndRules(frozenset({EOS}), frozenset(), len(script))
         params = SamplingParams(temperature=0, max_tokens=max_tokens)
         session = Session(
@@ -168,13 +171,16 @@ class Sessions(RuleBasedStateMachine):
     @rule(data=st.data())
     def begin_step(self, data: st.DataObject) -> None:
         """Any plan a policy could make, in any order of sessions."""
+        self.loop._snapshot()
         live = data.draw(st.permutations(sorted(self.loop.sessions)))
         slices = []
         for number in live[: data.draw(st.integers(1, len(live)))]:
             uncomputed = self.loop.sessions[number].view().uncomputed
             tokens = data.draw(st.integers(1, uncomputed))
-            padding = data.draw(st.sampled_from([0, 0, 1, 4]))
-            slices.append(Slice(number, tokens, tokens == uncomputed, padding=padding))
+            padding, trim = data.draw(st.sampled_from([(0, None), (0, None), (1, 0), (4, None), (0, 2)]))
+            hint = data.draw(st.sampled_from([None, None, 0, 2]))
+            decide = tokens == uncomputed
+            slices.append(Slice(number, tokens, decide, padding=padding, draft=trim, hint=hint))
         before = {number: session.computed for number, session in self.loop.sessions.items()}
         paddings = {piece.session: piece.padding for piece in slices}
         self.work = self.loop._prepare(BatchPlan(tuple(slices)))
@@ -182,7 +188,7 @@ class Sessions(RuleBasedStateMachine):
         for planned in self.work:
             number, computed = planned.session.id, planned.session.computed
             assert computed == before[number]
-            assert planned.segment.start == max(0, computed - paddings[number])
+            assert planned.segment.start == max(planned.session.table.frozen, computed - paddings[number])
 
     @precondition(lambda self: self.work)
     @rule()
@@ -226,14 +232,16 @@ class Sessions(RuleBasedStateMachine):
             assert bool(session.finish_reason) == (session.tokens == reader.script)
 
     @invariant()
-    def every_block_has_one_owner_or_is_free(self) -> None:
+    def every_block_has_holders_or_is_free(self) -> None:
         sessions = {reader.session.id: reader.session for reader in self.readers}
         sessions.update((planned.session.id, planned.session) for planned in self.work)
-        owned = [block for session in sessions.values() for block in session.table.blocks]
-        assert sorted([*owned, *self.loop.pool._free]) == list(range(BLOCKS))
-        assert all({*planned.segment.blocks} <= {*owned} for planned in self.work), (
-            "a step computes in freed memory"
-        )
+        holders = Counter(block for session in sessions.values() for block in session.table.blocks)
+        assert all(self.loop.pool.holders(block) == holders[block] for block in range(BLOCKS))
+        assert self.loop.pool.num_free == BLOCKS - len(holders)
+        for session, segment in ((planned.session, planned.segment) for planned in self.work):
+            assert [*segment.blocks] == session.table.blocks, "a step computes in freed memory"
+            written = segment.blocks[segment.start // BLOCK_SIZE :]
+            assert all(holders[block] == 1 for block in written), "a step writes where others read"
 
     @invariant()
     def kv_holds_what_is_called_computed(self) -> None:

@@ -13,6 +13,7 @@ from opensled_testbed.bench.accuracy import accuracy
 from opensled_testbed.bench.agreement import agreement, capacity_error, live_anchor, missed
 from opensled_testbed.bench.capacity import MOST_EMULATED, emulated_capacity
 from opensled_testbed.bench.cell_run import CellRun, Scale
+from opensled_testbed.bench.cell_verdict import shares
 from opensled_testbed.bench.peer_server import free_port, running
 from opensled_testbed.bench.turns import DILATION, Turn, finish, fleet_of, shortened, turns
 from opensled_testbed.cells import CELLS, REGIMES
@@ -53,12 +54,13 @@ def test_baselines_take_turns_and_a_live_anchor_follows_its_replay():
     order = [(turn.baseline, turn.repeat, turn.live) for turn in turns(LIVE_CELL, NAMES, 2)]
     first = [("centralized", 0, False), ("server-sd", 0, False), ("sled-static", 0, False)]
     assert order[:3] == first
-    assert order[3:6] == [
+    assert order[3:7] == [
         ("sled-continuous", 0, False),
         ("sled-continuous", 0, True),
+        ("opensled", 0, False),
         ("device-only", 0, False),
     ]
-    assert order[6:] == [(name, 1, live) for name, _, live in order[:6]]
+    assert order[7:] == [(name, 1, live) for name, _, live in order[:7]]
 
 
 def test_a_cell_without_live_anchors_has_none():
@@ -176,10 +178,11 @@ def test_one_cell_runs_end_to_end(tmp_path):
         cell, scale, scale.shortened(recorded_items()), traces, regimes.emulate, say=lambda line: None
     ).all(("centralized", "sled-continuous"))
     made = entry["runs"] + entry["void"]
-    assert [run["baseline"] for run in made] == ["centralized", "sled-continuous"]
+    by_name = {run["baseline"]: run["summary"] for run in made}  # on a busy machine some are void
+    assert set(by_name) == {"centralized", "sled-continuous"}
     assert all(run["summary"]["output_throughput"] > 0 for run in made)
     assert all(run["summary"]["failed"] == 0 for run in made)
-    assert made[1]["summary"]["drafted_tokens"] > 0
+    assert by_name["sled-continuous"]["drafted_tokens"] > 0
     assert all(run["real_share"]["engine"] > 0 for run in made)
 
 
@@ -285,3 +288,47 @@ def test_a_peer_that_does_not_start_tells_its_own_words():
     command = [sys.executable, "-c", "import sys; sys.exit('no such model')"]
     with pytest.raises(Exception, match="no such model"), running(command, free_port()):
         pytest.fail("it never answered")
+
+
+# -- the verdict on the cells -----------------------------------------------------------------------------------
+
+
+def cell_of(ours, plain, continuous):
+    """A cell with so much throughput in each repeat; live runs are no part of it."""
+    by_baseline = {
+        "opensled": ours,
+        "centralized": plain,
+        "sled-continuous": continuous,
+        "server-sd": [999] * 3,
+    }
+    runs = [
+        {"baseline": name, "repeat": repeat, "live": False, "summary": summary(output_throughput=value)}
+        for name, values in by_baseline.items()
+        for repeat, value in enumerate(values)
+    ]
+    live = {
+        "baseline": "sled-continuous",
+        "repeat": 0,
+        "live": True,
+        "summary": summary(output_throughput=9999),
+    }
+    return {"id": "a cell", "runs": [*runs, live]}
+
+
+def test_opensled_is_compared_with_the_best_rival_repeat_by_repeat():
+    """Repeats differ by a factor of two, their ratios do not: each pair met the same users."""
+    [found, pace] = shares([cell_of([96, 192, 288], [100, 200, 300], [90, 180, 200])])
+    assert (found.cell, found.figure, found.rival) == ("a cell", "throughput", "centralized")
+    assert found.share == pytest.approx((0.96, 0.96, 0.96))
+    assert found.kept and pace.share.mean == 1.0
+
+
+def test_a_cell_that_falls_short_beyond_noise_is_named():
+    [found, _] = shares([cell_of([90, 181, 271], [100, 200, 300], [90, 180, 200])])
+    assert not found.kept and "BELOW 0.95" in str(found)
+    [noisy, _] = shares([cell_of([60, 210, 240], [100, 200, 300], [90, 180, 200])])
+    assert noisy.share.mean < 0.9 and noisy.kept
+
+
+def test_a_cell_without_opensled_has_no_verdict():
+    assert list(shares([cell_of([], [100], [90])])) == []

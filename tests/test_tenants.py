@@ -36,13 +36,16 @@ def token_file(tmp_path):
 
 def test_limits_in_the_token_file(token_file):
     path = token_file(
-        "t1 alice max_sessions=8 max_prompt=4096\nt2 alice  # a second device\nt3 bob max_prompt=0\nt4 carol\n"
+        "t1 alice max_sessions=8 max_prompt=4096 positions_per_s=50\nt2 alice  # a second device\n"
+        "t3 bob max_prompt=0\nt4 carol\n"
     )
-    tenants = _tenants(ServeConfig(tokens=str(path), tenant_sessions=2, tenant_prompt=100))
+    tenants = _tenants(
+        ServeConfig(tokens=str(path), tenant_sessions=2, tenant_prompt=100, tenant_positions=9)
+    )
     assert [tenants.of(f"Bearer t{number}") for number in (1, 2, 3, 4)] == ["alice", "alice", "bob", "carol"]
-    assert tenants.limits_of("alice") == TenantLimits(8, 4096)
-    assert tenants.limits_of("bob") == TenantLimits(2, 0)
-    assert tenants.limits_of("carol") == TenantLimits(2, 100)
+    assert tenants.limits_of("alice") == TenantLimits(8, 4096, 50)
+    assert tenants.limits_of("bob") == TenantLimits(2, 0, 9)
+    assert tenants.limits_of("carol") == TenantLimits(2, 100, 9)
     assert read_tenants(path).limits_of("carol") == TenantLimits()
     certified = _tenants(ServeConfig(tls_client_ca="ca.pem", tenant_prompt=7))
     assert certified.by_certificate and certified.limits_of("anybody") == TenantLimits(0, 7)

@@ -15,34 +15,43 @@ import opensled
 from hw_profiles.profile import HardwareProfile
 from opensled import notify
 from opensled.address import host_port, is_local, joined
+from opensled.errors import UsageError
 from opensled.messages import GUIDE, ModelInfo
 from opensled.metrics import metrics_port, require_safe_metrics
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions
 from verify_server import service
 from verify_server.config import ServeConfig
+from verify_server.costs import first_cost
 from verify_server.engine import ENGINES
 from verify_server.loop import VerifyLoop
 from verify_server.metrics import metrics
 from verify_server.security import TenantLimits, Tenants, Tls, read_tenants, read_tls, require_safe
 from verify_server.sessions import Door, DoorLimits
 from verify_server.target import Target
+from verify_server.tokens import TokenSigner
 
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 30.0  # how long sequences under way may take to finish after SIGTERM
+LAST_WORDS_SECONDS = 2.0  # and then, what was written to be read
 
 
 def serve(config: ServeConfig) -> int:
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
-    tls = read_tls(config.tls_cert, config.tls_key, config.tls_client_ca)
-    tenants = _tenants(config)
-    _require_safe(config, tls, tenants)
+    if config.replicas or config.ray_address:
+        from verify_server.cluster_command import serve_cluster
+
+        return serve_cluster(config)
+    if config.proxy:
+        raise UsageError("--proxy is for a gateway to replicas: add --replicas N, or --ray-address HOST:PORT")
+    tls, tenants = clients(config)
+    require_safe_door(config.listen, config, tls, tenants)
     target = ENGINES.get(config.engine)(config)
-    return _run(_serve(config, target, tenants, tls))
+    return run(_serve(config, target, tenants, tls))
 
 
-def _run(serving: Coroutine[Any, Any, int]) -> int:
+def run(serving: Coroutine[Any, Any, int]) -> int:
     """Run the server, on uvloop where it is installed: a round costs some processor time less on it."""
     try:
         import uvloop
@@ -51,42 +60,72 @@ def _run(serving: Coroutine[Any, Any, int]) -> int:
     return uvloop.run(serving)
 
 
+def clients(config: ServeConfig) -> tuple[Tls | None, Tenants]:
+    """How this server shows who it is, and knows who they are. Raises UsageError or NotFound."""
+    return read_tls(config.tls_cert, config.tls_key, config.tls_client_ca), _tenants(config)
+
+
 def _tenants(config: ServeConfig) -> Tenants:
-    default = TenantLimits(config.tenant_sessions, config.tenant_prompt)
+    default = TenantLimits(
+        max_sessions=config.tenant_sessions,
+        max_prompt=config.tenant_prompt,
+        positions_per_s=config.tenant_positions,
+        kv_tokens=config.tenant_kv_tokens,
+    )
     if config.tokens:
         return read_tenants(Path(config.tokens), default)
     return Tenants(by_certificate=bool(config.tls_client_ca), default=default)
 
 
-def _require_safe(config: ServeConfig, tls: Tls | None, tenants: Tenants) -> None:
+def require_safe_door(listen: str, config: ServeConfig, tls: Tls | None, tenants: Tenants) -> None:
+    """Refuse, or warn of, a door at `listen` that is open to more than its operator may think."""
     knows_clients = not tenants.everybody
-    require_safe(
-        config.listen, has_tls=tls is not None, knows_clients=knows_clients, insecure=config.insecure
-    )
-    if not is_local(config.listen) and not (tls and knows_clients):
+    require_safe(listen, has_tls=tls is not None, knows_clients=knows_clients, insecure=config.insecure)
+    if not is_local(listen) and not (tls and knows_clients):
         danger = (
             "gets its tokens in clear text" if knows_clients else "takes requests from anybody who reaches it"
         )
-        log.warning("%s %s", config.listen, danger)
+        log.warning("%s %s", listen, danger)
+
+
+def make_door(
+    config: ServeConfig,
+    target: Target,
+    tenants: Tenants,
+    signer: TokenSigner | None = None,
+    prefix_key: bytes = b"",
+) -> Door:
+    """The door of a server that is configured so, with a loop behind it that nobody runs yet.
+
+    `signer`: see `Door`; `prefix_key`: see `VerifyLoop`.
+    """
+    policy = make_policy(config.policy, PolicyOptions(config.draft_wait, config.batch))
+    profile = HardwareProfile(config.max_step_tokens, first_cost(target, config.accelerator))
+    # SLED as published shares nothing, and pads its batches with positions that shared blocks would hold.
+    shares = config.prefix_cache and config.policy != "static"
+    loop = VerifyLoop(target.engine, policy, profile, time.monotonic, shares, prefix_key)
+    return Door(loop, target, _limits(config, tenants), signer)
 
 
 async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls | None) -> int:
-    policy = make_policy(config.policy, PolicyOptions(config.draft_wait, config.batch))
-    loop = VerifyLoop(target.engine, policy, HardwareProfile(config.max_step_tokens), time.monotonic)
-    door = Door(loop, target, _limits(config, tenants))
+    door = make_door(config, target, tenants)
+    loop = door.loop
     face = service.VerifyService(door, describe(door, target), target.text, tenants)
-    signals = _signals()
+    readiness = service.Readiness()
+    signals = arriving_signals()
     stopping = asyncio.ensure_future(signals.get())
     with metrics_port(config.metrics, metrics(door)):
-        server, port = await service.start(face, config.listen, tls)
+        await readiness.set(True)
+        server, port = await service.start(face, config.listen, tls, readiness)
         serving = asyncio.ensure_future(loop.run())
         print(f"listening on {joined(host_port(config.listen)[0], port)}", flush=True)
         async with notify.announced():
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             notify.stopping()
+            await readiness.set(False)  # first of all: who asks goes elsewhere
             door.draining = True
             if stopping.done():
-                await _drain(server, signals, len(loop.sessions))
+                await _drain(server, door, signals)
     serving.cancel()
     loop.close()
     if config.json:
@@ -103,26 +142,35 @@ def _limits(config: ServeConfig, tenants: Tenants) -> DoorLimits:
         max_draft=config.max_draft,
         trust_devices=config.trust_device_probabilities,
         tenants=tenants,
+        min_pace=config.min_pace,
+        max_pace=max(config.max_pace, config.min_pace) or None,
+        min_acceptance=config.min_acceptance,
     )
 
 
-def _signals() -> asyncio.Queue[int]:
-    """SIGTERM and SIGINT as they arrive."""
+def arriving_signals(*more: int) -> asyncio.Queue[int]:
+    """SIGTERM, SIGINT and `more` signals as they arrive."""
     arrived: asyncio.Queue[int] = asyncio.Queue()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, *more):
         asyncio.get_running_loop().add_signal_handler(number, arrived.put_nowait, number)
     return arrived
 
 
-async def _drain(server: service.Server, signals: asyncio.Queue[int], sequences: int) -> None:
-    """Let sequences under way finish; a second signal ends them."""
-    if sequences:
-        log.warning("finishing %d sequences; once more to stop at once", sequences)
-    draining = asyncio.ensure_future(server.stop(DRAIN_SECONDS))
+async def _drain(server: service.Server, door: Door, signals: asyncio.Queue[int]) -> None:
+    """Let sequences under way finish, while newcomers are told to come back later; a second signal ends them."""
+    if door.loop.sessions:
+        log.warning("finishing %d sequences; once more to stop at once", len(door.loop.sessions))
+    draining = asyncio.ensure_future(_finish(server, door))
     again = asyncio.ensure_future(signals.get())
-    await asyncio.wait({draining, again}, return_when=asyncio.FIRST_COMPLETED)
-    await server.stop(0)
+    await asyncio.wait({draining, again}, timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    draining.cancel()
     again.cancel()
+    await server.stop(0)
+
+
+async def _finish(server: service.Server, door: Door) -> None:
+    await door.idle()
+    await server.stop(LAST_WORDS_SECONDS)
 
 
 def describe(door: Door, target: Target) -> ModelInfo:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hw_profiles import catalog
 from opensled.address import host_port
 from opensled.config import option
 from opensled.logs import LEVELS
 from scheduler import POLICIES
+from scheduler.ray_guard import networks
 from verify_server.engine import ENGINES
 
 
@@ -40,7 +42,14 @@ class ServeConfig:
     threads: int = option(
         0, "CPU threads of the target; 0 = as torch chooses, all cores for GGUF", low=0, metavar="N"
     )
-    policy: str = option("fcfs", f"scheduling: {', '.join(POLICIES.names())}, or module:Class of your own")
+    accelerator: str = option(
+        "",
+        "what the target runs on, as a profile (see: opensled profile list --kind accelerators): its costs are the "
+        "first guess of what steps take",
+        metavar="ID",
+        check=lambda name: name and catalog.accelerator(name),
+    )
+    policy: str = option("goodput", f"scheduling: {', '.join(POLICIES.names())}, or module:Class of your own")
     draft_wait: float = option(
         0.25,
         "seconds to wait for a device's draft before decoding without it; inf = for ever",
@@ -53,7 +62,31 @@ class ServeConfig:
     max_draft: int = option(16, "longest draft block, in tokens", low=1, metavar="N")
     max_step_tokens: int = option(512, "most tokens that one forward pass computes", low=1, metavar="N")
     kv_tokens: int = option(0, "KV cache size, in tokens; 0 = what memory allows", low=0, metavar="N")
+    prefix_cache: bool = option(
+        True,
+        "share the KV cache of a tenant's texts that begin alike; of no effect for GGUF targets and policy static",
+    )
     max_sessions: int = option(256, "most sequences at the same time", low=1, metavar="N")
+    min_pace: float = option(
+        0.0,
+        "tokens/s that everybody inside keeps: who would cost them that is not let in; 0 = only those who ask for a "
+        "pace are promised one",
+        low=0,
+        metavar="N",
+    )
+    max_pace: float = option(
+        0.0,
+        "tokens/s that anybody can be promised, whatever he asks for; 0 = --min-pace, or without it half of what one "
+        "alone would have",
+        low=0,
+        metavar="N",
+    )
+    min_acceptance: float = option(
+        0.05,
+        "share of a device's drafts with a token that is accepted, below which they are ignored; 0 = never",
+        low=0,
+        metavar="X",
+    )
     tls_cert: str = option("", "certificate chain (PEM); with --tls-key turns TLS on", metavar="FILE")
     tls_key: str = option("", "private key of the certificate (PEM), file mode 600", metavar="FILE")
     tls_client_ca: str = option(
@@ -64,13 +97,26 @@ class ServeConfig:
     )
     tokens: str = option(
         "",
-        "bearer tokens that may connect: TOKEN TENANT [max_sessions=N] [max_prompt=N] a line, file mode 600",
+        "bearer tokens that may connect: TOKEN TENANT [max_sessions=N] [max_prompt=N] [positions_per_s=N] "
+        "[kv_tokens=N] a line, file mode 600",
         metavar="FILE",
     )
     tenant_sessions: int = option(
         0, "most sequences of one tenant at the same time; 0 = no limit", low=0, metavar="N"
     )
     tenant_prompt: int = option(0, "most tokens of a tenant's prompt; 0 = no limit", low=0, metavar="N")
+    tenant_kv_tokens: int = option(
+        0,
+        "most KV cache that a tenant's sequences hold together, in tokens; 0 = no limit",
+        low=0,
+        metavar="N",
+    )
+    tenant_positions: int = option(
+        0,
+        "most draft tokens that the target verifies for a tenant in a second, accepted or not; 0 = no limit",
+        low=0,
+        metavar="N",
+    )
     trust_device_probabilities: bool = option(
         False, "serve rule ratio, under which a device that lies decides what its user reads"
     )
@@ -81,6 +127,32 @@ class ServeConfig:
     insecure_metrics: bool = option(
         False, "show the metrics beyond this machine, to anybody who can reach them"
     )
+    replicas: int = option(
+        0,
+        "servers of the target, each with its own GPU, on Ray, behind this one as their gateway; 0 = this process "
+        "alone, or with --ray-address the replicas that are there",
+        low=0,
+        metavar="N",
+    )
+    replica_gpus: float = option(
+        1.0,
+        "GPUs of each replica, also a part of one; of no effect where Ray knows of none",
+        low=0,
+        metavar="X",
+    )
+    ray_address: str = option(
+        "",
+        "join the Ray cluster there; else --replicas starts one here",
+        metavar="HOST:PORT",
+        check=host_port,
+    )
+    ray_network: str = option(
+        "",
+        "private networks, besides loopback, that Ray may listen on, such as 10.0.0.0/24,fd00::/8",
+        metavar="NETWORKS",
+        check=networks,
+    )
+    proxy: bool = option(False, "pass streams through the gateway, for devices that reach no other address")
     log_level: str = option("warning", "least important messages to log", choices=LEVELS)
     log_json: bool = option(False, "log one JSON object a line")
     json: bool = option(False, "print the totals of the run as JSON at the end")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # the loop imports this file
     from verify_server.session import Planned
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # sessions in one step
+POSITIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # computed by one step
+DRAFTS = (1, 2, 3, 4, 6, 8, 12, 16, 32)  # tokens of one draft
 
 
 @dataclass
@@ -27,35 +29,47 @@ class LoopStats:
     tokens: int = 0  # tokens committed
     unasked: int = 0  # of them, without a draft
     stale: int = 0  # drafts dropped without computation
+    preempted: int = 0  # times that a session lost its KV to another one
     drafts: DraftCounts = field(default_factory=DraftCounts)
+    hints: Counter[int] = field(default_factory=Counter)  # verdicts that left with one, by its value
     failures: Counter[str] = field(default_factory=Counter)  # sequences that ended by an error, by code
     batches: Histogram = field(default_factory=lambda: Histogram(BATCHES))
+    work: Histogram = field(default_factory=lambda: Histogram(POSITIONS))
+    lengths: Histogram = field(default_factory=lambda: Histogram(DRAFTS))
     seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
 
     def step(self, work: Sequence[Planned], seconds: float) -> None:
         """One forward pass over `work`, done or failed."""
         self.steps += 1
         self.sessions += len(work)
-        self.positions += sum(len(planned.segment.tokens) for planned in work)
+        positions = sum(len(planned.segment.tokens) for planned in work)
+        self.positions += positions
+        self.work.add(positions)
         self.batches.add(len(work))
         self.seconds.add(seconds)
 
     def commit(self, planned: Planned, count: int) -> None:
         """`planned` committed the last `count` tokens of its session."""
         self.tokens += count
+        if planned.hint is not None and count:
+            self.hints[planned.hint] += 1
         if planned.draft is None:
             self.unasked += count
             return
         block, tokens = planned.draft.block, planned.session.tokens
         base = len(tokens) - count
         undecided = block.ids[base - block.base :]  # its head may have been committed before this step
-        self.drafts.add(len(block.tokens), common_prefix(undecided, tokens[base:]))
+        self._count_draft(len(block.tokens), common_prefix(undecided, tokens[base:]))
 
     def drop(self, draft: Draft) -> None:
         """A draft that came too late to be computed; an empty one drafts nothing."""
         if draft.block.tokens:
             self.stale += 1
-            self.drafts.add(len(draft.block.tokens), 0)
+            self._count_draft(len(draft.block.tokens), 0)
+
+    def _count_draft(self, length: int, accepted: int) -> None:
+        self.drafts.add(length, accepted)
+        self.lengths.add(length)
 
     def as_json(self) -> dict[str, float]:
         steps = max(self.steps, 1)

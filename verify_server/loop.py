@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+from hw_profiles.learned import CostModel
 from hw_profiles.profile import HardwareProfile
 from opensled.errors import EngineError, OpenSledError
-from scheduler.plan import BatchPlan, SchedulingPolicy, Slice, Snapshot
+from scheduler.plan import BatchPlan, SchedulingPolicy, Snapshot
 from verify_server.acceptance.base import Question
 from verify_server.counters import LoopStats
 from verify_server.engine.base import HearsOfFreeBlocks, Scores, TargetEngine
-from verify_server.kv import BlockPool, OutOfBlocks
+from verify_server.kv import BlockPool
+from verify_server.pressure import Step
 from verify_server.session import Decision, Planned, Session
 
 log = logging.getLogger(__name__)
@@ -74,12 +78,23 @@ class VerifyLoop:
         policy: SchedulingPolicy,
         profile: HardwareProfile,
         clock: Callable[[], float],
+        prefix_cache: bool = True,
+        prefix_key: bytes = b"",
     ) -> None:
+        """`prefix_cache`: share KV where the engine can. `prefix_key`: secret of the keys by which it is found, of
+        those who are to know each other's; b"" = draw one."""
         self.engine, self.policy, self.profile, self.clock = engine, policy, profile, clock
         forget = engine.forget if isinstance(engine, HearsOfFreeBlocks) else None
-        self.pool = BlockPool(engine.info.num_blocks, engine.info.block_size, forget)
+        info = engine.info
+        key = (prefix_key or secrets.token_bytes(32)) if prefix_cache and info.shares_blocks else b""
+        self.pool = BlockPool(info.num_blocks, info.block_size, forget, key)
         self.sessions: dict[int, Session] = {}
         self.stats = LoopStats()
+        self.costs = CostModel(profile.cost)
+        self.planned_at = 0.0  # when the latest step was planned, and
+        self.left_out: frozenset[int] = (
+            frozenset()
+        )  # sessions that got no KV in it: they go first in the next one
         self._memory: object = None  # the policy's, from one plan to the next
         self._sleeper: asyncio.Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
@@ -88,7 +103,8 @@ class VerifyLoop:
         """Serve until cancelled."""
         while True:
             await self._gather()
-            plan = self.policy.plan(self._snapshot(), self.profile, self.clock())
+            self.planned_at = self.clock()
+            plan = self.policy.plan(self._snapshot(), self.profile, self.planned_at)
             self._memory = plan.memory
             work = self._prepare(plan)
             if not work:
@@ -102,11 +118,13 @@ class VerifyLoop:
             except Exception:
                 log.exception("a step over %d sessions failed", len(work))
                 outcomes = [_step_failed()] * len(work)
+            else:
+                self._learn(work, self.clock() - started)
             self.stats.step(work, self.clock() - started)
             self._commit(work, outcomes)
 
     def add(self, session: Session) -> None:
-        session.waiting_since = self.clock()
+        session.waiting_since = session.asked_since = self.clock()
         session.wake, session.on_stale, session.clock = self.wake, self.stats.drop, self.clock
         self.sessions[session.id] = session
         self.wake()
@@ -129,41 +147,32 @@ class VerifyLoop:
         self._thread.shutdown()
 
     def _snapshot(self) -> Snapshot:
+        if self.pool.prefixes is not None:
+            self._adopt()
         return Snapshot(tuple(session.view() for session in self.sessions.values()), self._memory)
 
+    def _adopt(self) -> None:
+        """Spare the sessions what others have computed meanwhile; only those with more than a block to compute."""
+        size = self.pool.block_size
+        for session in self.sessions.values():
+            if len(session.tokens) - session.computed > size and session.has_reader:
+                session.adopt_kv()
+
+    def _learn(self, work: Sequence[Planned], seconds: float) -> None:
+        """What a step that went well tells of the cost of those to come."""
+        tokens = sum(len(planned.segment.tokens) for planned in work)
+        contexts = sum(planned.segment.start for planned in work) + tokens
+        self.costs.observe(tokens, contexts, len(work), seconds)
+        if self.costs.cost is not self.profile.cost:
+            self.profile = replace(self.profile, cost=self.costs.cost)
+
     def _prepare(self, plan: BatchPlan) -> list[Planned]:
-        """Turn slices into work; a session that lost its KV to an earlier slice waits for the next plan."""
-        work: list[Planned] = []
-        waiting = {piece.session: piece for piece in plan.slices}
-        while waiting:
-            piece = waiting.pop(next(iter(waiting)))
-            planned = self._plan_slice(piece, waiting)
-            if planned is not None:
-                work.append(planned)
+        """Turn slices into work; who gets no KV, or loses what his slice goes on from, waits for the next plan."""
+        step = Step(self.sessions, self.pool, self.clock())
+        work = step.fit(plan.slices, self.left_out)
+        self.left_out = step.left_out
+        self.stats.preempted += step.preempted
         return work
-
-    def _plan_slice(self, piece: Slice, waiting: dict[int, Slice]) -> Planned | None:
-        """Plan one slice; when KV is short, another session loses its own and recomputes it when it is its turn."""
-        session = self.sessions[piece.session]
-        while True:
-            try:
-                return session.plan(piece)
-            except OutOfBlocks:
-                victim = None if piece.ahead else self._victim(session, waiting)
-                if victim is None:
-                    return None
-                victim.forget_kv()
-                waiting.pop(victim.id, None)
-
-    def _victim(self, needy: Session, waiting: Mapping[int, Slice]) -> Session | None:
-        """Who holds KV and is not in this step: first one nobody waits for, whatever its age, then the newest comer.
-
-        Of those with work to do, only later ones give way, so that the oldest always gets on.
-        """
-        holders = [s for s in self.sessions.values() if s is not needy and s.table.blocks and not s.in_step]
-        idle = [s for s in holders if s.id not in waiting or waiting[s.id].ahead]
-        later = [session for session in holders if session.id > needy.id]
-        return next(reversed(idle or later), None)
 
     def _commit(self, work: Sequence[Planned], outcomes: Sequence[Outcome]) -> None:
         now = self.clock()
@@ -178,6 +187,7 @@ class VerifyLoop:
             self.stats.commit(planned, session.commit(planned, outcome, now))
         except OpenSledError as error:
             session.in_step = False
+            session.table.withdraw()
             self.stats.failures[error.code] += 1
             log.info("a sequence ends by an error", extra={"code": error.code})
             self.remove(session)
@@ -185,6 +195,8 @@ class VerifyLoop:
             return
         if session.finish_reason or session.closed:
             self.remove(session)
+        elif session.leaving:
+            session.hand_over()
 
     async def _gather(self) -> None:
         """Let drafts that are on their way in join the step, unless there is nobody who could send one."""

@@ -13,7 +13,7 @@ from opensled.files import read_secret_text
 from opensled.pem import Identity, read_authorities, read_identity
 
 LOCAL_TENANT = "local"
-LINE = "TOKEN TENANT [max_sessions=N] [max_prompt=N]"
+LINE = "TOKEN TENANT [max_sessions=N] [max_prompt=N] [positions_per_s=N] [kv_tokens=N]"
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class TenantLimits:
 
     max_sessions: int = 0  # at the same time
     max_prompt: int = 0  # tokens; those committed before, by which a lost sequence is reopened, do not count
+    positions_per_s: int = 0  # draft tokens that the target verifies for him, accepted or not
+    kv_tokens: int = 0  # of KV memory that his sequences hold together; more of them share it
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,11 @@ class Tenants:
 
     def limits_of(self, tenant: str) -> TenantLimits:
         return self.limits.get(tenant, self.default)
+
+    @property
+    def kv_budgets(self) -> set[int]:
+        """Those that are set, in tokens."""
+        return {limits.kv_tokens for limits in (self.default, *self.limits.values())} - {0}
 
     def _of_token(self, authorization: str) -> str:
         scheme, _, given = authorization.partition(" ")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections import Counter
+from typing import Any, Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -34,6 +35,14 @@ _OPTIONS = [
 Server = grpc.aio.Server
 
 
+class Face(Protocol):
+    """What can be served: a `VerifyService`, or a gateway to many."""
+
+    tenants: Tenants
+
+    def add_to(self, server: grpc.aio.Server) -> None: ...
+
+
 class VerifyService(verify_pb2_grpc.VerifyServicer):
     """The three calls of proto/opensled/v1/verify.proto."""
 
@@ -55,34 +64,65 @@ class VerifyService(verify_pb2_grpc.VerifyServicer):
             try:
                 message = await context.read()
             except codec.Malformed as error:  # also text that is not UTF-8
-                raise InvalidRequest(f"the bytes are no message of this protocol: {error}", "kind") from error
+                raise malformed(error) from error
             return None if message is grpc.aio.EOF else codec.decode_client(message)
 
         async def send(message: ServerMessage) -> None:
             await context.write(codec.encode_server(message))
 
-        await serve_stream(self._door, tenant, receive, send)
+        try:
+            await serve_stream(self._door, tenant, receive, send, context.time_remaining())
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline of this call has passed")
 
     async def _tenant(self, context: Any) -> str:
-        """Everything starts here: who may not come in costs no work."""
-        metadata = dict(context.invocation_metadata())
-        names = context.auth_context().get("x509_common_name", ())
-        try:
-            return self.tenants.of(str(metadata.get("authorization", "")), tuple(names))
-        except Unauthorized as error:
-            self._door.stats.refused[error.code] += 1
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
-            raise
+        return await tenant_of(context, self.tenants, self._door.stats.refused)
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Take the calls that arrive at `server`."""
+        verify_pb2_grpc.add_VerifyServicer_to_server(self, server)
 
 
-async def start(service: VerifyService, listen: str, tls: Tls | None) -> tuple[grpc.aio.Server, int]:
-    """Listen; returns the server and its port (the one chosen when `listen` says 0)."""
+async def tenant_of(context: Any, tenants: Tenants, refused: Counter[str]) -> str:
+    """Who makes a call. Everything starts here: who may not come in costs no work."""
+    metadata = dict(context.invocation_metadata())
+    names = context.auth_context().get("x509_common_name", ())
+    try:
+        return tenants.of(str(metadata.get("authorization", "")), tuple(names))
+    except Unauthorized as error:
+        refused[error.code] += 1
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        raise
+
+
+def malformed(error: Exception) -> InvalidRequest:
+    """What is told to a peer whose bytes cannot be read."""
+    return InvalidRequest(f"the bytes are no message of this protocol: {error}", "kind")
+
+
+class Readiness:
+    """What gRPC's health service says, on every face that is given this; those who place sequences follow it."""
+
+    def __init__(self) -> None:
+        self.servicer = health.aio.HealthServicer()
+
+    async def set(self, serving: bool) -> None:
+        status = health_pb2.HealthCheckResponse
+        for name in ("", codec.SERVICE_NAME):
+            await self.servicer.set(name, status.SERVING if serving else status.NOT_SERVING)
+
+
+async def start(
+    service: Face, listen: str, tls: Tls | None, readiness: Readiness | None = None
+) -> tuple[grpc.aio.Server, int]:
+    """Listen; returns the server and its port (the one chosen when `listen` says 0). Ready from the start, unless
+    `readiness` says."""
     server = grpc.aio.server(options=_OPTIONS)
-    verify_pb2_grpc.add_VerifyServicer_to_server(service, server)
-    status = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(status, server)
-    for name in ("", codec.SERVICE_NAME):
-        await status.set(name, health_pb2.HealthCheckResponse.SERVING)
+    service.add_to(server)
+    if readiness is None:
+        readiness = Readiness()
+        await readiness.set(True)
+    health_pb2_grpc.add_HealthServicer_to_server(readiness.servicer, server)
     if service.tenants.everybody:  # else nothing but its health is told to whom nobody knows
         reflection.enable_server_reflection(
             (codec.SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server

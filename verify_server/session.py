@@ -14,6 +14,7 @@ from opensled.messages import (
     DraftBlock,
     DraftToken,
     Failure,
+    Moved,
     SamplingParams,
     TokenLogprobs,
     Verdict,
@@ -22,14 +23,14 @@ from opensled.protocol import EndRules, common_prefix, cut, rebase
 from scheduler.estimates import DraftEstimate
 from scheduler.plan import SessionView, Slice
 from verify_server.acceptance.base import AcceptancePolicy, Question
+from verify_server.allowance import Allowance
 from verify_server.drafts import check_draft
 from verify_server.engine.base import Segment
 from verify_server.guide import Constraint
 from verify_server.kv import BlockTable
 from verify_server.outbox import Outbox
 
-
-VERDICTS_TIMED = 64  # latest ones of which is known when they left: a draft on an older one is slow in any case
+VERDICTS_TIMED = 64  # latest ones of which is known when they left: drafts on older ones are slow in any case
 
 
 class Pending(NamedTuple):
@@ -78,9 +79,11 @@ class Session:
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the last tokens: those committed here
     pace: float = 0.0  # tokens/s its user was promised; 0 = none
     background: bool = False
-    estimate: DraftEstimate = field(default_factory=DraftEstimate)  # of its device; shared by the device's sessions
-    hint: int | None = None  # the latest one given
+    allowance: Allowance = field(default_factory=Allowance)  # what of its drafts is verified
+    estimate: DraftEstimate = field(default_factory=DraftEstimate)  # of its device's drafts
+    hint: int | None = None  # the latest one given, to it or before it to its device
     waiting_since: float = 0.0
+    asked_since: float = 0.0  # when the verdict left on which the device now drafts
     begun: float | None = None  # when the first token that it committed left, and
     begun_length: int = 0  # how many there were then
     computed: int = 0  # positions [0, computed) are in the KV blocks
@@ -89,6 +92,7 @@ class Session:
     in_step: bool = False
     closed: bool = False
     failed: bool = False
+    leaving: bool = False  # its reader goes on elsewhere
     latest: int = 0  # highest draft counter heard on the present stream
     finish_reason: str = ""
     outbox: Outbox = field(default_factory=Outbox)
@@ -118,6 +122,13 @@ class Session:
         self.has_reader = False
         self.pending = None
 
+    def hand_over(self) -> None:
+        """Send the reader elsewhere; what is being computed for him goes out first."""
+        self.leaving = True
+        if not self.in_step:  # else once more when the step ends
+            self.outbox.put(Moved())
+            self.detach()
+
     def submit(self, draft: Draft) -> None:
         """Take a draft by the position rules; answers at once when nothing of it needs computing."""
         if draft.counter <= self.latest:  # a repeated frame, or one that a later draft overtook
@@ -126,7 +137,9 @@ class Session:
         self._check(draft.block)
         check_draft(draft.block, self.vocab_size, with_probs=self.rule.trusts_device)
         rest = rebase(draft.block, self.tokens)
-        self.driven = not draft.block.tokens
+        self.driven = (
+            not draft.block.tokens or self.hint == 0
+        )  # it was sent before the device heard of the hint
         now = self.clock()
         self._time(draft, now)
         if self.finish_reason or rest is None:
@@ -138,10 +151,7 @@ class Session:
         self.wake()
 
     def _time(self, draft: Draft, now: float) -> None:
-        """Learn how long the device takes, from the verdict it drafted on to its draft.
-
-        Its first draft, for which it had a prompt to read, says nothing of those to come.
-        """
+        """Learn how long the device takes, from the verdict it drafted on to its draft."""
         block = draft.block
         left = next((left for length, left in self.verdicts if length == block.base), None)
         if block.tokens and left is not None:
@@ -159,6 +169,7 @@ class Session:
         """Answer a draft of which nothing can be computed any more."""
         if not self.finish_reason:
             self.on_stale(draft)
+            self._ask(self.clock())
             known = min(len(draft.block.tokens), len(self.tokens) - draft.block.base)
             self.estimate.judged(known, common_prefix(draft.block.ids, self.tokens[draft.block.base :]))
         self._tell(draft.block.base, draft)
@@ -185,6 +196,11 @@ class Session:
         """Whether its device is at work on one."""
         return self.has_reader and not self.driven and self.pending is None
 
+    @property
+    def rests(self) -> bool:
+        """Whether nothing can be done for it right now: no reader, a slow one, or a device at work."""
+        return not self.has_reader or (self.pending is None and (not self.driven or self.outbox.full))
+
     def view(self) -> SessionView:
         return SessionView(  # by position: many are made for each step
             self.id,
@@ -202,8 +218,13 @@ class Session:
             self.hint,
             self.estimate.forecast if self.latest or self.estimate.drafts else None,
             self.tenant,
-            self.max_draft,
+            self._longest(),
+            self.asked_since,
         )
+
+    def _longest(self) -> int:
+        """Longest draft of its device that is verified now."""
+        return self.allowance.longest(self.max_draft, len(self.tokens), self.clock())
 
     def _due(self) -> float:
         """When the next token must be there to keep the pace, counted from the first one."""
@@ -220,14 +241,17 @@ class Session:
             "a slice decides just when it reaches the newest token"
         )
         pending = self.pending if piece.decide else None
-        draft = self._useful(pending.rest)[: piece.draft] if pending else ()
+        longest = self._longest()
+        draft = self._useful(pending.rest)[: piece.draft][:longest] if pending else ()
         self.table.grow(stop + len(draft))
         question = None
         if piece.decide:
             question = Question(draft, stop, self.params, self.key, self.top_logprobs)
             self.pending = None
+            self.allowance.take(len(draft), len(self.tokens), self.clock())
         # Padding computes positions before these once more: the same work, and no row differs for it.
-        start = max(0, self.computed - piece.padding)
+        start = max(self.table.frozen, self.computed - piece.padding)
+        assert self.table.is_own(start), "a step writes in KV blocks of its own session only"
         segment = Segment(
             tokens=(*self.tokens[start:stop], *[token.id for token in draft]),
             start=start,
@@ -235,7 +259,8 @@ class Session:
             rows=len(draft) + 1 if piece.decide else 0,
         )
         self.in_step = True
-        return Planned(self, segment, question, pending.draft if pending else None, piece.hint)
+        hint = self.allowance.hint(piece.hint, longest) if piece.decide else None
+        return Planned(self, segment, question, pending.draft if pending else None, hint)
 
     def _useful(self, rest: DraftBlock) -> tuple[DraftToken, ...]:
         """Draft tokens that can still commit: the last position to commit needs no draft, it is the bonus token."""
@@ -246,6 +271,7 @@ class Session:
         self.in_step = False
         if decision is None or planned.question is None:
             self.computed = planned.segment.start + len(planned.segment.tokens)
+            self.table.publish(self.tokens, self.computed)
             return 0
         base, num_accepted = len(self.tokens), decision.num_accepted
         decided = (*planned.question.ids[:num_accepted], decision.next_token)
@@ -257,8 +283,11 @@ class Session:
         # KV stands for everything computed from tokens that became the truth; the newest has none yet.
         self.computed = min(base + num_accepted, len(self.tokens) - 1)
         self.table.truncate(self.computed)
+        self.table.publish(self.tokens, self.computed)
         self._leave(planned, now)
-        self.estimate.judged(len(planned.question.ids), num_accepted)
+        known = base - planned.draft.block.base if planned.draft else 0  # its head, which proved right before
+        self.estimate.judged(known + len(planned.question.ids), known + num_accepted)
+        self.allowance.judged(len(planned.question.ids), num_accepted)
         self._tell(planned.draft.block.base if planned.draft else base, planned.draft)
         self._rebase_pending()
         return len(news)
@@ -266,16 +295,25 @@ class Session:
     def _leave(self, planned: Planned, now: float) -> None:
         """A verdict leaves, with a hint of what the device is to do next."""
         self.waiting_since = now
-        self.verdicts.append((len(self.tokens), now))
         if self.begun is None:
             self.begun, self.begun_length = now, len(self.tokens)
+        if planned.draft is not None:
+            self._ask(now)
         if planned.hint is None:
             return
         if planned.hint == 0:
             self.driven = True
         elif self.hint == 0:  # a device that was told to rest drafts again
-            self.driven = False
-        self.hint = planned.hint
+            self.driven, self.asked_since = False, now
+        self.hint = self.estimate.device.hint = planned.hint
+
+    def _ask(self, now: float) -> None:
+        """A verdict leaves on which the device, which has just drafted, drafts again.
+
+        A first draft, or one after a rest, has a long text to read before it: how long it takes says nothing of others.
+        """
+        self.asked_since = now
+        self.verdicts.append((len(self.tokens), now))
 
     def _rebase_pending(self) -> None:
         """A draft that arrived during the step meets the new truth."""
@@ -294,6 +332,11 @@ class Session:
         self.outbox.put(Failure.of(error))
 
     def forget_kv(self) -> None:
-        """Give all KV blocks back; the tokens are recomputed when the session is planned again."""
-        self.table.truncate(0)
+        """Give all KV blocks back; what is not found again by then is recomputed when the session is planned."""
+        self.table.clear()
         self.computed = 0
+
+    def adopt_kv(self) -> None:
+        """Take over what others, or this session before, computed of the tokens that it has yet to compute."""
+        assert not self.in_step, "the engine writes behind what was computed"
+        self.computed = self.table.adopt(self.tokens, self.computed)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import secrets
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from opensled.errors import (
@@ -21,9 +21,11 @@ from opensled.errors import (
 from opensled.messages import ChatMessage, Guide, Limits, Open, Opened, Prompt, is_chat
 from opensled.noise import KEY_BYTES, noise_key
 from opensled.protocol import EndRules
+from scheduler.admission import Newcomer
 from scheduler.estimates import DeviceBook
 from verify_server.acceptance import RULES
 from verify_server.acceptance.base import AcceptancePolicy
+from verify_server.allowance import Allowance, Quotas, Records
 from verify_server.counters import DoorStats
 from verify_server.guide import Constraint, Guides
 from verify_server.kv import BlockTable
@@ -35,6 +37,9 @@ from verify_server.target import Target
 from verify_server.tokens import TokenSigner
 
 MAX_STOP_IDS = 256
+GLANCE = 0.02  # seconds after which a door that drains looks again who is still there
+TOKEN_SECONDS = 24 * 3600.0  # how long a resume token is good
+CHARACTERS = 4  # of text for each token, roughly
 MAX_CHARACTERS = 64  # of text for each position of the context; hardly any token is longer
 
 
@@ -47,25 +52,31 @@ class DoorLimits:
     linger: float = 60.0  # seconds a session without a reader is remembered
     tenants: Tenants = field(default_factory=Tenants)  # what each of them may take
     trust_devices: bool = False  # serve rules under which a device's word decides about the text
+    min_pace: float = 0.0  # tokens/s promised to whoever asks for none, unless he is a background session
+    max_pace: float | None = None  # tokens/s promised at most; None = half the pace that one has alone
+    min_acceptance: float = 0.05  # share of a device's drafts that gain something; below it they are ignored
 
 
 class Door:
     """Turns `Open` messages into sessions of the loop."""
 
-    def __init__(self, loop: VerifyLoop, target: Target, limits: DoorLimits) -> None:
+    def __init__(
+        self, loop: VerifyLoop, target: Target, limits: DoorLimits, signer: TokenSigner | None = None
+    ) -> None:
+        """`signer`: of resume tokens that a cluster understands; None: they are good in this process only."""
         self.loop, self.limits = loop, limits
         self.model_id, self.text = target.model_id, target.text
         info = loop.engine.info
         # A sequence that fills the KV memory alone must still have room for its draft.
         capacity = info.num_blocks * info.block_size - limits.max_draft
-        if capacity < 2:
-            raise UsageError(
-                f"KV memory for {capacity + limits.max_draft} tokens holds no draft; raise --kv-tokens"
-            )
+        _require_room_for_a_draft("--kv-tokens", capacity + limits.max_draft, limits.max_draft)
+        for budget in limits.tenants.kv_budgets:
+            _require_room_for_a_draft("--tenant-kv-tokens (or kv_tokens)", budget, limits.max_draft)
         self.sequence_limits = Limits(limits.max_draft, min(info.context_length, capacity))
         # Ids beyond the tokenizer's are padding of the logits: they have no text, and only the target commits one.
         self._vocab_size = min(self.text.vocab_size, info.vocab_size)
         self.draining = False
+        self.hands_over = False  # readers go on elsewhere
         self.stats = DoorStats()
         rules = {name: RULES.get(name)() for name in RULES.names()}
         self.rules = {
@@ -75,9 +86,10 @@ class Door:
             self.text.tokenizer_json, info.vocab_size, info.eos_ids, self.text.chat_template
         )
         self._ids = itertools.count(1)
-        self._signer = TokenSigner(loop.clock, lifetime=24 * 3600.0)
+        self._signer = signer or TokenSigner(loop.clock, TOKEN_SECONDS)
         self._remembered: dict[int, Session] = {}
-        self._room = Room(loop.sessions, limits.max_sessions, limits.tenants)
+        self._quotas, self._records = Quotas(limits.tenants, loop.clock), Records()
+        self._room = Room(loop, limits.max_sessions, limits.tenants, self._quotas, limits.max_pace)
         self._farewells: dict[int, asyncio.TimerHandle] = {}
         self._devices = DeviceBook()
 
@@ -88,19 +100,21 @@ class Door:
 
     async def open(self, message: Open, tenant: str) -> tuple[Session, Opened]:
         """The session of an `Open`, old or new, and the answer to it; its reader calls `attach` next."""
+        if self.hands_over:
+            raise _shutting_down()
         self._require_target(message)
-        with nullcontext() if self._known(message, tenant) else self._room.arriving(tenant):
+        with nullcontext() if self._known(message, tenant) else self._arriving(message, tenant):
             prompt_ids = await self._prompt_ids(message.prompt, message.guide, tenant)
             session = self._resume(message, prompt_ids, tenant)
             if session is None:
-                self._check(message, prompt_ids)
+                self._check(message, prompt_ids, tenant)
                 constraint = await self._constraint(message)
                 session = self._create(message, prompt_ids, tenant, constraint)
         farewell = self._farewells.pop(session.id, None)
         if farewell is not None:
             farewell.cancel()
         token = self._signer.sign(session.id, session.tenant)
-        return session, Opened(prompt_ids, session.key, token, self.sequence_limits)
+        return session, Opened(prompt_ids, session.key, token, self._limits_of(tenant), session.hint)
 
     def leave(self, session: Session) -> None:
         """The reader is gone without a word: remember the session for a while."""
@@ -116,6 +130,20 @@ class Door:
             farewell.cancel()
         if self._remembered.pop(session.id, None) is not None:
             self.loop.remove(session)
+
+    async def idle(self) -> None:
+        """Wait until nobody waits for anything any more."""
+        while self._room.taken:
+            await asyncio.sleep(GLANCE)
+
+    def hand_over(self) -> None:
+        """Let nobody in any more, and send every reader back to where he asked first: others serve him from now on."""
+        self.draining = self.hands_over = True
+        for session in self.remembered:
+            if session.has_reader:
+                session.hand_over()
+            else:
+                self.forget(session)
 
     def _require_target(self, message: Open) -> None:
         """A sequence begun on one target must not be continued by another, say after a restart with a new model."""
@@ -140,12 +168,23 @@ class Door:
         self.stats.opened["resumed"] += 1
         return session
 
+    def _arriving(self, message: Open, tenant: str) -> AbstractContextManager[None]:
+        """His place while his prompt is read; Overloaded before any work is done, where there is none."""
+        if self.draining:
+            raise _shutting_down()
+        positions = _length(message.prompt) + len(message.committed)
+        return self._room.arriving(Newcomer(tenant, positions, self._pace(message), message.background))
+
+    def _pace(self, message: Open) -> float:
+        return message.pace or (0.0 if message.background else self.limits.min_pace)
+
     def _create(
         self, message: Open, prompt_ids: tuple[int, ...], tenant: str, constraint: Constraint | None
     ) -> Session:
         if self.draining:
-            raise Overloaded("the server is shutting down; reopen elsewhere or later", retry_after=1.0)
+            raise _shutting_down()
         self._make_room(tenant)
+        estimate = self._devices.of(tenant, message.device)
         session = Session(
             id=next(self._ids),
             tenant=tenant,
@@ -153,21 +192,28 @@ class Door:
             prompt_length=len(prompt_ids),
             params=message.params,
             key=message.noise_key or self._key(message.params.seed),
-            ends=self._ends(message, len(prompt_ids)),
+            ends=self._ends(message, len(prompt_ids), tenant),
             rule=self._rule(message.rule),
-            table=BlockTable(self.loop.pool),
+            table=BlockTable(self.loop.pool, tenant, self.limits.tenants.limits_of(tenant).kv_tokens),
             vocab_size=self._vocab_size,
             max_draft=self.limits.max_draft,
             top_logprobs=message.top_logprobs,
             constraint=constraint,
-            pace=message.pace,
+            pace=self._pace(message),
             background=message.background,
-            estimate=self._devices.of(tenant, message.device),
+            estimate=estimate,
+            hint=estimate.device.hint,
+            allowance=self._allowance(tenant, message.device),
         )
         self._remembered[session.id] = session
         self.loop.add(session)
+        self._room.entered()
         self.stats.opened["new"] += 1
         return session
+
+    def _allowance(self, tenant: str, device: str) -> Allowance:
+        record = self._records.of(tenant, device)
+        return Allowance(self._quotas.of(tenant), record, self.limits.min_acceptance)
 
     def _rule(self, name: str) -> AcceptancePolicy:
         if name in self.rules:
@@ -196,16 +242,23 @@ class Door:
     def _key(self, seed: int | None) -> bytes:
         return secrets.token_bytes(KEY_BYTES) if seed is None else noise_key(seed)
 
-    def _ends(self, message: Open, prompt_length: int) -> EndRules:
+    def _ends(self, message: Open, prompt_length: int, tenant: str) -> EndRules:
         params = message.params
         eos = frozenset() if params.ignore_eos else frozenset(self.loop.engine.info.eos_ids)
-        last = min(prompt_length + params.max_tokens, self.sequence_limits.context_length)
+        last = min(prompt_length + params.max_tokens, self._limits_of(tenant).context_length)
         return EndRules(eos, frozenset(params.stop_ids), last)
 
-    def _check(self, message: Open, prompt_ids: tuple[int, ...]) -> None:
+    def _limits_of(self, tenant: str) -> Limits:
+        """What a sequence of this tenant may be: alone, and with a draft, it fits into his KV budget."""
+        limits, budget = self.sequence_limits, self.limits.tenants.limits_of(tenant).kv_tokens
+        if not budget:
+            return limits
+        return Limits(limits.max_draft, min(limits.context_length, budget - limits.max_draft))
+
+    def _check(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> None:
         """What a new session must be before anybody makes room for it."""
         self._rule(message.rule)
-        self._check_lengths(message, prompt_ids)
+        self._check_lengths(message, prompt_ids, tenant)
         params = message.params
         given = {"prompt": prompt_ids, "stop_ids": params.stop_ids, "logit_bias": dict(params.logit_bias)}
         for name, ids in given.items():
@@ -213,8 +266,8 @@ class Door:
         # What a target committed goes on, also where its logits are wider than the vocabulary.
         _check_ids(message.committed, self.loop.engine.info.vocab_size, "committed")
 
-    def _check_lengths(self, message: Open, prompt_ids: tuple[int, ...]) -> None:
-        ends, context = self._ends(message, len(prompt_ids)), self.sequence_limits.context_length
+    def _check_lengths(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> None:
+        ends, context = self._ends(message, len(prompt_ids), tenant), self._limits_of(tenant).context_length
         length = len(prompt_ids) + len(message.committed)
         if not prompt_ids:
             raise InvalidRequest("the prompt is empty: the target needs at least one token", "prompt")
@@ -226,7 +279,8 @@ class Door:
             raise InvalidRequest(f"at most {MAX_STOP_IDS} stop ids, not {len(ends.stop_ids)}", "stop_ids")
 
     async def _prompt_ids(self, prompt: Prompt, guide: Guide | None, tenant: str) -> tuple[int, ...]:
-        limit, context = self.limits.tenants.limits_of(tenant).max_prompt, self.sequence_limits.context_length
+        limit = self.limits.tenants.limits_of(tenant).max_prompt
+        context = self._limits_of(tenant).context_length
         ids = await self._encoded(prompt, guide, min(limit or context, context))
         if limit and len(ids) > limit:
             raise InvalidRequest(
@@ -253,9 +307,25 @@ class Door:
             )
 
 
+def _require_room_for_a_draft(flag: str, tokens: int, max_draft: int) -> None:
+    if tokens < max_draft + 2:
+        raise UsageError(f"KV memory for {tokens} tokens holds no draft of {max_draft}; raise {flag}")
+
+
+def _shutting_down() -> Overloaded:
+    return Overloaded("the server is shutting down; reopen elsewhere or later", retry_after=1.0)
+
+
 def _check_ids(ids: Iterable[int], vocab_size: int, name: str) -> None:
     if any(not 0 <= id < vocab_size for id in ids):
         raise InvalidRequest(f"an id of {name} is outside the vocabulary of {vocab_size}", name)
+
+
+def _length(prompt: Prompt) -> int:
+    """Tokens of a prompt; a guess where it is text."""
+    if isinstance(prompt, str):
+        return len(prompt) // CHARACTERS
+    return sum(map(_turn_size, prompt)) // CHARACTERS if is_chat(prompt) else len(prompt)
 
 
 def _turn_size(turn: ChatMessage) -> int:

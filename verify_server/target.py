@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from hw_profiles.step_cost import StepCost
 from opensled.errors import NotFound, UsageError
 from opensled.messages import ChatMessage, Tool
 from opensled.store import is_hub_id, model_file, model_path
@@ -40,6 +41,7 @@ class Target:
     model_id: str
     engine: TargetEngine
     text: Text
+    cost: StepCost | None = None  # of its steps, where it is known before the first one
 
 
 def load_torch(config: ServeConfig) -> Target:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.unicode_text import require_unicode
+
+Default = TypeVar("Default")
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -62,7 +64,7 @@ class Fields:
         value = self.take(name)
         return default if value is None else require_text(value, self.path(name))
 
-    def flag(self, name: str, default: bool) -> bool:
+    def flag(self, name: str, default: Default) -> bool | Default:
         value = self.take(name)
         if value is None:
             return default
@@ -79,7 +81,7 @@ class Fields:
             raise InvalidRequest(f"{self.path(name)} must be an integer", self.path(name))
         return whole
 
-    def number(self, name: str, default: float) -> float:
+    def number(self, name: str, default: Default) -> float | Default:
         value = self.take(name)
         if value is None:
             return default

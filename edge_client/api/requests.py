@@ -1,6 +1,7 @@
 """What clients ask: /v1/chat/completions and /v1/completions, from JSON to typed requests.
 
-Field by field after OpenAI's API reference; `top_k`, `ignore_eos` and `stop_token_ids` are the usual extensions.
+Field by field after OpenAI's API reference; `top_k`, `ignore_eos` and `stop_token_ids` are the usual extensions, and
+`opensled` holds our own: how an answer is to be served (`extra_body={"opensled": {"pace": 20}}` in the clients).
 The same fields as a JSON schema, for readers and tools: edge_client/api/schemas.py.
 """
 
@@ -16,7 +17,7 @@ from edge_client.api.prompts import read_prompts
 from edge_client.api.sampling import MAX_CHOICES, read_params, read_stop, seeded, token_limit
 from edge_client.api.turns import read_turns
 from opensled.errors import InvalidRequest, NotFound, RequestError, Unsupported
-from opensled.messages import MAX_TOP_LOGPROBS, ModelInfo, Prompt
+from opensled.messages import MAX_PACE, MAX_TOP_LOGPROBS, ModelInfo, Prompt
 
 COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; a chat goes on to the end of the context
 MAX_COMPLETION_LOGPROBS = 5  # OpenAI's limit for /v1/completions
@@ -40,7 +41,12 @@ CHAT_AS_USUAL: dict[str, tuple[object, ...]] = {
 COMPLETION_AS_USUAL: dict[str, tuple[object, ...]] = {**AS_USUAL, "suffix": ("",)}
 
 # How a server names the fields of `Open`, where clients have other names.
-CLIENT_NAMES = {"stop_ids": "stop_token_ids", "model_id": "model"}
+CLIENT_NAMES = {
+    "stop_ids": "stop_token_ids",
+    "model_id": "model",
+    "pace": "opensled.pace",
+    "background": "opensled.background",
+}
 
 
 @dataclass(frozen=True)
@@ -125,8 +131,13 @@ def _request(
         fields.take(name)
     for name, allowed in as_usual.items():
         fields.only(name, *allowed)
+    pace, background = _service(fields.take("opensled"))
     fields.finish()
-    choices = [replace(task, params=seeded(task.params, number)) for task in tasks for number in range(count)]
+    choices = [
+        replace(task, params=seeded(task.params, number), pace=pace, background=background)
+        for task in tasks
+        for number in range(count)
+    ]
     return Request(tuple(choices), count, stream, include_usage, is_chat, names=names)
 
 
@@ -159,6 +170,20 @@ def _within(fields: Fields, name: str, most: int) -> int | None:
     if value is not None and not 0 <= value <= most:
         raise InvalidRequest(f"{name} is out of range: it must be from 0 to {most}", name)
     return value
+
+
+def _service(value: object) -> tuple[float | None, bool | None]:
+    """Pace and background of the field `opensled`; None: as the device's flags say."""
+    if value is None:
+        return None, None
+    fields = Fields(require_object(value, "opensled"), "opensled.")
+    pace, background = fields.number("pace", None), fields.flag("background", None)
+    if pace is not None and not 0 <= pace <= MAX_PACE:
+        raise InvalidRequest(
+            f"opensled.pace is out of range: it must be from 0 to {MAX_PACE:g} tokens/s", "opensled.pace"
+        )
+    fields.finish()
+    return pace, background
 
 
 def _stream_options(fields: Fields, stream: bool) -> bool:

@@ -7,7 +7,15 @@ from edge_client.api.json_schema import COUNT, FLAG, TEXT, Schema, closed, items
 from edge_client.api.prompts import MAX_PROMPTS
 from edge_client.api.requests import BOOKKEEPING, COMPLETION_TOKENS, MAX_COMPLETION_LOGPROBS
 from edge_client.api.sampling import MAX_CHOICES, MAX_STOP_IDS, MAX_STOPS
-from opensled.messages import GUIDE, MAX_BIAS, MAX_BIASES, MAX_TOP_LOGPROBS, MIN_TEMPERATURE, ModelInfo
+from opensled.messages import (
+    GUIDE,
+    MAX_BIAS,
+    MAX_BIASES,
+    MAX_PACE,
+    MAX_TOP_LOGPROBS,
+    MIN_TEMPERATURE,
+    ModelInfo,
+)
 
 NAMED: Schema = {"type": "string", "pattern": f"^{NAME}$"}
 
@@ -42,6 +50,7 @@ def _common(info: ModelInfo) -> Schema:
         "logit_bias": _logit_bias(info),
         **_ends(info),
         **_delivery(),
+        "opensled": _service(),
         "presence_penalty": one_of(0, None),
         "frequency_penalty": one_of(0, None),
         "service_tier": one_of("auto", "default", None),
@@ -106,6 +115,18 @@ def _delivery() -> Schema:
             "With stream: true only.",
         ),
     }
+
+
+def _service() -> Schema:
+    rate = {"type": "number", "minimum": 0, "maximum": MAX_PACE}
+    about = "tokens/s the answer needs, which the server promises, or has no room. 0 = no promise."
+    fields = {
+        "pace": optional(rate, about),
+        "background": optional(FLAG, "Nobody waits for the answer: under load it gives way to others."),
+    }
+    return optional(
+        closed(fields), "How the answer is served; what is left out is as the device was started."
+    )
 
 
 def _chat_only() -> Schema:

@@ -16,6 +16,7 @@ from edge_client.checks.machine import model_bytes
 from edge_client.checks.server import ServerReport
 from edge_client.config import LinkConfig
 from edge_client.drafters.threads import draft_threads
+from edge_client.stop import UNADVISED
 from opensled.errors import BY_CODE, NotFound, OpenSledError, VocabularyMismatch
 from opensled.messages import ModelInfo
 from opensled.store import model_path
@@ -217,9 +218,10 @@ def check_speed(speeds: dict[int, float], threads: int) -> list[Finding]:
 
 def _plan(config: LinkConfig, speeds: dict[int, float], report: ServerReport) -> list[Finding]:
     seconds = speeds.get(draft_threads(config.threads))
-    if not seconds or report.round_trip is None or report.info is None or not config.draft_length:
+    if not seconds or report.round_trip is None or report.info is None:
         return []
-    return [check_plan(min(config.draft_length, report.info.limits.max_draft), seconds, report.round_trip)]
+    length = min(config.draft_length or UNADVISED, report.info.limits.max_draft)
+    return [check_plan(length, seconds, report.round_trip)]
 
 
 def check_plan(length: int, draft_seconds: float, round_trip: float) -> Finding:
@@ -236,7 +238,7 @@ def check_plan(length: int, draft_seconds: float, round_trip: float) -> Finding:
         f"{rate:,.0f} tokens/s at {ACCEPTANCE:.0%} acceptance, less the server's own steps"
     )
     if rate < READING:
-        return warn("draft length", detail, "a smaller draft model, a nearer server, or --draft-length 0")
+        return warn("draft length", detail, "a smaller draft model, a nearer server, or --drafter none")
     if round_trip > 2 * drafting:
         detail += "; the link is most of a round, so that longer blocks cost little"
     elif drafting > 2 * round_trip and length > 2:

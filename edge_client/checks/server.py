@@ -177,6 +177,6 @@ def check_round_trip(trips: list[float]) -> Finding:
         return warn(
             "round trip",
             f"{detail}: every draft block waits that long for its verdict",
-            "use a nearer server or a better link; or do not draft: --draft-length 0",
+            "use a nearer server or a better link; or do not draft: --drafter none",
         )
     return ok("round trip", detail)

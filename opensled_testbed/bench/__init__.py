@@ -17,7 +17,11 @@ FIGURES = Registry(
         "link_overhead": "opensled_testbed.bench.link_overhead:measure",
         "emulation": "opensled_testbed.bench.emulation:measure",
         "simulation": "opensled_testbed.bench.simulation:measure",
+        "planner": "opensled_testbed.bench.planner:measure",
         "llamacpp_flips": "opensled_testbed.bench.llamacpp_flips:measure",
+        "overload": "opensled_testbed.bench.overload:measure",
+        "garbage": "opensled_testbed.bench.garbage:measure",
         "peer": "opensled_testbed.bench.peer:measure",
+        "failover": "opensled_testbed.bench.failover:measure",
     },
 )

@@ -222,7 +222,7 @@ async def _drafting(drafts: Drafting, trace: ItemTrace, blocks: int) -> list[flo
     drafts.begin(truth, Sampler(SamplingParams(temperature=0), bytes(16)))
     for number in range(blocks + 1):
         started = time.perf_counter()
-        block = await drafts.draft(truth, LENGTH)
+        block = (await drafts.draft(truth, LENGTH)).block
         if number and len(block.tokens) == LENGTH:
             taken.append(time.perf_counter() - started)
         place = len(truth) - truth.prompt_length

@@ -1,29 +1,36 @@
-"""One place of the grid: the capacity of each baseline there, by bisection in the simulator.
+"""One place of the grid: the capacity of each baseline there, by bisection in the simulator, and its throughput.
 
-Drafting baselines get their best draft length: the law's choice, and those next to it if they hold more.
+Baselines of a fixed draft length get their best one: the law's choice, and those next to it if they hold more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from opensled_testbed.baselines import BASELINES
+from opensled_testbed.baselines import BASELINES, LONGEST
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.fleet import Fleet, Group
+from opensled_testbed.load.load import Load
 from opensled_testbed.planner import law, map
 from opensled_testbed.planner.adapted import adapted
 from opensled_testbed.planner.capacity import EXACT, MOST, simulated_capacity
 from opensled_testbed.planner.plan import draft_wait
 from opensled_testbed.planner.setting import RECORDED, Work, of_fleet, recorded
+from opensled_testbed.simulated.compare import throughput
+from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import TraceSet, read_traces
 
 # The regimes of the emulated cells, and one more: little bandwidth and much KV to read.
 SERVERS = {**REGIMES, "hub-8k": replace(REGIMES["hub"], context=8192)}
 LENGTHS = (1, 2, 4, 8)  # draft lengths tried
-OF_DEVICES = ("sled-static", "sled-continuous")  # baselines in which the device matters
+OPENSLED = "opensled"
+OF_DEVICES = ("sled-static", "sled-continuous", OPENSLED)  # baselines in which the device matters
 OF_SERVER = ("centralized", "server-sd")
+RIVALS = ("centralized", "sled-static", "sled-continuous")  # that write the same text on the same machines
+LEAST, TOKENS = 60, 4000  # the window in which throughput is measured: tokens of a user, and of all
+WARMUP_S = 3.0  # before it, at least: devices become known, and their users fall out of step
 NEAR = 0.8  # share of the users that fit from which on the search begins with all of them
 
 
@@ -39,7 +46,8 @@ class Place:
 
     def fleet(self, draft_length: int) -> Fleet:
         """One of its devices; any will do where none matters."""
-        group = Group(1, self.device or map.DEVICES[0], self.link, draft_length=draft_length)
+        device = self.device or map.DEVICES[0]
+        group = Group(1, device, self.link, draft_length=draft_length, pace=self.pace)
         return Fleet(SERVERS[self.regime], (group,))
 
 
@@ -55,9 +63,41 @@ class Answer:
     runs: int
 
 
-def answers(place: Place) -> tuple[Place, list[Answer]]:
-    """Capacities of the baselines that belong to `place`."""
-    return place, [_answer(place, baseline) for baseline in (OF_DEVICES if place.device else OF_SERVER)]
+def answers(place: Place, baselines: Sequence[str] = (), near: int = 0) -> list[Answer]:
+    """Capacities of `baselines`, by default of those that belong to `place`; others are known to hold `near` users."""
+    found: list[Answer] = []
+    for name in baselines or (OF_DEVICES if place.device else OF_SERVER):
+        if name == OPENSLED:
+            held = max((each.users for each in found if each.baseline in RIVALS), default=0)
+            found.append(_opensled(place, max(near, held)))
+        else:
+            found.append(_answer(place, name))
+    return found
+
+
+def rates(place: Place, users: int, lengths: Mapping[str, int]) -> dict[str, float]:
+    """Tokens/s of each baseline in `lengths`, which says its draft length, with so many users."""
+    return {
+        name: _rate(replace(place, device="") if name in OF_SERVER else place, name, users, length)
+        for name, length in lengths.items()
+    }
+
+
+@cache
+def _rate(place: Place, baseline: str, users: int, length: int) -> float:
+    traces, work = _asked(place.acceptance)
+    setting = of_fleet(place.fleet(1), work)
+    fleet = _tuned(place, baseline, setting, length)
+    found = throughput(simulate(fleet.of_users(users), traces, _rate_load(setting, users)))
+    assert found is not None
+    return round(found, 2)
+
+
+def _rate_load(setting: law.Setting, users: int) -> Load:
+    """In the window plain decoding writes TOKENS in all, but not less than LEAST for each user."""
+    step_s = setting.step_s(users, 0, 1)
+    tokens = max(LEAST, TOKENS / users)
+    return Load(warmup=max(WARMUP_S, LEAST * step_s), duration=max(WARMUP_S, tokens * step_s))
 
 
 @cache
@@ -87,6 +127,20 @@ def _answer(place: Place, baseline: str) -> Answer:
     return replace(best, runs=runs)
 
 
+def _opensled(place: Place, near: int) -> Answer:
+    """The server says how much is drafted. First it is asked to hold as many as the others do."""
+    traces, work = _asked(place.acceptance)
+    setting = of_fleet(place.fleet(1), work)
+    expected = max(
+        law.best(setting, mode, place.pace, LENGTHS).users for mode in RIVALS if mode != "sled-static"
+    )
+    fits = law.kv_fits(setting, OPENSLED)
+    most = min(MOST, fits)
+    fleet = _tuned(place, OPENSLED, setting, LONGEST)
+    found = simulated_capacity(fleet, traces, place.pace, near or _first_guess(expected, most), most=most)
+    return Answer(OPENSLED, found.users, LONGEST, expected, fits, found.runs)
+
+
 def _first_guess(expected: int, most: int) -> int:
     """The law's word; all that fit if that is not much more, for the law says rather too little."""
     return most if expected >= NEAR * most else expected
@@ -101,7 +155,10 @@ def _lengths(baseline: str, first: int) -> Sequence[int]:
 
 
 def _tuned(place: Place, baseline: str, setting: law.Setting, length: int) -> Fleet:
-    """The baseline's fleet; its server waits as long for drafts as suits these devices, as the planner advises."""
+    """The baseline's fleet; its server waits as long for drafts as suits these devices, as the planner advises, unless
+    it learns by itself how long that is."""
     fleet = place.fleet(length)
+    if baseline == OPENSLED:
+        return BASELINES[baseline](fleet)
     server = replace(fleet.server, draft_wait=draft_wait(setting, length))
     return BASELINES[baseline](replace(fleet, server=server))

@@ -44,6 +44,7 @@ class NullEngine:
             device="cpu",
             num_blocks=BLOCKS,
             block_size=BLOCK_SIZE,
+            shares_blocks=True,
         )
         self._scores = cast(Scores, CannedScores())
 

@@ -36,7 +36,9 @@ COMPONENTS = {  # figure -> its ratios that are watched
     "rounds": ("16 streams",),
     "edge_loop": ("tiny-draft, full acceptance",),
     "ragged": ("tiny, exact, one forward per session",),
+    "planner": ("goodput over fcfs, all kinds of devices",),
 }
+DRAFTING = ("sled-continuous", "opensled")
 PASSES = 3  # over the components, and repeats of each emulated run
 EMULATED = (replace(CELLS[1], users=6), replace(CELLS[4], users=6))
 LOAD = Load(warmup=1.0, duration=4.0)
@@ -106,7 +108,7 @@ def _emulated(number: int) -> Iterator[tuple[str, float]]:
     items = [replace(item, max_tokens=MAX_TOKENS) for item in recorded_items()]
     for cell in EMULATED:
         speeds: dict[str, float] = {}
-        for turn in (Turn("centralized", number), Turn("sled-continuous", number)):
+        for turn in [Turn(name, number) for name in ("centralized", *DRAFTING)]:
             fleet = fleet_of(cell, turn, 4)
             done = _require_valid(finish(emulate, fleet, items, traces, LOAD, turn))
             simulated = simulate(fleet, traces, replace(LOAD, seed=number))
@@ -115,10 +117,8 @@ def _emulated(number: int) -> Iterator[tuple[str, float]]:
             _say(f"{cell.id}, {turn.baseline}: {throughput['emulated']:.1f} tokens/s")
             ratio = throughput["emulated"] / throughput["simulated"]
             yield f"{cell.id}: {turn.baseline}, emulated over simulated", ratio
-        yield (
-            f"{cell.id}: sled-continuous over centralized",
-            speeds["sled-continuous"] / speeds["centralized"],
-        )
+        for name in DRAFTING:
+            yield f"{cell.id}: {name} over centralized", speeds[name] / speeds["centralized"]
 
 
 def _require_valid(done: Finished) -> Finished:

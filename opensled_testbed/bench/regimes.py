@@ -24,6 +24,7 @@ from opensled_testbed.baselines import BASELINES
 from opensled_testbed.bench.accuracy import accuracy
 from opensled_testbed.bench.agreement import missed, table
 from opensled_testbed.bench.cell_run import CellRun, Scale
+from opensled_testbed.bench.cell_verdict import shares
 from opensled_testbed.bench.figure import provenance
 from opensled_testbed.bench.turns import DILATION, LATE, Run, shortened
 from opensled_testbed.cells import CELLS, Cell
@@ -52,6 +53,7 @@ def main(words: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     print("simulated against emulated:", table(document["cells"]), *missed(document["cells"]), sep="\n")
+    print("opensled against the best of the others:", *shares(document["cells"]), sep="\n")
     return 0
 
 

@@ -10,7 +10,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -34,6 +34,7 @@ SERVE = (
     *("serve", "--engine", "opensled_testbed.bench.null_engine:load", "--model", "tiny"),
     *("--listen", "127.0.0.1:0", "--draft-wait", "3600"),
 )
+POLICIES = {"service": "fcfs", "planned by goodput": "opensled_testbed.bench.weighed:Weighed"}
 REQUIRED = {16: 0.5}  # streams -> ratio
 
 
@@ -41,13 +42,15 @@ def measure(quick: bool) -> Figure:
     """Ratios at several numbers of streams."""
     streams, rounds, repeats = ((1, 16), 320, 2) if quick else ((1, 16, 64), 12_800, 7)
     samples: dict[str, list[float]] = {}
-    with Process(SERVE, isolated=True) as server, _echo() as echo_address, _pool(1) as pool:
-        address = server.wait_ready()
+    with _services() as addresses, _echo() as echo_address, _pool(1) as pool:
         for count in streams:
             contenders: dict[str, Callable[[], float]] = {
-                f"service, {count} streams": partial(_run, pool, address, False, count, rounds // count),
-                f"echo, {count} streams": partial(_run, pool, echo_address, True, count, rounds // count),
+                f"{name}, {count} streams": partial(_run, pool, address, False, count, rounds // count)
+                for name, address in addresses.items()
             }
+            contenders[f"echo, {count} streams"] = partial(
+                _run, pool, echo_address, True, count, rounds // count
+            )
             samples.update(in_turns(contenders, repeats))
     return Figure(
         name="rounds",
@@ -58,25 +61,38 @@ def measure(quick: bool) -> Figure:
             "`opensled serve` with an engine that answers canned ids (everything else is the product: gRPC service, "
             "door, sessions, loop, engine thread, rule `match`), drafts of 4, all accepted, against a grpc.aio "
             "bidirectional echo of the same request bytes that parses nothing, on asyncio's own loop; the service "
-            "runs on uvloop if the figure's libraries list it. One process each, and the client's."
+            "runs on uvloop if the figure's libraries list it. One process each, and the client's. The service follows "
+            "policy `fcfs`; *planned by goodput* pays for the default policy's plan of every step besides, without "
+            "following it, for on a target that costs nothing that one would let devices rest."
         ),
         loses=(
             "A round is more than a message: it is parsed, planned, handed to the engine's thread and back, committed "
             "and written by another task. With one stream every round pays both thread hops alone."
         ),
         samples=samples,
-        ratios=tuple(
-            Ratio(
-                f"{count} streams", f"service, {count} streams", f"echo, {count} streams", REQUIRED.get(count)
-            )
-            for count in streams
-        ),
+        ratios=tuple(_ratio(name, count) for name in POLICIES for count in streams),
         facts={
             "rounds of a repeat": rounds,
             "draft tokens": len(DRAFT),
             "request bytes": len(_frame(2, 1000)),
         },
     )
+
+
+def _ratio(service: str, streams: int) -> Ratio:
+    name = f"{streams} streams" if service == "service" else f"{streams} streams, {service}"
+    return Ratio(name, f"{service}, {streams} streams", f"echo, {streams} streams", REQUIRED.get(streams))
+
+
+@contextmanager
+def _services() -> Iterator[dict[str, str]]:
+    """HOST:PORT of a service with each of POLICIES."""
+    with ExitStack() as stack:
+        servers = {
+            name: stack.enter_context(Process((*SERVE, "--policy", policy), isolated=True))
+            for name, policy in POLICIES.items()
+        }
+        yield {name: server.wait_ready() for name, server in servers.items()}
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:

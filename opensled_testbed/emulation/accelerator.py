@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import get_type_hints
 
+from hw_profiles.step_cost import StepCost
 from opensled.errors import UsageError
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
 from opensled_testbed.emulation.law import Piece, StepLaw
@@ -63,7 +64,7 @@ def load(config: ServeConfig) -> Target:
     target: Target = ENGINES.get(settings.engine)(config)
     engine = EmulatedEngine(target.engine, law, settings.dilation)
     atexit.register(lambda: print(TOTALS + json.dumps(asdict(engine.totals)), flush=True))
-    return replace(target, engine=engine)
+    return replace(target, engine=engine, cost=DilatedCost(law.cost, settings.dilation))
 
 
 def _settings() -> Settings:
@@ -87,6 +88,18 @@ def _settings() -> Settings:
 
 def _keys() -> str:
     return ", ".join(item.name for item in fields(Settings))
+
+
+@dataclass(frozen=True)
+class DilatedCost:
+    """What a server knows of such an accelerator from its profile, in real seconds."""
+
+    cost: StepCost
+    dilation: float = 1.0
+
+    def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
+        """See `StepCost`."""
+        return self.dilation * self.cost.verify_s(tokens, contexts, sessions)
 
 
 @dataclass

@@ -22,6 +22,19 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
+class ResidentCost:
+    """`StepCost` of a target for whose server sessions begin with their requests: it does not count the `context` KV
+    positions that each of them is charged for besides."""
+
+    target: TargetCost
+    context: int
+
+    def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
+        """See `StepCost`."""
+        return self.target.verify_s(tokens, contexts + sessions * self.context)
+
+
+@dataclass(frozen=True)
 class StepLaw:
     """`context` KV positions were there in every session before its request came, and are read in every step.
 
@@ -38,6 +51,11 @@ class StepLaw:
     def of(cls, server: Server) -> StepLaw:
         """Of a server with an accelerator; raises NotFound for a profile that does not exist."""
         return cls(server.cost, server.draft_cost, server.context)
+
+    @property
+    def cost(self) -> ResidentCost:
+        """Of the target, as a scheduling policy reckons with it."""
+        return ResidentCost(self.target, self.context)
 
     def step_s(self, pieces: Sequence[Piece]) -> float:
         """Seconds of one step over `pieces`."""

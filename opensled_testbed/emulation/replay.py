@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edge_client.drafters.base import ModelDrafter
+from edge_client.drafting import Drafted
 from edge_client.stop import StopRule
 from hw_profiles.device import DraftSpeed
 from opensled.messages import DraftBlock, DraftToken
@@ -67,8 +68,9 @@ class RecordedSampler(Sampler):
 class Job:
     """One block being drafted."""
 
-    future: asyncio.Future[DraftBlock]
+    future: asyncio.Future[Drafted]
     block: DraftBlock
+    started: float
     finished: Sequence[float]  # when each token is drafted, on the event loop's clock
     timer: asyncio.TimerHandle | None = field(default=None)
 
@@ -104,14 +106,15 @@ class ReplayDrafts:
         self._known = truth.prompt_length
         self._model.start(self._trace, sampler)
 
-    def draft(self, truth: Truth, limit: int) -> asyncio.Future[DraftBlock]:
+    def draft(self, truth: Truth, limit: int, hint: int | None = None) -> asyncio.Future[Drafted]:
         """See `Drafting`; done when the device would be. Raises AssertionError for a truth that was not recorded."""
         assert self._job is None, "a device drafts one block at a time"
         self._hear(truth)
         loop = asyncio.get_running_loop()
-        tokens = self._take(min(limit, len(self._model.proposal.ids)))
-        finished = self._schedule(max(loop.time(), self._free_at))
-        job = Job(loop.create_future(), DraftBlock(len(truth), tokens), finished)
+        tokens = self._take(min(limit, len(self._model.proposal.ids)), hint)
+        started = max(loop.time(), self._free_at)
+        finished = self._schedule(started)
+        job = Job(loop.create_future(), DraftBlock(len(truth), tokens), started, finished)
         if not finished or finished[-1] <= loop.time():
             self._finish(job)
         else:
@@ -130,7 +133,7 @@ class ReplayDrafts:
         self._free_at = job.finished[done - 1]
         self.drafted += done
         if not job.future.done():
-            job.future.set_result(DraftBlock(job.block.base))
+            job.future.set_result(Drafted(DraftBlock(job.block.base)))
 
     def _hear(self, truth: Truth) -> None:
         """Tell the model what is new in the truth, which is the recorded text."""
@@ -148,10 +151,10 @@ class ReplayDrafts:
             self._model.commit(news)
         self._known = len(truth)
 
-    def _take(self, limit: int) -> tuple[DraftToken, ...]:
+    def _take(self, limit: int, hint: int | None) -> tuple[DraftToken, ...]:
         """A block by the stop rule; `passes` then holds what it took."""
         self._model.passes.clear()
-        return self._stop.take(self._model.propose(), limit, lambda: False)
+        return self._stop.take(self._model.propose(), limit, lambda: False, hint)
 
     def _schedule(self, start: float) -> list[float]:
         """When each token that the model now drafts is done, from `start` on."""
@@ -165,4 +168,5 @@ class ReplayDrafts:
         self._job = None
         self.drafted += len(job.finished)
         if not job.future.done():
-            job.future.set_result(job.block)
+            seconds = job.finished[-1] - job.started if job.finished else 0.0
+            job.future.set_result(Drafted(job.block, seconds))

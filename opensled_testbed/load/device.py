@@ -16,6 +16,7 @@ from hw_profiles.link import LinkProfile
 from opensled.errors import Overloaded
 from opensled.messages import Open, SamplingParams, Verdict
 from opensled_testbed.emulation.device_time import forward_s
+from opensled_testbed.fleet import Wish
 from opensled_testbed.link_model import LinkModel
 from opensled_testbed.load.clock import Clock
 from opensled_testbed.load.drafts import CountedDrafting, NoDrafts
@@ -62,10 +63,12 @@ class Device:
         clock: Clock,
         *,
         traces: Mapping[str, ItemTrace],
+        wish: Wish = Wish(),
         shares: Shares | None = None,
         user_link: UserLink | None = None,
     ) -> None:
         """`shares`: of the bytes of its link; without it, and without `user_link`, messages are weighed one by one."""
+        self._wish = wish._replace(pace=wish.pace / clock.dilation)
         self._connect, self._tokenizer, self._clock = connect, tokenizer, clock
         self._traces, self._shares, self._user_link = traces, shares, user_link
         self._idle = [drafts]
@@ -100,7 +103,8 @@ class Device:
 
     def _request(self, item: Item) -> Open:
         trace = self._traces.get(item.id)
-        return Open(trace.prompt_ids if trace else item.prompt, params_of(item))
+        prompt = trace.prompt_ids if trace else item.prompt
+        return Open(prompt, params_of(item), **self._wish._asdict())
 
     def _way(self, record: RequestRecord) -> Connect:
         counted_elsewhere = self._shares or self._user_link

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter, DrafterFactory
-from edge_client.drafting import Drafting, DraftThread
+from edge_client.drafting import Drafted, Drafting, DraftThread
 from edge_client.stop import StopRule
 from hw_profiles import catalog
 from hw_profiles.device import DraftSpeed
@@ -38,10 +38,10 @@ class NoDrafts:
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         """See `Drafting`."""
 
-    def draft(self, truth: Truth, limit: int) -> asyncio.Future[DraftBlock]:
+    def draft(self, truth: Truth, limit: int, hint: int | None = None) -> asyncio.Future[Drafted]:
         """See `Drafting`; an empty block, at once."""
-        future: asyncio.Future[DraftBlock] = asyncio.get_running_loop().create_future()
-        future.set_result(DraftBlock(len(truth)))
+        future: asyncio.Future[Drafted] = asyncio.get_running_loop().create_future()
+        future.set_result(Drafted(DraftBlock(len(truth))))
         return future
 
     def interrupt(self) -> None:
@@ -55,15 +55,15 @@ class LiveDrafts(DraftThread):
         super().__init__(drafter, stop, vocab_size)
         self.drafted = 0
 
-    def draft(self, truth: Truth, limit: int) -> asyncio.Future[DraftBlock]:
+    def draft(self, truth: Truth, limit: int, hint: int | None = None) -> asyncio.Future[Drafted]:
         """See `Drafting`."""
-        future = super().draft(truth, limit)
+        future = super().draft(truth, limit, hint)
         future.add_done_callback(self._count)
         return future
 
-    def _count(self, future: asyncio.Future[DraftBlock]) -> None:
+    def _count(self, future: asyncio.Future[Drafted]) -> None:
         if not future.cancelled() and not future.exception():
-            self.drafted += len(future.result().tokens)
+            self.drafted += len(future.result().block.tokens)
 
 
 @dataclass(frozen=True)

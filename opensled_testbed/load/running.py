@@ -49,7 +49,8 @@ async def measure_fleet(
     measurement: Measurement, fleet: Fleet, baselines: Sequence[str], traces: TraceSet | None, begin: Begin
 ) -> list[RunFigures]:
     """All baselines of a fleet, interleaved. Servers run on between their turns and have nothing to do then."""
-    contenders = {name: BASELINES[name](fleet) if name in BASELINES else fleet for name in baselines}
+    wanting = fleet.wanting(measurement.slo.pace)
+    contenders = {name: BASELINES[name](wanting) if name in BASELINES else fleet for name in baselines}
     found = []
     async with AsyncExitStack() as stack:
         servers: dict[Server, Running] = {}

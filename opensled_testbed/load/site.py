@@ -89,6 +89,7 @@ class Site:
             self.tokenizer,
             self.clock,
             traces=self.found.by_item,
+            wish=group.wish(user),
             shares=Shares(lambda: (relay.bytes_up, relay.bytes_down)) if relay else None,
             user_link=UserLink(catalog.link(group.user_link), user) if group.user_link else None,
         )

@@ -48,7 +48,7 @@ class WeighedStream:
 
 
 def weighed(connect: Connect, record: RequestRecord) -> Connect:
-    return lambda: WeighedStream(connect(), record)
+    return lambda *address: WeighedStream(connect(*address), record)
 
 
 def request_bytes(message: ClientMessage) -> int:

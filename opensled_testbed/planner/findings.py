@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from opensled.errors import OpenSledError, UsageError
+from opensled_testbed.bench.grid_verdict import GOOD, told, verdict
 
 GRIDS = (Path("docs/benchmarks/grid.json"), Path("docs/benchmarks/grid-adapted.json"))
 BEGIN, END = "<!-- findings: begin -->", "<!-- findings: end -->"
 AGAINST = "centralized"
-DRAFTING = ("server-sd", "sled-static", "sled-continuous")
+OTHERS = ("server-sd", "sled-static", "sled-continuous", "opensled")
 # The claims that the grid is asked about: who made it, of which baseline, which ratio, and when a place bears it out.
 CLAIMS: tuple[tuple[str, str, str, Callable[[float], bool]], ...] = (
     ("SLED's 2.2 times the throughput", "sled-static", "at least 2.2", lambda ratio: ratio >= 2.2),
@@ -36,6 +37,7 @@ def findings(grid: dict[str, Any]) -> str:
     points = grid["points"]
     blocks = [
         _head(grid),
+        _verdict(points),
         _extremes(points),
         _table(CLAIM_HEAD, claim_rows(points)),
         _regimes(points),
@@ -65,8 +67,14 @@ def _head(grid: dict[str, Any]) -> str:
     )
 
 
+def _verdict(points: Sequence[Point]) -> str:
+    """Whether OpenSLED is ever worse than the best of the others; nothing where it was not measured."""
+    found = verdict(points)
+    return "\n".join(f"- {line}" for line in told(found).splitlines()) if found.shares else ""
+
+
 def _extremes(points: Sequence[Point]) -> str:
-    rows = [row for baseline in DRAFTING for row in _extreme(points, baseline)]
+    rows = [row for baseline in OTHERS for row in _extreme(points, baseline)]
     return _table(("baseline", "", "ratio", "users", "draft length", "place"), rows)
 
 
@@ -119,16 +127,18 @@ def _regimes(points: Sequence[Point]) -> str:
         "nobody served",
         "KV is full",
     )
-    return _table(head, rows)
+    return _table((*head, "opensled behind"), rows)
 
 
 def _regime(key: tuple[str, float], points: Sequence[Point]) -> tuple[str, ...]:
-    """Equals count for the simplest: the server's own decoding, then a draft beside it."""
+    """Equals count for the simplest: the server's own decoding, then a draft beside it. Beside that: where OpenSLED,
+    which does whatever is best, holds fewer than the best of those without a draft beside the server."""
     counts = {"server": 0, "beside": 0, "devices": 0, "nobody": 0}
     for point in points:
         counts[_winner(point["capacity"])] += 1
     full = sum(AGAINST in point["kv_full"] for point in points)
-    return key[0], f"{key[1]:g}", *map(str, counts.values()), str(full)
+    behind = sum(each.respect == "users" and each.share < GOOD for each in verdict(points).shares)
+    return key[0], f"{key[1]:g}", *map(str, counts.values()), str(full), str(behind)
 
 
 def _winner(capacity: dict[str, int]) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.load.interval import Interval, interval
 
-OURS, PLAIN = "sled-continuous", "centralized"
+OURS, PLAIN = "opensled", "centralized"
+LIVE = "sled-continuous"  # runs with the real drafters are of this baseline: in most cells opensled lets devices rest
 OTHER_TEXT = "device-only"  # writes the draft model's text, so it is no rival for the target's
 Cell = Mapping[str, Any]
 

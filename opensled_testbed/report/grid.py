@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any
 
+from opensled_testbed.bench.grid_verdict import told, verdict
 from opensled_testbed.report.cells import OTHER_TEXT, OURS, PLAIN
-from opensled_testbed.report.html import Html, Section, folded, loss, paragraph, plot, table, text
+from opensled_testbed.report.html import Html, Section, bullets, folded, loss, paragraph, plot, table, text
 from opensled_testbed.report.plots_maps import HeatMap, Tile, heat_maps
 from opensled_testbed.report.results import Result
 
@@ -33,7 +34,9 @@ def section(result: Result) -> Section:
         kind="note",
     )
     others = [name for name in axes["baselines"] if name not in (OURS, PLAIN, OTHER_TEXT)]
-    body = _summary(points, [OURS, *others]) + _law(result) + _maps(name, OURS, axes, points)
+    body = (
+        _verdict(points) + _summary(points, [OURS, *others]) + _law(result) + _maps(name, OURS, axes, points)
+    )
     body += "".join(folded(f"the same for {other}", _maps(name, other, axes, points)) for other in others)
     return Section(name, f"{TITLES[name]}: where drafting at the edge pays", note + body)
 
@@ -47,6 +50,15 @@ def grid_ratio(point: Point, name: str) -> float | None:
 def below_plain(found: float) -> bool:
     """Whether a ratio to centralized is a loss, and no tie."""
     return found < 1 - TIE
+
+
+def _verdict(points: list[Point]) -> str:
+    """Whether OpenSLED is ever worse than the best of the others; nothing where it was not measured."""
+    found = verdict(points)
+    if not found.shares:
+        return ""
+    first, *rest = told(found).splitlines()
+    return paragraph(text(first)) + (folded(f"{len(rest)} more lines", bullets(rest)) if rest else "")
 
 
 def _summary(points: Iterable[Point], names: Iterable[str]) -> Html:

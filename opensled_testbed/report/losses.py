@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from opensled_testbed.bench.grid_place import RIVALS
+from opensled_testbed.bench.grid_verdict import Share, verdict
 from opensled_testbed.report import cells
 from opensled_testbed.report.capacity import best_rival, capacities, loses
 from opensled_testbed.report.cells import OURS, Loss
-from opensled_testbed.report.grid import below_plain, grid_ratio
+from opensled_testbed.report.grid import TITLES, below_plain
 from opensled_testbed.report.html import Html, Section, bullets, folded, loss, paragraph, prose, table, text
 from opensled_testbed.report.results import Result, Results
 
@@ -24,8 +26,9 @@ def _parts(results: Results) -> Iterator[str]:
     if regimes := results.named.get("regimes"):
         yield from _cells(regimes)
         yield from _capacities(regimes)
-    if grid := results.named.get("grid"):
-        yield from _grid(grid)
+    for name, title in TITLES.items():
+        if grid := results.named.get(name):
+            yield from _grid(grid, title)
     figures = [*results.components, *([results.named["peer"]] if "peer" in results.named else [])]
     if figures:
         yield "<h3>Components and peers</h3>" + bullets([_figure(each) for each in figures])
@@ -64,17 +67,22 @@ def _capacities(result: Result) -> Iterator[str]:
         )
 
 
-def _grid(result: Result) -> Iterator[str]:
-    points = result.content["points"]
-    compared = [(value, point) for point in points if (value := grid_ratio(point, OURS)) is not None]
-    lost = sorted((each for each in compared if below_plain(each[0])), key=lambda each: each[0])
+def _grid(result: Result, title: str) -> Iterator[str]:
+    """Against the best of the others at each place, and not only against centralized serving."""
+    compared = verdict(result.content["points"]).shares
+    lost = sorted((each for each in compared if below_plain(each.share)), key=lambda each: each.share)
     if lost:
-        head = ["regime", "device", "link", "pace", "of centralized"]
-        rows = [[*(point[key] for key in head[:4]), loss(f"{value:.2f}x")] for value, point in lost]
-        shown = table(head, rows[:8], words=(0, 1, 2))
-        rest = folded(f"all {len(rows)}", table(head, rows, words=(0, 1, 2))) if len(rows) > 8 else ""
-        words = f"{len(lost)} of {len(compared)} points hold fewer users than centralized serving; the worst of them:"
-        yield f"<h3>Simulated grid</h3>{paragraph(words)}{shown}{rest}"
+        head = ["regime", "device", "link", "pace", "figure", "best rival", "of the rival"]
+        rows = [_place(each) for each in lost]
+        shown = table(head, rows[:8], words=(0, 1, 2, 4, 5))
+        rest = folded(f"all {len(rows)}", table(head, rows, words=(0, 1, 2, 4, 5))) if len(rows) > 8 else ""
+        words = f"{len(lost)} of {len(compared)} comparisons are lost to the best of {', '.join(RIVALS)}; the worst:"
+        yield f"<h3>{text(title)}</h3>{paragraph(words)}{shown}{rest}"
+
+
+def _place(lost: Share) -> list[object]:
+    place = [lost.point[key] for key in ("regime", "device", "link", "pace")]
+    return [*place, lost.respect, lost.rival, loss(f"{lost.share:.2f}x")]
 
 
 def _figure(result: Result) -> Html:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from opensled_testbed.report import agreement, best_mode, capacity, claims, components, grid, losses, regimes
 from opensled_testbed.report.html import (
@@ -107,14 +108,20 @@ def _missing(results: Results) -> Iterator[str]:
 
 def _origins(results: Results, page_folder: Path) -> Section:
     head = ["figure", "label", "machine", "load at the start", "version", "seed"]
-    rows = [_origin(result) for result in results.all]
+    rows = [_origin(result, title, told) for result in results.all for title, told in _runs(result)]
     made = paragraph("This page:", code("opensled bench report"), kind="note")
     return Section("origins", "Where the figures come from", made + table(head, rows, words=(0, 1, 2)))
 
 
-def _origin(result: Result) -> list[object]:
-    told = result.origin
+def _runs(result: Result) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The run that made a file, and those that added to it later."""
+    yield result.title, result.origin
+    for addition in result.content.get("additions", ()):
+        yield f"{result.title}: {', '.join(addition['baselines'])}", addition["provenance"]
+
+
+def _origin(result: Result, title: str, told: Mapping[str, Any]) -> list[object]:
     machine = told.get("machine", {})
     load = machine.get("load_average", ["–"])[0]
     system = f"{machine.get('cpu', 'unknown')}, {machine.get('cores', '?')} cores, Python {told.get('python', '?')}"
-    return [result.title, badge(result.label), system, load, told.get("version", "–"), told.get("seed", "–")]
+    return [title, badge(result.label), system, load, told.get("version", "–"), told.get("seed", "–")]

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from opensled_testbed.bench.cell_verdict import CellShare, shares
 from opensled_testbed.report import cells
-from opensled_testbed.report.cells import OURS, Cell, Metric
+from opensled_testbed.report.cells import LIVE, OURS, Cell, Metric
 from opensled_testbed.report.html import Html, Section, folded, loss, paragraph, plot, table, text
 from opensled_testbed.report.plots_bars import Bar, Panel, bars
 from opensled_testbed.report.results import Result
@@ -32,9 +33,9 @@ TABLE_KEYS = (
 def section(result: Result) -> Section:
     """One plot and one table for each cell of regimes.json."""
     key: str = paragraph(
-        "Bars: mean of the repeats with recorded drafts, whisker: 95 % confidence interval, blue: OpenSLED's "
-        f"{OURS}. ◇: a run with the real drafters. ×: the simulator. Dashed: the pace that users were promised. "
-        "▼ and hatched: OpenSLED is behind another way to serve the same text. device-only writes the draft "
+        f"Bars: mean of the repeats with recorded drafts, whisker: 95 % confidence interval, blue: {OURS}, the product "
+        "as it is by default. ◇: a run with the real drafters. ×: the simulator. Dashed: the pace that users were "
+        "promised. ▼ and hatched: OpenSLED is behind another way to serve the same text. device-only writes the draft "
         "model's own text, which is a worse one, so it counts as no rival.",
         kind="note",
     )
@@ -95,6 +96,7 @@ def _verdict(cell: Cell) -> Html:
     """One sentence on throughput, the figure SLED is known for."""
     gain = cells.ratio(cell, "output_throughput")
     words: list[Any] = [] if gain is None else [f"Throughput of OpenSLED: {gain:.2f}x of centralized."]
+    words += [_share(each) for each in shares([cell])]
     words += _live(cell)
     if cell.get("void"):
         words.append(
@@ -106,12 +108,19 @@ def _verdict(cell: Cell) -> Html:
     return paragraph(*words)
 
 
+def _share(found: CellShare) -> str | Html:
+    """OpenSLED beside the best of those that write the same text on the same machines."""
+    mean, low, high = found.share
+    told = f"{found.figure.capitalize()}: {mean:.2f}x of {found.rival} (95 %: {low:.2f} to {high:.2f})."
+    return told if found.kept else loss(told)
+
+
 def _live(cell: Cell) -> list[str]:
     """How far runs with the real drafters are from those with recorded drafts."""
-    replay, live = (cells.repeats(cell, OURS, "output_throughput", live=real) for real in (False, True))
+    replay, live = (cells.repeats(cell, LIVE, "output_throughput", live=real) for real in (False, True))
     if not replay or not live:
         return []
-    return [f"With the real drafters: {fmean(live) / fmean(replay) - 1:+.1%} throughput."]
+    return [f"{LIVE} with the real drafters: {fmean(live) / fmean(replay) - 1:+.1%} throughput."]
 
 
 def _table(cell: Cell) -> Html:

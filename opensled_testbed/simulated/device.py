@@ -9,11 +9,13 @@ from collections.abc import Callable
 
 from hw_profiles.device import DraftSpeed
 from opensled_testbed.emulation.device_time import forward_s
+from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import Arrival, RequestRecord, Round
 from opensled_testbed.simulated.drafts import Block, Script
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import Ways, draft_bytes, open_bytes, opened_bytes, verdict_bytes
-from opensled_testbed.simulated.server import Session, SimulatedServer
+from opensled_testbed.simulated.server import SimulatedServer
+from opensled_testbed.simulated.session import Session
 
 Done = Callable[[RequestRecord], None]
 
@@ -24,12 +26,19 @@ class Device:
     It drafts for one answer at a time; the server alone decodes a request that finds it at work, as in the product.
     """
 
-    __slots__ = ("drafts_for", "events", "free_at", "pass_s", "server", "speed", "user", "ways")
+    __slots__ = ("drafts_for", "events", "free_at", "pass_s", "server", "speed", "user", "ways", "wish")
 
     def __init__(
-        self, events: Events, server: SimulatedServer, ways: Ways, speed: DraftSpeed | None, user: Ways | None
+        self,
+        events: Events,
+        server: SimulatedServer,
+        ways: Ways,
+        speed: DraftSpeed | None,
+        user: Ways | None,
+        wish: Wish = Wish(),
     ) -> None:
         self.events, self.server, self.ways, self.speed, self.user = events, server, ways, speed, user
+        self.wish = wish
         self.free_at = 0.0  # when the draft model has done all it was asked
         self.pass_s = forward_s(speed, 1)
         self.drafts_for: Answer | None = None
@@ -58,6 +67,7 @@ class Answer:
         "_done",
         "_drafting",
         "_first_at",
+        "_hint",
         "_over",
         "_record",
         "_script",
@@ -65,19 +75,24 @@ class Answer:
         "_sent_at",
         "_server_drives",
         "_session",
+        "_spent",
         "_truth",
     )
 
     def __init__(self, device: Device, record: RequestRecord, script: Script, done: Done) -> None:
         self._device, self._record, self._script, self._done = device, record, script, done
-        self._session = Session(self, script)
+        self._session = Session(self, script, device.wish)
         self._truth = 0
         self._computed = 0  # positions in the draft model's cache, prompt included
         self._drafting: Block | None = None
         self._first_at = 0.0  # when the first token of that block is drafted
+        self._spent = 0.0  # seconds that it takes
         self._sent: Block | None = None
         self._sent_at = 0.0
         self._answered = self._server_drives = True
+        self._hint: int | None = (
+            None  # longest useful block, 0 = the server's own tokens are read; the latest one
+        )
         self._over = False
 
     def begin(self, _: None) -> None:
@@ -101,11 +116,11 @@ class Answer:
     def refused(self) -> None:
         self._down(self._fail, None, verdict_bytes(0))
 
-    def opened(self) -> None:
-        self._down(self._draft, None, opened_bytes(self._script.prompt))
+    def opened(self, hint: int | None) -> None:
+        self._down(self._begin, hint, opened_bytes(self._script.prompt))
 
-    def told(self, base: int, end: int, answers: Block | None) -> None:
-        self._down(self._hear, (end, answers), verdict_bytes(end - base))
+    def told(self, base: int, end: int, answers: Block | None, hint: int | None) -> None:
+        self._down(self._hear, (end, answers, hint), verdict_bytes(end - base))
 
     # -- the edge loop ----------------------------------------------------------------------------------
 
@@ -119,19 +134,27 @@ class Answer:
             self._device.drafts_for = None
         self._done(self._record)
 
-    def _draft(self, _: None) -> None:
+    def _begin(self, hint: int | None) -> None:
+        self._hint = hint
+        if hint != 0:
+            self._draft()
+
+    def _draft(self) -> None:
         """Draft at the truth: the first pass computes what the draft model has not seen, the others a token each."""
-        device, block = self._device, self._script.blocks[self._truth]
+        device = self._device
         if device.drafts_for is not self:
+            self._hand_back()
             return
-        self._drafting = block
-        now = device.events.now
+        block = self._drafting = self._script.block(self._truth, self._hint)
         if not block.passes or device.speed is None:
+            self._spent = 0.0
             self._drafted(block)
             return
+        start = max(device.events.now, device.free_at)
         unseen = self._script.prompt + self._truth - self._computed
-        self._first_at = max(now, device.free_at) + forward_s(device.speed, unseen)
+        self._first_at = start + forward_s(device.speed, unseen)
         device.free_at = self._first_at + (block.passes - 1) * device.pass_s
+        self._spent = device.free_at - start
         device.events.at(device.free_at, self._drafted, block)
 
     def _drafted(self, block: Block) -> None:
@@ -140,25 +163,49 @@ class Answer:
         self._drafting = None
         self._computed = self._script.prompt + block.base + block.kept
         self._record.wasted += block.passes
+        sent = block if self._hint is None else block.cut(self._hint)
+        if sent is not block:
+            self._spent *= sent.tokens / block.tokens
+        self._send(sent)
+
+    def _hand_back(self) -> None:
+        """Without a draft model at hand an empty block is the whole of what can be drafted."""
+        self._spent = 0.0
+        self._send(Block(self._truth, 0, 0, 0, 0))
+
+    def _send(self, block: Block) -> None:
         if block.tokens or not self._server_drives:  # an empty block hands the drive back to the server
             self._sent, self._sent_at = block, self._device.events.now
             self._answered = self._server_drives = not block.tokens
-            self._up(self._device.server.submit, (self._session, block), draft_bytes(block.tokens))
+            self._up(
+                self._device.server.submit, (self._session, block, self._spent), draft_bytes(block.tokens)
+            )
 
-    def _hear(self, verdict: tuple[int, Block | None]) -> None:
+    def _hear(self, verdict: tuple[int, Block | None, int | None]) -> None:
         if self._over:
             return
-        end, block = verdict
+        end, block, hint = verdict
         known, self._truth = self._truth, max(self._truth, end)
         if not self._answered and block is self._sent and block is not None:
             self._answered = True
             self._account(block, known, end)
+        self._obey(hint)
         if end > known:
             self._show(end - known)
         if self._truth == self._script.text:
             self._interrupt()
-        elif self._answered and self._drafting is None:
-            self._draft(None)
+        elif self._answered and self._drafting is None and self._hint != 0:
+            self._draft()
+
+    def _obey(self, hint: int | None) -> None:
+        """0: the server drives until another hint comes, and then waits for a draft, be it an empty one."""
+        if hint is None:
+            return
+        if hint == 0:
+            self._server_drives = True
+        elif self._hint == 0:
+            self._server_drives = False
+        self._hint = hint
 
     def _account(self, block: Block, known: int, end: int) -> None:
         """A round is over; of the accepted tokens those count that were not known before."""

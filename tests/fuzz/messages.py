@@ -169,6 +169,9 @@ def _source(choose: Choices, token: int) -> pb.SparseDistribution:
     return pb.SparseDistribution(ids=ids, probs=probs)
 
 
+ADDRESSES = ("b:1", "", "[::1]:1", "127.0.0.1:1", "unix:/x:1", "b:0", "b", "[b:1", "1.2.3:4")
+
+
 def server_message(choose: Choices) -> bytes:
     """Any server message, as bytes that may be none."""
     kind = choose.byte() % 16
@@ -181,6 +184,9 @@ def server_message(choose: Choices) -> bytes:
         message = pb.ServerMessage(
             failure=pb.Failure(code=choose.pick(codes), reason=choose.text(), retry_after=choose.number())
         )
+    elif kind == 13:
+        address = choose.pick(ADDRESSES) if choose.byte() < 200 else choose.text()
+        message = pb.ServerMessage(moved=pb.Moved(address=address, resume_token=choose.bytes(4)))
     else:
         return choose.bytes(choose.byte())
     whole = message.SerializeToString()

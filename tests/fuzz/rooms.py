@@ -10,6 +10,7 @@ from typing import Any
 
 from edge_client.api.app import build_app
 from edge_client.generate import _commit
+from edge_client.moves import destination
 from edge_client.remote import Patience, RemoteSession
 from hw_profiles.profile import HardwareProfile
 from opensled.errors import OpenSledError
@@ -113,7 +114,9 @@ class Desk:
         """A whole sequence in which a server says these; it may end only by errors of ours, or by a finish reason."""
         wires: list[Wire] = []
 
-        def connect() -> Wire:
+        def connect(address: str = "") -> Wire:
+            if address:  # as edge_client/link.py has it
+                destination(address, "hub:7411", secret_in_clear=False)
             wires.append(Wire())
             return wires[-1]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from hw_profiles.target import TargetShape
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
 
 # For each row the ids that may follow: bit v % 8 of byte v // 8 belongs to id v. None: every id may.
@@ -76,6 +77,8 @@ class EngineInfo:
     device: str
     num_blocks: int  # KV blocks in the pool
     block_size: int  # tokens per KV block
+    shares_blocks: bool = False  # whether sessions may read KV blocks that another one wrote
+    shape: TargetShape | None = None  # what a forward pass reads and computes, where that is known
 
 
 class TargetEngine(Protocol):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hw_profiles.cores import usable_cores
+from hw_profiles.target import TargetShape
 from opensled.errors import EngineError, UnsupportedModel, UsageError
 from opensled.llama import LlamaModel, uses_gpus
 from verify_server.engine import llama_probe
@@ -107,6 +108,8 @@ def load(
         device="cpu" if layers == 0 else "gpu",
         num_blocks=num_blocks,
         block_size=block_size,
+        shares_blocks=False,  # a sequence is known by its first block
+        shape=_shape(model),
     )
     return LlamaCppEngine(model, cache, info)
 
@@ -137,6 +140,24 @@ def _context_length(model: LlamaModel, context: int) -> int:
             f"{model.path} names no context length; convert it again with a current llama.cpp"
         )
     return min(context or longest, longest)
+
+
+def _shape(model: LlamaModel) -> TargetShape | None:
+    """None for experts: a GGUF file does not say how many of its weights they take."""
+    if model.has_experts:
+        return None
+    return TargetShape(
+        id=model.path.stem,
+        name=model.path.stem,
+        source="the weights as loaded",
+        params=model.params,
+        active_params=model.params,
+        layers=model.layers,
+        kv_heads=1,
+        head_dim=model.kv_width,
+        weight_bits=8 * model.num_bytes / model.params,
+        kv_bits=8 * KV_BYTES,
+    )
 
 
 def _pool(kv_tokens: int, context: int, model: LlamaModel) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import Geometry
 from verify_server.engine.scores import TorchScores
+from verify_server.engine.shape import shape_of
 
 # Measured with torch 2.13 on x86, 1 and 2 threads, float32 and float64: a matrix product gives a row the same bits
 # among any multiple of 16 rows, and attention gives a query the same bits among any multiple of 8 queries over the
@@ -94,6 +95,8 @@ def load(
         device=str(place),
         num_blocks=memory.num_blocks,
         block_size=BLOCK_SIZE,
+        shares_blocks=True,
+        shape=shape_of(network, model),
     )
     return TorchEngine(dataclasses.replace(tested, memory=memory), info)
 

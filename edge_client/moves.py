@@ -1,0 +1,54 @@
+"""Where a device lets a server send it: the addresses of `Moved`, which a peer has made up."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from opensled.address import host_port, is_local, is_loopback, joined
+from opensled.errors import ProtocolError, UsageError
+
+MOST_MOVES = 4  # in a row, before the sequence is open somewhere
+
+_NAME = re.compile(r"(?=.*[a-z])[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_.])?", re.IGNORECASE)  # has a letter
+
+
+def destination(address: str, home: str, *, secret_in_clear: bool) -> str:
+    """`address` as HOST:PORT, where a server at `home` sends a device; "" for `home` itself.
+
+    Raises ProtocolError for what is none, and where the device must not go: from another machine to programs on this
+    one, and to another host with a bearer token that would travel in clear text (`secret_in_clear`).
+    """
+    host, port = _read(address, home)
+    own = host_port(home)
+    if (host, port) == own:
+        return ""
+    if is_loopback(host) and not is_local(home):
+        raise ProtocolError(
+            f"{home} sends this device to {address}, on this machine itself; it does not go there"
+        )
+    if secret_in_clear and host.lower() != own[0].lower():
+        raise ProtocolError(
+            f"{home} sends this device to {address}, where its bearer token would travel in clear text: connect with "
+            "--tls or --tls-ca, or serve with --proxy"
+        )
+    return joined(host, port)
+
+
+def _read(address: str, home: str) -> tuple[str, int]:
+    """A name or a literal address, and a port: gRPC itself would take more, such as the path of a socket."""
+    try:
+        host, port = host_port(address)
+    except UsageError:
+        host, port = "", 0
+    if not port or not (_is_literal(host) or _NAME.fullmatch(host)):
+        raise ProtocolError(f"{home} sends this device to {address[:80]!r}, which is not HOST:PORT")
+    return host, port
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

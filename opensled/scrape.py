@@ -1,0 +1,109 @@
+"""What servers tell at their metrics ports, read back: one sample at a time, and what happened between two."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from urllib.error import HTTPError, URLError
+from urllib.request import ProxyHandler, build_opener
+
+from opensled.errors import OpenSledError, Unreachable
+from opensled.metrics import PREFIX, samples
+
+TIMEOUT = 3.0  # seconds for one answer
+LARGEST = 4 << 20  # bytes of one
+
+Values = Mapping[tuple[str, str], float]  # by (name without prefix, value of its label or "")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """All metrics of one server at one moment."""
+
+    at: float  # seconds on the monotonic clock of this process
+    values: Values
+
+    def get(self, name: str, label: str = "") -> float:
+        """A metric's value; 0 for one that this server does not tell."""
+        return self.values.get((name, label), 0.0)
+
+    def by_label(self, name: str) -> dict[str, float]:
+        """The values of a metric that has a label."""
+        return {label: value for (found, label), value in self.values.items() if found == name}
+
+    def has(self, name: str) -> bool:
+        return any(found == name for found, _ in self.values)
+
+
+def scrape(address: str) -> Sample:
+    """The metrics at http://`address`/metrics; raises Unreachable, or OpenSledError for what is none of ours."""
+    url = f"http://{address}/metrics"
+    try:
+        # Without a proxy: servers are on this machine, or on a network of one's own.
+        with build_opener(ProxyHandler({})).open(url, timeout=TIMEOUT) as reply:
+            text = reply.read(LARGEST).decode("utf-8", "replace")
+    except HTTPError as error:
+        raise OpenSledError(f"{url} answers {error.code}: no metrics port of opensled serve") from error
+    except (OSError, HTTPException) as error:
+        cause = error.reason if isinstance(error, URLError) else error
+        raise Unreachable(
+            f"no metrics at {url}: {_words(cause)}; start the server with --metrics {address}, or name its port"
+        ) from error
+    at = time.monotonic()
+    values = _values(text, url)
+    if not values:
+        raise OpenSledError(f"{url} tells nothing of OpenSLED; name the port that opensled serve printed")
+    return Sample(at, values)
+
+
+def _words(cause: object) -> str:
+    """What an operating system says, without its number."""
+    return str(getattr(cause, "strerror", "") or cause or "no answer").lower()
+
+
+def _values(text: str, url: str) -> Values:
+    try:
+        found: Iterable[tuple[str, dict[str, str], float]] = list(samples(text))
+    except ValueError as error:
+        raise OpenSledError(f"{url} answers no metrics that can be read") from error
+    return {
+        (name.removeprefix(PREFIX), next(iter(labels.values()), "")): value
+        for name, labels, value in found
+        if name.startswith(PREFIX) and "le" not in labels
+    }
+
+
+@dataclass(frozen=True)
+class Between:
+    """What happened from one sample of a server to the next."""
+
+    before: Sample
+    after: Sample
+
+    @property
+    def seconds(self) -> float:
+        return max(self.after.at - self.before.at, 1e-9)
+
+    def count(self, name: str, label: str = "") -> float:
+        """By how much a counter has grown; a server that was restarted began again from 0."""
+        now, then = self.after.get(name, label), self.before.get(name, label)
+        return now - then if now >= then else now
+
+    def rate(self, name: str, label: str = "") -> float:
+        """Per second."""
+        return self.count(name, label) / self.seconds
+
+    def total(self, name: str) -> float:
+        """The growth of a counter over all its labels."""
+        return sum(self.count(name, label) for label in self.after.by_label(name))
+
+    def mean(self, histogram: str) -> float | None:
+        """Of what was observed in between; None: nothing was."""
+        count = self.count(f"{histogram}_count")
+        return self.count(f"{histogram}_sum") / count if count else None
+
+    def ratio(self, part: str, whole: str) -> float | None:
+        of = self.count(whole)
+        return self.count(part) / of if of else None

@@ -1,0 +1,122 @@
+"""A server with an emulated accelerator for several tenants, and plain streams of theirs: who gets what, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from edge_client.link import Endpoint, GrpcStream, Link
+from opensled.errors import OpenSledError
+from opensled.messages import Failure, Open, Opened, Verdict
+from opensled_testbed.emulation.accelerator import TOTALS, environment
+from opensled_testbed.fleet import Server
+from opensled_testbed.load.server import EMULATED
+from opensled_testbed.processes import Process
+
+
+@contextmanager
+def served(server: Server, dilation: float, tenants: Sequence[str], *flags: str) -> Iterator[Process]:
+    """`opensled serve` with policy goodput, that listens; each tenant's token is his name."""
+    with TemporaryDirectory() as folder:
+        tokens = Path(folder) / "tokens"
+        tokens.touch(0o600)
+        tokens.write_text("".join(f"{tenant} {tenant}\n" for tenant in tenants))
+        command = ("serve", "--model", server.model, "--engine", EMULATED, "--listen", "127.0.0.1:0")
+        rest = (
+            "--policy",
+            "goodput",
+            "--threads",
+            "1",
+            "--log-level",
+            "error",
+            "--tokens",
+            str(tokens),
+            *flags,
+        )
+        with Process((*command, *rest), isolated=True, environment=environment(server, dilation)) as process:
+            process.wait_ready()
+            yield process
+
+
+def late_share(process: Process) -> float:
+    """Of the steps of an emulated server that has ended, those for which this machine was too slow."""
+    (said,) = (line.removeprefix(TOTALS) for line in process.lines if line.startswith(TOTALS))
+    totals = json.loads(said)
+    return float(totals["late_steps"]) / max(1, totals["steps"])
+
+
+def links(address: str, tenants: Sequence[str]) -> dict[str, Link]:
+    """Each tenant's own connection."""
+    return {tenant: Link(Endpoint(address, token=tenant)) for tenant in tenants}
+
+
+@dataclass
+class Asked:
+    """One request and what became of it. Times in seconds on time.perf_counter."""
+
+    tenant: str
+    prompt: int  # its tokens
+    at: float
+    shed_s: float | None = None  # after which he heard that there is no place
+    retry_after: float = 0.0  # seconds he was told to wait
+    arrivals: list[tuple[float, int]] = field(default_factory=list)  # when so many tokens came
+    tokens: list[int] = field(default_factory=list)
+    finished: bool = False
+
+    @property
+    def pace(self) -> float:
+        """Tokens/s after the first arrival; 0 = one arrival or none."""
+        if len(self.arrivals) < 2:
+            return 0.0
+        (first, head), (last, _) = self.arrivals[0], self.arrivals[-1]
+        return (len(self.tokens) - head) / (last - first)
+
+    def between(self, start: float, end: float) -> int:
+        """Tokens that came in that time."""
+        return sum(count for moment, count in self.arrivals if start <= moment < end)
+
+
+async def ask(link: Link, tenant: str, request: Open) -> Asked:
+    """One answer, decoded by the server alone; raises OpenSledError for any failure but a full server."""
+    asked = Asked(tenant, len(request.prompt), time.perf_counter())
+    stream = link.connect()
+    try:
+        await stream.send(request)
+        if await _let_in(stream, asked):
+            while not asked.finished:
+                note(asked, await stream.receive())
+    finally:
+        await stream.close()
+    return asked
+
+
+async def _let_in(stream: GrpcStream, asked: Asked) -> bool:
+    reply = await stream.receive()
+    if isinstance(reply, Opened):
+        return True
+    if not isinstance(reply, Failure) or reply.code != "overloaded":
+        raise OpenSledError(f"the server answered {reply} to an Open")
+    asked.shed_s, asked.retry_after = time.perf_counter() - asked.at, reply.retry_after
+    return False
+
+
+def note(asked: Asked, reply: object) -> Verdict:
+    """Take down what a verdict brought; it may begin with tokens that are known."""
+    if not isinstance(reply, Verdict):
+        raise OpenSledError(f"the server answered {reply} instead of a verdict")
+    news = reply.tokens[asked.prompt + len(asked.tokens) - reply.base :]
+    asked.tokens += news
+    if news:
+        asked.arrivals.append((time.perf_counter(), len(news)))
+    asked.finished = bool(reply.finish_reason)
+    return reply
+
+
+async def close(all_links: dict[str, Link]) -> None:
+    await asyncio.gather(*(link.close() for link in all_links.values()))

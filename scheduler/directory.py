@@ -1,0 +1,67 @@
+"""A gateway's copy of the scheduler's table: what it places newcomers from, without a word to the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from opensled.errors import Unreachable, from_code
+from scheduler.placement import STALE, Heartbeat
+from scheduler.roster import Table
+
+log = logging.getLogger(__name__)
+
+POLL = 0.25  # seconds between two looks at the table
+PATIENCE = 30.0  # seconds between two warnings that replicas are not up yet
+
+
+class WatchedDirectory:
+    """The Directory of a cluster; `ask` for the table raises Unreachable while nobody has one. `clock` in seconds."""
+
+    def __init__(self, ask: Callable[[], Awaitable[Table]], clock: Callable[[], float]) -> None:
+        self._ask, self._clock, self._asked = ask, clock, clock()
+        self._known: dict[str, Heartbeat] = {}  # by id; `at` on our clock
+        self._last = Table([], {}, 0, 0.0)
+
+    def replicas(self) -> Sequence[Heartbeat]:
+        return tuple(self._known.values())
+
+    async def ready(self) -> None:
+        """Until every replica is up; raises what the first one said that does not start."""
+        warned = self._clock()
+        while not self._last.wanted or len(self._known) < self._last.wanted:
+            await self.look()
+            for code, reason in self._last.failures.values():
+                raise from_code(code, reason)
+            if self._clock() - warned > PATIENCE:
+                warned = self._clock()
+                log.warning("%d of %d replicas are up; still waiting", len(self._known), self._last.wanted)
+            await asyncio.sleep(POLL)
+
+    async def watch(self) -> None:
+        """Keep the copy up to date until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(POLL)
+
+    async def look(self) -> None:
+        """Ask once. Without news what is known stands, as if it were still so: the scheduler will be back."""
+        try:
+            table = await self._ask()
+        except Unreachable as error:
+            log.info("no news of the replicas: %s", error)
+            self._keep_fresh()
+            return
+        now = self._clock()
+        heard = {beat.replica: beat._replace(at=now - age) for beat, age in table.beats}
+        if table.up_s < STALE:
+            self._keep_fresh()
+            heard = self._known | heard
+        self._known, self._last, self._asked = heard, table, now
+
+    def _keep_fresh(self) -> None:
+        """Nobody grew older since the last look."""
+        now = self._clock()
+        passed, self._asked = now - self._asked, now
+        self._known = {name: beat._replace(at=beat.at + passed) for name, beat in self._known.items()}

@@ -1,0 +1,197 @@
+"""The default policy: most expected tokens per second of target time, under every session's promised pace.
+
+Per session and step it verifies a draft, decodes one token, waits for a draft or computes a piece of a prompt. Plain
+decoding is always there, so a device that is slow, late, silent or hopeless costs its user nothing against a server
+without drafts. Who is to draft, and how much, is looked at anew now and then for everybody together
+(scheduler/survey.py); a step then follows that outlook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, log
+from typing import NamedTuple
+
+from hw_profiles.profile import HardwareProfile
+from scheduler.estimates import Forecast
+from scheduler.outlook import Outlook, looked
+from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
+from scheduler.rations import PROMPTS, in_turn, shortest
+
+JITTERS = 4.0  # mean deviations of its arrival that a draft may be late
+CAUTION = 1.3  # how much likelier than its price a draft token must be: a longer step delays everybody
+PRICED = 8  # tokens over which the price of one more is measured
+
+
+class Parts(NamedTuple):
+    """The sessions of a snapshot, by what can be done with them now."""
+
+    deciding: list[SessionView]  # one token to compute, and a draft perhaps
+    prompts: list[SessionView]  # more to compute, and somebody waits for it
+    ahead: list[SessionView]  # KV to compute again, for which nobody waits yet
+    arrivals: list[float]  # when drafts are expected that sessions wait for
+    patience: list[float]  # until when these wait; then they are decoded until the draft comes
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """`draft_wait`: seconds a session waits for a device of which nothing is known yet."""
+
+    draft_wait: float
+
+    @classmethod
+    def of(cls, options: PolicyOptions) -> Goodput:
+        return cls(options.draft_wait)
+
+    def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
+        view = looked(snapshot.memory, snapshot.sessions, profile, now)
+        parts = self._parts(snapshot.sessions, view, now)
+        wake_at = min(parts.patience, default=inf)
+        join_at = _join_at(parts, profile, now)
+        if join_at > now:
+            return BatchPlan((), min(wake_at, join_at), view)
+        slices = _slices(parts, view, profile)
+        slices += _ahead(
+            parts, profile.max_step_tokens - sum([piece.tokens + (piece.draft or 0) for piece in slices])
+        )
+        return BatchPlan(tuple(slices), None if wake_at == inf else wake_at, view.after(slices, now))
+
+    def _parts(self, sessions: Sequence[SessionView], view: Outlook, now: float) -> Parts:
+        parts = Parts([], [], [], [], [])
+        deciding, prompts, ahead, arrivals, patience = parts
+        for session in sessions:
+            if session.absent:
+                continue
+            if session.draft is None and session.hint and not session.driven and view.hints.get(session.id):
+                expected, until = self._expected(session, view)
+                waits = now < until
+                if waits and not session.paused:
+                    arrivals.append(expected)
+                    patience.append(until)
+            else:
+                waits = False
+            if waits or (session.paused and session.draft is None):
+                if session.uncomputed > 1:
+                    ahead.append(session)
+            elif session.uncomputed > 1:
+                prompts.append(session)
+            else:
+                deciding.append(session)
+        return parts
+
+    def _expected(self, session: SessionView, view: Outlook) -> tuple[float, float]:
+        """When its draft is expected, and until when it is waited for."""
+        forecast, asked = session.forecast, session.asked_since
+        if forecast is None or not forecast.drafts:
+            return inf, asked + self.draft_wait
+        expected = asked + forecast.delay_s + (session.hint or 0) * forecast.draft_s + forecast.jitter_s
+        return expected, expected + JITTERS * forecast.jitter_s + view.step_s
+
+
+def _join_at(parts: Parts, profile: HardwareProfile, now: float) -> float:
+    """When to start the step: `now`, or a little later if so many drafts are about to come that their waiting for the
+    step after would be longer, in sum, than the waiting of those who are ready."""
+    ready = parts.deciding
+    if not ready or not parts.arrivals or parts.prompts:
+        return now
+    tokens = sum([1 + (session.draft or 0) for session in ready])
+    step_s = profile.cost.verify_s(tokens, sum([session.context for session in ready]), len(ready))
+    latest = min([session.ready_since for session in ready]) + step_s / 2
+    best, join_at = 0.0, now
+    soon = sorted([arrival for arrival in parts.arrivals if now < arrival <= latest])
+    for count, arrival in enumerate(soon, 1):
+        gain = count * step_s - (count + len(ready)) * (arrival - now)
+        if gain > best:
+            best, join_at = gain, arrival
+    return join_at
+
+
+def _slices(parts: Parts, view: Outlook, profile: HardwareProfile) -> list[Slice]:
+    """Those that decide, then pieces of prompts with what is left of the step."""
+    budget = profile.max_step_tokens
+    kept = min(int(PROMPTS * budget), sum([session.uncomputed for session in parts.prompts]))
+    chosen = in_turn(parts.deciding, budget - kept)
+    drafts = _cut(chosen, budget - kept - len(chosen), view, profile)
+    budget -= len(chosen) + sum(drafts)
+    slices = [
+        Slice(session.id, 1, True, False, 0, draft, _hint(session, view))
+        for session, draft in zip(chosen, drafts)
+    ]
+    for session in in_turn(parts.prompts, len(parts.prompts)):
+        if budget <= 0:
+            break
+        tokens = min(session.uncomputed, budget)
+        decide = tokens == session.uncomputed
+        draft = min(_draft(session), budget - tokens) if decide else 0
+        budget -= tokens + draft
+        slices.append(Slice(session.id, tokens, decide, draft=draft, hint=_hint(session, view)))
+    return slices
+
+
+def _cut(chosen: Sequence[SessionView], room: int, view: Outlook, profile: HardwareProfile) -> list[int]:
+    """How much of each one's draft is verified: what there is room for, and what is worth its while."""
+    drafts = [_draft(session) if session.draft else 0 for session in chosen]
+    drafted = sum(drafts)
+    if not drafted:
+        return drafts
+    if drafted > room:
+        longest = shortest(drafts, room)
+        drafts = [min(draft, longest) for draft in drafts]
+    price = CAUTION * _price(chosen, drafts, view, profile)
+    if price <= 0:
+        return drafts
+    asked = view.hints
+    return [
+        draft
+        if not draft or (known := one.forecast) is None or known.first * known.later ** (draft - 1) >= price
+        # The draft of a probe has told what it can: it is verified where that is free, and only there.
+        else min(draft, _worth(known, price)) * bool(asked.get(one.id))
+        for one, draft in zip(chosen, drafts)
+    ]
+
+
+def _draft(session: SessionView) -> int:
+    """How much of its draft may be verified."""
+    return min(session.draft, session.max_draft) if session.draft else 0
+
+
+def _hint(session: SessionView, view: Outlook) -> int | None:
+    if not session.max_draft:
+        return 0
+    hint = view.told.get(session.id)
+    return hint if hint is None or hint <= session.max_draft else session.max_draft
+
+
+def _price(
+    chosen: Sequence[SessionView], drafts: Sequence[int], view: Outlook, profile: HardwareProfile
+) -> float:
+    """What one more position costs in tokens that the target could commit instead; 0 while weights are being read."""
+    tokens, contexts = len(chosen) + sum(drafts), sum([session.context for session in chosen])
+    less = max(1, tokens - PRICED)
+    if less == tokens:
+        return 0.0
+    cost = profile.cost
+    seconds = cost.verify_s(tokens, contexts, len(chosen)) - cost.verify_s(less, contexts, len(chosen))
+    return view.rate * seconds / (tokens - less)
+
+
+def _worth(forecast: Forecast, price: float) -> int:
+    """The length up to which a draft's tokens are likelier to be accepted than they cost, if not all of them are."""
+    if forecast.first < price:
+        return 0
+    if not 0 < forecast.later < 1:
+        return 1
+    return 1 + int(log(price / forecast.first) / log(forecast.later))
+
+
+def _ahead(parts: Parts, budget: int) -> list[Slice]:
+    """KV that was lost, of sessions that wait: with the `budget` that others leave."""
+    slices = []
+    for session in parts.ahead:
+        tokens = min(session.uncomputed - 1, budget)
+        if tokens <= 0:
+            break
+        budget -= tokens
+        slices.append(Slice(session.id, tokens, False, ahead=True))
+    return slices

@@ -1,0 +1,198 @@
+"""What may befall a server's sequences without changing a word of them: KV memory taken away every few steps, drafts
+trimmed and hints given at random, links with delays of their own, devices that lie, break or fall silent.
+
+`Witness` meanwhile holds every decision against what the target alone writes: text equality by itself would not notice
+a good draft token that was not accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+from zlib import crc32
+
+from edge_client.remote import RemoteSession
+from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import Roofline, StepCost
+from opensled.messages import Draft, DraftToken
+from opensled.protocol import common_prefix
+from opensled.sampling import Sampler
+from scheduler.plan import BatchPlan, SchedulingPolicy, SessionView, Slice, Snapshot
+from tests.fakes import MemoryNetwork, Weather
+from verify_server.loop import Outcome, VerifyLoop
+from verify_server.session import Decision, Planned, Session
+from verify_server.sessions import Door
+
+HINTS = (None, 0, 1, 2, 5, 8)  # that whims give
+Scripts = Mapping[tuple[tuple[int, ...], bytes], Sequence[int]]
+
+
+@dataclass
+class Account:
+    """What a witness saw."""
+
+    decisions: int = 0
+    drafted: int = 0  # draft tokens verified
+    accepted: int = 0
+    hints: set[int | None] = field(default_factory=set)
+    evictions: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+class Witness(VerifyLoop):
+    """A loop that takes somebody's KV memory away before every `evict_every`-th plan.
+
+    `scripts`: by prompt and noise key, prompt and all that the target alone writes.
+    """
+
+    scripts: ClassVar[Scripts] = {}
+    evict_every = 3
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.account, self._random = Account(), random.Random(1)
+        self._plans = 0
+
+    def _snapshot(self) -> Snapshot:
+        self._plans += 1
+        holders = [session for session in self.sessions.values() if session.computed]
+        if holders and self._plans % self.evict_every == 0:
+            self._random.choice(holders).forget_kv()
+            self.account.evictions += 1
+        return super()._snapshot()
+
+    def _prepare(self, plan: BatchPlan) -> list[Planned]:
+        work = super()._prepare(plan)
+        pieces = {piece.session: piece for piece in plan.slices}
+        for planned in work:
+            trim = pieces[planned.session.id].draft
+            if planned.question is not None and trim is not None and len(planned.question.ids) > trim:
+                self.account.wrong.append(f"{len(planned.question.ids)} draft tokens verified, not {trim}")
+        return work
+
+    def _commit_one(self, planned: Planned, outcome: Outcome, now: float) -> None:
+        session, before = planned.session, len(planned.session.tokens)
+        super()._commit_one(planned, outcome, now)
+        if isinstance(outcome, Decision) and planned.question is not None:
+            self._hold_against(self._script(session), planned, outcome, len(session.tokens) - before)
+
+    def _script(self, session: Session) -> Sequence[int]:
+        return self.scripts[tuple(session.tokens[: session.prompt_length]), session.key]
+
+    def _hold_against(
+        self, script: Sequence[int], planned: Planned, decision: Decision, committed: int
+    ) -> None:
+        """The head of the draft that the target would have written stands, and one token more."""
+        assert planned.question is not None
+        ids, position = planned.question.ids, planned.question.position
+        right = common_prefix(ids, script[position:])
+        account = self.account
+        account.decisions += 1
+        account.drafted += len(ids)
+        account.accepted += decision.num_accepted
+        account.hints.add(planned.hint)
+        expected = min(right + 1, len(script) - position)
+        if committed != expected or (decision.num_accepted != right and position + right < len(script)):
+            account.wrong.append(f"at {position}: {committed} tokens instead of {expected}")
+
+
+SLOW_STEPS = Roofline(read_s=0.2)  # seconds; beside such a target every device is fast
+
+
+class Believes:
+    """Plans as `policy` does on a target whose steps cost `cost`, whatever they cost here."""
+
+    def __init__(self, policy: SchedulingPolicy, cost: StepCost) -> None:
+        self._policy, self._cost = policy, cost
+
+    def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
+        return self._policy.plan(snapshot, replace(profile, cost=self._cost), now)
+
+
+class Whims:
+    """A policy that plans as `policy` does, then trims drafts, gives hints and leaves sessions out as it likes.
+
+    Pure like any other: its whims follow from what it sees.
+    """
+
+    def __init__(self, policy: SchedulingPolicy, seed: int = 0) -> None:
+        self._policy, self._seed = policy, seed
+
+    def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
+        plan = self._policy.plan(snapshot, profile, now)
+        chance = random.Random(crc32(repr((self._seed, snapshot.sessions, now)).encode()))
+        views = {view.id: view for view in snapshot.sessions}
+        kept = [piece for piece in plan.slices if chance.random() < 0.9] or plan.slices
+        return replace(plan, slices=tuple(_whim(chance, piece, views[piece.session]) for piece in kept))
+
+
+def _whim(chance: random.Random, piece: Slice, view: SessionView) -> Slice:
+    if not piece.decide:
+        return piece
+    trim = chance.choice((None, None, chance.randint(0, view.draft or 0)))
+    return piece._replace(draft=trim, hint=chance.choice(HINTS))
+
+
+class SlowNetwork(MemoryNetwork):
+    """Every message takes a time of its own, now and then a long one; none overtakes another of its stream."""
+
+    longest = 0.02  # seconds
+
+    def __init__(self, door: Door, weather: Weather) -> None:
+        super().__init__(door, weather)
+        self._last: dict[asyncio.Queue, float] = {}  # when the latest message of each arrives
+
+    def deliver(self, queue: asyncio.Queue, message: object) -> None:
+        loop = asyncio.get_running_loop()
+        seconds = self.random.choice((0.0, 0.0, self.random.random(), 1.0)) * self.longest
+        # Never at the very same time: asyncio does not say which of two such calls comes first.
+        at = self._last[queue] = max(self._last.get(queue, 0.0) + 1e-6, loop.time() + seconds)
+        loop.call_at(at, super().deliver, queue, message)
+
+
+class Silent(RemoteSession):
+    """A device whose drafts get lost from the `after`-th on; what it reads arrives."""
+
+    after = 3
+
+    async def submit(self, draft: Draft) -> None:
+        if draft.counter < self.after:
+            await super().submit(draft)
+
+
+class Liar:
+    """Drafts at random, as long as it is let, and is always sure."""
+
+    def __init__(self, vocab_size: int, seed: int = 0) -> None:
+        self._random, self._vocab_size = random.Random(seed), vocab_size
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    def propose(self) -> Iterator[DraftToken]:
+        while True:
+            yield self._sampler.certain(self._random.randrange(self._vocab_size), 1.0)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Breaking(Liar):
+    """Fails after a few tokens of its second draft."""
+
+    def __init__(self, vocab_size: int, seed: int = 0) -> None:
+        super().__init__(vocab_size, seed)
+        self._left = 7
+
+    def propose(self) -> Iterator[DraftToken]:
+        for token in super().propose():
+            self._left -= 1
+            if self._left < 0:
+                raise RuntimeError("broken")
+            yield token

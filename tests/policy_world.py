@@ -1,0 +1,212 @@
+"""A server moved by hand on a clock of its own, and devices of every kind: late, silent, hopeless, rude, or none.
+
+The loop's bookkeeping, the sessions and the protocol are the product's; the target is a fake, and a step takes the
+seconds that the profile says. Nothing is random but what `World.random` decides.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+
+from hw_profiles.profile import HardwareProfile
+from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams, Verdict
+from opensled.protocol import EndRules, Truth
+from scheduler.estimates import DeviceBook
+from scheduler.plan import SchedulingPolicy
+from tests.fakes import EOS, VOCAB, FakeEngine, continuation
+from verify_server.acceptance.match import Match
+from verify_server.kv import BlockTable
+from verify_server.loop import VerifyLoop, run_step
+from verify_server.session import Planned, Session
+
+MAX_DRAFT = 16
+
+
+@dataclass
+class Habits:
+    """How one user's device behaves. Times in seconds."""
+
+    link_s: float = 0.01  # each way
+    draft_s: float = 0.005  # for one token
+    length: int = 4  # it drafts at most; 0 = never
+    right: float = 0.8  # chance of each token to be the target's
+    silent_after: float = inf  # drafts
+    stall_s: float = 0.0  # by which its last draft before the silence is late
+    rude: bool = False  # drafts although it is told not to, and as much as it likes
+    leaves_after: float = inf  # tokens, after which its reader is away once
+    away_s: float = 0.5
+
+
+@dataclass
+class User:
+    """One sequence and its device."""
+
+    habits: Habits
+    session: Session
+    script: list[int]  # prompt and all that the target will ever write
+    truth: Truth
+    stream: int = 0  # what was sent on an older one is lost
+    counter: int = 0
+    answered: bool = True
+    begun: float = 0.0
+    written: list[float] = field(default_factory=list)  # when each commit left
+    present_since: float = 0.0
+
+    @property
+    def done(self) -> bool:
+        return bool(self.truth.finish_reason)
+
+    @property
+    def seconds(self) -> float:
+        """From the question to the last token."""
+        return self.written[-1] - self.begun
+
+
+class World:
+    """Users and a server on one clock."""
+
+    def __init__(
+        self, policy: SchedulingPolicy, profile: HardwareProfile, seed: int = 0, blocks: int = 4000
+    ) -> None:
+        self.now, self.random, self.profile = 0.0, random.Random(seed), profile
+        self.loop = VerifyLoop(FakeEngine(blocks), policy, profile, lambda: self.now)
+        self.users: list[User] = []
+        self.longest: dict[int, float] = {}  # seconds between two commits of a present session, by its number
+        self.steps = 0
+        self._devices = DeviceBook()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+
+    def join(self, habits: Habits, tokens: int, prompt: int = 5, at: float = 0.0, **asked: object) -> User:
+        """A user who comes at `at` with a prompt of so many tokens; `asked`: further fields of his session."""
+        number = len(self.users) + 1
+        start = [1 + (number + place * place) % 40 for place in range(prompt)]
+        script = [*start, *continuation(start, tokens)]
+        ends = EndRules(frozenset({EOS}), frozenset(), len(script))
+        params = SamplingParams(temperature=0, max_tokens=tokens)
+        session = Session(
+            number, "t", list(start), prompt, params, b"", ends, Match(), BlockTable(self.loop.pool), VOCAB,
+            MAX_DRAFT, estimate=self._devices.of("t", ""), **asked,
+        )  # fmt: skip
+        user = User(habits, session, script, Truth(start), begun=at)
+        self.users.append(user)
+        self._later(at, lambda: self._enter(user))
+        return user
+
+    def run(self, seconds: float = 1e4) -> None:
+        """Until everybody has his answer; the server must never fall asleep before."""
+        while not all(user.done for user in self.users):
+            assert self.now < seconds, f"not done after {self.now:.1f} s"
+            self._happen(self.now)
+            plan = self.loop.policy.plan(self.loop._snapshot(), self.profile, self.now)
+            self.loop._memory = plan.memory
+            work = self.loop._prepare(plan)
+            if work:
+                self._step(work)
+            else:
+                self._sleep(plan.wake_at)
+        self.loop.close()
+
+    def _step(self, work: list[Planned]) -> None:
+        self.steps += 1
+        tokens = sum(len(planned.segment.tokens) for planned in work)
+        contexts = sum(planned.segment.start for planned in work)
+        self._happen(self.now + self.profile.cost.verify_s(tokens, contexts, len(work)))
+        self.loop._commit(work, run_step(self.loop.engine, work))
+        for planned in work:
+            if planned.question is not None:
+                self._committed(self.users[planned.session.id - 1])
+
+    def _sleep(self, wake_at: float | None) -> None:
+        following = min(wake_at or inf, self._events[0][0] if self._events else inf)
+        assert following < inf, "the server sleeps for ever, and somebody has no answer yet"
+        assert following > self.now or not wake_at, "it wakes and does nothing"
+        self._happen(following)
+
+    def _committed(self, user: User) -> None:
+        since = max(user.present_since, user.written[-1] if user.written else user.begun)
+        number = user.session.id
+        self.longest[number] = max(self.longest.get(number, 0.0), self.now - since)
+        user.written.append(self.now)
+        self._deliver(user)
+
+    # -- devices --------------------------------------------------------------------------------------------
+
+    def _later(self, at: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (at, next(self._order), event))
+
+    def _happen(self, until: float) -> None:
+        """Everything up to `until`, each at its own time."""
+        while self._events and self._events[0][0] <= until:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+        self.now = until
+
+    def _enter(self, user: User) -> None:
+        user.begun = user.present_since = self.now
+        self.loop.add(user.session)
+        user.session.attach(len(user.truth))
+        self._draft(user, None)
+
+    def _deliver(self, user: User) -> None:
+        """What the server has to say is on its way."""
+        for _ in range(len(user.session.outbox)):
+            message = user.session.outbox.get_nowait()
+            assert isinstance(message, Verdict), message
+            self._travel(user, user.habits.link_s, partial(self._hear, user, message))
+
+    def _travel(self, user: User, seconds: float, arrive: Callable[[], None]) -> None:
+        """`arrive` after so many seconds, unless the stream is lost meanwhile."""
+        stream = user.stream
+        self._later(self.now + seconds, lambda: arrive() if user.stream == stream else None)
+
+    def _hear(self, user: User, verdict: Verdict) -> None:
+        user.truth.extend(verdict)
+        user.answered = user.answered or verdict.answers == user.counter
+        if user.done:
+            return
+        if not user.stream and len(user.truth.generated) >= user.habits.leaves_after:
+            self._leave(user)
+        elif user.answered:
+            self._draft(user, verdict.hint)
+
+    def _leave(self, user: User) -> None:
+        user.stream += 1
+        user.session.detach()
+        self._later(self.now + user.habits.away_s, lambda: self._return(user))
+
+    def _return(self, user: User) -> None:
+        """With what he holds, on a new stream, which numbers its drafts anew."""
+        user.counter, user.answered, user.present_since = 0, True, self.now
+        user.session.attach(len(user.truth))
+        self._deliver(user)
+        if not user.session.finish_reason:
+            self._draft(user, None)
+
+    def _draft(self, user: User, hint: int | None) -> None:
+        habits, base = user.habits, len(user.truth)
+        room = min(habits.length, len(user.script) - base - 1)
+        if hint is not None and not habits.rude:
+            room = min(room, hint)
+        if room <= 0 or user.counter >= habits.silent_after:
+            return
+        ids = [self._guess(habits, id) for id in user.script[base : base + room]]
+        user.counter += 1
+        user.answered = False
+        seconds = room * habits.draft_s
+        draft = Draft(user.counter, DraftBlock(base, tuple(map(DraftToken, ids))), seconds)
+        late = habits.stall_s * (user.counter == habits.silent_after)
+        self._travel(user, late + seconds + habits.link_s, partial(self._submit, user, draft))
+
+    def _guess(self, habits: Habits, right: int) -> int:
+        return right if self.random.random() < habits.right else 1 + right % 40
+
+    def _submit(self, user: User, draft: Draft) -> None:
+        user.session.submit(draft)
+        self._deliver(user)

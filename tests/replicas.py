@@ -1,0 +1,157 @@
+"""Replicas and gateways in this process: real gRPC on real ports, fake targets, and a directory that is a list."""
+
+import asyncio
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+from hw_profiles.profile import HardwareProfile
+from scheduler.fcfs import Fcfs
+from scheduler.placement import Heartbeat
+from tests.fakes import FakeEngine, FakeText
+from tests.system import until
+from verify_server import gateway, service
+from verify_server.command import describe
+from verify_server.config import ServeConfig
+from verify_server.loop import VerifyLoop
+from verify_server.security import Tenants
+from verify_server.sessions import Door, DoorLimits
+from verify_server.target import Target
+from verify_server.tokens import GatewayClients, Passes, TokenSigner, derived
+
+KEY = b"the cluster's key"
+
+
+class Replica:
+    """One server with a door for devices and one for gateways, as `verify_server.replica` runs it."""
+
+    def __init__(self, name, tenants=Tenants(), tls=None, places=64, key=KEY):
+        target = Target("fake", FakeEngine(num_blocks=2000), FakeText())
+        prefix_key = derived(key, "prefix")
+        self.name, self.key = name, key
+        self.loop = VerifyLoop(
+            target.engine, Fcfs(float("inf")), HardwareProfile(64), time.monotonic, prefix_key=prefix_key
+        )
+        signer = TokenSigner(time.time, 3600, key, name)
+        limits = DoorLimits(max_sessions=places, max_draft=8, linger=30.0, tenants=tenants)
+        self.door = Door(self.loop, target, limits, signer)
+        self._info, self._text, self._tenants, self._tls = (
+            describe(self.door, target),
+            target.text,
+            tenants,
+            tls,
+        )
+        self.readiness = service.Readiness()
+        self.calls = 0  # of Describe and GetTokenizer
+
+    async def start(self):
+        await self.readiness.set(True)
+        outer = service.VerifyService(self.door, self._info, self._text, self._tenants)
+        clients = GatewayClients(passes=Passes(self.key, time.time))
+        inner = Counting(self.door, self._info, self._text, clients)
+        inner.replica = self
+        self.public, port = await service.start(outer, "127.0.0.1:0", self._tls, self.readiness)
+        self.private, own = await service.start(inner, "127.0.0.1:0", None, self.readiness)
+        self.address, self.inner = f"127.0.0.1:{port}", f"127.0.0.1:{own}"
+        self._running = asyncio.ensure_future(self.loop.run())
+
+    @property
+    def servers(self):
+        return self.public, self.private
+
+    def heartbeat(self):
+        """A second old, never stale and never draining: the gateway has to find out by itself."""
+        sessions = sum(session.has_reader for session in self.door.remembered)
+        return Heartbeat(
+            self.name, self.address, time.monotonic() - 1, self.loop.pool.num_free, self.loop.pool.block_size, sessions,
+            64, 0.01, 0.0, 0.001, "fake", "f" * 64, False, self.loop.pool.recent_prefixes(), self.inner,
+        )  # fmt: skip
+
+    async def drain(self):
+        """As a replica does it that is to be replaced; nobody, not even a gateway, may keep it from ending."""
+        await self.readiness.set(False)
+        self.door.hand_over()
+        await asyncio.wait_for(self.stop(120), 30)
+
+    async def stop(self, grace=None):
+        """Without grace it is a death: every connection breaks at once."""
+        await asyncio.gather(*(server.stop(grace) for server in self.servers))
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+        self.loop.close()
+
+
+class Counting(service.VerifyService):
+    async def Describe(self, request, context):
+        self.replica.calls += 1
+        return await super().Describe(request, context)
+
+    async def GetTokenizer(self, request, context):
+        self.replica.calls += 1
+        return await super().GetTokenizer(request, context)
+
+
+@dataclass
+class Cluster:
+    """Replicas, and one gateway that can be restarted."""
+
+    config: ServeConfig
+    tenants: Tenants
+    tls: object = None
+    key: bytes = KEY
+    members: list[Replica] = field(default_factory=list)
+    serving: gateway.Serving | None = None
+
+    def replicas(self):
+        """It is its own directory."""
+        return [replica.heartbeat() for replica in self.members]
+
+    def __getitem__(self, name):
+        return next(replica for replica in self.members if replica.name == name)
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.serving.port}"
+
+    @property
+    def seen(self):
+        """Names of the replicas that the gateway would choose from."""
+        return {beat.replica for beat in self.serving.gateway.links.serving()}
+
+    async def add(self, name, **options):
+        replica = Replica(name, self.tenants, self.tls, key=self.key, **options)
+        await replica.start()
+        self.members.append(replica)
+        return replica
+
+    async def open_gateway(self, port=0):
+        config = ServeConfig(listen=f"127.0.0.1:{port}", proxy=self.config.proxy)
+        self.serving = await gateway.start(self, config, self.tenants, self.tls, self.key)
+
+    async def restart_gateway(self):
+        """On the same port, with nothing but the key."""
+        port = self.serving.port
+        await self.serving.stop()
+        await self.open_gateway(port)
+
+    async def all_seen(self):
+        await until(lambda: self.seen == {replica.name for replica in self.members})
+
+
+@asynccontextmanager
+async def cluster(*names, proxy=False, tenants=Tenants(), tls=None):
+    """A gateway over these replicas, all of them known to it."""
+    async with AsyncExitStack() as stack:
+        one = Cluster(ServeConfig(proxy=proxy), tenants, tls)
+        stack.push_async_callback(_stop, one)
+        for name in names:
+            await one.add(name)
+        await one.open_gateway()
+        await one.all_seen()
+        yield one
+
+
+async def _stop(one):
+    if one.serving is not None:
+        await one.serving.stop()
+    await asyncio.gather(*(replica.stop() for replica in one.members))

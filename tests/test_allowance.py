@@ -1,0 +1,190 @@
+"""What a tenant's quota and a device's acceptance buy: drafts that are looked at. Nobody's answer depends on it."""
+
+import asyncio
+import time
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_client.stop import StopRule
+from opensled.errors import Overloaded
+from opensled.messages import Open, SamplingParams
+from scheduler.goodput import Goodput
+from tests.fakes import FakeEngine, OracleDrafter, continuation
+from tests.system import ask, running
+from tests.test_session import Bench
+from verify_server.allowance import (
+    BURST,
+    EVIDENCE,
+    MOST_DEVICES,
+    PROBE,
+    RESUMED,
+    RETURN,
+    Allowance,
+    Quota,
+    Record,
+    Records,
+)
+from verify_server.security import TenantLimits, Tenants
+from verify_server.sessions import DoorLimits
+
+WRONG = (9, 9, 9, 9)
+PARAMS = SamplingParams(temperature=0, max_tokens=150)
+
+
+# -- quotas -----------------------------------------------------------------------------------------------------
+
+
+def test_a_quota_can_be_saved_up_and_spent_at_once():
+    quota = Quota(10, now=0.0)
+    assert quota.left(0.0) == quota.left(100.0) == BURST * 10
+    quota.take(19, 100.0)
+    assert quota.left(100.0) == 1 and quota.wait(100.0) == 0
+
+
+def test_an_exhausted_quota_is_good_again_when_some_has_come_together():
+    quota = Quota(10, now=0.0)
+    quota.take(20, 0.0)
+    assert quota.left(0.0) == quota.left(RESUMED - 0.01) == 0
+    assert quota.wait(0.1) == pytest.approx(RESUMED - 0.1)
+    assert quota.left(RESUMED + 0.001) == 6 and quota.wait(RESUMED + 0.001) == 0
+
+
+@given(st.integers(1, 1000), st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 16)), max_size=200))
+def test_no_more_is_verified_than_the_quota_and_one_burst(per_second, drafts):
+    quota, now, verified = Quota(per_second, 0.0), 0.0, 0
+    for pause, wanted in drafts:
+        now += pause
+        tokens = min(wanted, quota.left(now))
+        quota.take(tokens, now)
+        verified += tokens
+        assert verified <= per_second * now + max(1, BURST * per_second) + 1
+
+
+def test_quotas_of_tenants_do_not_touch_each_other():
+    async def scenario():
+        tenants = Tenants(limits={"a": TenantLimits(positions_per_s=1)})
+        async with running(FakeEngine(), limits=DoorLimits(linger=0.2, tenants=tenants)) as network:
+            door = network.door
+            door._quotas.of("a").take(2, door.loop.clock())
+            with pytest.raises(Overloaded, match="quota of your tenant") as error:
+                await door.open(Open((1, 2), PARAMS), "a")
+            assert 0 < error.value.retry_after <= 1
+            session, _ = await door.open(Open((1, 2), PARAMS), "b")
+            assert session.allowance.quota is None
+
+    asyncio.run(scenario())
+
+
+# -- one session ------------------------------------------------------------------------------------------------
+
+
+def record(drafts, gains=0):
+    found = Record()
+    for number in range(drafts):
+        found.add(accepted=int(number < gains))
+    return found
+
+
+def test_a_device_is_hopeless_only_after_many_drafts():
+    assert Allowance(record=record(EVIDENCE + 4), floor=0.05).longest(8, 10, 0.0) == 0
+    assert Allowance(record=record(EVIDENCE - 1), floor=0.05).longest(8, 10, 0.0) == 8
+    assert Allowance(record=record(100, gains=90), floor=0.05).longest(8, 10, 0.0) == 8
+    assert Allowance(record=record(100)).longest(8, 10, 0.0) == 8  # without a floor
+
+
+def test_one_draft_of_a_hopeless_device_is_looked_at_now_and_then():
+    allowance = Allowance(record=record(100), floor=0.05)
+    looked_at = []
+    for length in range(10, 10 + 3 * PROBE):
+        tokens = allowance.longest(8, length, 0.0)
+        allowance.take(tokens, length, 0.0)
+        looked_at += [length] if tokens else []
+    assert looked_at == [PROBE, 2 * PROBE, 3 * PROBE]
+
+
+def test_a_device_that_has_become_better_is_heard_again():
+    allowance = Allowance(record=record(1000), floor=0.05)
+    for _ in range(3):
+        assert allowance.longest(8, 10, 0.0) == 0
+        allowance.judged(8, 3)
+    assert allowance.longest(8, 10, 0.0) == 8
+
+
+def test_devices_are_known_by_name_and_nameless_ones_by_their_tenant():
+    records = Records()
+    assert records.of("a", "kitchen") is records.of("a", "kitchen") is not records.of("b", "kitchen")
+    assert records.of("a", "") is records.of("a", "") is not records.of("b", "")
+    first = records.of("a", "0")
+    for number in range(MOST_DEVICES):
+        records.of("a", str(number + 1))
+    assert records.of("a", "0") is not first
+
+
+def test_a_device_is_told_to_rest_and_to_go_on_whatever_the_policy():
+    allowance = Allowance()
+    assert allowance.hint(None, 8) is None and allowance.hint(5, 8) == 5 and allowance.hint(5, 3) == 3
+    assert allowance.hint(None, 0) == allowance.hint(5, 0) == 0
+    assert allowance.hint(None, 8) == RETURN  # it rested for lack of an allowance
+    assert allowance.hint(None, 8) is None
+    assert allowance.hint(5, 0) == 0 and allowance.hint(0, 8) == 0  # this one rests by the policy's advice
+
+
+def test_a_draft_beyond_the_quota_is_not_computed_and_its_reader_is_served():
+    bench, now = Bench(), count()
+    bench.session.allowance = Allowance(Quota(1, 0.0))
+    bench.session.clock = lambda: next(now) / 1000
+    bench.step()
+    bench.draft(*bench.right(4))
+    assert len(bench.step().tokens) == 3  # two were left
+    expected = bench.right(1)
+    before = bench.engine.computed
+    bench.draft(*bench.right(4))
+    assert bench.session.view().max_draft == 0
+    verdict = bench.step()
+    assert verdict.tokens == tuple(expected) and verdict.hint == 0 and verdict.answers == 2
+    assert bench.engine.computed == before + 1
+
+
+# -- the whole server -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", [None, Goodput(0.05)], ids=["fcfs", "goodput"])
+def test_an_answer_survives_its_tenants_quota(policy):
+    async def scenario():
+        tenants = Tenants(default=TenantLimits(positions_per_s=20))
+        engine = FakeEngine()
+        limits = DoorLimits(linger=0.2, tenants=tenants)
+        async with running(engine, draft_wait=0.05, policy=policy, limits=limits) as network:
+            started = time.monotonic()
+            answer = await ask(network, (3, 1, 4), OracleDrafter(0.9), PARAMS, stop=StopRule(8))
+            assert list(answer.tokens) == continuation((3, 1, 4), 150)
+            drafted = engine.computed - (
+                3 + 149
+            )  # the rest is what plain decoding computes; some of it was drafted
+            assert drafted <= 20 * (BURST + time.monotonic() - started) + 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("policy", [None, Goodput(0.05)], ids=["fcfs", "goodput"])
+def test_garbage_drafts_buy_nothing(policy):
+    """A device whose drafts are always wrong: soon the target computes hardly a position for them."""
+
+    class Garbage(OracleDrafter):
+        def propose(self):
+            yield from (token._replace(id=1 + token.id % 40) for token in super().propose())
+
+    async def scenario():
+        engine = FakeEngine(context_length=1000, num_blocks=300)
+        async with running(engine, draft_wait=0.02, policy=policy) as network:
+            params = SamplingParams(temperature=0, max_tokens=600)
+            for prompt in ((3, 1, 4), (1, 5, 9)):
+                answer = await ask(network, prompt, Garbage(0.0), params, stop=StopRule(4), device="bad")
+                assert list(answer.tokens) == continuation(prompt, 600)
+            # Drafts until the device is known, then one in PROBE tokens; without a floor some 4,800 positions.
+            assert engine.computed - 1200 <= 4 * (2 * EVIDENCE + 1200 / PROBE) + 20
+
+    asyncio.run(scenario())

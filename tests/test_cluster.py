@@ -1,0 +1,285 @@
+"""Replicas on a real Ray: heartbeats, deaths, renewal; and `opensled serve --replicas`, from its ports to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from opensled.address import is_loopback
+from opensled.errors import Unreachable, UsageError
+from opensled_testbed.processes import Process
+from scheduler import ray_guard
+from scheduler.placement import STALE
+from scheduler.roster import Spec
+from verify_server.config import ServeConfig
+
+REPLICAS = ("replica-0", "replica-1")
+TINY = [
+    "--model",
+    "tiny",
+    "--device",
+    "cpu",
+    "--dtype",
+    "float64",
+    "--threads",
+    "1",
+    "--listen",
+    "127.0.0.1:0",
+]
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator:
+    """Two tiny replicas for all tests of this file, which leave every one alive or on its way back."""
+    ray_guard.prepare()
+    from scheduler import cluster
+
+    config = ServeConfig(model="tiny", device="cpu", dtype="float64", listen="127.0.0.1:0", threads=1)
+    with cluster.own_ray(2):
+        spec = Spec(2, "verify_server.replica:start", asdict(config))
+        yield cluster.Cluster(spec)
+
+
+def pid(actor: str) -> int:
+    """The process of an actor that lives."""
+    import ray
+
+    from scheduler.cluster import NAMESPACE
+
+    return ray.get(ray.get_actor(actor, NAMESPACE).__ray_call__.remote(lambda _: os.getpid()))
+
+
+def kill(actor: str) -> None:
+    """End an actor's process without a warning."""
+    os.kill(pid(actor), signal.SIGKILL)
+
+
+def run(scenario, cluster):
+    """`await scenario(cluster)` while its directory is watched, once every replica is up."""
+
+    async def whole():
+        await asyncio.wait_for(cluster.directory.ready(), 120)
+        watching = asyncio.ensure_future(cluster.directory.watch())
+        try:
+            await asyncio.wait_for(scenario(cluster), 120)
+        finally:
+            watching.cancel()
+
+    asyncio.run(whole())
+
+
+def ids(cluster) -> set[str]:
+    return {beat.replica for beat in cluster.directory.replicas()}
+
+
+async def until(condition) -> None:
+    while not condition():
+        await asyncio.sleep(0.02)
+
+
+def test_replicas_tell_who_and_where_they_are(ray_cluster):
+    async def scenario(cluster):
+        first, second = cluster.directory.replicas()
+        assert {beat.replica.rpartition("-")[0] for beat in (first, second)} == set(REPLICAS)
+        assert len({first.address, second.address, first.inner, second.inner}) == 4
+        for beat in (first, second):
+            assert beat.model_id == "tiny" and beat.fingerprint and not beat.draining
+            assert beat.free_blocks > 0 and beat.block_size > 0 and beat.sessions == 0 and beat.places == 256
+            assert beat.step_s > 0 and beat.token_s > 0 and beat.queue_s == 0
+        before = first.at
+        await until(lambda: cluster.directory.replicas()[0].at > before)
+
+    run(scenario, ray_cluster)
+
+
+def test_their_processes_are_named(ray_cluster):
+    async def scenario(cluster):
+        titles = [Path(f"/proc/{pid(name)}/cmdline").read_text() for name in REPLICAS]
+        assert all(title.startswith("ray::Replica") for title in titles)
+
+    run(scenario, ray_cluster)
+
+
+def test_a_killed_replica_leaves_the_table_and_comes_back_as_another(ray_cluster):
+    async def scenario(cluster):
+        before = ids(cluster)
+        process = pid("replica-0")
+        kill("replica-0")
+        await until(lambda: len(ids(cluster)) == 1)
+        await until(lambda: len(ids(cluster)) == 2)
+        assert len(ids(cluster) & before) == 1 and pid("replica-0") != process
+
+    run(scenario, ray_cluster)
+
+
+def test_a_killed_scheduler_comes_back_and_knows_the_same_replicas(ray_cluster):
+    async def scenario(cluster):
+        before, process, processes = ids(cluster), pid("scheduler"), [pid(name) for name in REPLICAS]
+        kill("scheduler")
+        killed = time.monotonic()
+        while not STALE <= await uptime(cluster) < time.monotonic() - killed:  # it has its own table by then
+            assert ids(cluster) == before
+            await asyncio.sleep(0.02)
+        assert {beat.replica for beat, _ in (await cluster._table()).beats} == before
+        assert pid("scheduler") != process and [pid(name) for name in REPLICAS] == processes
+
+    run(scenario, ray_cluster)
+
+
+async def uptime(cluster) -> float:
+    """Seconds that the scheduler has been there; 0 = it is not."""
+    try:
+        return (await cluster._table()).up_s
+    except Unreachable:
+        return 0.0
+
+
+def test_all_are_renewed_one_after_the_other(ray_cluster):
+    async def scenario(cluster):
+        before = ids(cluster)
+        renewing = asyncio.ensure_future(cluster.restart())
+        while not renewing.done():
+            assert cluster.directory.replicas()
+            await asyncio.sleep(0.02)
+        renewing.result()
+        await until(lambda: len(ids(cluster)) == 2 and not ids(cluster) & before)
+
+    run(scenario, ray_cluster)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Process]:
+    with Process(["serve", "--replicas", "2", *TINY], isolated=True) as process:
+        process.wait_ready(120)
+        yield process
+
+
+def psutil() -> ModuleType:
+    """Ray brings it along, and makes it known when it is imported."""
+    ray_guard.prepare()
+    import ray  # noqa: F401
+
+    return import_module("psutil")
+
+
+def popen(*flags: str, program: tuple[str, ...] = ("-m", "opensled")) -> subprocess.Popen:
+    """`opensled serve`, with pipes."""
+    command = [sys.executable, *program, "serve", *flags]
+    environ = {**os.environ, "OPENSLED_NO_CONFIG": "1"}
+    return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def tree(process: subprocess.Popen) -> list:
+    """Every process below this one."""
+    with suppress(psutil().NoSuchProcess):
+        return psutil().Process(process.pid).children(recursive=True)
+    return []
+
+
+def ended(process) -> bool:
+    """Also when nobody has taken notice of its end yet."""
+    try:
+        return process.status() == "zombie"
+    except psutil().NoSuchProcess:
+        return True
+
+
+def gone(processes) -> bool:
+    """Whether all of them end before long."""
+    deadline = time.monotonic() + 60
+    while not all(map(ended, processes)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_everything_listens_on_loopback(served):
+    listening = [
+        (one.name(), link.laddr.ip)
+        for one in tree(served.process)
+        for link in one.net_connections("tcp")
+        if link.status == "LISTEN"
+    ]
+    assert len(listening) > 6  # Ray's, and two of each replica
+    assert [(name, ip) for name, ip in listening if not is_loopback(ip.removeprefix("::ffff:"))] == []
+
+
+def test_a_ray_with_a_dashboard_is_refused():
+    ray_guard.prepare()
+    from scheduler.cluster import _require_no_dashboard
+
+    _require_no_dashboard("")
+    with pytest.raises(
+        UsageError, match=r"dashboard is on at 127.0.0.1:8265; start Ray with --include-dashboard=false"
+    ):
+        _require_no_dashboard("127.0.0.1:8265")
+
+
+def test_at_sigterm_nothing_is_left(served):
+    below = tree(served.process)
+    assert len(below) > 6
+    served.process.send_signal(signal.SIGTERM)
+    assert served.process.wait(60) == 0 and gone(below)
+
+
+def test_what_does_not_start_ends_the_command_and_leaves_nothing(tmp_path):
+    process = popen("--replicas", "2", *TINY, "--model", str(tmp_path / "none"))
+    below = set()
+    while process.poll() is None:
+        below |= set(tree(process))
+        time.sleep(0.05)
+    words = process.communicate()[1]
+    assert process.returncode == 3 and "error: no model" in words, words
+    assert gone(below)
+
+
+def test_killed_without_a_warning_no_replica_is_left():
+    """Two agents of Ray, without a port that anybody needs, take a minute more to see that they are alone."""
+    with Process(["serve", "--replicas", "1", *TINY], isolated=True) as process:
+        process.wait_ready(120)
+        below = [one for one in tree(process.process) if "Agent" not in one.name()]
+        process.kill()
+        assert len(below) > 6 and gone(below)
+
+
+def test_one_server_alone_never_imports_ray():
+    told = "import atexit, sys; atexit.register(lambda: print('ray' in sys.modules))"
+    process = popen(*TINY, program=("-c", f"{told}; from opensled.cli import main; main()"))
+    assert process.stdout.readline().startswith("listening on ")
+    process.terminate()
+    assert process.communicate(timeout=60)[0].split() == ["False"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ["--replicas", "2", "--listen", "0.0.0.0:0", "--insecure"],
+            "names no address that devices could be sent to",
+        ),
+        (
+            ["--replicas", "2", "--listen", "[::]:0", "--insecure"],
+            "names no address that devices could be sent to",
+        ),
+        (["--proxy"], "--proxy is for a gateway to replicas: add --replicas N, or --ray-address HOST:PORT"),
+        (["--replicas", "2", "--listen", "192.0.2.1:0"], "is reachable by other machines"),
+        (["--replicas", "2", "--ray-network", "8.8.8.0/24"], "is not private"),
+    ],
+)
+def test_flags_that_make_no_sense_together(flags, words):
+    process = popen(*TINY, *flags)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 2 and words in said

@@ -1,0 +1,54 @@
+"""Sixteen users on two real replicas on Ray: what is killed or replaced under them changes no answer."""
+
+import asyncio
+
+import pytest
+
+from opensled_testbed.cluster import Cluster
+from opensled_testbed.crowd import questions
+from opensled_testbed.failover import kill_replicas, kill_scheduler, restart_gateway, roll_replicas, run
+
+USERS = 16
+PATIENCE = 600.0  # seconds; a busy machine takes long to start replicas
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["direct", "proxy"])
+def cluster(request):
+    with Cluster(2, proxy=request.param) as one:
+        one.proxy = request.param
+        yield one
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return questions(8, 64)
+
+
+def outcome_of(scenario, cluster, asked):
+    outcome = asyncio.run(asyncio.wait_for(run(scenario, cluster, USERS, asked), PATIENCE))
+    assert outcome.errors == []
+    assert outcome.identical == outcome.answers >= USERS
+    return outcome
+
+
+def test_replicas_are_killed_under_sixteen_answers(cluster, asked):
+    outcome = outcome_of(kill_replicas, cluster, asked)
+    assert outcome.resumptions
+
+
+def test_replicas_are_replaced_under_load(cluster, asked):
+    outcome = outcome_of(roll_replicas, cluster, asked)
+    assert outcome.resumptions
+
+
+def test_nobody_notices_that_the_scheduler_is_gone(cluster, asked):
+    outcome = outcome_of(kill_scheduler, cluster, asked)
+    assert outcome.resumptions == []
+
+
+def test_a_gateway_comes_back_under_live_answers(cluster, asked):
+    outcome = outcome_of(restart_gateway, cluster, asked)
+    if cluster.proxy:
+        assert all(user.resumptions for user in outcome.users)
+    else:
+        assert outcome.resumptions == []

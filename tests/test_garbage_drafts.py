@@ -1,0 +1,144 @@
+"""A tenant whose devices send garbage, lies and drafts that are too long, in a flood, beside a tenant of good devices.
+
+Over real gRPC, under policy `goodput`: his neighbour's words stay the target's own, and none of his rounds is refused.
+Run: pytest tests/test_garbage_drafts.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+
+import pytest
+
+from edge_client.link import GrpcStream, Link
+from opensled.errors import OpenSledError
+from opensled.messages import Draft, DraftBlock, DraftToken, Failure, Open, Opened, SamplingParams, Verdict
+from scheduler.goodput import Goodput
+from tests.fakes import VOCAB, FakeEngine, OracleDrafter, continuation
+from tests.mischief import SLOW_STEPS, Believes
+from tests.serving import blocks_return, linked, serving
+from tests.system import Answer, ask
+from verify_server.security import Tenants
+from verify_server.sessions import Door, DoorLimits
+
+TENANTS = Tenants((("good-token", "good"), ("bad-token", "bad")))
+MAX_DRAFT = 8
+LONG = SamplingParams(temperature=0, max_tokens=100)
+FLOODS = 4  # streams of the bad tenant at a time
+ANSWERS = 6  # of the good one
+
+
+@dataclass(frozen=True)
+class Flood:
+    """What one stream sends over and over."""
+
+    length: int = MAX_DRAFT
+    vocab: int = VOCAB
+    ahead: int = 0  # of what is committed
+    counts: bool = True  # else every draft has the same number
+
+
+FLOODS_BY_NAME = {
+    "garbage": Flood(),
+    "too long": Flood(length=MAX_DRAFT + 1),
+    "ids of no vocabulary": Flood(vocab=10 * VOCAB),
+    "future bases": Flood(ahead=5),
+    "one number": Flood(counts=False),
+}
+
+
+class Flooder:
+    """One device of the bad tenant; opens a new sequence whenever one ends."""
+
+    def __init__(self, link: Link, flood: Flood, seed: int) -> None:
+        self._link, self._flood, self._random = link, flood, random.Random(seed)
+        self.sent = 0
+
+    async def run(self) -> None:
+        while True:
+            stream = self._link.connect()
+            with suppress(OpenSledError):
+                await self._sequence(stream)
+            await stream.close()
+
+    async def _sequence(self, stream: GrpcStream) -> None:
+        prompt = tuple(self._random.randrange(1, 40) for _ in range(4))
+        await stream.send(Open(prompt, LONG))
+        opened = await stream.receive()
+        if not isinstance(opened, Opened):
+            return
+        self._length, self._over = len(opened.prompt_ids), False
+        reading = asyncio.ensure_future(self._read(stream))
+        try:
+            for counter in range(1, 10_000):
+                if reading.done():
+                    return
+                await stream.send(self._draft(counter if self._flood.counts else 1))
+                self.sent += 1
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    def _draft(self, counter: int) -> Draft:
+        flood = self._flood
+        ids = [self._random.randrange(flood.vocab) for _ in range(flood.length)]
+        block = DraftBlock(self._length + flood.ahead, tuple(DraftToken(id, 1.0) for id in ids))
+        return Draft(counter, block)
+
+    async def _read(self, stream: GrpcStream) -> None:
+        """Until the sequence is over, well or badly."""
+        while True:
+            message = await stream.receive()
+            if isinstance(message, Verdict):
+                self._length = max(self._length, message.base + len(message.tokens))
+            if isinstance(message, Failure) or (isinstance(message, Verdict) and message.finish_reason):
+                return
+
+
+async def answers_of_the_good(address: str, prompts: list[list[int]]) -> list[Answer]:
+    """All at once, each on a device of its own that drafts well."""
+    async with linked(address, token="good-token") as link:
+        asked = [
+            ask(link, prompt, OracleDrafter(0.8, number), SamplingParams(temperature=0, max_tokens=60))
+            for number, prompt in enumerate(prompts)
+        ]
+        return await asyncio.gather(*asked)
+
+
+async def beside(flood: Flood) -> tuple[list[Answer], list[Flooder], Door]:
+    """The good tenant's answers while the flood lasts."""
+    limits = DoorLimits(max_sessions=32, max_draft=MAX_DRAFT, linger=0.05)
+    policy = Believes(Goodput(0.05), SLOW_STEPS)
+    engine = FakeEngine(num_blocks=800)
+    async with (
+        serving(TENANTS, limits=limits, engine=engine, policy=policy) as (door, address),
+        AsyncExitStack() as stack,
+    ):
+        links = [await stack.enter_async_context(linked(address, token="bad-token")) for _ in range(FLOODS)]
+        flooders = [Flooder(link, flood, seed) for seed, link in enumerate(links)]
+        floods = [asyncio.ensure_future(flooder.run()) for flooder in flooders]
+        prompts = [[number, 2, 3] for number in range(1, ANSWERS + 1)]
+        answers = await answers_of_the_good(address, prompts)
+        for task in floods:
+            task.cancel()
+        ended = await asyncio.gather(*floods, return_exceptions=True)
+        assert all(isinstance(end, asyncio.CancelledError) for end in ended), ended
+        await stack.aclose()
+        await blocks_return(door)
+    return answers, flooders, door
+
+
+@pytest.mark.parametrize("name", FLOODS_BY_NAME)
+def test_a_flood_changes_no_word_of_a_neighbour_and_refuses_him_no_round(name: str) -> None:
+    answers, flooders, door = asyncio.run(beside(FLOODS_BY_NAME[name]))
+    for number, answer in enumerate(answers, 1):
+        assert list(answer.tokens) == continuation([number, 2, 3], 60)
+        assert answer.reopened == 0
+    rounds = [round for answer in answers for round in answer.rounds]
+    assert rounds and sum(round.accepted for round in rounds) > len(rounds) / 2
+    assert all(flooder.sent for flooder in flooders)
+    if name in ("too long", "ids of no vocabulary"):
+        assert door.loop.stats.failures["invalid_request"]

@@ -1,0 +1,153 @@
+"""Losslessness by equality under policy `goodput`, and whatever hints and drafts it could come upon.
+
+The real engine in float64, real drafters beside liars, broken and silent devices, on links with delays of their own,
+prompts that arrive in the middle, KV memory taken away every few steps. The text is the reference's, and of every draft
+just that is accepted which the reference would have written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from edge_client.drafters.lookup import LookupDrafter
+from edge_client.drafters.none import NoneDrafter
+from edge_client.remote import RemoteSession
+from edge_client.stop import StopRule
+from opensled.messages import MATCH, RATIO
+from opensled.noise import noise_key
+from opensled.store import model_path
+from scheduler import make_policy
+from scheduler.plan import PolicyOptions, SchedulingPolicy
+from tests.fakes import MemoryNetwork, Weather
+from tests.mischief import (
+    HINTS,
+    SLOW_STEPS,
+    Account,
+    Believes,
+    Breaking,
+    Liar,
+    Silent,
+    SlowNetwork,
+    Whims,
+    Witness,
+)
+from tests.system import CALM, Answer, ask, running, until
+from tests.test_lossless import IMPATIENT, STORM, Case, cases, check, factory
+from verify_server.engine.torch_engine import load
+from verify_server.sessions import DoorLimits
+
+WAIT = 0.05  # seconds, for a device of which nothing is known
+GOODPUT = make_policy("goodput", PolicyOptions(WAIT))
+POLICIES: dict[str, SchedulingPolicy] = {
+    "goodput": GOODPUT,
+    "goodput, drafts": Believes(GOODPUT, SLOW_STEPS),
+    "whims over goodput": Whims(GOODPUT, seed=2),
+    "whims over fcfs": Whims(make_policy("fcfs", PolicyOptions(WAIT)), seed=3),
+}
+every_policy = pytest.mark.parametrize("name", POLICIES)
+CALM_LINK = Weather()
+BETWEEN = 3  # tokens that are committed between two questions
+VOCAB = 2048  # of the tiny models
+LENGTHS = (4, 8, 1, 16)
+KINDS = ("llamacpp", "lookup", "onnx", "none", "liar", "breaking", "silent", "rude liar")
+
+
+@pytest.fixture(scope="module")
+def exact64():
+    return load(str(model_path("tiny")), device="cpu", dtype="float64", kv_tokens=4096)
+
+
+def drafter_of(kind: str, seed: int):
+    if kind in ("llamacpp", "onnx"):
+        return factory(kind).create()
+    if kind == "silent":
+        return factory("llamacpp").create()
+    made = {"lookup": LookupDrafter, "none": NoneDrafter}
+    if kind in made:
+        return made[kind]()
+    return {"liar": Liar, "breaking": Breaking, "rude liar": Liar}[kind](VOCAB, seed)
+
+
+async def answer_all(
+    engine,
+    wanted: tuple[Case, ...],
+    policy: SchedulingPolicy,
+    *,
+    rule: str = MATCH,
+    weather: Weather = CALM_LINK,
+) -> tuple[list[Answer], Account]:
+    """All cases, each on a device of another kind, asked in the midst of those before."""
+    async with running(
+        engine,
+        policy=policy,
+        max_step_tokens=96,
+        weather=weather,
+        limits=DoorLimits(linger=2.0, trust_devices=True),
+        loop_type=witness_of(wanted),
+        network_type=SlowNetwork,
+    ) as network:
+        loop = network.door.loop
+
+        async def one(number: int, case: Case) -> Answer:
+            await until(lambda: loop.stats.tokens >= number * BETWEEN or not loop.sessions, seconds=60)
+            return await ask_on_device(network, number, case, rule)
+
+        answers = await asyncio.gather(*[one(number, case) for number, case in enumerate(wanted)])
+    return answers, loop.account
+
+
+async def ask_on_device(network: MemoryNetwork, number: int, case: Case, rule: str) -> Answer:
+    kind = KINDS[number % len(KINDS)]
+    return await ask(
+        network,
+        case.prompt,
+        drafter_of(kind, number),
+        case.params,
+        stop=StopRule(LENGTHS[number % len(LENGTHS)]),
+        patience=IMPATIENT if network.weather.loss else CALM,
+        session_type=Silent if kind == "silent" else RemoteSession,
+        rule=rule,
+    )
+
+
+def witness_of(wanted: tuple[Case, ...]) -> type[Witness]:
+    scripts = {(case.prompt, noise_key(case.params.seed)): (*case.prompt, *case.expected) for case in wanted}
+    return type("WitnessOfCases", (Witness,), {"scripts": scripts})
+
+
+@every_policy
+def test_mixed_devices_with_evictions_and_prompts_in_the_middle(exact64, name):
+    answers, account = asyncio.run(answer_all(exact64, cases(), POLICIES[name]))
+    check(cases(), answers)
+    assert not account.wrong
+    assert account.evictions > 4 and 0 < account.accepted < account.drafted
+
+
+@every_policy
+def test_the_same_in_a_storm(exact64, name):
+    answers, account = asyncio.run(answer_all(exact64, cases(), POLICIES[name], weather=STORM))
+    check(cases(), answers)
+    assert not account.wrong
+    assert sum(answer.reopened for answer in answers) > 0
+
+
+@every_policy
+def test_rule_ratio_is_greedy_at_temperature_zero(exact64, name):
+    """Also a liar who claims to be sure of every token changes nothing where the target is sure of one."""
+    wanted = 3 * tuple(case for case in cases() if case.params.temperature == 0)
+    answers, account = asyncio.run(answer_all(exact64, wanted, POLICIES[name], rule=RATIO))
+    check(wanted, answers)
+    assert not account.wrong and account.accepted > 0
+
+
+def test_whims_give_every_hint(exact64):
+    _, account = asyncio.run(answer_all(exact64, cases(), POLICIES["whims over fcfs"]))
+    assert account.hints == {*HINTS}
+
+
+def test_goodput_has_devices_draft_where_steps_are_slow(exact64):
+    """Else the tests above would show little of it."""
+    _, account = asyncio.run(answer_all(exact64, cases(), POLICIES["goodput, drafts"]))
+    assert account.accepted > 5 and max(hint or 0 for hint in account.hints) > 2

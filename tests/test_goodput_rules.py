@@ -1,0 +1,203 @@
+"""Policy `goodput`, rule by rule: a snapshot in, a plan out.
+
+Run: pytest tests/test_goodput_rules.py
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import Roofline
+from scheduler.estimates import Forecast
+from scheduler.goodput import Goodput
+from scheduler.plan import BatchPlan, SessionView, Slice, Snapshot
+from scheduler.rations import BACKGROUND_S
+
+WAIT, NOW = 0.25, 100.0
+SECONDS = 8  # for which the policy has seen what it plans for
+READS = HardwareProfile(
+    256, Roofline(read_s=0.03, token_s=1e-6)
+)  # bound by reading weights: tokens cost nothing
+COMPUTES = HardwareProfile(256, Roofline(read_s=1e-4, token_s=3e-3))  # each token costs what it is worth
+# Nearly always right, 20 ms away and 5 ms a token; and one that is never right.
+GOOD = Forecast(0.95, 0.95, delay_s=0.02, draft_s=0.005, jitter_s=0.002, drafts=50, tested=200.0)
+HOPELESS = GOOD._replace(first=0.01, later=0.01)
+FAR = GOOD._replace(delay_s=3.0)
+
+
+def view(id: int = 1, **fields: object) -> SessionView:
+    """A session that the server decodes, whose last verdict has just left."""
+    known = {"uncomputed": 1, "draft": None, "driven": True, "waiting_since": NOW, "context": 50}
+    times = {"ready_since": NOW, "asked_since": NOW}
+    return SessionView(id, **{**known, **times, **fields})  # type: ignore[arg-type]
+
+
+def drafting(id: int = 1, **fields: object) -> SessionView:
+    """A session whose good device is at work on a draft of four."""
+    return view(id, **{"driven": False, "hint": 4, "forecast": GOOD, **fields})
+
+
+def plan(*sessions: SessionView, profile: HardwareProfile = READS, now: float = NOW) -> BatchPlan:
+    """The plan at `now`, when the policy has seen the same sessions for some seconds: it does not change its mind at
+    first sight."""
+    policy, memory = Goodput(WAIT), None
+    for earlier in range(SECONDS, 0, -1):
+        memory = policy.plan(Snapshot(sessions, memory), profile, NOW - earlier).memory
+    return policy.plan(Snapshot(sessions, memory), profile, now)
+
+
+def chosen(found: BatchPlan) -> list[int]:
+    return sorted(piece.session for piece in found.slices)
+
+
+def hints(found: BatchPlan) -> dict[int, int | None]:
+    return {piece.session: piece.hint for piece in found.slices}
+
+
+# -- verify, decode, wait ---------------------------------------------------------------------------------------
+
+
+def test_nobody_there_sleeps_until_an_arrival() -> None:
+    found = plan()
+    assert (found.slices, found.wake_at) == ((), None)
+
+
+def test_a_session_that_nobody_drafts_for_is_decoded_at_once() -> None:
+    assert chosen(plan(view())) == [1]
+
+
+def test_a_draft_is_verified_and_answered_with_a_hint() -> None:
+    (piece,) = plan(drafting(draft=4)).slices
+    assert piece.decide and piece.tokens == 1 and piece.draft in (None, 4)
+    assert piece.hint and piece.hint > 0
+
+
+def test_a_draft_that_is_worth_it_is_waited_for_until_it_is_late() -> None:
+    found = plan(drafting())
+    assert found.slices == () and found.wake_at is not None
+    assert NOW + GOOD.away_s(4) < found.wake_at < NOW + 0.2
+    assert chosen(plan(drafting(), now=found.wake_at + 1e-3)) == [1]
+
+
+@pytest.mark.parametrize("forecast", [HOPELESS, FAR], ids=["hopeless", "far away"])
+def test_a_device_that_does_not_help_is_not_waited_for_and_told_to_rest(forecast: Forecast) -> None:
+    found = plan(drafting(forecast=forecast))
+    assert hints(found) == {1: 0}
+
+
+def test_an_unknown_device_gets_no_advice_and_is_not_waited_for() -> None:
+    assert hints(plan(view(driven=False))) == {1: None}
+
+
+def test_the_server_does_not_start_without_drafts_that_are_about_to_come() -> None:
+    """A step takes 31 ms; in 3 ms there are five more to be in it."""
+    soon = [drafting(id, asked_since=NOW - 0.039, waiting_since=NOW - 0.039) for id in range(2, 7)]
+    found = plan(view(), *soon)
+    assert found.slices == () and found.wake_at is not None and NOW < found.wake_at < NOW + 0.01
+    assert chosen(plan(view(), *soon[:1], now=NOW + 0.001)) in ([1], [])
+    assert 1 in chosen(plan(view(ready_since=NOW - 0.05), *soon)), "nobody is held up for long"
+
+
+def test_where_tokens_cost_what_they_are_worth_nobody_drafts() -> None:
+    crowd = [drafting(id, draft=4) for id in range(1, 30)]
+    assert set(hints(plan(*crowd, profile=COMPUTES)).values()) == {0}
+    assert min(hint or 0 for hint in hints(plan(*crowd, profile=READS)).values()) > 0
+
+
+def test_drafts_are_cut_where_their_tokens_cost_more_than_they_are_worth() -> None:
+    doubtful = GOOD._replace(first=0.3, later=0.3)
+    crowd = [drafting(id, draft=8, forecast=doubtful) for id in range(1, 25)]
+    assert max(piece.draft or 0 for piece in plan(*crowd, profile=COMPUTES).slices) < 4
+    assert {piece.draft for piece in plan(*crowd, profile=READS).slices} <= {None, 8}
+
+
+# -- a full step ------------------------------------------------------------------------------------------------
+
+
+def of(budget: int) -> HardwareProfile:
+    return HardwareProfile(budget, READS.cost)
+
+
+def test_drafts_are_shortened_before_anybody_is_delayed() -> None:
+    found = plan(*[drafting(id, draft=4) for id in range(1, 5)], profile=of(12))
+    assert [piece.draft for piece in found.slices] == [2, 2, 2, 2]
+
+
+def test_background_sessions_give_way_but_not_for_ever() -> None:
+    sessions = [view(1, background=True), view(2), view(3)]
+    assert chosen(plan(*sessions, profile=of(2))) == [2, 3]
+    sessions[0] = view(1, background=True, ready_since=NOW - BACKGROUND_S - 0.1)
+    assert 1 in chosen(plan(*sessions, profile=of(2)))
+
+
+def test_who_has_waited_longest_is_first() -> None:
+    waited = [view(id, ready_since=NOW - wait) for id, wait in enumerate((0.1, 0.3, 0.2), 1)]
+    assert chosen(plan(*waited, profile=of(2))) == [2, 3]
+
+
+def test_who_is_ahead_of_his_pace_lets_others_pass() -> None:
+    ahead, behind = view(1, pace=5.0, due=NOW + 0.5), view(2, pace=5.0, due=NOW - 0.1)
+    assert chosen(plan(ahead, behind, profile=of(1))) == [2]
+
+
+def test_a_long_prompt_gets_a_share_of_a_full_step_and_no_more() -> None:
+    sessions = [view(id) for id in range(1, 40)]
+    found = plan(*sessions, view(40, uncomputed=500), profile=of(20))
+    (chunk,) = [piece for piece in found.slices if piece.session == 40]
+    assert not chunk.decide and 1 <= chunk.tokens <= 10
+    assert len(found.slices) + chunk.tokens - 1 == 20
+
+
+def test_the_end_of_a_prompt_decides() -> None:
+    (piece,) = plan(view(uncomputed=30)).slices
+    assert piece.decide and piece.tokens == 30
+
+
+def test_kv_that_was_lost_is_computed_again_while_its_device_drafts() -> None:
+    found = plan(drafting(1, uncomputed=9), view(2))
+    assert Slice(1, 8, False, ahead=True) in found.slices
+
+
+# -- who is not served ------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_for_readers_who_are_slow_or_gone() -> None:
+    slow, gone = view(1, paused=True), view(2, absent=True)
+    found = plan(slow, gone)
+    assert (found.slices, found.wake_at) == ((), None)
+    assert chosen(plan(drafting(1, draft=2, paused=True), gone)) == [1], "a draft is answered all the same"
+
+
+def test_drafts_of_who_may_not_draft_are_not_verified() -> None:
+    (piece,) = plan(drafting(draft=4, max_draft=0)).slices
+    assert (piece.draft, piece.hint) == (0, 0)
+
+
+def test_hints_keep_to_what_a_session_may_be_asked_for() -> None:
+    found = hints(plan(drafting(1, draft=2, max_draft=3)))
+    assert 0 < (found[1] or 0) <= 3
+
+
+# -- looking back -----------------------------------------------------------------------------------------------
+
+
+def test_a_device_that_was_told_to_rest_is_asked_again_in_the_long_run() -> None:
+    """The last thing known of it was bad; things change."""
+    resting = view(hint=0, forecast=HOPELESS)
+    memory, heard, now = None, [], NOW
+    while now < NOW + 60:
+        seen = Snapshot((resting._replace(waiting_since=now, ready_since=now),), memory)
+        found = Goodput(WAIT).plan(seen, READS, now)
+        heard += [piece.hint for piece in found.slices]
+        memory, now = found.memory, now + 0.1
+    assert heard[0] == 0 and heard.count(0) > len(heard) / 2
+    assert any(hint for hint in heard), "it was never asked again"
+
+
+def test_a_pace_is_kept_also_where_drafting_would_commit_more() -> None:
+    """Rounds of 0.2 s are worth it for who needs no token soon; who was promised some every 33 ms is decoded."""
+    far = GOOD._replace(delay_s=0.15, first=1.0, later=1.0)
+    easy, hasty = drafting(draft=4, forecast=far), drafting(draft=4, forecast=far, pace=30.0, due=NOW)
+    assert hints(plan(easy))[1]
+    assert hints(plan(hasty)) == {1: 0}

@@ -1,0 +1,148 @@
+"""What a server takes its steps to cost, at first and once it has seen some; what it learns of a real target."""
+
+import asyncio
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from hw_profiles import catalog
+from hw_profiles.cost import TargetCost
+from hw_profiles.learned import FIRST_FITS, CostModel, LearnedCost
+from hw_profiles.step_cost import Roofline
+from opensled.errors import NotFound
+from opensled.store import model_path
+from opensled_testbed.emulation.accelerator import DilatedCost, EmulatedEngine, Settings
+from opensled_testbed.emulation.law import Piece
+from tests.fakes import FakeEngine, FakeText
+from tests.serving import finish, linked, serving
+from tests.tiny_models import random_model
+from verify_server.config import ServeConfig
+from verify_server.costs import first_cost
+from verify_server.engine import torch_engine
+from verify_server.engine.base import Segment
+from verify_server.target import Target, load_llamacpp
+
+
+def segments(rng, block_size, room=512):
+    """A step of up to 16 sessions with drafts, now and then a prompt among them; each has `room` positions."""
+    found, drafted = [], rng.randint(0, 4)
+    for session in range(rng.randint(1, 16)):
+        start, count = rng.randint(1, 300), 1 + rng.randint(0, drafted)
+        if not session and rng.random() < 0.1:
+            start, count = 0, rng.randint(20, 200)
+        first = session * room // block_size
+        blocks = tuple(range(first, first + -(-(start + count) // block_size)))
+        found.append(Segment((5,) * count, start, blocks, rows=1))
+    return found
+
+
+def sizes(step):
+    tokens = sum(len(segment.tokens) for segment in step)
+    return tokens, sum(segment.start for segment in step) + tokens, len(step)
+
+
+def test_the_steps_of_a_real_target_are_learned():
+    """CPU seconds of one thread, which others on this machine disturb little. Held out: the last 150 steps."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        engine = torch_engine.load(str(model_path("tiny")), device="cpu", kv_tokens=16 * 512)
+        model, rng, errors = CostModel(), random.Random(1), []
+        for number in range(400):
+            step = segments(rng, engine.info.block_size)
+            began = time.thread_time()
+            engine.forward(step)
+            seconds = time.thread_time() - began
+            if number >= 250:
+                errors.append(abs(model.cost.verify_s(*sizes(step)) / seconds - 1))
+            model.observe(*sizes(step), seconds)
+    finally:
+        torch.set_num_threads(threads)
+    assert sorted(errors)[len(errors) // 2] < 0.35 and model.error < 0.35
+    ten = [model.cost.verify_s(tokens, 2000, 10) for tokens in (10, 50, 200)]
+    assert ten[1] > 1.1 * ten[0] and ten[2] > 1.3 * ten[1]  # on a processor each token costs
+
+
+def test_a_loop_learns_and_tells_its_policy():
+    async def scenario():
+        async with serving(engine=FakeEngine(num_blocks=100)) as (door, address), linked(address) as link:
+            first = door.loop.profile
+            assert first.cost == Roofline()
+            await finish(link)
+            learned = door.loop.profile
+            assert door.loop.costs.steps == door.loop.stats.steps >= FIRST_FITS[0]
+            assert isinstance(learned.cost, LearnedCost) and learned.cost is door.loop.costs.cost
+            assert learned.max_step_tokens == first.max_step_tokens
+            # a step of the fake target takes some 100 us, and nowhere near the 6 ms of the first guess
+            assert 0 < learned.cost.verify_s(1, 20, 1) < 0.004
+
+    asyncio.run(scenario())
+
+
+def test_a_step_that_failed_teaches_nothing():
+    class Broken(FakeEngine):
+        def forward(self, segments):
+            raise RuntimeError("out of order")
+
+    async def scenario():
+        async with serving(engine=Broken(num_blocks=100)) as (door, address), linked(address) as link:
+            with pytest.raises(Exception, match="the target model failed"):
+                await finish(link)
+            assert door.loop.stats.steps == 1 and door.loop.costs.steps == 0
+
+    asyncio.run(scenario())
+
+
+def test_first_costs():
+    known = TargetCost(catalog.accelerator("a100-80"), catalog.target("dense-8b"))
+    target = Target("fake", FakeEngine(), FakeText())
+    assert first_cost(target, "") == Roofline()
+    assert first_cost(target, "a100-80") == Roofline()  # of what size, nobody knows
+    assert first_cost(Target("fake", FakeEngine(), FakeText(), known), "h200") is known
+    with pytest.raises(NotFound, match="choose from"):
+        first_cost(target, "abacus")
+
+
+def test_an_unknown_accelerator_is_refused_before_anything_is_loaded():
+    command = [sys.executable, "-m", "opensled", "serve", "--model", "nowhere", "--accelerator", "abacus"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 3 and "abacus" in run.stderr and "agx-orin" in run.stderr
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3_text", "phi3", "qwen3_moe"])
+def test_the_shape_of_a_loaded_network(arch, tmp_path):
+    engine = torch_engine.load(str(random_model(arch, tmp_path)), kv_tokens=64, dtype="float32")
+    shape, network = engine.info.shape, engine._model.network
+    assert shape.params == sum(weight.numel() for weight in network.parameters())
+    assert shape.kv_bytes == engine._model.memory.bytes_per_token()
+    assert shape.weight_bytes == 4 * shape.params
+    if arch == "qwen3_moe":
+        assert (shape.experts, shape.experts_per_token) == (4, 2)
+        of_experts = 3 * 4 * 3 * 48 * 32  # layers x experts x matrices
+        assert shape.active_params == shape.params - of_experts / 2
+        assert shape.bytes_read(100) == pytest.approx(shape.weight_bytes)
+    else:
+        assert shape.experts == 0 and shape.active_params == shape.params
+    profile = catalog.accelerator("agx-orin")
+    assert first_cost(Target("x", engine, FakeText()), "agx-orin") == TargetCost(profile, shape)
+
+
+def test_the_shape_of_a_gguf_file():
+    target = load_llamacpp(ServeConfig(model="tiny", engine="llamacpp", threads=1, kv_tokens=256))
+    shape = target.engine.info.shape
+    assert shape.weight_bits == pytest.approx(16, rel=0.01)
+    assert shape.kv_bytes == 2 * 5 * 2 * 64 * 2  # keys and values, layers, heads, width, bytes
+    assert shape.params == 4213504
+
+
+def test_an_emulated_accelerator_says_what_it_charges():
+    """Sessions hold positions the server does not know of, and seconds are stretched."""
+    settings = Settings("agx-orin", context=1000, dilation=3.0)
+    engine = EmulatedEngine(FakeEngine(), settings.law, settings.dilation)
+    cost = DilatedCost(settings.law.cost, settings.dilation)
+    pieces = [Piece(tokens=3, end=40, drafted=2), Piece(tokens=1, end=10)]
+    assert cost.verify_s(4, 50, 2) == pytest.approx(engine._dilation * engine._law.step_s(pieces))

@@ -1,0 +1,204 @@
+"""Texts that begin alike share their KV: what is spared, who shares with whom, and that no text changes by it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opensled.errors import OpenSledError
+from opensled.messages import Open, SamplingParams
+from tests.fakes import EOS, POISON, FakeEngine, OracleDrafter, continuation
+from tests.serving import finish, first_reply, linked, serving
+from tests.system import Answer, ask, running
+from verify_server.loop import VerifyLoop
+from verify_server.prefix import prefix_keys
+from verify_server.security import TenantLimits, Tenants
+from verify_server.sessions import DoorLimits
+
+KEY = b"a secret of this test"
+PROMPT = [1 + number % 40 for number in range(30)]
+FEW = SamplingParams(temperature=0.0, max_tokens=6)
+tokens = st.lists(st.integers(0, 2**31), max_size=70)
+
+
+# -- keys -------------------------------------------------------------------------------------------------------
+
+
+@given(tokens, tokens, st.integers(1, 9))
+def test_texts_have_as_many_keys_in_common_as_they_have_full_blocks(head, tail, size):
+    one, other = [*head, 5, *tail], [*head, 6, *tail]
+    keys, others = prefix_keys(one, "t", KEY, size), prefix_keys(other, "t", KEY, size)
+    same = len(head) // size
+    assert len(keys) == (len(one) - 1) // size
+    assert keys[:same] == others[:same]
+    assert not set(keys[same:]) & set(others)
+
+
+@given(tokens.filter(lambda text: len(text) > 4))
+def test_tenants_and_secrets_have_no_keys_in_common(text):
+    keys = [prefix_keys(text, tenant, key, 4) for tenant in "ab" for key in (KEY, b"another")]
+    assert len({key for each in keys for key in each}) == sum(map(len, keys))
+
+
+# -- what is spared ---------------------------------------------------------------------------------------------
+
+
+class Silent(OracleDrafter):
+    """Leaves it to the server to decode, so that the number of positions it computes is certain."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+
+    def propose(self):
+        return iter(())
+
+
+def served(
+    *prompts: list[int], engine: FakeEngine | None = None, **options
+) -> tuple[list[Answer], FakeEngine]:
+    """Answers to `prompts`, one after the other, on one server."""
+    engine = engine or FakeEngine()
+
+    async def body() -> list[Answer]:
+        async with running(engine, **options) as network:
+            return [await ask(network, prompt, Silent(), FEW) for prompt in prompts]
+
+    return asyncio.run(body()), engine
+
+
+def test_a_second_session_computes_only_what_the_first_one_did_not():
+    (answer,), alone = served(PROMPT)
+    (again, both), engine = served(PROMPT, PROMPT)
+    assert answer.tokens == again.tokens == both.tokens == tuple(continuation(PROMPT, 6))
+    assert (
+        engine.computed - alone.computed == alone.computed - 28
+    )  # 7 full blocks of 4; the last two tokens remain
+
+
+def test_the_next_turn_of_a_chat_computes_only_what_is_new():
+    turn = [*PROMPT, *continuation(PROMPT, 6), 7, 7, 7]
+    (_,), first = served(PROMPT)
+    (_,), alone = served(turn)
+    (_, answer), engine = served(PROMPT, turn)
+    assert answer.tokens == tuple(continuation(turn, 6))
+    # Of the answer's last token nobody has computed the KV, so 35 positions are there, 8 full blocks.
+    assert engine.computed - first.computed == alone.computed - 32
+
+
+def test_a_prompt_of_full_blocks_is_computed_from_its_last_token_at_least():
+    _, alone = served(PROMPT[:28])
+    _, engine = served(PROMPT[:28], PROMPT[:28])
+    assert engine.computed - alone.computed == alone.computed - 24
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_an_engine_that_cannot_share_is_not_asked_to(shares):
+    class Loner(FakeEngine):
+        @property
+        def info(self):
+            return dataclasses.replace(super().info, shares_blocks=shares)
+
+    _, alone = served(PROMPT)
+    _, engine = served(PROMPT, PROMPT, engine=Loner())
+    assert (engine.computed < 2 * alone.computed) == shares
+
+
+def test_what_a_device_drafted_in_vain_is_found_by_nobody():
+    wrong = [*PROMPT, 41, 41, 41, 41]  # what a liar drafts; somebody else's prompt
+
+    class Liar(OracleDrafter):
+        def propose(self):
+            for id in wrong[len(PROMPT) :]:
+                yield dataclasses.replace(next(super().propose()), id=id)
+
+    async def body() -> None:
+        async with running(FakeEngine()) as network:
+            await ask(network, PROMPT, Liar(0.0), FEW)
+            keys = prefix_keys([*wrong, 0], "local", network.door.loop.pool.prefixes.key, 4)
+            assert set(keys[:7]) <= network.door.loop.pool.recent_prefixes()
+            assert not set(keys[7:]) & network.door.loop.pool.recent_prefixes()
+
+    asyncio.run(body())
+
+
+def test_a_session_that_waits_for_its_turn_takes_over_what_is_computed_meanwhile():
+    """Prompts longer than a step, opened at the same time: the second one's turn comes when the first is done."""
+    prompt = PROMPT * 4
+
+    async def body(count: int) -> int:
+        engine = FakeEngine()
+        async with running(engine, max_step_tokens=32) as network:
+            answers = await asyncio.gather(*(ask(network, prompt, Silent(), FEW) for _ in range(count)))
+        assert {answer.tokens for answer in answers} == {tuple(continuation(prompt, 6))}
+        return engine.computed
+
+    assert asyncio.run(body(3)) < 1.5 * asyncio.run(body(1))
+
+
+# -- who shares with whom ---------------------------------------------------------------------------------------
+
+
+def test_tenants_share_nothing():
+    tenants = Tenants(by_token=(("one", "a"), ("two", "b")))
+    asked = Open(tuple(PROMPT), FEW)
+
+    async def body() -> None:
+        async with serving(tenants) as (door, address):
+            for token in ("one", "two"):
+                async with linked(address, token=token) as link:
+                    await finish(link, asked)
+            assert door.loop.pool.hits == 0
+            async with linked(address, token="one") as link:
+                await finish(link, asked)
+            assert door.loop.pool.hits == 28
+
+    asyncio.run(body())
+
+
+def test_a_budget_is_a_tenants_context_and_what_does_not_fit_is_refused():
+    limits = DoorLimits(3, 8, 0.05, Tenants(default=TenantLimits(kv_tokens=40)))
+    long = SamplingParams(temperature=0.0, max_tokens=100)
+
+    async def body() -> None:
+        async with serving(limits=limits) as (_, address), linked(address) as link:
+            opened, tokens = await finish(link, Open(tuple(PROMPT[:20]), long))
+            assert opened.limits.context_length == 40 - 8
+            assert tokens == continuation(PROMPT[:20], 12)
+            reply = await first_reply(link, Open((1,) * 32, long))
+            assert (reply.code, reply.field) == (
+                "invalid_request",
+                "prompt",
+            ) and "context is 32" in reply.reason
+
+    asyncio.run(body())
+
+
+def test_what_a_failed_session_computed_is_found_by_nobody():
+    async def body() -> None:
+        async with serving() as (door, address), linked(address) as link:
+            with pytest.raises(OpenSledError):
+                await finish(link, Open((*PROMPT * 3, POISON), FEW))
+            assert door.loop.pool.recent_prefixes() == frozenset()
+            assert (await finish(link, Open(tuple(PROMPT), FEW)))[1] == continuation(PROMPT, 6)
+
+    asyncio.run(body())
+
+
+def test_a_replica_tells_the_beginnings_it_holds():
+    async def body() -> None:
+        async with running(FakeEngine(), loop_type=partial(VerifyLoop, prefix_key=KEY)) as network:
+            await ask(network, PROMPT, OracleDrafter(0.5), FEW)
+            pool = network.door.loop.pool
+            keys = prefix_keys(PROMPT, "local", KEY, 4)
+            assert len(keys) == 7 and set(keys) <= pool.recent_prefixes()
+            assert pool.recent_prefixes(2) == set(keys[:2])
+
+    asyncio.run(body())
+
+
+assert EOS not in PROMPT and POISON not in PROMPT

@@ -1,0 +1,300 @@
+"""`opensled top`: figures between two samples, how they look at any width, and the command in a real terminal."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from opensled.errors import OpenSledError, Unreachable, UsageError
+from opensled.metrics import Metric, MetricsPort
+from opensled.scrape import Between, Sample, scrape
+from opensled.top import TopConfig, addresses, top
+from opensled.top_figures import figures
+from opensled.top_view import bar, frame, sparkline
+from opensled_testbed.processes import Process
+from tests.serving import finish, linked, serving
+from tests.terminal import Screen
+from verify_server.metrics import metrics as server_metrics
+
+SERVE = ("serve", "--engine", "tests.fake_target:load", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
+
+
+def sample(at, **values):
+    """`name__label=value`; keys without a label have ""."""
+    return Sample(at, {tuple([*key.split("__"), ""][:2]): value for key, value in values.items()})
+
+
+BEFORE = sample(
+    10.0,
+    steps_total=100,
+    step_seconds_sum=2.0,
+    step_seconds_count=100,
+    step_sessions_sum=100,
+    step_sessions_count=100,
+    tokens_committed_total=1000,
+    tokens_unasked_total=1000,
+    requests_refused_total__overloaded=3,
+    draft_hints_total__0=5,
+)
+AFTER = sample(
+    12.0,
+    steps_total=140,
+    step_seconds_sum=3.0,
+    step_seconds_count=140,
+    step_sessions_sum=260,
+    step_sessions_count=140,
+    step_tokens_sum=800,
+    step_tokens_count=40,
+    step_prediction_error_ratio=0.04,
+    tokens_committed_total=1400,
+    tokens_unasked_total=1100,
+    spec_decode_num_drafts_total=50,
+    spec_decode_num_draft_tokens_total=200,
+    spec_decode_num_accepted_tokens_total=122,
+    stale_drafts_total=2,
+    draft_tokens_sum=200,
+    draft_tokens_count=50,
+    draft_hints_total__0=6,
+    draft_hints_total__4=3,
+    sessions__live=9,
+    sessions__absent=1,
+    session_places=256,
+    sessions_waiting__device=5,
+    sessions_waiting__kv=1,
+    sessions_waiting__absent=1,
+    sessions_waiting__step=0,
+    sessions_opened_total__new=4,
+    sessions_opened_total__resumed=2,
+    requests_refused_total__overloaded=13,
+    failures_total__internal=2,
+    kv_blocks__free=50,
+    kv_blocks__cached=10,
+    kv_blocks__used=30,
+    kv_blocks__shared=10,
+    kv_block_tokens=16,
+    kv_evictions_total=8,
+    prefix_cache_hits_total=320,
+    preemptions_total=2,
+)
+GATEWAY = sample(
+    5.0,
+    replica_sessions__a=3,
+    replica_sessions__b=0,
+    replica_places__a=8,
+    replica_places__b=8,
+    replica_step_seconds__a=0.02,
+    replica_draining__b=1,
+    replica_draining__a=0,
+    placements_total__a=7,
+)
+
+
+def test_figures_are_those_of_the_time_between():
+    found = figures("hub:9410", Between(BEFORE, AFTER))
+    assert found["seconds"] == 2.0 and found["kind"] == "server" and not found["draining"]
+    assert (found["sessions"], found["absent"], found["places"]) == (9, 1, 256)
+    assert (found["tokens_per_s"], found["unasked"]) == (200, 0.25)
+    assert (found["acceptance"], found["draft_length"], found["too_late"]) == (0.61, 4, 0.04)
+    assert (found["steps_per_s"], found["step_s"], found["busy"]) == (20, 0.025, 0.5)
+    assert (found["step_sessions"], found["step_tokens"], found["prediction_error"]) == (4, 20, 0.04)
+    assert found["hints"] == {"0": 0.25, "4": 0.75}
+    assert (found["kv_tokens"], found["kv_used"], found["kv_cached"]) == (1600, pytest.approx(0.4), 0.1)
+    assert (found["kv_evictions_per_s"], found["prefix_hits_per_s"], found["preemptions_per_s"]) == (
+        4,
+        160,
+        1,
+    )
+    assert found["refused"] == {"overloaded": 5} and found["refused_per_s"] == 5
+    assert (found["failures_per_s"], found["opened_per_s"], found["resumed_per_s"]) == (1, 2, 1)
+
+
+def test_a_server_that_was_restarted_counts_from_zero():
+    between = Between(sample(1.0, steps_total=900), sample(2.0, steps_total=30))
+    assert figures("x", between)["steps_per_s"] == 30
+
+
+def test_a_server_that_does_nothing_has_nothing_to_tell():
+    still = figures("x", Between(BEFORE, BEFORE))
+    assert still["tokens_per_s"] == 0 and still["step_s"] is None and still["kv_used"] is None
+    assert "none" in "\n".join(frame([still], {}, 80))
+
+
+def test_the_panel_says_it_all():
+    text = "\n".join(frame([figures("hub:9410", Between(BEFORE, AFTER))], {"hub:9410": [100, 200]}, 100))
+    for phrase in (
+        "hub:9410  serving",
+        "9 of 256 places",
+        "3 in the step  5 for their devices  1 for KV  1 without a reader",
+        "200.0/s  22.2/s each  25 % without a draft  ▅█",
+        "61 % accepted  4.0 tokens long  4 % too late",
+        "25 % of 0  75 % of 4",
+        "25 ms  4.0 sessions  20.0 tokens  busy 50 %  predicted to within 4 %",
+        "████████▒▒░░░░░░░░░░  40 % of 1,600 tokens",
+        "5.0/s overloaded",
+        "1.0 failed answers/s",
+    ):
+        assert phrase in text, text
+    assert "came during it" not in text  # nobody did
+
+
+@pytest.mark.parametrize("width", [10, 24, 40, 60, 80, 132])
+def test_no_line_is_wider_than_the_terminal(width):
+    one = figures("hub:9410", Between(BEFORE, AFTER))
+    gateway = figures("gate:9410", Between(GATEWAY, GATEWAY))
+    broken = {"server": "gone:9410", "error": "no metrics at http://gone:9410/metrics: connection refused"}
+    for shown in ([one], [gateway], [broken], [one, gateway, broken, one]):
+        assert max(map(len, frame(shown, {}, width))) <= width
+    words = "\n".join(frame([one], {}, 40)).split()
+    assert set("\n".join(frame([one], {}, 132)).split()) <= set(words)  # lines are broken, nothing is lost
+
+
+def test_several_servers_are_a_table_with_a_sum():
+    one, two = (figures(name, Between(BEFORE, AFTER)) for name in ("hub:9410", "hub:9411"))
+    broken = {"server": "gone:9410", "error": "no metrics: connection refused"}
+    wide = frame([one, two, broken], {}, 132)
+    assert wide[0].split()[:3] == ["server", "sessions", "tokens/s"] and wide[0].endswith("state")
+    assert wide[1].split()[:5] == ["hub:9410", "9", "200.0", "61", "%"]
+    assert wide[3] == "gone:9410  no metrics: connection refused"
+    assert wide[4].split() == ["all", "18", "400.0", "10.0"]
+    assert frame([one, two], {}, 30)[0].split() == ["server", "sessions", "tokens/s"]
+
+
+def test_a_gateway_shows_its_replicas():
+    found = figures("gate:9410", Between(GATEWAY, GATEWAY))
+    assert (found["kind"], found["sessions"], found["places"]) == ("gateway", 3, 16)
+    text = frame([found], {}, 100)
+    assert text[0] == "gate:9410  gateway" and "3 of 16 places" in text[1]
+    assert any(line.split()[:2] == ["a", "3"] and line.endswith("serving") for line in text)
+    assert any(line.split()[:2] == ["b", "0"] and line.endswith("draining") for line in text)
+
+
+def test_bars_and_graphs():
+    assert bar(0) == "░" * 20 and bar(1) == "█" * 20 and bar(0.5, 0.9) == "█" * 10 + "▒" * 10
+    assert sparkline([0, 5, 10]) == "▁▅█" and sparkline([]) == "" and sparkline([0, 0]) == "▁▁"
+
+
+def test_a_real_server_is_read_back():
+    async def scenario():
+        async with serving() as (door, address), linked(address) as link:
+            port = MetricsPort("127.0.0.1:0", server_metrics(door))
+            try:
+                before = await asyncio.to_thread(scrape, port.address)
+                await finish(link)
+                return figures(port.address, Between(before, await asyncio.to_thread(scrape, port.address)))
+            finally:
+                port.close()
+
+    found = asyncio.run(scenario())
+    assert round(found["tokens_per_s"] * found["seconds"]) == 20 and found["unasked"] == 1.0
+    assert found["kv_tokens"] == 400 and found["step_sessions"] == 1.0 and found["places"] == 3
+    assert found["step_s"] > 0 and set(found["waiting"]) >= {"device", "step", "kv", "budget"}
+
+
+@contextmanager
+def web(status, body):
+    """An HTTP server that answers everything alike; yields its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_whoever_else_answers_is_named():
+    other = b"# TYPE other_total counter\nother_total 3\n"
+    for status, body, words in (
+        (404, b"", "answers 404"),
+        (200, b"<html>hello</html>", "tells nothing of OpenSLED|no metrics that can be read"),
+        (200, other, "tells nothing of OpenSLED"),
+        (200, b"", "tells nothing of OpenSLED"),
+    ):
+        with web(status, body) as address, pytest.raises(OpenSledError, match=words) as caught:
+            scrape(address)
+        assert not isinstance(caught.value, Unreachable) and address in str(caught.value)
+
+
+def test_nobody_there_is_unreachable_with_the_next_step():
+    with pytest.raises(Unreachable, match=r"refused; start the server with --metrics 127\.0\.0\.1:1, or"):
+        scrape("127.0.0.1:1")
+
+
+def test_addresses_are_checked():
+    assert addresses("a:1, b:2,a:1,") == ["a:1", "b:2"]
+    for bad in ("", " , ", "nonsense", "a:1,b"):
+        with pytest.raises(UsageError):
+            addresses(bad)
+
+
+def test_one_look_as_json_and_as_text(capsys):
+    metrics = [
+        Metric("tokens_committed_total", "Tokens.", lambda: 7),
+        Metric("kv_block_tokens", "Tokens.", lambda: 16),
+    ]
+    port = MetricsPort("127.0.0.1:0", metrics)
+    try:
+        assert top(TopConfig(metrics=port.address, interval=0.05, json=True)) == 0
+        (found,) = json.loads(capsys.readouterr().out)["servers"]
+        assert found["server"] == port.address and found["tokens_per_s"] == 0 and found["seconds"] >= 0.05
+        assert top(TopConfig(metrics=port.address, interval=0.05)) == 0  # no terminal: one look
+        assert capsys.readouterr().out.startswith(f"{port.address}  serving\nsessions")
+        with pytest.raises(Unreachable):  # after the rest was told
+            top(TopConfig(metrics=f"{port.address},127.0.0.1:1", interval=0.05, json=True))
+        told = json.loads(capsys.readouterr().out)["servers"]
+        assert "tokens_per_s" in told[0] and "refused" in told[1]["error"]
+    finally:
+        port.close()
+
+
+def test_the_exit_code_of_a_script():
+    command = [sys.executable, "-m", "opensled", "top", "--metrics", "127.0.0.1:1"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 5 and run.stdout == "" and run.stderr.count("\n") == 1
+    assert "start the server with --metrics" in run.stderr
+
+
+def metrics_address(server):
+    (line,) = (line for line in server.lines if line.startswith("metrics on "))
+    return line.split("//")[1].split("/")[0]
+
+
+def test_live_in_a_terminal_until_the_server_goes_and_q_is_pressed():
+    with Process(SERVE) as server:
+        server.wait_ready()
+        address = metrics_address(server)
+        with Screen("top", "--metrics", address, "--interval", "0.1", columns=70) as screen:
+            screen.expect("\x1b[?1049h")
+            screen.expect("q quits")
+            screen.expect("0 of 256 places")
+            screen.expect("q quits")  # drawn again
+            server.stop()
+            screen.expect("connection refused")
+            screen.type("xq")
+            assert screen.finish() == 0
+            assert screen.output.endswith("\x1b[?25h\x1b[?1049l")
+
+
+def test_live_without_any_server_says_so_at_once():
+    with Screen("top", "--metrics", "127.0.0.1:1") as screen:
+        assert screen.finish() == 5
+        assert (
+            "no metrics at http://127.0.0.1:1/metrics" in screen.text and "\x1b[?1049h" not in screen.output
+        )

@@ -1,0 +1,28 @@
+"""What a server takes its steps to cost until they have shown it."""
+
+from __future__ import annotations
+
+import logging
+
+from hw_profiles import catalog
+from hw_profiles.cost import TargetCost
+from hw_profiles.step_cost import Roofline, StepCost
+from verify_server.target import Target
+
+log = logging.getLogger(__name__)
+
+
+def first_cost(target: Target, accelerator: str) -> StepCost:
+    """By what the target itself says, or else by the profile `accelerator`; "" = that of nobody in particular.
+
+    Raises NotFound for a profile that does not exist.
+    """
+    if target.cost is not None:
+        return target.cost
+    if not accelerator:
+        return Roofline()
+    profile, shape = catalog.accelerator(accelerator), target.engine.info.shape
+    if shape is None:
+        log.warning("--accelerator %s says little: the size of this target is not known", accelerator)
+        return Roofline()
+    return TargetCost(profile, shape)
