@@ -23,8 +23,8 @@ MOST_DEVICES = 4096  # that are remembered by name
 class Forecast(NamedTuple):
     """What is expected of a device's next draft. Times in seconds."""
 
-    first: float = 0.75  # chance that its first token is accepted
-    later: float = 0.8  # chance of each token after an accepted one
+    first: float = 0.65  # chance that its first token is accepted
+    later: float = 0.75  # chance of each token after an accepted one
     delay_s: float = 0.1  # from a verdict that leaves to the draft that follows, without the drafting itself
     draft_s: float = 0.02  # to draft one token
     jitter_s: float = 0.05  # mean deviation of its arrival

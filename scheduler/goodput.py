@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, log
+from math import ceil, inf
 from typing import NamedTuple
 
 from hw_profiles.profile import HardwareProfile
-from scheduler.estimates import Forecast
 from scheduler.outlook import Outlook, looked
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
-from scheduler.rations import PROMPTS, in_turn, shortest
+from scheduler.rations import PROMPTS, SURE, in_turn, shortest, worthwhile
 
 JITTERS = 4.0  # mean deviations of its arrival that a draft may be late
 CAUTION = 1.3  # how much likelier than its price a draft token must be: a longer step delays everybody
@@ -110,57 +109,55 @@ def _join_at(parts: Parts, profile: HardwareProfile, now: float) -> float:
 def _slices(parts: Parts, view: Outlook, profile: HardwareProfile) -> list[Slice]:
     """Those that decide, then pieces of prompts with what is left of the step."""
     budget = profile.max_step_tokens
-    kept = min(int(PROMPTS * budget), sum([session.uncomputed for session in parts.prompts]))
+    prompts = in_turn(parts.prompts, budget)
+    kept = min(ceil(PROMPTS * budget), sum([session.uncomputed for session in prompts]), budget - 1)
     chosen = in_turn(parts.deciding, budget - kept)
     drafts = _cut(chosen, budget - kept - len(chosen), view, profile)
     budget -= len(chosen) + sum(drafts)
     slices = [
-        Slice(session.id, 1, True, False, 0, draft, _hint(session, view))
-        for session, draft in zip(chosen, drafts)
+        Slice(session.id, 1, True, False, 0, draft, hint)
+        for session, draft, hint in zip(chosen, drafts, _hints(chosen, view))
     ]
-    for session in in_turn(parts.prompts, len(parts.prompts)):
+    for session, hint in zip(prompts, _hints(prompts, view)):
         if budget <= 0:
             break
         tokens = min(session.uncomputed, budget)
         decide = tokens == session.uncomputed
         draft = min(_draft(session), budget - tokens) if decide else 0
         budget -= tokens + draft
-        slices.append(Slice(session.id, tokens, decide, draft=draft, hint=_hint(session, view)))
+        slices.append(Slice(session.id, tokens, decide, draft=draft, hint=hint))
     return slices
 
 
 def _cut(chosen: Sequence[SessionView], room: int, view: Outlook, profile: HardwareProfile) -> list[int]:
     """How much of each one's draft is verified: what there is room for, and what is worth its while."""
-    drafts = [_draft(session) if session.draft else 0 for session in chosen]
+    drafts = [_draft(each) if each.draft else 0 for each in chosen]
     drafted = sum(drafts)
     if not drafted:
         return drafts
     if drafted > room:
         longest = shortest(drafts, room)
-        drafts = [min(draft, longest) for draft in drafts]
+        drafts = [draft if draft <= longest else longest for draft in drafts]
     price = CAUTION * _price(chosen, drafts, view, profile)
     if price <= 0:
         return drafts
-    asked = view.hints
-    return [
-        draft
-        if not draft or (known := one.forecast) is None or known.first * known.later ** (draft - 1) >= price
-        # The draft of a probe has told what it can: it is verified where that is free, and only there.
-        else min(draft, _worth(known, price)) * bool(asked.get(one.id))
-        for one, draft in zip(chosen, drafts)
-    ]
+    asked = [bool(view.hints.get(each.id)) for each in chosen]
+    return worthwhile(drafts, [each.forecast or SURE for each in chosen], asked, price)
 
 
 def _draft(session: SessionView) -> int:
     """How much of its draft may be verified."""
-    return min(session.draft, session.max_draft) if session.draft else 0
+    draft, longest = session.draft or 0, session.max_draft
+    return draft if draft <= longest else longest
 
 
-def _hint(session: SessionView, view: Outlook) -> int | None:
-    if not session.max_draft:
-        return 0
-    hint = view.told.get(session.id)
-    return hint if hint is None or hint <= session.max_draft else session.max_draft
+def _hints(sessions: Sequence[SessionView], view: Outlook) -> list[int | None]:
+    """What goes with their verdicts; nothing for a device that never drafted."""
+    told = view.told.get
+    return [
+        hint if (hint := told(each.id)) is None or hint <= each.max_draft else each.max_draft
+        for each in sessions
+    ]
 
 
 def _price(
@@ -174,15 +171,6 @@ def _price(
     cost = profile.cost
     seconds = cost.verify_s(tokens, contexts, len(chosen)) - cost.verify_s(less, contexts, len(chosen))
     return view.rate * seconds / (tokens - less)
-
-
-def _worth(forecast: Forecast, price: float) -> int:
-    """The length up to which a draft's tokens are likelier to be accepted than they cost, if not all of them are."""
-    if forecast.first < price:
-        return 0
-    if not 0 < forecast.later < 1:
-        return 1
-    return 1 + int(log(price / forecast.first) / log(forecast.later))
 
 
 def _ahead(parts: Parts, budget: int) -> list[Slice]:

@@ -182,7 +182,9 @@ class Survey:
 
     def _promised(self, rates: Numbers, drafted: Numbers) -> Numbers:
         """What promises are worth: PROMISE times the pace, by the chance that it is kept (a normal distribution's)."""
-        deviation = np.where(drafted > 0, SPREAD + WIDER * drafted, STEADY) * rates
+        # Below the pace nobody is counted for his luck, or else the riskiest drafts would seem the best.
+        spread = np.where((drafted > 0) & (rates > self._pace), SPREAD + WIDER * drafted, STEADY)
+        deviation = spread * rates
         kept = 0.5 + 0.5 * np.tanh(0.8 * (rates - self._pace) / deviation)
         return PROMISE * self._pace * kept
 

@@ -13,8 +13,8 @@ from scheduler.goodput import Goodput
 from tests.hypothesis_profiles import bounded
 from tests.mischief import SLOW_STEPS, Believes, Whims
 from tests.test_kv_pressure import (  # noqa: F401
-    test_a_long_prompt_is_not_passed_by_for_ever,
     test_a_tenants_sessions_all_end_within_a_budget_for_one,
+    test_an_old_text_that_lost_its_kv_is_not_passed_by_for_ever,
     test_everybody_is_finished_all_the_same,
     test_sequences_that_wait_for_their_devices_do_not_push_each_other_out,
 )
