@@ -89,7 +89,7 @@ class RemoteSession:
 
     async def submit(self, draft: Draft) -> None:
         draft = _shortened(draft, self.limits.max_draft)
-        self._unanswered = draft
+        self._unanswered = draft if draft.block.tokens else None  # nobody answers an empty one
         try:
             if self._stream is not None:
                 await self._stream.send(draft)
@@ -107,10 +107,11 @@ class RemoteSession:
                 raise message.error()
             if isinstance(message, Moved):
                 await self._reopen(message)
-            # What else may come: an Opened said twice, or a verdict with a gap before it, which silence mends.
-            if isinstance(message, Verdict) and message.base <= len(self.truth):
-                self._note(message)
-                return message
+            if isinstance(message, Verdict):  # else an Opened said twice
+                if message.base <= len(self.truth):
+                    self._note(message)
+                    return message
+                await self._reopen(pause=self._patience.first_retry)  # what lies before it will not come any more
 
     async def close(self) -> None:
         stream, self._stream = self._stream, None
@@ -133,11 +134,16 @@ class RemoteSession:
         if verdict.hint is not None and verdict.base + len(verdict.tokens) >= len(self.truth):
             self.hint = verdict.hint
 
-    async def _reopen(self, moved: Moved = HOME) -> None:
-        """Go on where the truth stands, on whatever server answers; the unanswered draft goes along."""
+    async def _reopen(self, moved: Moved = HOME, pause: float = 0.0) -> None:
+        """Go on where the truth stands, on whatever server answers; the unanswered draft goes along.
+
+        `pause`: seconds to stay away before, so that a server which always leaves gaps is not asked all the time.
+        """
         if self._stream is not None:
             await self._stream.close()
             self._stream = None
+        if pause:
+            await asyncio.sleep(pause)
         self._request = replace(self._request, committed=self.truth.generated)
         self._accept(await self._persist(moved, self._patience.give_up))
         self.reopened += 1

@@ -70,6 +70,11 @@ class Option:
         return "--" + self.name.replace("_", "-")
 
     @property
+    def flags(self) -> tuple[str, ...]:
+        """All that the command line knows it by: a switch can be turned off as well."""
+        return (self.flag, "--no-" + self.flag[2:]) if self.kind is bool else (self.flag,)
+
+    @property
     def variable(self) -> str:
         return "OPENSLED_" + self.name.upper()
 

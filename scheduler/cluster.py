@@ -80,7 +80,8 @@ def joined_ray(address: str, networks: Sequence[ray_guard.Network]) -> Iterator[
     try:
         ray_guard.require_private(joined.address_info["node_ip_address"], machine_addresses(), networks)
         for node in ray.nodes():
-            ray_guard.require_private(node["NodeManagerAddress"], (), networks)
+            if node["Alive"]:  # Ray lists those that left as well
+                ray_guard.require_private(node["NodeManagerAddress"], (), networks)
         _require_no_dashboard(joined.dashboard_url)
         yield
     finally:
@@ -118,8 +119,8 @@ class Replica:
             host = ray.util.get_node_ip_address()
             ray_guard.require_private(host, machine_addresses(), ray_guard.networks(spec.networks))
             self._server: Server = STARTS.get(spec.start)(spec.config, replica, host, key)
-        except OpenSledError as error:
-            ray.get(_scheduler().failed.remote(name, error.code, str(error)))
+        except Exception as error:
+            _report(name, error)
             raise
         threading.Thread(target=self._beat, name="heartbeats", daemon=True).start()
 
@@ -140,6 +141,13 @@ class Replica:
             with contextlib.suppress(ValueError, RayError):  # while there is no scheduler
                 _scheduler().beat.remote(self._name, beat)
             time.sleep(BEAT)
+
+
+def _report(name: str, error: Exception) -> None:
+    """Tell the scheduler why a replica does not start."""
+    told = error if isinstance(error, OpenSledError) else EngineError(f"{type(error).__name__}: {error}")
+    with contextlib.suppress(ValueError, RayError):  # while there is none
+        ray.get(_scheduler().failed.remote(name, told.code, str(told)))
 
 
 class Scheduler:
@@ -181,9 +189,9 @@ class Scheduler:
 
     async def retire(self, name: str) -> None:
         """See `Actors`."""
-        with contextlib.suppress(ValueError):  # it is gone already
+        with contextlib.suppress(ValueError, RayError):  # it is gone already
             handle = ray.get_actor(name, NAMESPACE)
-            with contextlib.suppress(RayActorError):
+            with contextlib.suppress(RayError):
                 await handle.drain.remote()
             ray.kill(handle, no_restart=True)
 
@@ -205,7 +213,7 @@ class Cluster:
 
     async def stop(self) -> None:
         """End every replica and the scheduler."""
-        with contextlib.suppress(RayActorError):
+        with contextlib.suppress(RayError):
             await self._scheduler.stop.remote()
         ray.kill(self._scheduler, no_restart=True)
 
@@ -213,7 +221,7 @@ class Cluster:
         try:
             table: Table = await self._scheduler.table.remote()
         except RayError as error:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RayError):
                 self._scheduler = _scheduler()  # it may have been replaced by one with another Spec
             raise Unreachable(f"no scheduler: {type(error).__name__}") from error
         return table
@@ -247,15 +255,15 @@ def _settled(spec: Spec) -> tuple[ActorHandle, bytes]:
         if ray.get(handle.spec.remote()) == spec:
             return handle, key
         ray.kill(handle, no_restart=True)  # the replicas live on, and report to the next one
-    return _made(spec, key), key
+    return _made(spec, key)
 
 
-def _made(spec: Spec, key: bytes) -> ActorHandle:
+def _made(spec: Spec, key: bytes) -> tuple[ActorHandle, bytes]:
+    """A new scheduler; or the one that another gateway has made meanwhile, with a key of its own."""
     options = _detached(SCHEDULER, num_cpus=0)
     while True:
         handle = ray.remote(Scheduler).options(**options).remote(spec, key)
         try:
-            ray.get(handle.key.remote())
-            return handle
+            return handle, ray.get(handle.key.remote())
         except RayActorError:  # the name still belongs to one that was ended a moment ago
             time.sleep(BEAT)

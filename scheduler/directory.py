@@ -13,6 +13,7 @@ from scheduler.roster import Table
 log = logging.getLogger(__name__)
 
 POLL = 0.25  # seconds between two looks at the table
+GRACE = 60.0  # seconds after the start of a cluster in which one replica waits for the others
 PATIENCE = 30.0  # seconds between two warnings that replicas are not up yet
 
 
@@ -28,16 +29,31 @@ class WatchedDirectory:
         return tuple(self._known.values())
 
     async def ready(self) -> None:
-        """Until every replica is up; raises what the first one said that does not start."""
+        """Until a replica is up, in a new cluster every one that starts; while none is, raises why one does not start.
+
+        A gateway must not stay away because one replica of many does.
+        """
         warned = self._clock()
-        while not self._last.wanted or len(self._known) < self._last.wanted:
+        while self._waits():
             await self.look()
-            for code, reason in self._last.failures.values():
-                raise from_code(code, reason)
+            if not self._known:
+                for code, reason in self._last.failures.values():
+                    raise from_code(code, reason)
             if self._clock() - warned > PATIENCE:
                 warned = self._clock()
                 log.warning("%d of %d replicas are up; still waiting", len(self._known), self._last.wanted)
             await asyncio.sleep(POLL)
+        self._tell_of_missing()
+
+    def _waits(self) -> bool:
+        missing = self._last.wanted - len(self._known) - len(self._last.failures)
+        return not self._known or (missing > 0 and self._last.up_s < GRACE)
+
+    def _tell_of_missing(self) -> None:
+        if len(self._known) < self._last.wanted:
+            log.warning("only %d of %d replicas are up", len(self._known), self._last.wanted)
+        for name, (_, reason) in self._last.failures.items():
+            log.warning("%s does not start: %s", name, reason)
 
     async def watch(self) -> None:
         """Keep the copy up to date until cancelled."""

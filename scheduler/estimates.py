@@ -9,13 +9,10 @@ from collections import OrderedDict, deque
 from statistics import median_low
 from typing import NamedTuple
 
-BELIEF = 30.0  # draft tokens for which a guess of a sequence's quality counts
-SEQUENCE, DEVICE, EVERYBODY = (
-    64.0,
-    256.0,
-    2048.0,
-)  # draft tokens after which half of what was learned is forgotten
-SMOOTHING = 0.25  # weight of the latest time against those before it
+USUAL = 30.0  # draft tokens of a sequence for which its device's usual quality counts: texts differ, luck does more
+STRANGER = 8.0  # the same of what is believed of a device that nobody knows
+# Draft tokens after which half of what was learned of their quality is forgotten.
+SEQUENCE, DEVICE, EVERYBODY = 64.0, 256.0, 2048.0
 OF_DEVICE, OF_EVERYBODY = 9, 33  # latest drafts whose times count
 MOST_DEVICES = 4096  # that are remembered by name
 
@@ -27,21 +24,12 @@ class Forecast(NamedTuple):
     later: float = 0.75  # chance of each token after an accepted one
     delay_s: float = 0.1  # from a verdict that leaves to the draft that follows, without the drafting itself
     draft_s: float = 0.02  # to draft one token
-    jitter_s: float = 0.05  # mean deviation of its arrival
+    jitter_s: float = 0.05  # how far from that it usually arrives
     drafts: int = 0  # that have arrived: how much the times rest on; 0 = they are guesses
-    tested: float = 0.0  # draft tokens that the target judged, the older ones counted less
 
     def away_s(self, length: int) -> float:
         """From a verdict that leaves to the arrival of the next draft of `length` tokens."""
         return self.delay_s + length * self.draft_s
-
-    def tokens(self, length: int) -> float:
-        """Expected tokens of a round: those accepted of a draft of `length`, and the target's own."""
-        if length == 0:
-            return 1.0
-        later = self.later
-        run = length if later >= 1 else (1 - later**length) / (1 - later)
-        return 1 + self.first * run
 
 
 GUESS = Forecast()  # of a device of which nothing was seen yet
@@ -50,12 +38,12 @@ GUESS = Forecast()  # of a device of which nothing was seen yet
 class Quality:
     """Running chances of a draft's first token and of those after an accepted one."""
 
-    __slots__ = ("_memory", "_weights", "first", "later", "tested")
+    __slots__ = ("_memory", "_weights", "first", "later")
 
-    def __init__(self, first: float, later: float, memory: float) -> None:
-        """Begins as a guess; `memory`: draft tokens after which half of what was learned is forgotten."""
-        self.first, self.later, self.tested = first, later, 0.0
-        self._memory, self._weights = memory, (BELIEF, BELIEF)
+    def __init__(self, first: float, later: float, belief: float, memory: float) -> None:
+        """Begins as a guess that counts for `belief` draft tokens; after `memory` of them half is forgotten."""
+        self.first, self.later = first, later
+        self._memory, self._weights = memory, (belief, belief)
 
     def judged(self, length: int, accepted: int) -> None:
         """The target looked at a draft of `length` >= 1 tokens and accepted so many."""
@@ -66,7 +54,12 @@ class Quality:
         if tries:
             self.later = (self.later * laters + accepted - 1) / (laters + tries)
         self._weights = firsts + 1, laters + tries
-        self.tested = self.tested * keep + 1 + tries
+
+    def beside(self, usual: Quality) -> tuple[float, float]:
+        """Both chances, where what is `usual` counts for USUAL draft tokens beside what was seen here."""
+        firsts, laters = self._weights
+        first = (self.first * firsts + usual.first * USUAL) / (firsts + USUAL)
+        return first, (self.later * laters + usual.later * USUAL) / (laters + USUAL)
 
 
 class Times:
@@ -78,6 +71,7 @@ class Times:
         self.drafts = 0
         self._delays: deque[float] = deque(maxlen=window)
         self._speeds: deque[float] = deque(maxlen=window)
+        self._missed: deque[float] = deque(maxlen=window)
 
     def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
         """A draft of `length` >= 1 tokens came `away_s` after the verdict before it; the device says it took
@@ -87,11 +81,10 @@ class Times:
         self._delays.append(away_s - spent)
         self.draft_s, self.delay_s = median_low(self._speeds), median_low(self._delays)
         self.drafts += 1
-        if self.drafts == 1:
-            self.jitter_s = away_s / 4  # until a second one shows how regular they are
-        else:
-            missed = abs(away_s - self.delay_s - length * self.draft_s)
-            self.jitter_s += SMOOTHING * (missed - self.jitter_s)
+        # Of the first one nobody knows how regular they will be.
+        missed = abs(away_s - self.delay_s - length * self.draft_s) if self.drafts > 1 else away_s / 4
+        self._missed.append(missed)
+        self.jitter_s = median_low(self._missed)
 
 
 class DeviceEstimate:
@@ -99,7 +92,8 @@ class DeviceEstimate:
 
     def __init__(self, guess: Forecast = GUESS, everybody: DeviceEstimate | None = None) -> None:
         """`everybody` learns with it, for strangers yet to come."""
-        self.quality = Quality(guess.first, guess.later, DEVICE if everybody else EVERYBODY)
+        memory = DEVICE if everybody else EVERYBODY
+        self.quality = Quality(guess.first, guess.later, STRANGER, memory)
         self.times = Times(guess, OF_DEVICE if everybody else OF_EVERYBODY)
         self.hint: int | None = None  # the latest one given to any of its sequences
         self._everybody = everybody
@@ -122,8 +116,7 @@ class DraftEstimate:
 
     def __init__(self, device: DeviceEstimate | None = None) -> None:
         self.device = device or DeviceEstimate(everybody=DeviceEstimate())
-        known = self.device.quality
-        self._quality = Quality(known.first, known.later, SEQUENCE)
+        self._quality = Quality(0.0, 0.0, 0.0, SEQUENCE)
         self.forecast = self._forecast()
 
     @property
@@ -144,16 +137,9 @@ class DraftEstimate:
             self.forecast = self._forecast()
 
     def _forecast(self) -> Forecast:
-        times, quality = self.device.times, self._quality
-        return Forecast(
-            quality.first,
-            quality.later,
-            times.delay_s,
-            times.draft_s,
-            times.jitter_s,
-            times.drafts,
-            quality.tested,
-        )
+        times = self.device.times
+        first, later = self._quality.beside(self.device.quality)
+        return Forecast(first, later, times.delay_s, times.draft_s, times.jitter_s, times.drafts)
 
 
 class DeviceBook:

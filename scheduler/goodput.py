@@ -16,9 +16,9 @@ from typing import NamedTuple
 from hw_profiles.profile import HardwareProfile
 from scheduler.outlook import Outlook, looked
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
-from scheduler.rations import PROMPTS, SURE, in_turn, shortest, worthwhile
+from scheduler.rations import PROMPTS, SURE, in_turn, shortest, urgency, worthwhile
 
-JITTERS = 4.0  # mean deviations of its arrival that a draft may be late
+JITTERS = 4.0  # times its usual deviation that a draft may be late
 CAUTION = 1.3  # how much likelier than its price a draft token must be: a longer step delays everybody
 PRICED = 8  # tokens over which the price of one more is measured
 
@@ -85,7 +85,10 @@ class Goodput:
         if forecast is None or not forecast.drafts:
             return inf, asked + self.draft_wait
         expected = asked + forecast.delay_s + (session.hint or 0) * forecast.draft_s + forecast.jitter_s
-        return expected, expected + JITTERS * forecast.jitter_s + view.step_s
+        late_s = min(
+            JITTERS * forecast.jitter_s, expected - asked
+        )  # one long outage is no measure of the next
+        return expected, expected + late_s + view.step_s
 
 
 def _join_at(parts: Parts, profile: HardwareProfile, now: float) -> float:
@@ -109,7 +112,7 @@ def _join_at(parts: Parts, profile: HardwareProfile, now: float) -> float:
 def _slices(parts: Parts, view: Outlook, profile: HardwareProfile) -> list[Slice]:
     """Those that decide, then pieces of prompts with what is left of the step."""
     budget = profile.max_step_tokens
-    prompts = in_turn(parts.prompts, budget)
+    prompts = sorted(parts.prompts, key=urgency)
     kept = min(ceil(PROMPTS * budget), sum([session.uncomputed for session in prompts]), budget - 1)
     chosen = in_turn(parts.deciding, budget - kept)
     drafts = _cut(chosen, budget - kept - len(chosen), view, profile)

@@ -19,7 +19,8 @@ EVERY_S = 0.25  # seconds between two surveys, or
 EVERY_STEPS = 8  # so many steps if they take longer, or
 DOUBTS = 3  # surveys in a row that must find another assignment better: changing it costs every device a rest
 CHANGE = 0.1  # as soon as this share of the sessions is new or gone
-PROBE_EVERY_S = 10.0  # at least, between two probes of one device
+GOLDEN = 0.618  # multiples of it are spread evenly over 0 to 1
+PROBE_EVERY_S = 10.0  # at least, between two probes of one session
 PROBE_EVERY = 50  # and so many times as long as its drafts are away
 PROBE_DRAFTS, PROBE_LENGTH = 3, 4  # drafts of a probe, and tokens of each
 
@@ -52,12 +53,8 @@ class Outlook:
     newest: int = -1  # session it is about
 
     def after(self, slices: Sequence[Slice], now: float) -> Outlook:
-        """Having planned `slices`, those of prompts last."""
-        tokens = 0
-        for piece in reversed(slices):
-            if piece.tokens == 1:
-                break
-            tokens += piece.tokens - 1
+        """Having planned `slices`."""
+        tokens = sum([piece.tokens - 1 for piece in slices if not piece.ahead])
         return replace(self, prompts=self.prompts.after(tokens, now - self.planned), planned=now)
 
 
@@ -123,12 +120,13 @@ def _probing(now_known: Outlook, sessions: Sequence[SessionView], now: float) ->
         probe = now_known.probes.get(id)
         if probe is not None and forecast.drafts < probe.drafts and now < probe.until:
             probes[id] = probe
-        last = probed[id] = now_known.probed.get(id, now)
         pause = max(PROBE_EVERY_S, PROBE_EVERY * forecast.away_s(PROBE_LENGTH)) if forecast.drafts else 0.0
+        # A newcomer begins anywhere within the pause: else a device whose answers are short would never be probed.
+        last = probed[id] = now_known.probed.get(id, now - pause * (id * GOLDEN % 1))
         if now_known.hints[id]:
             probed[id] = now
         elif session.hint == 0 and id not in probes and now >= last + pause:
             probed[id] = now
-            probes[id] = Probe(forecast.drafts + PROBE_DRAFTS, now + max(PROBE_EVERY_S, pause) / 2)
+            probes[id] = Probe(forecast.drafts + PROBE_DRAFTS, now + max(PROBE_EVERY_S, pause) / 4)
     told = {**now_known.hints, **dict.fromkeys(probes, PROBE_LENGTH)}
     return replace(now_known, probes=probes, probed=probed, told=told)

@@ -19,7 +19,7 @@ class SessionView(NamedTuple):
     uncomputed: int  # committed tokens whose KV is missing, >= 1: the newest one always is
     draft: int | None  # length of the pending draft; None = none pending
     driven: bool  # the server decodes it unasked (no draft expected)
-    waiting_since: float  # when its last verdict left: the device has been drafting since
+    waiting_since: float  # when its last verdict left
     paused: bool = False  # the reader is slow: nothing unasked until it catches up
     absent: bool = False  # the reader is gone: nothing at all until one comes back
     context: int = 0  # KV positions that a step over it reads, without those it computes
@@ -29,12 +29,9 @@ class SessionView(NamedTuple):
     background: bool = False  # gives way to others
     hint: int | None = None  # the latest one it was given
     forecast: Forecast | None = None  # of its device's next draft; None = it has never drafted
-    tenant: str = ""
     max_draft: int = MAX_DRAFT  # longest draft it may be asked for; 0 = its drafts are not verified
-    asked_since: float = (
-        0.0  # when the verdict left on which its device now drafts; other than `waiting_since`, it
-    )
-    # stays when the server decodes meanwhile
+    # When the verdict left on which its device now drafts; unlike `waiting_since` it stays while the server decodes.
+    asked_since: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 
 from scheduler.estimates import Forecast
 from scheduler.plan import SessionView
 
-SURE = Forecast(first=1.0, later=1.0)  # stands for a forecast that is not known
+SURE = Forecast(first=inf, later=1.0)  # stands for a forecast that is not known: nothing is cut
 PROMPTS = 0.25  # share of a full step that is kept for prompts, if there are any
 BACKGROUND_S = 2.0  # seconds for which a background session lets others pass
 CREDIT_S = 1.0  # seconds for which a session that is ahead of its pace lets others pass

@@ -77,6 +77,7 @@ class Roster:
     def __init__(self, spec: Spec, actors: Actors, clock: Callable[[], float]) -> None:
         self._spec, self._actors, self._clock, self._since = spec, actors, clock, clock()
         self._beats: dict[str, Heartbeat] = {}  # by name, not by id; `at` on our clock
+        self._lives: dict[str, str] = {}  # name -> id of the life whose end its keeper waits for
         self._failures: dict[str, tuple[str, str]] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
@@ -96,6 +97,7 @@ class Roster:
     def beat(self, name: str, beat: Heartbeat) -> None:
         """A replica lives; one that there should not be is let go."""
         self._failures.pop(name, None)
+        self._lives.setdefault(name, beat.replica)
         self._beats[name] = beat._replace(at=self._clock())
         if name not in self._spec.names and name not in self._leaving:
             self._leaving[name] = asyncio.ensure_future(self._let_go(name))
@@ -125,14 +127,20 @@ class Roster:
         pause = PAUSE
         while True:
             await self._actors.lifetime(name)
-            self._beats.pop(name, None)
+            self._forget(name, self._lives.pop(name, ""))
             pause = min(2 * pause, LONGEST_PAUSE) if name in self._failures else PAUSE
             await asyncio.sleep(pause)
 
     async def _let_go(self, name: str) -> None:
+        before = self._beats.get(name)
         await self._actors.retire(name)
-        self._beats.pop(name, None)
+        self._forget(name, before.replica if before else "")
         self._leaving.pop(name, None)
+
+    def _forget(self, name: str, life: str) -> None:
+        """The heartbeat of a life that is over; the next one may have sent its first already."""
+        if name in self._beats and self._beats[name].replica == life:
+            del self._beats[name]
 
     async def _renewed(self, name: str, before: Heartbeat | None) -> None:
         while True:

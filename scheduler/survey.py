@@ -28,6 +28,7 @@ PROMPTS_S = 5.0  # seconds over which the rate of prompts is a mean
 BETTER = 0.03  # of all tokens/s: by so much another assignment must be better than the present one
 PROMISE = 5.0  # times over that tokens count of a session that keeps its pace, up to that pace
 RESPONSE = -1  # the rule by which each session gets what is best for its device
+HOPELESS = 0.5  # tokens for each step that passes meanwhile: whoever drafts and gets fewer is decoded instead
 BLUR = 0.4  # steps are not all equally long, by about this share
 SPREAD, WIDER = (
     0.17,
@@ -58,9 +59,6 @@ class Prices:
     context_s: float = 0.0
     session_s: float = 0.0
     slowdown: float = 0.0  # tokens/s that everybody loses if steps become a second longer
-    threshold: float = (
-        0.0  # by how many tokens/s it must be better for a newcomer to draft than to be decoded
-    )
 
 
 NO_PRICES = Prices()
@@ -122,37 +120,51 @@ class Survey:
             yield self.outcome(RESPONSE, self.prices(start))
 
     def lengths(self, rule: int, prices: Prices) -> NDArray[np.int_]:
-        """Index into LENGTHS that a rule means for each session."""
+        """Index into LENGTHS that a rule means for each session, where steps are as `prices` say."""
+        lengths = self._by(rule, prices)
+        if not prices.step_s:
+            return lengths
+        return self._spared(lengths, self._shares(prices.step_s, self._away[lengths, self._all], prices.busy))
+
+    def _spared(self, lengths: NDArray[np.int_], share: Numbers) -> NDArray[np.int_]:
+        """Whatever the rule for all: nobody drafts who would be hopelessly slower by it than when he is decoded."""
+        hopeless = self._tokens[lengths, self._all] * share < HOPELESS
+        return np.where(hopeless, 0, lengths)
+
+    def _by(self, rule: int, prices: Prices) -> NDArray[np.int_]:
         if rule == RESPONSE:
             return np.asarray(self._gains(prices).argmax(axis=0))
         return np.minimum(LENGTHS.index(rule), self._allowed.sum(axis=0) - 1)
 
     def outcome(self, rule: int, prices: Prices = NO_PRICES) -> Outcome:
         """What becomes of a rule: the step time that it settles at, and everybody's rate."""
-        lengths = self.lengths(rule, prices)
-        tokens, away = self._tokens[lengths, self._all], self._away[lengths, self._all]
-        positions = np.array(LENGTHS)[lengths] + 1.0
-        step_s, share = self._settled(away, positions)
-        rates = tokens * share / step_s
+        lengths = self._by(rule, prices)
+        step_s, share = self._settled(lengths)
+        spared = self._spared(lengths, share)
+        if (spared != lengths).any():
+            lengths = spared
+            step_s, share = self._settled(lengths)
+        rates = self._tokens[lengths, self._all] * share / step_s
         rate = float(rates.sum())
-        worth = rate + float(self._promised(rates, positions - 1).sum())
+        worth = rate + float(self._promised(rates, np.array(LENGTHS)[lengths]).sum())
         return Outcome(rule, lengths, worth, rate, step_s, float(share.sum()))
 
-    def _settled(self, away: Numbers, positions: Numbers) -> tuple[float, Numbers]:
+    def _settled(self, lengths: NDArray[np.int_]) -> tuple[float, Numbers]:
         """Seconds of a step, and each session's share of the steps."""
+        away, positions = self._away[lengths, self._all], np.array(LENGTHS)[lengths] + 1.0
         step_s = self._cost.verify_s(1, float(self._contexts.mean()), 1)
-        share = np.ones(len(away))
+        share, turns = np.ones(len(away)), 1.0
         for _ in range(ROUNDS):
             share = self._shares(step_s, away, min(1.0, share.sum()))
             counted = share * self._counts
             load = float((counted * positions).sum())
+            turns = max(1.0, load / self._most)  # more than a step holds take turns
             step_s = self._step_s(
-                max(1.0, load),
-                max(float((counted * self._contexts).sum()), float(self._contexts.mean())),
-                max(1.0, float(counted.sum())),
+                max(1.0, load / turns),
+                max(float((counted * self._contexts).sum()) / turns, float(self._contexts.mean())),
+                max(1.0, float(counted.sum()) / turns),
                 step_s,
             )
-        turns = max(1.0, load / self._most)  # more than a step holds take turns
         return step_s, share / turns
 
     def _step_s(self, load: float, contexts: float, sessions: float, last_s: float) -> float:

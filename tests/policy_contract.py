@@ -62,7 +62,6 @@ class Kind(NamedTuple):
     background: bool
     hint: int | None
     forecast: Forecast | None
-    tenant: str
     max_draft: int
 
     def view(self, id: int, now: float) -> SessionView:
@@ -85,7 +84,6 @@ class Kind(NamedTuple):
             background=self.background,
             hint=self.hint,
             forecast=self.forecast,
-            tenant=self.tenant,
             max_draft=self.max_draft,
             asked_since=now - max(self.ages),
         )
@@ -102,7 +100,6 @@ def _forecast(choose) -> Forecast | None:
         draft_s=choose(seconds),
         jitter_s=choose(seconds),
         drafts=choose((0, 1, 50)),
-        tested=choose((0.0, 3.0, 90.0)),
     )
 
 
@@ -120,7 +117,6 @@ def _kind(choose) -> Kind:
         background=choose((False, False, True)),
         hint=choose((None, *LENGTHS)),
         forecast=_forecast(choose),
-        tenant=choose(("", "a", "b")),
         max_draft=choose((0, 1, 4, 16)),
     )
 

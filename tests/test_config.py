@@ -45,6 +45,7 @@ def test_names_follow_from_the_field() -> None:
     wait = NAMED["draft_wait"]
     assert (wait.flag, wait.variable, wait.kind) == ("--draft-wait", "OPENSLED_DRAFT_WAIT", float)
     assert NAMED["seed"].kind is int
+    assert (wait.flags, NAMED["loud"].flags) == (("--draft-wait",), ("--loud", "--no-loud"))
 
 
 def test_defaults(files: tuple[Path, Path]) -> None:

@@ -21,7 +21,7 @@ READS = HardwareProfile(
 )  # bound by reading weights: tokens cost nothing
 COMPUTES = HardwareProfile(256, Roofline(read_s=1e-4, token_s=3e-3))  # each token costs what it is worth
 # Nearly always right, 20 ms away and 5 ms a token; and one that is never right.
-GOOD = Forecast(0.95, 0.95, delay_s=0.02, draft_s=0.005, jitter_s=0.002, drafts=50, tested=200.0)
+GOOD = Forecast(0.95, 0.95, delay_s=0.02, draft_s=0.005, jitter_s=0.002, drafts=50)
 HOPELESS = GOOD._replace(first=0.01, later=0.01)
 FAR = GOOD._replace(delay_s=3.0)
 

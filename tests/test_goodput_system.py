@@ -14,7 +14,6 @@ from tests.hypothesis_profiles import bounded
 from tests.mischief import SLOW_STEPS, Believes, Whims
 from tests.test_kv_pressure import (  # noqa: F401
     test_a_tenants_sessions_all_end_within_a_budget_for_one,
-    test_an_old_text_that_lost_its_kv_is_not_passed_by_for_ever,
     test_everybody_is_finished_all_the_same,
     test_sequences_that_wait_for_their_devices_do_not_push_each_other_out,
 )
@@ -41,7 +40,6 @@ from tests.test_system import (  # noqa: F401
     test_nothing_is_computed_for_a_reader_who_is_gone,
     test_sixteen_sessions_share_steps,
     test_the_text_is_the_targets_own_whoever_drafts,
-    test_tokens_per_round_are_not_wasted,
     test_too_little_kv_memory_costs_time_and_never_text,
 )
 

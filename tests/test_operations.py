@@ -62,7 +62,7 @@ def test_every_command_parses(words):
 
 
 def test_every_flag_named_exists():
-    known = {item.flag for verb in VERBS for item in config.options(CONFIGS.get(verb))}
+    known = {flag for verb in VERBS for item in config.options(CONFIGS.get(verb)) for flag in item.flags}
     foreign = {"--no-index", "--find-links", "--platform", "--only-binary", "--no-deps"}  # pip's
     foreign |= {"--offline", "--now", "--version", "--kill-whom"}
     foreign |= {"--head", "--address", "--port", "--node-ip-address", "--include-dashboard", "--generate"}  # Ray's
@@ -81,8 +81,8 @@ def test_every_file_of_deploy_is_explained():
 
 
 def unit(name):
-    """The directives of a unit: {section: [(key, value), ...]}."""
-    lines = (UNITS / f"{name}.service").read_text().replace("\\\n", " ").splitlines()
+    """The directives of a unit, or of a drop-in: {section: [(key, value), ...]}."""
+    lines = (UNITS / name).read_text().replace("\\\n", " ").splitlines()
     found = {}
     for line in lines:
         if line.startswith("["):
@@ -94,7 +94,7 @@ def unit(name):
 
 @pytest.mark.parametrize("name", VERB_OF)
 def test_a_unit_starts_what_it_says(name):
-    service = unit(name)["Service"]
+    service = unit(f"{name}.service")["Service"]
     values = dict(service)
     _, verb, *arguments = shlex.split(values["ExecStart"])
     assert verb == VERB_OF[name]
@@ -105,6 +105,13 @@ def test_a_unit_starts_what_it_says(name):
     assert values["ProtectSystem"] == "strict" and values["CapabilityBoundingSet"] == ""
     # a drain must fit: DRAIN_SECONDS of the server, the graceful shutdown of uvicorn
     assert int(values["TimeoutStopSec"]) > {"serve": 30, "edge": 5}[verb]
+
+
+def test_a_server_with_replicas_may_see_its_addresses_and_stop_them_all():
+    alone, more = dict(unit("opensled-serve.service")["Service"]), dict(unit("replicas.conf")["Service"])
+    assert "AF_NETLINK" not in alone["RestrictAddressFamilies"]
+    assert more["RestrictAddressFamilies"] == "AF_NETLINK", "systemd adds it to the unit's own"
+    assert int(more["TimeoutStopSec"]) > 75 > int(alone["TimeoutStopSec"])
 
 
 @pytest.mark.parametrize(("name", "kind"), [("serve", ServeConfig), ("edge", EdgeConfig)])

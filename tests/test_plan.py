@@ -125,7 +125,8 @@ def test_the_plan_recommends_drafting_where_it_pays(capsys: pytest.CaptureFixtur
     assert main(list(HUB)) == 0
     out = capsys.readouterr().out
     assert "Let the devices draft" in out
-    assert "--draft-length" in out
+    assert "Start the server as it is (policy goodput)" in " ".join(out.split())
+    assert "--policy" not in out and "--draft-length" not in out
     assert "derived" in out
     assert max(map(len, out.splitlines())) <= 100
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 
 import pytest
 
@@ -197,6 +198,34 @@ def test_a_server_that_is_full_for_long_is_not_asked_all_the_time():
     with pytest.raises(Overloaded):
         world.run(told(world, 0, Patience(first_open=1.5)))
     assert 3 <= len(world.started) <= 8 and world.open_streams == 0
+
+
+# -- verdicts and drafts that are not there -------------------------------------------------------------------
+
+
+def test_at_a_gap_it_reopens_with_what_it_has_however_much_is_said_after():
+    rest = (Verdict(at, (9,)) for at in range(5, 50))
+    world = World(home=[[opened(b"mine"), Verdict(3, (7,))], [opened(), Verdict(4, (8, 9, 9))]])
+    world.scripts[""][0] = chain(world.scripts[""][0], rest)
+    session = world.run(told(world, 2))
+    again = world.sent[1][0]
+    assert (again.committed, again.resume_token) == ((7,), b"mine")
+    assert session.truth.generated == (7, 8, 9, 9) and session.reopened == 1 and world.open_streams == 1
+    assert next(rest).base == 6, "nothing more was read there"
+
+
+def test_a_server_that_always_leaves_gaps_is_not_asked_all_the_time():
+    world = World(home=[*[[opened(), Verdict(4, (9,))]] * 20, [opened(), Verdict(3, (7,))]])
+    world.run(told(world, 1, Patience(first_retry=0.05)))
+    assert len(world.started) == 21 and world.loop.now >= 1.0
+
+
+@pytest.mark.parametrize(("ids", "sent_again"), [((9, 8), 1), ((), 0)])
+def test_only_a_draft_that_somebody_will_answer_is_sent_again(ids, sent_again):
+    draft = Draft(1, DraftBlock(4, tuple(DraftToken(id) for id in ids)))
+    world = World(home=[[opened(), Verdict(3, (7,))], [opened(), Verdict(4, (8,))]])
+    world.run(told(world, 2, draft=draft))
+    assert world.sent[0][1:] == [draft] and world.sent[1][1:] == [draft] * sent_again
 
 
 # -- hints ----------------------------------------------------------------------------------------------------

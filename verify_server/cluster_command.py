@@ -73,7 +73,7 @@ def _ray(config: ServeConfig) -> Iterator[None]:
         with cluster.joined_ray(config.ray_address, ray_guard.networks(config.ray_network)):
             yield
     else:
-        with cluster.own_ray(max(_cores(), config.replicas)):
+        with cluster.own_ray(max(_cores(), config.replicas * max(1, config.threads))):
             yield
 
 
@@ -82,18 +82,32 @@ def _cores() -> int:
 
 
 def _spec(config: ServeConfig) -> Spec:
-    """The replicas as configured. Ray gives each as many threads as it has CPUs."""
-    from scheduler.cluster import gpus_there
-
+    """The replicas as configured. Ray gives each as many threads as it has CPUs. UsageError if they do not fit."""
     share = 1 if config.ray_address else max(1, _cores() // config.replicas)
     return Spec(
         count=config.replicas,
         start=REPLICA,
         config=asdict(_of_one_replica(config)),
         cpus=config.threads or share,
-        gpus=config.replica_gpus if config.device != "cpu" and gpus_there() else 0.0,
+        gpus=_gpus(config),
         networks=config.ray_network,
     )
+
+
+def _gpus(config: ServeConfig) -> float:
+    """GPUs of each replica. On one machine all must fit; to a cluster more machines may come, or come back."""
+    from scheduler.cluster import gpus_there
+
+    there, each = gpus_there(), config.replica_gpus
+    if config.device == "cpu" or not there or not each:
+        return 0.0
+    fitting = int(there) * int(1 / each) if each <= 1 else int(there / each)
+    if config.replicas > fitting and not config.ray_address:
+        raise UsageError(
+            f"{config.replicas} replicas with {each:g} GPUs each do not fit on the {there:g} there are: at most "
+            f"{fitting} do; lower --replicas or --replica-gpus"
+        )
+    return each
 
 
 def _of_one_replica(config: ServeConfig) -> ServeConfig:

@@ -52,7 +52,8 @@ class ServeConfig:
     policy: str = option("goodput", f"scheduling: {', '.join(POLICIES.names())}, or module:Class of your own")
     draft_wait: float = option(
         0.25,
-        "seconds to wait for a device's draft before decoding without it; inf = for ever",
+        "seconds to wait for a draft before decoding without it: of any device (fcfs, static), of one that has not "
+        "drafted yet (goodput, which learns); inf = for ever",
         low=0,
         metavar="S",
     )
@@ -85,6 +86,7 @@ class ServeConfig:
         0.05,
         "share of a device's drafts with a token that is accepted, below which they are ignored; 0 = never",
         low=0,
+        high=1,
         metavar="X",
     )
     tls_cert: str = option("", "certificate chain (PEM); with --tls-key turns TLS on", metavar="FILE")

@@ -24,7 +24,7 @@ from scheduler.placement import Directory, Heartbeat
 from verify_server import service
 from verify_server.config import ServeConfig
 from verify_server.placing import Placer
-from verify_server.replica_links import ReplicaLinks
+from verify_server.replica_links import LinkClosed, ReplicaLinks, own_cancellation
 from verify_server.security import Tenants, Tls
 from verify_server.sessions import TOKEN_SECONDS
 from verify_server.stream import failure_of
@@ -32,9 +32,12 @@ from verify_server.tokens import UNBEGUN, Passes, TokenSigner, derived
 
 log = logging.getLogger(__name__)
 
+FAREWELL_SECONDS = 0.5  # for what is no sequence, such as a last word to those who watch its health
+
 # How the end of a replica's stream is told to its device, where gRPC's own word for it would mislead.
 _TOLD = {
     grpc.StatusCode.CANCELLED: grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.INTERNAL: grpc.StatusCode.UNAVAILABLE,  # gRPC's own, when it writes while the replica dies
     grpc.StatusCode.UNAUTHENTICATED: grpc.StatusCode.UNAVAILABLE,  # clocks of the cluster disagree; not his fault
 }
 
@@ -57,6 +60,7 @@ class Gateway:
         self.tenants, self.stats = tenants, GatewayStats()
         self._proxy = proxy
         self._changed = asyncio.Event()
+        self._handlers: set[asyncio.Task[Any]] = set()  # of sequences
         self.links = ReplicaLinks(directory, Passes(key, time.time), self._changed.set)
         self._signer = TokenSigner(time.time, TOKEN_SECONDS, key)
         self._placer = Placer(self.links.serving, self._signer, derived(key, "prefix"))
@@ -77,6 +81,11 @@ class Gateway:
             await readiness.set(bool(self.links.serving()))
             await self._changed.wait()
 
+    async def idle(self) -> None:
+        """Until no sequence is under way here, to the last byte of its status."""
+        while self._handlers:
+            await asyncio.wait(self._handlers)
+
     async def close(self) -> None:
         await self.links.close()
 
@@ -90,12 +99,15 @@ class Gateway:
         """What any replica says: they all serve the same."""
         await service.tenant_of(context, self.tenants, self.stats.refused)
         for beat in self.links.serving():
-            with contextlib.suppress(grpc.aio.AioRpcError):  # it has just gone: the next one knows as well
+            with contextlib.suppress(
+                grpc.aio.AioRpcError, LinkClosed
+            ):  # just gone: the next one knows as well
                 return await self.links.of(beat).ask(method, request)
         await context.abort(grpc.StatusCode.UNAVAILABLE, "no replica serves at the moment; try again")
         raise AssertionError("abort raises")
 
     async def _sequence(self, requests: Any, context: Any) -> None:
+        self._count_in()
         tenant = await service.tenant_of(context, self.tenants, self.stats.refused)
         first = await context.read()
         if first is grpc.aio.EOF:
@@ -115,11 +127,18 @@ class Gateway:
         else:
             await context.write(codec.server_bytes(Moved(beat.address, self._token(message, beat, tenant))))
 
+    def _count_in(self) -> None:
+        """This task, which gRPC started for one call, counts as a sequence until it ends."""
+        handler = asyncio.current_task()
+        assert handler is not None
+        self._handlers.add(handler)
+        handler.add_done_callback(self._handlers.discard)
+
     async def _place(self, message: Open, tenant: str) -> Heartbeat:
         """A replica for a sequence. One that is to go on with it is asked first whether it can: most devices come back
         because it has just died."""
         beat = self._placer.place(message, tenant)
-        if self._is_home(beat, message, tenant) and not await self.links.of(beat).confirm():
+        if self._is_home(beat, message, tenant) and not await self.links.confirm(beat):
             return self._placer.place(message, tenant)  # as for a device that comes back once more
         return beat
 
@@ -138,11 +157,13 @@ class Gateway:
         call = self.links.of(beat).sequence(tenant, context.time_remaining())
         sending = asyncio.ensure_future(_send(first, context, call))
         try:
-            while (message := await call.read()) is not grpc.aio.EOF:
+            while (message := await _next(call)) is not grpc.aio.EOF:
                 await context.write(message)
             code, details = await call.code(), await call.details()
         except grpc.aio.AioRpcError as error:
             code, details = error.code(), error.details()
+        except LinkClosed as error:
+            code, details = grpc.StatusCode.UNAVAILABLE, str(error)
         finally:
             sending.cancel()
             call.cancel()
@@ -152,6 +173,12 @@ class Gateway:
                 "a replica's stream is lost: %s", details, extra={"replica": beat.replica, "code": code.name}
             )
             await context.abort(_TOLD.get(code, code), f"the replica ended the stream: {details}")
+
+
+async def _next(call: Any) -> Any:
+    """What the replica says next, as bytes or EOF; raises AioRpcError or LinkClosed."""
+    with own_cancellation():
+        return await call.read()
 
 
 async def _send(first: bytes, context: Any, call: Any) -> None:
@@ -183,14 +210,30 @@ class Serving:
     gateway: Gateway
     port: int
     server: service.Server
+    readiness: service.Readiness
     _reporting: asyncio.Future[None]
 
     async def stop(self, grace: float | None = None) -> None:
         """End it; streams that pass through have `grace` seconds to end by themselves."""
         self._reporting.cancel()
         await asyncio.gather(self._reporting, return_exceptions=True)
+        await self.readiness.set(False)
+        if grace is not None:
+            await self._empty(grace)
+            grace = min(grace, FAREWELL_SECONDS)  # who only watches its health would stay for ever
         await self.server.stop(grace)
         await self.gateway.close()
+
+    async def _empty(self, grace: float) -> None:
+        """Let nobody in, and wait until no sequence is under way, `grace` seconds at most."""
+        closing = asyncio.ensure_future(
+            self.server.stop(grace)
+        )  # must not be cancelled: gRPC's own future would be
+        idle = asyncio.ensure_future(self.gateway.idle())
+        try:
+            await asyncio.wait({closing, idle}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            idle.cancel()
 
 
 async def start(
@@ -209,4 +252,4 @@ async def start(
         reporting.cancel()
         await gateway.close()
         raise
-    return Serving(gateway, port, server, reporting)
+    return Serving(gateway, port, server, readiness, reporting)

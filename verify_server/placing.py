@@ -12,10 +12,10 @@ from opensled.errors import Overloaded
 from opensled.messages import ChatMessage, Open, is_chat
 from scheduler.placement import STALE, Heartbeat, Newcomer, Placement, choose
 from verify_server.prefix import prefix_keys
+from verify_server.sessions import CHARACTERS, length_of
 from verify_server.tokens import TokenSigner
 
 RETRY_AFTER = 1.0  # seconds; until then a replica may have come back, or a sequence ended
-CHARACTERS = 4  # of text for each token, about: only for a guess at the length of a prompt
 MAX_KEYS = 256  # pieces of a prompt that are looked at
 MAX_REMEMBERED = 1 << 16  # pieces of prompts and resume tokens
 
@@ -47,7 +47,8 @@ class Placer:
         reachable = [beat for beat in replicas if beat.replica != avoid] or replicas
         block_size = min((beat.block_size for beat in reachable), default=1)
         keys = self._keys(message, tenant, block_size)
-        newcomer = Newcomer(_length(message), keys, home, message.model_id, message.fingerprint)
+        length = length_of(message.prompt) + len(message.committed)
+        newcomer = Newcomer(length, keys, home, message.model_id, message.fingerprint)
         now = self._clock()
         self._forget(now)
         chosen = choose([self._knowing(beat, keys) for beat in reachable], newcomer, now, self._recent)
@@ -97,16 +98,6 @@ def _remember(memory: OrderedDict[bytes, str], key: bytes, replica: str) -> None
     memory.move_to_end(key)
     if len(memory) > MAX_REMEMBERED:
         memory.popitem(last=False)
-
-
-def _length(message: Open) -> int:
-    """Tokens that a sequence opens with; of a text, a guess."""
-    prompt = message.prompt
-    if isinstance(prompt, str):
-        return len(prompt) // CHARACTERS
-    if is_chat(prompt):
-        return sum(len(turn.content) for turn in prompt) // CHARACTERS
-    return len(prompt) + len(message.committed)
 
 
 def _pieces(prompt: str | tuple[ChatMessage, ...], tenant: str, block_size: int) -> Iterator[bytes]:

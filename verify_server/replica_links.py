@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from opensled import codec
+from opensled.errors import Unreachable
 from scheduler.placement import Directory, Heartbeat
 from verify_server.tokens import Passes
 
@@ -36,35 +37,57 @@ _OPTIONS = [
 _SERVES = health_pb2.HealthCheckRequest(service=codec.SERVICE_NAME)
 
 
+class LinkClosed(Unreachable):
+    """The directory let go of a replica while somebody used its link."""
+
+
+@contextlib.contextmanager
+def own_cancellation() -> Iterator[None]:
+    """A call whose channel is closed raises CancelledError, as if its caller were to end: LinkClosed instead."""
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise LinkClosed("the link to this replica was closed") from error
+
+
 class ReplicaLink:
     """One channel to one replica. It follows the replica's health: a killed process is known at once, a draining one
     before it sends its readers away."""
 
     def __init__(self, address: str, passes: Passes, on_change: Callable[[], None]) -> None:
         self.serving = False
+        self.streams = 0  # under way
         self._passes, self._on_change = passes, on_change
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         self._replies: dict[str, bytes] = {}
         self._watching = asyncio.ensure_future(self._watch())
 
     async def ask(self, method: str, request: bytes) -> bytes:
-        """The reply, as bytes, to a call whose answer never changes; raises grpc.aio.AioRpcError."""
+        """The reply, as bytes, to a call whose answer never changes; raises grpc.aio.AioRpcError or LinkClosed."""
         if method not in self._replies:
             call = self._channel.unary_unary(f"/{codec.SERVICE_NAME}/{method}")
-            self._replies[method] = await call(request, timeout=ASK_SECONDS, metadata=self._metadata(""))
+            with own_cancellation():
+                self._replies[method] = await call(request, timeout=ASK_SECONDS, metadata=self._metadata(""))
         return self._replies[method]
 
     def sequence(self, tenant: str, seconds: float | None) -> Any:
         """A stream for a sequence of `tenant`, of raw bytes; ends after so many seconds, None = never."""
-        call = self._channel.stream_stream(f"/{codec.SERVICE_NAME}/Sequence")
-        return call(timeout=seconds, metadata=self._metadata(tenant))
+        method = self._channel.stream_stream(f"/{codec.SERVICE_NAME}/Sequence")
+        call = method(timeout=seconds, metadata=self._metadata(tenant))
+        self.streams += 1
+        call.add_done_callback(self._ended)
+        return call
 
     async def confirm(self) -> bool:
         """Whether it serves at this moment: what ended its devices' streams may not have reached this process yet."""
         health = health_pb2_grpc.HealthStub(self._channel)
         try:
-            reply = await health.Check(_SERVES, timeout=CONFIRM_SECONDS)
-        except grpc.aio.AioRpcError:
+            with own_cancellation():
+                reply = await health.Check(_SERVES, timeout=CONFIRM_SECONDS)
+        except (grpc.aio.AioRpcError, LinkClosed):
             return False
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
@@ -72,6 +95,9 @@ class ReplicaLink:
         self._watching.cancel()
         await asyncio.gather(self._watching, return_exceptions=True)
         await self._channel.close()
+
+    def _ended(self, call: Any) -> None:
+        self.streams -= 1
 
     def _metadata(self, tenant: str) -> tuple[tuple[str, str], ...]:
         return (("authorization", self._passes.header(tenant)),)
@@ -101,12 +127,13 @@ class ReplicaLink:
 
 
 class ReplicaLinks:
-    """A link to each replica that the directory knows."""
+    """A link to each replica that the directory knows, and to those it has lost sight of that still carry streams."""
 
     def __init__(self, directory: Directory, passes: Passes, on_change: Callable[[], None]) -> None:
         """`on_change` hears when a replica begins or ceases to serve."""
         self._directory, self._passes, self._on_change = directory, passes, on_change
         self._links: dict[tuple[str, str], ReplicaLink] = {}
+        self._known: set[tuple[str, str]] = set()
         self._leaving: set[asyncio.Future[None]] = set()
         self._following = asyncio.ensure_future(self._follow())
 
@@ -116,7 +143,16 @@ class ReplicaLinks:
         return [beat for beat in beats if (link := self._links.get(_name(beat))) and link.serving]
 
     def of(self, beat: Heartbeat) -> ReplicaLink:
-        return self._links[_name(beat)]
+        """Raises LinkClosed where there is none any more."""
+        try:
+            return self._links[_name(beat)]
+        except KeyError:
+            raise LinkClosed(f"there is no link to {beat.replica} any more") from None
+
+    async def confirm(self, beat: Heartbeat) -> bool:
+        """Whether it serves at this moment, and has its link still."""
+        link = self.of(beat)
+        return await link.confirm() and self._links.get(_name(beat)) is link
 
     async def close(self) -> None:
         self._following.cancel()
@@ -129,16 +165,23 @@ class ReplicaLinks:
             await asyncio.sleep(FOLLOW_SECONDS)
 
     def _take_over(self) -> None:
-        """Links to newcomers; none to those whom the directory does not know any more."""
-        known = {_name(beat): beat for beat in self._directory.replicas()}
-        for name in known.keys() - self._links.keys():
+        """Links to newcomers. One whose heartbeats are missing is placed no more, yet its streams may well go on."""
+        known = {_name(beat) for beat in self._directory.replicas()}
+        for name in known - self._links.keys():
             self._links[name] = ReplicaLink(name[1], self._passes, self._on_change)
-        for name in self._links.keys() - known.keys():
-            log.info("replica %s is gone", name[0])
-            leaving = asyncio.ensure_future(self._links.pop(name).close())
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
+        for name in self._links.keys() - known:
+            link = self._links[name]
+            if not link.serving or not link.streams:
+                self._let_go(name)
+        if known != self._known:
+            self._known = known
             self._on_change()
+
+    def _let_go(self, name: tuple[str, str]) -> None:
+        log.info("replica %s is gone", name[0])
+        leaving = asyncio.ensure_future(self._links.pop(name).close())
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
 
 
 def _name(beat: Heartbeat) -> tuple[str, str]:

@@ -111,6 +111,7 @@ class Session:
         self.has_reader = True
         self.pending = None
         self.driven = True
+        self.verdicts.clear()  # what the device sends again after an outage says nothing of its drafting
         self.latest = 0
         if known < len(self.tokens) or self.finish_reason:
             self._tell(known)
@@ -217,7 +218,6 @@ class Session:
             self.background,
             self.hint,
             self.estimate.forecast if self.latest or self.estimate.drafts else None,
-            self.tenant,
             self._longest(),
             self.asked_since,
         )

@@ -172,7 +172,7 @@ class Door:
         """His place while his prompt is read; Overloaded before any work is done, where there is none."""
         if self.draining:
             raise _shutting_down()
-        positions = _length(message.prompt) + len(message.committed)
+        positions = length_of(message.prompt) + len(message.committed)
         return self._room.arriving(Newcomer(tenant, positions, self._pace(message), message.background))
 
     def _pace(self, message: Open) -> float:
@@ -321,7 +321,7 @@ def _check_ids(ids: Iterable[int], vocab_size: int, name: str) -> None:
         raise InvalidRequest(f"an id of {name} is outside the vocabulary of {vocab_size}", name)
 
 
-def _length(prompt: Prompt) -> int:
+def length_of(prompt: Prompt) -> int:
     """Tokens of a prompt; a guess where it is text."""
     if isinstance(prompt, str):
         return len(prompt) // CHARACTERS

@@ -46,11 +46,10 @@ def _draft_beside(plan: Plan, row: Row) -> str:
 
 
 def _draft_on_devices(plan: Plan, row: Row) -> str:
-    policy = "static" if row.found.mode == "sled-static" else "fcfs"
     return (
-        f"Let the devices draft: {row.accelerator} holds {_users(row.users)}{_against(plan, row)}, bound by "
-        f"{row.binds}. Start the server with --policy {policy} --draft-wait {row.draft_wait:g}, and the edges with "
-        f"--draft-length {row.found.draft_length}."
+        f"Let the devices draft, {_tokens(row)} a round: {row.accelerator} holds {_users(row.users)}"
+        f"{_against(plan, row)}, bound by {row.binds}. Start the server as it is (policy goodput), and the edges as "
+        f"they are: the server hints to each how much to draft."
     )
 
 

@@ -29,7 +29,7 @@ class Row:
     binds: str
     cost: Cost | None
     usd_hour: float
-    draft_wait: float  # what to give `opensled serve --draft-wait`, seconds
+    draft_wait: float  # what policies static and fcfs need as `opensled serve --draft-wait`, seconds
 
     @property
     def users(self) -> int:

@@ -109,7 +109,6 @@ class Session:
             wish.background,
             self.hint,
             self.estimate.forecast if self.drafted or self.estimate.drafts else None,
-            "",
             self._longest(),
             self.asked_since,
         )
