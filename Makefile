@@ -7,7 +7,7 @@ PRODUCT := opensled edge_client verify_server scheduler hw_profiles opensled_tra
 EDGE := opensled edge_client hw_profiles scheduler
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test bench bench-quick conformance fuzz netns-check compose-check lint format proto wheel-test clean
+.PHONY: help install demo test test-long bench bench-quick conformance fuzz netns-check compose-check lint format proto wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -29,6 +29,9 @@ demo: $(STAMP) ## a server and devices on this machine, checked against the plai
 
 test: lint ## lint, then every test
 	@$(BIN)/python -m pytest
+
+test-long: $(STAMP) ## the tests that `make test` leaves out: overload, failover, replicas behind a proxy (minutes)
+	@$(BIN)/python -m pytest -m long
 
 bench: $(STAMP) ## every figure of docs/benchmarks anew, and the report (long; wants a quiet machine)
 	@$(BIN)/python -m opensled_testbed.bench.suite

@@ -111,7 +111,8 @@ class RemoteSession:
                 if message.base <= len(self.truth):
                     self._note(message)
                     return message
-                await self._reopen(pause=self._patience.first_retry)  # what lies before it will not come any more
+                # What lies before this one will not come any more.
+                await self._reopen(pause=self._patience.first_retry)
 
     async def close(self) -> None:
         stream, self._stream = self._stream, None

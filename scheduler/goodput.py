@@ -51,10 +51,11 @@ class Goodput:
         if join_at > now:
             return BatchPlan((), min(wake_at, join_at), view)
         slices = _slices(parts, view, profile)
-        slices += _ahead(
-            parts, profile.max_step_tokens - sum([piece.tokens + (piece.draft or 0) for piece in slices])
-        )
-        return BatchPlan(tuple(slices), None if wake_at == inf else wake_at, view.after(slices, now))
+        view = view.after(slices, now)
+        if parts.ahead:
+            computed = sum([piece.tokens + (piece.draft or 0) for piece in slices])
+            slices += _ahead(parts, profile.max_step_tokens - computed)
+        return BatchPlan(tuple(slices), None if wake_at == inf else wake_at, view)
 
     def _parts(self, sessions: Sequence[SessionView], view: Outlook, now: float) -> Parts:
         parts = Parts([], [], [], [], [])

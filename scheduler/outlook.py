@@ -53,8 +53,8 @@ class Outlook:
     newest: int = -1  # session it is about
 
     def after(self, slices: Sequence[Slice], now: float) -> Outlook:
-        """Having planned `slices`."""
-        tokens = sum([piece.tokens - 1 for piece in slices if not piece.ahead])
+        """Having planned `slices`, those that somebody waits for."""
+        tokens = sum([piece.tokens for piece in slices]) - len(slices)
         return replace(self, prompts=self.prompts.after(tokens, now - self.planned), planned=now)
 
 

@@ -89,3 +89,13 @@ async def finish(link, message=Open(PROMPT, GREEDY)):
         if verdict.finish_reason:
             await stream.close()
             return opened, tokens
+
+
+async def opened_at(replica):
+    """A session at a replica whose reader has gone without a word; its resume token."""
+    async with linked(replica.address) as link:
+        stream = link.connect()
+        await stream.send(Open(PROMPT, SamplingParams(temperature=0, max_tokens=150)))
+        opened = await stream.receive()
+        await stream.close()
+        return opened.resume_token

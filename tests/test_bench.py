@@ -35,7 +35,12 @@ def test_a_ratio_above_one_is_a_gain_whatever_the_unit(more_is_better, ratios):
     assert (written["ratio"], written["lowest"], written["highest"]) == (ratios[1], min(ratios), max(ratios))
 
 
-@pytest.mark.parametrize("name", FIGURES.names())
+# Half a minute each, of real servers under load: in `make test-long`.
+LONG = ("failover", "garbage", "overload")
+NAMES = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in FIGURES.names()]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_figure_is_measured_and_written_with_its_origin(name, tmp_path, capsys):
     assert main([name, "--quick", "--out", str(tmp_path)]) == 0
     written = json.loads((tmp_path / f"{name}.json").read_text())

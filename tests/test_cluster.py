@@ -73,6 +73,7 @@ def run(scenario, cluster):
         await asyncio.wait_for(cluster.directory.ready(), 120)
         watching = asyncio.ensure_future(cluster.directory.watch())
         try:
+            await asyncio.wait_for(until(lambda: len(ids(cluster)) == 2), 120)
             await asyncio.wait_for(scenario(cluster), 120)
         finally:
             watching.cancel()

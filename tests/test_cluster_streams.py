@@ -12,7 +12,11 @@ USERS = 16
 PATIENCE = 600.0  # seconds; a busy machine takes long to start replicas
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["direct", "proxy"])
+# Through the proxy in `make test-long` only: starting and ending a cluster of its own takes most of a minute.
+FACES = [pytest.param(False, id="direct"), pytest.param(True, id="proxy", marks=pytest.mark.long)]
+
+
+@pytest.fixture(scope="module", params=FACES)
 def cluster(request):
     with Cluster(2, proxy=request.param) as one:
         one.proxy = request.param

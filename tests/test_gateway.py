@@ -14,7 +14,7 @@ from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.fakes import continuation
 from tests.raw_wire import raw_stream
 from tests.replicas import KEY, cluster
-from tests.serving import GREEDY, PROMPT, finish, first_reply, linked
+from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, opened_at
 from tests.system import until
 from verify_server.security import Tenants, Tls
 from verify_server.tokens import Passes, TokenSigner
@@ -25,16 +25,6 @@ LONG = SamplingParams(temperature=0, max_tokens=150)
 
 def run(scenario):
     asyncio.run(scenario())
-
-
-async def opened_at(replica, **request):
-    """A session at a replica whose reader has gone without a word; its resume token."""
-    async with linked(replica.address) as link:
-        stream = link.connect()
-        await stream.send(Open(PROMPT, LONG, **request))
-        opened = await stream.receive()
-        await stream.close()
-        return opened.resume_token
 
 
 def test_an_open_is_answered_with_the_replica_that_serves_it_soonest():

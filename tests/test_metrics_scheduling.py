@@ -67,9 +67,7 @@ class Advising(Fcfs):
 def test_hints_are_counted_by_what_they_say():
     async def scenario():
         async with running(FakeEngine(num_blocks=200), policy=Advising(60.0)) as network:
-            await ask(
-                network, PROMPT, OracleDrafter(0.7), SamplingParams(temperature=0, max_tokens=40)
-            )
+            await ask(network, PROMPT, OracleDrafter(0.7), SamplingParams(temperature=0, max_tokens=40))
             found = samples(scrape(server_metrics(network.door)))
             assert found["draft_hints_total", "3"] == found["steps_total",] > 5  # each of them decides
 

@@ -65,7 +65,8 @@ def test_every_flag_named_exists():
     known = {flag for verb in VERBS for item in config.options(CONFIGS.get(verb)) for flag in item.flags}
     foreign = {"--no-index", "--find-links", "--platform", "--only-binary", "--no-deps"}  # pip's
     foreign |= {"--offline", "--now", "--version", "--kill-whom"}
-    foreign |= {"--head", "--address", "--port", "--node-ip-address", "--include-dashboard", "--generate"}  # Ray's
+    # Ray's
+    foreign |= {"--head", "--address", "--port", "--node-ip-address", "--include-dashboard", "--generate"}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE))
     assert named - foreign <= known, named - foreign - known
 

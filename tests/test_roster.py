@@ -8,7 +8,7 @@ import pytest
 
 from opensled.errors import EngineError, NotFound, Unreachable
 from scheduler import roster as module
-from scheduler.directory import WatchedDirectory
+from scheduler.directory import GRACE, WatchedDirectory
 from scheduler.placement import STALE
 from scheduler.roster import Roster, Spec, Table
 from tests.system import until
@@ -99,6 +99,19 @@ def test_a_dead_one_is_forgotten_at_once_and_started_again():
         await until(lambda: alive(roster) == ["replica-1-1"])
         actors.broken = set()
         await until(lambda: alive(roster)[1:] == ["replica-1-1"] and actors.lives["replica-0"] > 1)
+
+    run(scenario)
+
+
+def test_a_death_that_is_told_late_takes_nothing_from_the_next_life():
+    async def scenario(roster, actors, clock):
+        roster.tend()
+        await until(lambda: len(alive(roster)) == 2)
+        roster.beat("replica-0", beat("reborn"))  # Ray was faster than the news
+        actors.broken = {"replica-0"}
+        actors.end("replica-0")
+        await until(lambda: actors.lives["replica-0"] > 1)
+        assert alive(roster) == ["reborn", "replica-1-1"]
 
     run(scenario)
 
@@ -196,10 +209,10 @@ class Source:
     """A scheduler's answers, one after the other; None: there is none at the moment."""
 
     def __init__(self, *tables: Table | None) -> None:
-        self._tables = list(tables)
+        self.left = list(tables)
 
     async def __call__(self) -> Table:
-        table = self._tables.pop(0)
+        table = self.left.pop(0)
         if table is None:
             raise Unreachable("no scheduler")
         return table
@@ -207,6 +220,9 @@ class Source:
 
 def table(*beats, up_s: float = 60.0, failures=None) -> Table:
     return Table([(one, age) for one, age in beats], failures or {}, 2, up_s)
+
+
+ONE, OTHER = (beat("a"), 0.0), (beat("b"), 0.0)
 
 
 def looked(clock: Clock, *tables: Table | None, between: float = 0.0) -> WatchedDirectory:
@@ -239,12 +255,24 @@ def test_a_young_scheduler_has_not_heard_of_everybody():
     assert {one.replica for one in looked(Clock(), table((beat("a"), 0.0)), young, old).replicas()} == {"b"}
 
 
-def test_ready_when_all_are_up(monkeypatch):
+BROKEN = {"replica-1": ("engine", "no memory left")}
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        [None, table(ONE, up_s=5.0), table(ONE, up_s=6.0), table(ONE, OTHER, up_s=7.0)],
+        [table(up_s=3600.0), table(ONE, up_s=3600.5)],
+        [table(ONE, up_s=GRACE - 1), table(ONE, up_s=GRACE - 0.5), table(ONE, up_s=GRACE)],
+        [table(ONE, up_s=5.0), table(ONE, up_s=6.0, failures=BROKEN)],
+    ],
+    ids=["all are", "an old cluster has one", "the others are not for long", "the others will not be"],
+)
+def test_ready_when_one_is_up_and_nobody_else_expected(monkeypatch, tables):
     monkeypatch.setattr("scheduler.directory.POLL", 0.0)
-    one, two = (beat("a"), 0.0), (beat("b"), 0.0)
-    directory = WatchedDirectory(Source(None, table(one), table(one, two)), Clock())
-    asyncio.run(directory.ready())
-    assert len(directory.replicas()) == 2
+    source = Source(*tables, None)
+    asyncio.run(WatchedDirectory(source, Clock()).ready())
+    assert source.left == [None]
 
 
 def test_what_does_not_start_says_why():
