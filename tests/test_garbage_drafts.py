@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from verify_server.sessions import Door, DoorLimits
 TENANTS = Tenants((("good-token", "good"), ("bad-token", "bad")))
 MAX_DRAFT = 8
 LONG = SamplingParams(temperature=0, max_tokens=100)
+STEP_S = 0.01
 FLOODS = 4  # streams of the bad tenant at a time
 ANSWERS = 6  # of the good one
 
@@ -98,6 +100,14 @@ class Flooder:
                 return
 
 
+class PacedEngine(FakeEngine):
+    """Steps that take their time, so that a draft is there for one of the next, however busy the machine is."""
+
+    def forward(self, segments):
+        time.sleep(STEP_S)
+        return super().forward(segments)
+
+
 async def answers_of_the_good(address: str, prompts: list[list[int]]) -> list[Answer]:
     """All at once, each on a device of its own that drafts well."""
     async with linked(address, token="good-token") as link:
@@ -112,7 +122,7 @@ async def beside(flood: Flood) -> tuple[list[Answer], list[Flooder], Door]:
     """The good tenant's answers while the flood lasts."""
     limits = DoorLimits(max_sessions=32, max_draft=MAX_DRAFT, linger=0.05)
     policy = Believes(Goodput(0.05), SLOW_STEPS)
-    engine = FakeEngine(num_blocks=800)
+    engine = PacedEngine(num_blocks=800)
     async with (
         serving(TENANTS, limits=limits, engine=engine, policy=policy) as (door, address),
         AsyncExitStack() as stack,
