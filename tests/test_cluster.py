@@ -236,6 +236,7 @@ def test_at_sigterm_nothing_is_left(served):
     assert served.process.wait(60) == 0 and gone(below)
 
 
+@pytest.mark.long
 def test_what_does_not_start_ends_the_command_and_leaves_nothing(tmp_path):
     process = popen("--replicas", "2", *TINY, "--model", str(tmp_path / "none"))
     below = set()
@@ -247,6 +248,7 @@ def test_what_does_not_start_ends_the_command_and_leaves_nothing(tmp_path):
     assert gone(below)
 
 
+@pytest.mark.long
 def test_killed_without_a_warning_no_replica_is_left():
     """Two agents of Ray, without a port that anybody needs, take a minute more to see that they are alone."""
     with Process(["serve", "--replicas", "1", *TINY], isolated=True) as process:

@@ -106,6 +106,7 @@ def refused(address: str, token: str, tmp_path: Path, *flags: str) -> tuple[int,
     return run.returncode, run.stderr
 
 
+@pytest.mark.long
 def test_a_cluster_that_asks_for_no_token_is_refused(tmp_path):
     with ray_head("127.0.0.1", "") as address:
         code, words = refused(address, "a" * 32, tmp_path, "--replicas", "1")
@@ -119,6 +120,7 @@ def own_addresses() -> list[str]:
     return run.stdout.split()
 
 
+@pytest.mark.long
 def test_a_cluster_is_joined_with_its_token_and_on_networks_that_were_named(tmp_path):
     outside = [one for one in own_addresses() if not ip_address(one).is_loopback]
     host = next((one for one in outside if ip_address(one).version == 4), "")
@@ -135,6 +137,7 @@ def test_a_cluster_is_joined_with_its_token_and_on_networks_that_were_named(tmp_
         assert code == 2 and "has no replicas yet; add --replicas N" in words
 
 
+@pytest.mark.long
 def test_nobody_there(tmp_path):
     code, words = refused("127.0.0.1:9", "a" * 32, tmp_path)
     assert code == 5 and "no Ray cluster answers at 127.0.0.1:9" in words
