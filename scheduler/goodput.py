@@ -1,8 +1,8 @@
 """The default policy: most expected tokens per second of target time, under every session's promised pace.
 
 Per session and step it verifies a draft, decodes one token, waits for a draft or computes a piece of a prompt. Plain
-decoding is always there, so a device that is slow, late, silent or hopeless costs its user nothing against a server
-without drafts. Who is to draft, and how much, is looked at anew now and then for everybody together
+decoding is always there, so a device that is slow, late, silent or hopeless costs its user a wait now and then until
+that is known, and nothing else. Who is to draft, and how much, is looked at anew now and then for everybody together
 (scheduler/survey.py); a step then follows that outlook.
 """
 
@@ -86,9 +86,8 @@ class Goodput:
         if forecast is None or not forecast.drafts:
             return inf, asked + self.draft_wait
         expected = asked + forecast.delay_s + (session.hint or 0) * forecast.draft_s + forecast.jitter_s
-        late_s = min(
-            JITTERS * forecast.jitter_s, expected - asked
-        )  # one long outage is no measure of the next
+        # One long outage is no measure of the next.
+        late_s = min(JITTERS * forecast.jitter_s, expected - asked)
         return expected, expected + late_s + view.step_s
 
 

@@ -30,10 +30,8 @@ PROMISE = 5.0  # times over that tokens count of a session that keeps its pace, 
 RESPONSE = -1  # the rule by which each session gets what is best for its device
 HOPELESS = 0.5  # tokens for each step that passes meanwhile: whoever drafts and gets fewer is decoded instead
 BLUR = 0.4  # steps are not all equally long, by about this share
-SPREAD, WIDER = (
-    0.17,
-    0.02,
-)  # relative standard deviation of what drafting sessions get, and more of it a draft token
+# Relative standard deviation of what drafting sessions get, and more of it for each draft token.
+SPREAD, WIDER = 0.17, 0.02
 STEADY = 0.02  # the same of sessions that are decoded
 
 

@@ -27,6 +27,10 @@ PREDICTED, AHEAD = 2.0, 1.8  # gain over centralized by the law, and what must c
 Point = Mapping[str, Any]
 
 
+def _place(point: Point) -> str:
+    return f"{point['regime']}, {point['device']}, {point['link']}, {point['pace']:g} tokens/s"
+
+
 class Share(NamedTuple):
     """OpenSLED at one place and in one respect, over the best of its rivals there."""
 
@@ -36,9 +40,7 @@ class Share(NamedTuple):
     rival: str
 
     def __str__(self) -> str:
-        point = self.point
-        place = f"{point['regime']}, {point['device']}, {point['link']}, {point['pace']:g} tokens/s"
-        return f"{self.share:.3f} of {self.rival}: {place} ({self.respect})"
+        return f"{self.share:.3f} of {self.rival}: {_place(self.point)} ({self.respect})"
 
 
 class Gain(NamedTuple):
@@ -49,9 +51,7 @@ class Gain(NamedTuple):
     simulated: float
 
     def __str__(self) -> str:
-        point = self.point
-        place = f"{point['regime']}, {point['device']}, {point['link']}, {point['pace']:g} tokens/s"
-        return f"{self.simulated:.2f} where the law says {self.law:.2f}: {place}"
+        return f"{self.simulated:.2f} where the law says {self.law:.2f}: {_place(self.point)}"
 
 
 class Verdict(NamedTuple):
