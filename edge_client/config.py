@@ -61,6 +61,9 @@ class LinkConfig:
         choices=("fixed", "confidence"),
     )
     confidence: float = option(0.4, "threshold of --stop confidence (c_th)", low=0, high=1, metavar="P")
+    look_ahead: bool = option(
+        True, "draft on while a verdict travels; without it a device rests then, and saves power"
+    )
     threads: int = option(0, "threads of the draft model; 0 = physical cores less one", low=0, metavar="N")
     pace: float = option(
         0.0,

@@ -19,7 +19,7 @@ from edge_client.drafting import DraftThread
 from edge_client.generate import Commit, generate
 from edge_client.link import Endpoint, Link
 from edge_client.remote import Patience, RemoteSession
-from edge_client.stop import UNADVISED, StopRule
+from edge_client.stop import UNADVISED, BlockRule, StopRule
 from edge_client.target import is_another, meet
 from edge_client.telemetry import Account, Telemetry
 from edge_client.tokenizer import EdgeTokenizer, Text
@@ -41,16 +41,18 @@ class Device:
         info: ModelInfo,
         tokenizer: EdgeTokenizer,
         factory: DrafterFactory,
-        stop: StopRule,
+        stop: BlockRule,
         parallel: int = 1,
         patience: Patience = Patience(),
         rule: str = MATCH,
         cache: Path | None = None,
         habits: Habits = Habits(),
+        looks_ahead: bool = True,
     ) -> None:
         self.info, self.tokenizer, self.drafter_name = info, tokenizer, factory.name
         self._link, self._factory, self._stop, self._patience = link, factory, stop, patience
         self.rule, self._cache, self._habits = rule, cache, habits
+        self._looks_ahead = looks_ahead
         self._meeting = asyncio.Lock()
         self.parallel = self._unused = parallel
         self.telemetry = Telemetry()
@@ -171,7 +173,7 @@ class Device:
             self._unused += 1
             log.exception("no further drafter can be made; the server decodes this answer alone")
             return None
-        return DraftThread(drafter, self._stop, self.info.vocab_size)
+        return DraftThread(drafter, self._stop, self.info.vocab_size, self._looks_ahead)
 
     async def close(self) -> None:
         for drafter in self._idle:
@@ -212,7 +214,7 @@ async def connect(config: LinkConfig, parallel: int = 1) -> Device:
     habits = Habits(config.pace, config.background, config.device_name or secrets.token_hex(8))
     return Device(
         link, target.info, target.tokenizer, factory, stop, parallel,
-        rule=config.rule, cache=cache, habits=habits,
+        rule=config.rule, cache=cache, habits=habits, looks_ahead=config.look_ahead,
     )  # fmt: skip
 
 

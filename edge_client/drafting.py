@@ -9,13 +9,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import NamedTuple, Protocol
 
-from edge_client.drafters.base import Drafter
+from edge_client.drafters.base import AheadDrafter, Drafter, TreeDrafter
 from edge_client.drafters.none import NoneDrafter
-from edge_client.stop import StopRule
-from opensled.messages import DraftBlock, DraftToken
+from edge_client.stop import BlockRule, pulled
+from opensled.messages import DraftBlock, DraftToken, TreeNode
 from opensled.protocol import Truth
 from opensled.sampling import Sampler, SparseSampler
 
@@ -29,14 +29,31 @@ class Drafted(NamedTuple):
     seconds: float = 0.0
 
 
+class Room(NamedTuple):
+    """How much a block may hold."""
+
+    length: int  # tokens of a chain, or the depth of a tree
+    tree: int = 0  # tokens of a tree; 0 = chains only
+    hint: int | None = None  # the server's advice: longest useful chain, or depth; None = it gave none
+
+
 class Drafting(Protocol):
     """What the edge loop asks for drafts: a drafter in its thread, or drafts recorded earlier."""
+
+    stop: BlockRule
+    wasted: int  # tokens so far that were drafted ahead, and in vain
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         """Start a sequence; nobody waits for the prompt to be read."""
 
-    def draft(self, truth: Truth, limit: int, hint: int | None = None) -> asyncio.Future[Drafted]:
-        """Draft at most `limit` tokens to follow the truth as it is now; `hint`: the server's, None = it gave none."""
+    def draft(self, truth: Truth, room: Room) -> asyncio.Future[Drafted]:
+        """Draft what is to follow the truth as it is now; ends whatever else the drafter does."""
+
+    def look_ahead(self, block: DraftBlock, room: Room) -> None:
+        """Work ahead on what may follow `block`, which has just been sent, until the next call of anything."""
+
+    def heard(self, truth: Truth) -> None:
+        """The truth grew: a block being drafted that it contradicts ends here."""
 
     def interrupt(self) -> None:
         """Whatever is being drafted is not needed any more."""
@@ -49,6 +66,10 @@ class Job:
     known: int  # tokens of the truth the drafter has heard of
     over: bool = False  # interrupted, or failed
     sparse: bool = False  # each token must name the distribution it was drawn from
+    turn: int = 0  # counts what was asked of the drafter: looking ahead ends with the next turn
+    base: int = 0  # of the block being drafted, and
+    since: tuple[int, ...] = ()  # what is known of the truth after that
+    ahead: int = 0  # tokens drafted ahead since the latest block
 
 
 class DraftThread:
@@ -58,9 +79,13 @@ class DraftThread:
     Ids outside [0, vocab_size) end a block: the target does not know them.
     """
 
-    def __init__(self, drafter: Drafter, stop: StopRule, vocab_size: int = 1 << 31) -> None:
-        self._drafter, self._stop, self._vocab_size = drafter, stop, vocab_size
+    def __init__(
+        self, drafter: Drafter, stop: BlockRule, vocab_size: int = 1 << 31, looks_ahead: bool = True
+    ) -> None:
+        self._drafter, self.stop, self._vocab_size = drafter, stop, vocab_size
+        self._looks_ahead = looks_ahead
         self.drafts = not isinstance(drafter, NoneDrafter)  # whether it ever proposes anything
+        self.wasted = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafter")
         self._job = Job(0, over=True)
 
@@ -68,15 +93,28 @@ class DraftThread:
         """See `Drafting`; the drafter reads the prompt in its thread."""
         self._job.over = True
         self._job = Job(len(truth), sparse=isinstance(sampler, SparseSampler))
-        sampler = replace(sampler, with_confidence=self._stop.needs_confidence, vocab_size=self._vocab_size)
+        self.wasted = 0
+        sampler = replace(sampler, with_confidence=self.stop.needs_confidence, vocab_size=self._vocab_size)
         self._thread.submit(self._guarded, self._job, self._drafter.begin, list(truth.tokens), sampler)
 
-    def draft(self, truth: Truth, limit: int, hint: int | None = None) -> asyncio.Future[Drafted]:
+    def draft(self, truth: Truth, room: Room) -> asyncio.Future[Drafted]:
         """See `Drafting`; the seconds are the drafter's own, without the wait for its thread."""
-        job, base = self._job, len(truth)
-        news, job.known = tuple(truth.tokens[job.known :]), base
-        work = partial(self._draft, job, news, base, limit, hint)
+        job = self._job
+        news, job.known = tuple(truth.tokens[job.known :]), len(truth)
+        job.turn += 1
+        job.base, job.since = len(truth), ()
+        work = partial(self._draft, job, news, job.base, room)
         return asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def look_ahead(self, block: DraftBlock, room: Room) -> None:
+        """See `Drafting`. Nothing is bet on one path of a tree, and nothing where the text depends on the draws."""
+        if self._looks_ahead and isinstance(self._drafter, AheadDrafter) and not block.parents:
+            job = self._job
+            self._thread.submit(self._guarded, job, self._ahead, job, job.turn, block, room)
+
+    def heard(self, truth: Truth) -> None:
+        """See `Drafting`."""
+        self._job.since = tuple(truth.tokens[self._job.base :])
 
     def interrupt(self) -> None:
         """See `Drafting`."""
@@ -87,22 +125,72 @@ class DraftThread:
         self._thread.submit(self._drafter.close)
         self._thread.shutdown()
 
-    def _draft(self, job: Job, news: tuple[int, ...], base: int, limit: int, hint: int | None) -> Drafted:
-        block: list[DraftToken] = []
+    def _draft(self, job: Job, news: tuple[int, ...], base: int, room: Room) -> Drafted:
+        nodes: list[TreeNode] = []
         if news:
             self._guarded(job, self._drafter.commit, news)
         started = time.monotonic()
-        self._guarded(job, self._propose, job, limit, hint, block)
+        self._guarded(job, self._propose, job, room, nodes)
         seconds = time.monotonic() - started
-        known = takewhile(lambda token: self._usable(job, token), block)
-        return Drafted(DraftBlock(base, tuple(known)), seconds)
+        known = tuple(takewhile(lambda node: self._usable(job, node.token), nodes))
+        tokens = tuple([node.token for node in known])
+        is_chain = all(node.parent == index - 1 for index, node in enumerate(known))
+        return Drafted(
+            DraftBlock(base, tokens, () if is_chain else tuple([n.parent for n in known])), seconds
+        )
 
     def _usable(self, job: Job, token: DraftToken) -> bool:
         """Whether the target knows the id and, where it must, the distribution it was drawn from."""
         return 0 <= token.id < self._vocab_size and (not job.sparse or token.drawn_from is not None)
 
-    def _propose(self, job: Job, limit: int, hint: int | None, block: list[DraftToken]) -> None:
-        block.extend(self._stop.take(self._drafter.propose(), limit, lambda: job.over, hint))
+    def _propose(self, job: Job, room: Room, block: list[TreeNode]) -> None:
+        drafter = self._drafter
+        ready = self._settle(job)
+        if isinstance(drafter, TreeDrafter) and room.length and not job.sparse:
+            nodes = self.stop.nodes(room.tree, room.hint)
+            if nodes:
+                block.extend(islice(drafter.propose_tree(), nodes))
+                return
+        length = self.stop.most(room.length, room.hint, ready)
+
+        def interrupted() -> bool:
+            return job.over or self._overtaken(job, block)
+
+        untimed = max(ready, job.turn == 1)  # the first one of all reads the prompt as well
+        started = time.monotonic()
+        for token in pulled(self.stop, drafter.propose(), length, interrupted):
+            block.append(TreeNode(token, len(block) - 1))
+            if len(block) > untimed:
+                self.stop.drafted(1, time.monotonic() - started)
+            started = time.monotonic()
+
+    def _settle(self, job: Job) -> int:
+        """How many tokens are ready, now that the truth is known; what else was drafted ahead was in vain."""
+        ready = self._drafter.ready if isinstance(self._drafter, AheadDrafter) else 0
+        if job.ahead:
+            useful = (
+                ready + 1 if ready else 0
+            )  # those before are the truth by now: the guess of the bonus token
+            self.wasted += max(0, job.ahead - useful)
+            job.ahead = 0
+        return ready
+
+    @staticmethod
+    def _overtaken(job: Job, block: list[TreeNode]) -> bool:
+        """Whether the truth contradicts the block, or has got further than it."""
+        since = job.since
+        return bool(since) and tuple([node.token.id for node in block[: len(since)]]) != since
+
+    def _ahead(self, job: Job, turn: int, block: DraftBlock, room: Room) -> None:
+        drafter = self._drafter
+        assert isinstance(drafter, AheadDrafter), "asked only of those"
+        steps = drafter.look_ahead(block.tokens, self.stop.most(room.length, room.hint))
+        while job.turn == turn and not job.over:
+            started = time.monotonic()
+            if next(steps, job) is job:
+                return
+            job.ahead += 1
+            self.stop.drafted(1, time.monotonic() - started)
 
     def _guarded(self, job: Job, work: Callable[..., None], *arguments: object) -> None:
         if job.over:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from edge_client.answer import Origin
-from edge_client.drafting import Drafted, Drafting
+from edge_client.drafting import Drafted, Drafting, Room
 from edge_client.verifier import Verifier
 from opensled.errors import ProtocolError
-from opensled.messages import Draft, DraftBlock, SamplingParams, TokenLogprobs, Verdict
+from opensled.messages import RATIO, Draft, DraftBlock, SamplingParams, TokenLogprobs, Verdict
+from opensled.protocol import agreed, rebase
 from opensled.sampling import sampler
 
 
@@ -23,7 +25,9 @@ class Commit:
     drafted: int  # length of the draft this answers; 0 = decoded by the server unasked
     accepted: int  # how many of `tokens` came from that draft
     logprobs: tuple[TokenLogprobs, ...] = ()  # of each of `tokens`, when asked for
-    whole: bool = False  # whether all of that draft stands, so that a token after it is the bonus token
+    whole: bool = (
+        False  # whether a whole path of that draft stands, so that a token after it is the bonus token
+    )
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -43,36 +47,20 @@ async def generate(
 
     The drafter only ever helps: it works while verdicts flow, and the text is the target's own without it.
     """
-    truth = verifier.truth
-    drafter.begin(truth, sampler(params, verifier.noise_key, verifier.rule))
-    hint = verifier.hint  # 0 = the server decodes by itself, and nothing is drafted until it says otherwise
-    drafting: asyncio.Future[Drafted] | None = None
-    if hint != 0:
-        drafting = drafter.draft(truth, _room(verifier, params), hint)
+    drafter.begin(verifier.truth, sampler(params, verifier.noise_key, verifier.rule))
+    exchange = Exchange(verifier, drafter, params)
+    exchange.draft()
     hearing = asyncio.ensure_future(verifier.next_verdict())
-    sent = Draft(0, DraftBlock(0))  # the latest draft
-    answered, server_drives = True, True
     try:
-        while not truth.finish_reason:
-            waited_for: set[asyncio.Future[Any]] = {hearing, drafting} if drafting else {hearing}
+        while not verifier.truth.finish_reason:
+            waited_for: set[asyncio.Future[Any]] = {hearing}
+            if exchange.drafting:
+                waited_for.add(exchange.drafting)
             await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
-            if drafting is not None and drafting.done():
-                (block, seconds), drafting = _cut(drafting.result(), verifier.hint), None
-                if block.tokens or not server_drives:  # an empty block hands the drive back to the server
-                    sent = Draft(sent.counter + 1, block, seconds)
-                    answered = server_drives = not block.tokens
-                    await verifier.submit(sent)
+            if exchange.drafting and exchange.drafting.done():
+                await exchange.send(exchange.drafting.result())
             if hearing.done():
-                verdict = hearing.result()
-                base, news = len(truth), truth.extend(verdict) or ()
-                answers_draft = not answered and verdict.answers == sent.counter
-                answered = answered or answers_draft
-                rested, hint = hint == 0, verifier.hint
-                # A server that let the device rest and hints at a draft again waits for it, be it empty.
-                server_drives = hint == 0 or (server_drives and not rested)
-                yield _commit(news, base, verdict, sent.block if answers_draft else None)
-                if answered and drafting is None and hint != 0:
-                    drafting = drafter.draft(truth, _room(verifier, params), hint)
+                yield exchange.hear(hearing.result())
                 hearing = asyncio.ensure_future(verifier.next_verdict())
     finally:
         drafter.interrupt()
@@ -82,19 +70,79 @@ async def generate(
         await asyncio.gather(hearing, return_exceptions=True)
 
 
-def _room(verifier: Verifier, params: SamplingParams) -> int:
-    """Draft tokens that can still commit; the very last token of a sequence needs no draft."""
-    truth, limits = verifier.truth, verifier.limits
-    last = min(truth.prompt_length + params.max_tokens, limits.context_length)
-    return max(0, min(last - len(truth) - 1, limits.max_draft))
+class Exchange:
+    """What is under way between a device and the verifier of one sequence: a block being drafted, or one sent."""
+
+    def __init__(self, verifier: Verifier, drafter: Drafting, params: SamplingParams) -> None:
+        self.drafting: asyncio.Future[Drafted] | None = None
+        self._verifier, self._drafter, self._params = verifier, drafter, params
+        self._hint = (
+            verifier.hint
+        )  # 0 = the server decodes by itself, and nothing is drafted until it says otherwise
+        self._sent = Draft(0, DraftBlock(0))  # the latest draft
+        self._sent_at = 0.0
+        self._answered, self._server_drives = True, True
+        self._streamed_at = (
+            0.0  # when the latest verdict came that the server decoded by itself, 0 = something else
+        )
+
+    def draft(self) -> None:
+        """Draft what is to follow the truth, if nothing else is under way and the server has use for it."""
+        if self._answered and self.drafting is None and self._hint != 0:
+            self.drafting = self._drafter.draft(self._verifier.truth, self._room())
+
+    async def send(self, drafted: Drafted) -> None:
+        """A block is drafted. The drafter then works ahead on what may follow it, until the truth is known."""
+        self.drafting = None
+        block, seconds = _cut(drafted, self._verifier.hint)
+        if not self._server_drives and rebase(block, self._verifier.truth.tokens) is None:
+            self.draft()  # the server went on without it, and elsewhere
+        elif block.tokens or not self._server_drives:  # an empty block hands the drive back to the server
+            self._sent, self._sent_at = Draft(self._sent.counter + 1, block, seconds), time.monotonic()
+            self._answered = self._server_drives = not block.tokens
+            await self._verifier.submit(self._sent)
+            if block.tokens:
+                self._drafter.look_ahead(block, self._room())
+
+    def hear(self, verdict: Verdict) -> Commit:
+        """Extend the truth; what the verdict confirms of the work ahead goes out at once."""
+        truth = self._verifier.truth
+        base, news = len(truth), truth.extend(verdict) or ()
+        answers_draft = not self._answered and verdict.answers == self._sent.counter
+        self._answered = self._answered or answers_draft
+        rested, self._hint = self._hint == 0, self._verifier.hint
+        # A server that let the device rest and hints at a draft again waits for it, be it empty.
+        self._server_drives = self._hint == 0 or (self._server_drives and not rested)
+        self._learn(news, answers_draft)
+        if not truth.finish_reason:
+            self._drafter.heard(truth)
+            self.draft()
+        return _commit(news, base, verdict, self._sent.block if answers_draft else None)
+
+    def _learn(self, news: tuple[int, ...], answers_draft: bool) -> None:
+        """Tell the rule of blocks what came of the latest one, or how fast the server is by itself."""
+        now, stop, truth = time.monotonic(), self._drafter.stop, self._verifier.truth
+        if answers_draft:
+            block = self._sent.block
+            stop.answered(block, len(agreed(block, truth.tokens[block.base :])), now - self._sent_at)
+        elif self._server_drives and self._streamed_at and news:
+            stop.streamed(len(news), now - self._streamed_at)
+        self._streamed_at = now if self._server_drives and not answers_draft else 0.0
+
+    def _room(self) -> Room:
+        """Draft tokens that can still commit; the very last token of a sequence needs no draft."""
+        truth, limits = self._verifier.truth, self._verifier.limits
+        last = min(truth.prompt_length + self._params.max_tokens, limits.context_length)
+        tree = 0 if self._verifier.rule == RATIO else limits.max_tree
+        return Room(max(0, min(last - len(truth) - 1, limits.max_draft)), tree, self._hint)
 
 
 def _cut(drafted: Drafted, hint: int | None) -> Drafted:
-    """What of a block the server has use for by now, and that part's share of the seconds."""
+    """What of a chain the server has use for by now, and that part's share of the seconds."""
     block, seconds = drafted
-    if hint is None or len(block.tokens) <= hint:
+    if hint is None or block.parents or len(block.tokens) <= hint:
         return drafted
-    return Drafted(replace(block, tokens=block.tokens[:hint]), seconds * hint / len(block.tokens))
+    return Drafted(block.first(hint), seconds * hint / len(block.tokens))
 
 
 def _commit(news: tuple[int, ...], base: int, verdict: Verdict, block: DraftBlock | None) -> Commit:
@@ -104,5 +152,14 @@ def _commit(news: tuple[int, ...], base: int, verdict: Verdict, block: DraftBloc
     if block is None:
         return Commit(news, 0, 0, logprobs)
     accepted = block.base + verdict.num_accepted - base  # of the accepted tokens, those not known before
-    whole = verdict.num_accepted == len(block.tokens)
-    return Commit(news, len(block.tokens), min(len(news), max(0, accepted)), logprobs, whole)
+    return Commit(
+        news, len(block.tokens), min(len(news), max(0, accepted)), logprobs, _is_whole(block, verdict)
+    )
+
+
+def _is_whole(block: DraftBlock, verdict: Verdict) -> bool:
+    """Whether the accepted tokens reach an end of the block."""
+    if not block.parents:
+        return verdict.num_accepted == len(block.tokens)
+    path = agreed(block, verdict.tokens[: verdict.num_accepted])
+    return (path[-1] if path else -1) not in block.parents

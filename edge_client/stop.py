@@ -1,13 +1,44 @@
-"""How long a draft block gets: the stop rule says after each token whether it still belongs to the block."""
+"""How long a draft block gets: a rule says at most how many tokens, and after each whether it still belongs to it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
-from opensled.messages import DraftToken
+from opensled.messages import DraftBlock, DraftToken
 
 UNADVISED = 4  # tokens of a block about which neither the server nor the device's owner said anything
+
+
+class BlockRule(Protocol):
+    """Decides about blocks, and hears how they fare.
+
+    One rule serves all sequences of a device: it is asked and told from the event loop and from drafters' threads.
+    """
+
+    @property
+    def needs_confidence(self) -> bool:
+        """Whether draft tokens must say theirs; a sampler that need not is spared a pass over the vocabulary."""
+
+    def most(self, limit: int, hint: int | None = None, ready: int = 0) -> int:
+        """Tokens of a block at most, where `limit` have room, the server hints at `hint` (None = at nothing), and
+        `ready` are drafted already. 0: the server is to decode by itself for now."""
+
+    def nodes(self, limit: int, hint: int | None = None) -> int:
+        """Tokens of a tree at most, where `limit` have room; 0 = a chain is worth more."""
+
+    def belongs(self, token: DraftToken, index: int) -> bool:
+        """Whether a proposed token is still worth its verification as number `index` of its block."""
+
+    def drafted(self, tokens: int, seconds: float) -> None:
+        """The draft model took so long for so many tokens, one after the other."""
+
+    def answered(self, block: DraftBlock, accepted: int, seconds: float) -> None:
+        """The verdict on a block came `seconds` after it was sent; so many tokens of it, in a row, stand."""
+
+    def streamed(self, tokens: int, seconds: float) -> None:
+        """The server decoded so many tokens by itself, `seconds` after those before."""
 
 
 @dataclass(frozen=True)
@@ -15,23 +46,29 @@ class StopRule:
     """At most `length` tokens, fewer where the server hints at fewer; more where it hints at more if `may_grow`.
 
     With `confidence` > 0 the block ends before the first token the draft model itself gives less (SLED's c_th, arXiv
-    2506.09397: a doubtful token costs the target a position in vain).
+    2506.09397: a doubtful token costs the target a position in vain). `tree`: tokens of a tree, where a drafter has
+    one and the server takes it; 0 = chains. See `BlockRule` for the methods.
     """
 
     length: int = UNADVISED
     confidence: float = 0.0
     may_grow: bool = False
+    tree: int = 0
 
     @property
     def needs_confidence(self) -> bool:
-        """Whether draft tokens must say theirs; a sampler that need not is spared a pass over the vocabulary."""
         return self.confidence > 0
 
-    def most(self, limit: int, hint: int | None = None) -> int:
-        """Longest block where `limit` tokens have room, and the server hints at `hint`, None = at nothing."""
+    def most(self, limit: int, hint: int | None = None, ready: int = 0) -> int:
         if hint is None:
             return min(limit, self.length)
         return min(limit, hint if self.may_grow else min(hint, self.length))
+
+    def nodes(self, limit: int, hint: int | None = None) -> int:
+        return 0 if hint == 0 else min(limit, self.tree)
+
+    def belongs(self, token: DraftToken, index: int) -> bool:
+        return token.confidence >= self.confidence
 
     def take(
         self,
@@ -40,12 +77,25 @@ class StopRule:
         interrupted: Callable[[], bool],
         hint: int | None = None,
     ) -> tuple[DraftToken, ...]:
-        """Pull proposals into a block, no longer than `most`, until the rule or an interrupt ends it."""
-        block: list[DraftToken] = []
-        length = self.most(limit, hint)
-        while len(block) < length and not interrupted():
-            token = next(proposals, None)
-            if token is None or token.confidence < self.confidence:
-                break
-            block.append(token)
-        return tuple(block)
+        """A whole block, no longer than `most`."""
+        return tuple(pulled(self, proposals, self.most(limit, hint), interrupted))
+
+    def drafted(self, tokens: int, seconds: float) -> None:
+        """It learns nothing."""
+
+    def answered(self, block: DraftBlock, accepted: int, seconds: float) -> None:
+        """It learns nothing."""
+
+    def streamed(self, tokens: int, seconds: float) -> None:
+        """It learns nothing."""
+
+
+def pulled(
+    rule: BlockRule, proposals: Iterator[DraftToken], length: int, interrupted: Callable[[], bool]
+) -> Iterator[DraftToken]:
+    """The tokens of a block, until it has `length`, the rule ends it, or something interrupts."""
+    for index in range(length):
+        token = None if interrupted() else next(proposals, None)
+        if token is None or not rule.belongs(token, index):
+            return
+        yield token

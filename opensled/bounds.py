@@ -8,6 +8,7 @@ length, context and prompt size, come after them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from opensled.errors import InvalidRequest
@@ -33,8 +34,9 @@ def check_open(message: Any) -> None:
 
 
 def check_draft(message: Any) -> None:
-    """Raises InvalidRequest, naming the field, for a protobuf `Draft` of too many parts."""
+    """Raises InvalidRequest, naming the field, for a protobuf `Draft` of too many parts, or one that is no tree."""
     _at_most(MAX_BLOCK, len(message.tokens), "tokens", "draft tokens")
+    _check_parents(message.parents, len(message.tokens))
     if not message.draft_probs:
         return
     if len(message.draft_probs) != len(message.tokens):
@@ -53,6 +55,15 @@ def check_verdict(message: Any) -> None:
             raise InvalidRequest(f"log-probabilities name 1 to {1 + MAX_TOP_LOGPROBS} ids", "logprobs")
         if any(map(math.isnan, entry.logprobs)):
             raise InvalidRequest("a log-probability is no number", "logprobs")
+
+
+def _check_parents(parents: Sequence[int], count: int) -> None:
+    if not parents:
+        return
+    if len(parents) != count:
+        raise InvalidRequest(f"{len(parents)} parents for {count} draft tokens", "parents")
+    if not all(-1 <= parent < index for index, parent in enumerate(parents)):
+        raise InvalidRequest("a parent is -1 or the index of an earlier draft token", "parents")
 
 
 def _at_most(limit: int, count: int, field: str, what: str) -> None:

@@ -112,7 +112,7 @@ def encode_info(info: ModelInfo) -> pb.DescribeReply:
         vocab_size=info.vocab_size,
         fingerprint=info.fingerprint,
         eos_ids=info.eos_ids,
-        limits=pb.Limits(max_draft=info.limits.max_draft, context_length=info.limits.context_length),
+        limits=_encode_limits(info.limits),
         rules=info.rules,
         numerics=info.numerics,
         version=info.version,
@@ -151,12 +151,24 @@ def tokenizer_reply(tokenizer_json: bytes, chat_template: str) -> pb.GetTokenize
 
 
 def _limits(limits: pb.Limits) -> Limits:
-    return Limits(limits.max_draft, limits.context_length)
+    return Limits(limits.max_draft, limits.context_length, limits.max_tree)
+
+
+def _encode_limits(limits: Limits) -> pb.Limits:
+    return pb.Limits(
+        max_draft=limits.max_draft, context_length=limits.context_length, max_tree=limits.max_tree
+    )
 
 
 def _encode_draft(message: Draft) -> pb.Draft:
     block = message.block
-    encoded = pb.Draft(counter=message.counter, base=block.base, tokens=block.ids, seconds=message.seconds)
+    encoded = pb.Draft(
+        counter=message.counter,
+        base=block.base,
+        tokens=block.ids,
+        parents=block.parents,
+        seconds=message.seconds,
+    )
     for token in block.tokens:
         if token.drawn_from is not None:
             encoded.draft_probs.add(ids=token.drawn_from.ids, probs=token.drawn_from.probs)
@@ -164,28 +176,27 @@ def _encode_draft(message: Draft) -> pb.Draft:
 
 
 def _decode_draft(message: pb.Draft) -> Draft:
-    refuse_reserved(message, "parents", "padding")
+    refuse_reserved(message, "padding")
     bounds.check_draft(message)
     if message.counter == 0:
         raise InvalidRequest("drafts are numbered from 1", "counter")
     seconds = message.seconds if 0 <= message.seconds < math.inf else 0.0  # NaN is neither
     if not message.draft_probs:
         drafted = tuple([DraftToken(id) for id in message.tokens])
-        return Draft(message.counter, DraftBlock(message.base, drafted), seconds)
+        return Draft(message.counter, DraftBlock(message.base, drafted, tuple(message.parents)), seconds)
     tokens = tuple(
         DraftToken(id, drawn_from=SparseDistribution(tuple(source.ids), tuple(source.probs)))
         for id, source in zip(message.tokens, message.draft_probs)
     )
-    return Draft(message.counter, DraftBlock(message.base, tokens), seconds)
+    return Draft(message.counter, DraftBlock(message.base, tokens, tuple(message.parents)), seconds)
 
 
 def _encode_opened(message: Opened) -> pb.Opened:
-    limits = pb.Limits(max_draft=message.limits.max_draft, context_length=message.limits.context_length)
     return pb.Opened(
         prompt_ids=message.prompt_ids,
         noise_key=message.noise_key,
         resume_token=message.resume_token,
-        limits=limits,
+        limits=_encode_limits(message.limits),
         hint=message.hint,
     )
 

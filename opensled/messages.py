@@ -37,18 +37,37 @@ class DraftToken(NamedTuple):
     id: int
     confidence: float = 1.0
     drawn_from: SparseDistribution | None = None  # rule `ratio` only: exactly what the id was sampled from
+    entropy: float = 0.0  # of the draft model's candidates, nats; stays on the device
+    margin: float = 1.0  # between the probabilities of its two likeliest ids; stays on the device
+
+
+class TreeNode(NamedTuple):
+    """One token of a draft tree."""
+
+    token: DraftToken
+    parent: int  # number of an earlier node of the tree; -1 = it follows the truth
 
 
 @dataclass(frozen=True)
 class DraftBlock:
-    """A chain of k >= 0 draft tokens proposed to follow the first `base` committed tokens."""
+    """k >= 0 draft tokens proposed to follow the first `base` committed tokens: a chain, or a tree.
+
+    A parent stands before its children, so the first n tokens of a tree are a tree; the likeliest come first.
+    """
 
     base: int
     tokens: tuple[DraftToken, ...] = ()
+    parents: tuple[
+        int, ...
+    ] = ()  # of each token, index into `tokens`, -1 = it follows the base; () = a chain
 
     @property
     def ids(self) -> tuple[int, ...]:
         return tuple([token.id for token in self.tokens])
+
+    def first(self, length: int) -> DraftBlock:
+        """The first `length` tokens of it."""
+        return DraftBlock(self.base, self.tokens[:length], self.parents[:length])
 
 
 @dataclass(frozen=True)
@@ -187,8 +206,9 @@ class Cancel:
 class Limits:
     """What one sequence may ask of this server."""
 
-    max_draft: int  # tokens per block
+    max_draft: int  # tokens of a chain
     context_length: int  # positions, prompt included
+    max_tree: int = 0  # tokens of a tree; 0 = chains only
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ def rebase(block: DraftBlock, committed: Sequence[int]) -> DraftBlock | None:
     """The part of `block` that still drafts beyond `committed`, or None when it is stale.
 
     A block built on fewer tokens survives if its head equals what was committed since; its rest is then a block
-    at the new position.
+    at the new position. A tree descends along the committed tokens and keeps what grows there.
     """
     if block.base > len(committed):
         raise FutureBase(
@@ -25,9 +25,46 @@ def rebase(block: DraftBlock, committed: Sequence[int]) -> DraftBlock | None:
             "reopen the sequence with the tokens you hold"
         )
     since = tuple(committed[block.base :])
+    if block.parents:
+        return _subtree(block, since)
     if block.ids[: len(since)] != since:
         return None
     return DraftBlock(len(committed), block.tokens[len(since) :])
+
+
+def agreed(block: DraftBlock, tokens: Sequence[int]) -> tuple[int, ...]:
+    """Indices into the block's tokens, from the base on, of the path that `tokens` take through it."""
+    if not block.parents:
+        return tuple(range(common_prefix(block.ids, tokens)))
+    path: list[int] = []
+    for token in tokens:
+        child = child_with(block, path[-1] if path else -1, token)
+        if child is None:
+            break
+        path.append(child)
+    return tuple(path)
+
+
+def child_with(block: DraftBlock, parent: int, id: int) -> int | None:
+    """Index of the child of a tree's token `parent` (-1 = of the base) with this id; of twins the first."""
+    for index in range(parent + 1, len(block.tokens)):
+        if block.parents[index] == parent and block.tokens[index].id == id:
+            return index
+    return None
+
+
+def _subtree(block: DraftBlock, since: Sequence[int]) -> DraftBlock | None:
+    """What of a tree grows on the path that `since` takes through it, or None where that leaves the tree."""
+    path = agreed(block, since)
+    if len(path) < len(since):
+        return None
+    numbers = {path[-1] if path else -1: -1}  # old index -> new one, of the surviving tokens
+    for index, parent in enumerate(block.parents):
+        if parent in numbers:
+            numbers[index] = len(numbers) - 1
+    kept = list(numbers)[1:]
+    parents = tuple([numbers[block.parents[index]] for index in kept])
+    return DraftBlock(block.base + len(since), tuple([block.tokens[index] for index in kept]), parents)
 
 
 def common_prefix(left: Sequence[object], right: Sequence[object]) -> int:

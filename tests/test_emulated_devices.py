@@ -11,7 +11,7 @@ import pytest
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.none import NoneFactory
-from edge_client.drafting import Drafted, DraftThread
+from edge_client.drafting import Drafted, DraftThread, Room
 from edge_client.stop import StopRule
 from opensled.errors import EngineError
 from opensled.messages import DraftBlock, SamplingParams, Verdict
@@ -63,7 +63,7 @@ class Replaying:
 
     def draft(self, limit: int = 16) -> asyncio.Future[Drafted]:
         async def asked() -> asyncio.Future[Drafted]:
-            return self.drafts.draft(self.truth, limit)
+            return self.drafts.draft(self.truth, Room(limit))
 
         return self.loop.run_until_complete(asked())
 
@@ -167,7 +167,7 @@ async def blocks_of(drafts, trace: ItemTrace, item) -> list[DraftBlock]:
     drafts.begin(truth, Sampler(params_of(item), noise_key(item.seed)))
     while truth.generated != trace.target_ids:
         place = len(truth) - truth.prompt_length
-        blocks.append((await drafts.draft(truth, max(0, item.max_tokens - place - 1))).block)
+        blocks.append((await drafts.draft(truth, Room(max(0, item.max_tokens - place - 1)))).block)
         accepted = common_prefix(blocks[-1].ids, trace.target_ids[place:])
         truth.extend(Verdict(len(truth), trace.target_ids[place:][: accepted + 1]))
     drafts.interrupt()

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from edge_client.drafting import Room
 from edge_client.remote import Patience
 from opensled.errors import UsageError
 from opensled.messages import Cancel, Draft, DraftBlock, DraftToken, Limits, Open, Opened
@@ -78,7 +79,7 @@ def test_messages_are_weighed_and_the_time_of_a_draft_is_that_of_its_first_sendi
 
 def test_a_device_without_a_drafter_answers_at_once_with_nothing():
     async def scenario():
-        future = NoDrafts().draft(Truth((1, 2, 3)), 4)
+        future = NoDrafts().draft(Truth((1, 2, 3)), Room(4))
         assert future.done()
         return future.result()
 

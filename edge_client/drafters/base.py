@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from opensled.messages import DraftToken, ModelInfo
+from opensled.messages import DraftToken, ModelInfo, TreeNode
 from opensled.protocol import common_prefix
 from opensled.sampling import Sampler
 
@@ -27,6 +27,31 @@ class Drafter(Protocol):
 
     def close(self) -> None:
         """Free what the drafter holds."""
+
+
+@runtime_checkable
+class TreeDrafter(Drafter, Protocol):
+    """A drafter that has several ways on at hand."""
+
+    def propose_tree(self) -> Iterator[TreeNode]:
+        """Nodes of a draft tree that grows from the truth, likeliest first, for as long as the caller asks."""
+
+
+@runtime_checkable
+class AheadDrafter(Drafter, Protocol):
+    """A drafter that can work while a verdict travels."""
+
+    @property
+    def ready(self) -> int:
+        """Tokens that `propose` gives without computing anything."""
+
+    def look_ahead(self, block: Sequence[DraftToken], length: int) -> Iterator[None]:
+        """Draft what may follow `block`, a chain that was sent to follow the truth; each step drafts one token more.
+
+        The bet is that the block is accepted, and that the next draft token is the bonus token; the `length` tokens
+        after that one are then the next block. What `commit` confirms, `propose` gives at once. The caller stops
+        asking as soon as the truth grows.
+        """
 
 
 class DrafterFactory(Protocol):
@@ -73,6 +98,27 @@ class ModelDrafter(ABC):
         while truths == self._truths and (index < len(self.drafted) or self._draft_one()):
             yield self.drafted[index]
             index += 1
+
+    @property
+    def ready(self) -> int:
+        """See `AheadDrafter`."""
+        return len(self.drafted)
+
+    def look_ahead(self, block: Sequence[DraftToken], length: int) -> Iterator[None]:
+        """See `AheadDrafter`."""
+        self._suppose(block)
+        truths, end = self._truths, len(block) + 1 + length
+        while truths == self._truths and len(self.drafted) < end and self._draft_one():
+            yield
+
+    def _suppose(self, block: Sequence[DraftToken]) -> None:
+        """Go on after `block`, be it proposed here or, in front of this drafter, by another one."""
+        ids, base = [token.id for token in block], len(self.sequence) - len(self.drafted)
+        if self.sequence[base : base + len(ids)] == ids:
+            return
+        self._keep(base + common_prefix(self.sequence[base:], ids))
+        self.sequence[base:] = ids
+        self.drafted[:] = block
 
     def _draft_one(self) -> bool:
         """Append one draft token; False at the end of the context, and without any token to start from."""

@@ -37,12 +37,14 @@ class DescribeReply(_message.Message):
     def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., eos_ids: _Optional[_Iterable[int]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., rules: _Optional[_Iterable[str]] = ..., numerics: _Optional[str] = ..., version: _Optional[str] = ..., tokenizer_hash: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., capabilities: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_draft", "context_length")
+    __slots__ = ("max_draft", "context_length", "max_tree")
     MAX_DRAFT_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    MAX_TREE_FIELD_NUMBER: _ClassVar[int]
     max_draft: int
     context_length: int
-    def __init__(self, max_draft: _Optional[int] = ..., context_length: _Optional[int] = ...) -> None: ...
+    max_tree: int
+    def __init__(self, max_draft: _Optional[int] = ..., context_length: _Optional[int] = ..., max_tree: _Optional[int] = ...) -> None: ...
 
 class GetTokenizerRequest(_message.Message):
     __slots__ = ()

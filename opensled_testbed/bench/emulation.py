@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_client.drafters import DRAFTERS
-from edge_client.drafting import Drafting, DraftThread
+from edge_client.drafting import Drafting, DraftThread, Room
 from edge_client.stop import StopRule
 from hw_profiles import catalog
 from hw_profiles.profile import HardwareProfile
@@ -222,7 +222,7 @@ async def _drafting(drafts: Drafting, trace: ItemTrace, blocks: int) -> list[flo
     drafts.begin(truth, Sampler(SamplingParams(temperature=0), bytes(16)))
     for number in range(blocks + 1):
         started = time.perf_counter()
-        block = (await drafts.draft(truth, LENGTH)).block
+        block = (await drafts.draft(truth, Room(LENGTH))).block
         if number and len(block.tokens) == LENGTH:
             taken.append(time.perf_counter() - started)
         place = len(truth) - truth.prompt_length

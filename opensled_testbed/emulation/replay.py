@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edge_client.drafters.base import ModelDrafter
-from edge_client.drafting import Drafted
-from edge_client.stop import StopRule
+from edge_client.drafting import Drafted, Room
+from edge_client.stop import BlockRule, StopRule, pulled
 from hw_profiles.device import DraftSpeed
 from opensled.messages import DraftBlock, DraftToken
 from opensled.protocol import Truth, common_prefix
@@ -90,7 +90,9 @@ class ReplayDrafts:
         dilation: float = 1.0,
     ) -> None:
         self.drafted = 0  # tokens so far, those that the stop rule threw away or a verdict overtook included
-        self._traces, self._stop, self._dilation = traces, stop, dilation
+        self.wasted = 0
+        self.stop: BlockRule = stop
+        self._traces, self._dilation = traces, dilation
         self._model = RecordedModel(speed)
         self._trace: ItemTrace | None = None
         self._known = 0  # tokens of the truth that the model has heard of
@@ -106,12 +108,12 @@ class ReplayDrafts:
         self._known = truth.prompt_length
         self._model.start(self._trace, sampler)
 
-    def draft(self, truth: Truth, limit: int, hint: int | None = None) -> asyncio.Future[Drafted]:
+    def draft(self, truth: Truth, room: Room) -> asyncio.Future[Drafted]:
         """See `Drafting`; done when the device would be. Raises AssertionError for a truth that was not recorded."""
         assert self._job is None, "a device drafts one block at a time"
         self._hear(truth)
         loop = asyncio.get_running_loop()
-        tokens = self._take(min(limit, len(self._model.proposal.ids)), hint)
+        tokens = self._take(min(room.length, len(self._model.proposal.ids)), room.hint)
         started = max(loop.time(), self._free_at)
         finished = self._schedule(started)
         job = Job(loop.create_future(), DraftBlock(len(truth), tokens), started, finished)
@@ -121,6 +123,12 @@ class ReplayDrafts:
             self._job, self._free_at = job, finished[-1]
             job.timer = loop.call_at(finished[-1], self._finish, job)
         return job.future
+
+    def look_ahead(self, block: DraftBlock, room: Room) -> None:
+        """See `Drafting`; these devices wait for the verdict."""
+
+    def heard(self, truth: Truth) -> None:
+        """See `Drafting`; a block under way is drafted to its end."""
 
     def interrupt(self) -> None:
         """See `Drafting`; the token under way is still drafted, and what was to follow it never counted."""
@@ -154,7 +162,9 @@ class ReplayDrafts:
     def _take(self, limit: int, hint: int | None) -> tuple[DraftToken, ...]:
         """A block by the stop rule; `passes` then holds what it took."""
         self._model.passes.clear()
-        return self._stop.take(self._model.propose(), limit, lambda: False, hint)
+        return tuple(
+            pulled(self.stop, self._model.propose(), self.stop.most(limit, hint), lambda: False)
+        )
 
     def _schedule(self, start: float) -> list[float]:
         """When each token that the model now drafts is done, from `start` on."""

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter, DrafterFactory
-from edge_client.drafting import Drafted, Drafting, DraftThread
-from edge_client.stop import StopRule
+from edge_client.drafting import Drafted, Drafting, DraftThread, Room
+from edge_client.stop import BlockRule, StopRule
 from hw_profiles import catalog
 from hw_profiles.device import DraftSpeed
 from opensled.errors import UsageError
@@ -33,16 +33,23 @@ class CountedDrafting(Drafting, Protocol):
 class NoDrafts:
     """The server decodes alone and streams; without a thread, for it would have nothing to do."""
 
-    drafted = 0
+    drafted = wasted = 0
+    stop: BlockRule = StopRule(0)
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         """See `Drafting`."""
 
-    def draft(self, truth: Truth, limit: int, hint: int | None = None) -> asyncio.Future[Drafted]:
+    def draft(self, truth: Truth, room: Room) -> asyncio.Future[Drafted]:
         """See `Drafting`; an empty block, at once."""
         future: asyncio.Future[Drafted] = asyncio.get_running_loop().create_future()
         future.set_result(Drafted(DraftBlock(len(truth))))
         return future
+
+    def look_ahead(self, block: DraftBlock, room: Room) -> None:
+        """See `Drafting`."""
+
+    def heard(self, truth: Truth) -> None:
+        """See `Drafting`."""
 
     def interrupt(self) -> None:
         """See `Drafting`."""
@@ -55,9 +62,9 @@ class LiveDrafts(DraftThread):
         super().__init__(drafter, stop, vocab_size)
         self.drafted = 0
 
-    def draft(self, truth: Truth, limit: int, hint: int | None = None) -> asyncio.Future[Drafted]:
+    def draft(self, truth: Truth, room: Room) -> asyncio.Future[Drafted]:
         """See `Drafting`."""
-        future = super().draft(truth, limit, hint)
+        future = super().draft(truth, room)
         future.add_done_callback(self._count)
         return future
 

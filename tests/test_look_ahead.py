@@ -1,0 +1,210 @@
+"""Look-ahead: what a drafter does while a verdict travels, and what becomes of it."""
+
+import asyncio
+import threading
+from contextlib import aclosing
+
+import numpy as np
+import pytest
+
+from edge_client.drafters.base import ModelDrafter
+from edge_client.drafting import DraftThread, Room
+from edge_client.generate import generate
+from edge_client.stop import StopRule
+from opensled.messages import DraftBlock, DraftToken, SamplingParams, Verdict
+from opensled.protocol import Truth
+from opensled.sampling import Sampler
+from tests.fakes import POISON, continuation, next_token
+from tests.system import until
+from tests.test_edge_loop import PROMPT, Script
+
+GREEDY = SamplingParams(temperature=0, max_tokens=40)
+
+
+class Model(ModelDrafter):
+    """A model drafter that is always right but for the positions in `errs`; `passes` are the ids of each forward."""
+
+    def __init__(self, errs=()):
+        super().__init__(1000)
+        self.errs, self.passes = set(errs), []
+
+    def forward(self, tokens, start):
+        self.passes.append(tuple(tokens))
+        logits = np.zeros(POISON)
+        token = next_token(self.sequence)
+        logits[1 + token % (POISON - 1) if len(self.sequence) in self.errs else token] = 9.0
+        return logits
+
+    def truncate(self, length):
+        return length
+
+
+def begun(drafter, length=3, **options):
+    thread = DraftThread(drafter, StopRule(length), **options)
+    thread.begin(Truth(PROMPT), Sampler(GREEDY, b"k" * 16))
+    return thread
+
+
+async def worked_ahead(thread, block, drafter, drafts):
+    """Send `block`, and wait until so many proposals are at hand."""
+    thread.look_ahead(block, Room(8))
+    await until(lambda: len(drafter.drafted) == drafts)
+
+
+def test_a_won_bet_is_the_next_block_without_a_pass_of_the_model():
+    async def scenario():
+        drafter, truth = Model(), Truth(PROMPT)
+        thread = begun(drafter)
+        block = (await thread.draft(truth, Room(8))).block
+        await worked_ahead(
+            thread, block, drafter, 7
+        )  # the block, the guess of the bonus token, and three more
+        passes = len(drafter.passes)
+        truth.extend(Verdict(3, tuple(continuation(PROMPT, 4))))
+        ahead = (await thread.draft(truth, Room(8))).block
+        assert ahead.ids == tuple(continuation(PROMPT, 7)[4:]) and len(drafter.passes) == passes == 7
+        assert thread.wasted == 0
+        thread.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("verdict", "wasted"), [(2, 4), (3, 4)])
+def test_a_lost_bet_is_drafted_anew_and_counted(verdict, wasted):
+    """Rejected within the block, or at the guess of the bonus token."""
+
+    async def scenario():
+        drafter, truth = Model(errs={3 + verdict}), Truth(PROMPT)
+        thread = begun(drafter)
+        block = (await thread.draft(truth, Room(8))).block
+        await worked_ahead(thread, block, drafter, 7)
+        drafter.errs.clear()
+        truth.extend(Verdict(3, tuple(continuation(PROMPT, verdict + 1))))
+        again = (await thread.draft(truth, Room(8))).block
+        assert again.ids == tuple(continuation(PROMPT, verdict + 4)[verdict + 1 :])
+        assert thread.wasted == wasted
+        thread.close()
+
+    asyncio.run(scenario())
+
+
+def test_work_ahead_ends_between_two_tokens():
+    class Held(Model):
+        def forward(self, tokens, start):
+            gate.acquire()
+            return super().forward(tokens, start)
+
+    gate = threading.Semaphore(3)
+
+    async def scenario():
+        drafter, truth = Held(), Truth(PROMPT)
+        thread = begun(drafter)
+        block = (await thread.draft(truth, Room(8))).block
+        gate.release()
+        await worked_ahead(thread, block, drafter, 4)  # and the pass after it is held
+        truth.extend(Verdict(3, (5, 6)))
+        again = thread.draft(truth, Room(8))
+        for _ in range(4):
+            gate.release()
+        assert (await again).block.base == 5
+        assert len(drafter.passes) == 3 + 2 + 3, (
+            "the pass under way ends, and no other of the work ahead begins"
+        )
+        thread.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_device_may_rest_while_the_verdict_travels():
+    async def scenario():
+        drafter = Model()
+        thread = begun(drafter, looks_ahead=False)
+        block = (await thread.draft(Truth(PROMPT), Room(8))).block
+        thread.look_ahead(block, Room(8))
+        await thread.draft(Truth(PROMPT), Room(8))
+        assert len(drafter.passes) == 3
+        thread.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_model_goes_on_after_the_block_of_a_drafter_in_front_of_it():
+    drafter, right = Model(), continuation(PROMPT, 8)
+    drafter.begin(PROMPT, Sampler(GREEDY, b"k" * 16))
+    front = [DraftToken(id, 0.5) for id in right[:3]]
+    assert len(list(drafter.look_ahead(front, 4))) == 5
+    assert drafter.passes[0] == (*PROMPT, *right[:3])
+    drafter.commit(right[:4])
+    assert drafter.ready == 4
+    assert [token.id for _, token in zip(range(4), drafter.propose())] == right[4:]
+    assert len(drafter.passes) == 5
+
+
+def test_a_block_that_the_truth_contradicts_ends_there():
+    class Held(Model):
+        def forward(self, tokens, start):
+            gate.acquire()
+            return super().forward(tokens, start)
+
+    gate = threading.Semaphore(1)
+
+    async def scenario():
+        drafter, truth = Held(), Truth(PROMPT)
+        thread = begun(drafter, 8)
+        drafting = thread.draft(truth, Room(8))
+        await until(lambda: drafter.drafted)
+        truth.extend(Verdict(3, (5,)))
+        thread.heard(truth)
+        gate.release(8)
+        assert len((await drafting).block.tokens) <= 2
+        thread.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_contradicted_block_is_not_sent_where_the_server_waits_for_one():
+    """The server loses patience while the device drafts its second block, and decodes another token."""
+
+    class Held(Model):
+        def forward(self, tokens, start):
+            if len(self.sequence) == 8:  # of the second block, the second token
+                assert heard.wait(5)
+            return super().forward(tokens, start)
+
+    heard = threading.Event()
+    right = continuation(PROMPT, 4)
+
+    class Hearing(Script):
+        async def next_verdict(self):
+            if len(self.truth) > 7:
+                heard.set()
+            if len(self.truth) > 3:
+                await until(lambda: len(self.truth) == 7 or len(self.drafts) == 2)
+            return await super().next_verdict()
+
+    async def scenario():
+        drafter = Held()
+        other = 1 + next_token([*PROMPT, *right]) % (POISON - 1)
+        script = Hearing(
+            [Verdict(3, tuple(right), 3, 1), Verdict(7, (other,)), Verdict(8, (9, 9), 0, 2, "length")]
+        )
+        thread = DraftThread(drafter, StopRule(3))
+        async with aclosing(generate(script, thread, GREEDY)) as commits:
+            _ = [commit async for commit in commits]
+        thread.close()
+        assert [(draft.block.base, len(draft.block.tokens)) for draft in script.drafts] == [(3, 3), (8, 3)]
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_drafted_ahead_of_a_tree():
+    async def scenario():
+        drafter = Model()
+        thread = begun(drafter)
+        tree = DraftBlock(3, (DraftToken(1), DraftToken(2)), (-1, -1))
+        thread.look_ahead(tree, Room(8))
+        await thread.draft(Truth(PROMPT), Room(8))
+        assert len(drafter.passes) == 3
+        thread.close()
+
+    asyncio.run(scenario())
