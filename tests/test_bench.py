@@ -1,12 +1,15 @@
 """Every benchmark runs, in seconds, and what it writes says where it comes from. Run: pytest tests/test_bench.py"""
 
+import asyncio
 import json
 
 import pytest
 
-from opensled_testbed.bench import FIGURES
+from opensled.errors import OpenSledError
+from opensled_testbed.bench import FIGURES, overload
 from opensled_testbed.bench.__main__ import main
 from opensled_testbed.bench.figure import Figure, Ratio, in_turns
+from opensled_testbed.bench.tenants import Asked
 
 FIGURE = Figure(
     name="one",
@@ -59,3 +62,13 @@ def test_every_figure_is_measured_and_written_with_its_origin(name, tmp_path, ca
 def test_an_unknown_figure_is_refused_by_name(capsys):
     assert main(["nothing", "--quick"]) == 1
     assert "unknown figure 'nothing'; choose from rounds" in capsys.readouterr().err
+
+
+def test_an_overload_without_any_answer_is_an_error_that_says_so(monkeypatch):
+    async def silent(link, tenant, request):
+        await asyncio.sleep(0.01)
+        return Asked(tenant, 1, 0.0)
+
+    monkeypatch.setattr(overload, "ask", silent)
+    with pytest.raises(OpenSledError, match="too busy to measure"):
+        asyncio.run(overload._capacity(dict.fromkeys(overload.TENANTS), 0.05))

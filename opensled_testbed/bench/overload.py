@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_client.link import Link
+from opensled.errors import OpenSledError
 from opensled.messages import Open, SamplingParams
 from opensled_testbed.bench.figure import SEED, Figure, Ratio
 from opensled_testbed.bench.tenants import Asked, ask, close, late_share, links, served
@@ -201,4 +202,9 @@ async def _capacity(open_links: dict[str, Link], seconds: float) -> float:
     tenants = list(TENANTS)
     await asyncio.gather(*(again(tenants[number % len(tenants)]) for number in range(BUSY)))
     half = start + seconds / 2  # by then all places are taken
-    return sum(each.between(half, start + seconds) for each in found) / TOKENS / (seconds / 2)
+    tokens = sum(each.between(half, start + seconds) for each in found)
+    if not tokens:
+        raise OpenSledError(
+            f"no token came within {seconds:g} s: this machine is too busy to measure on; try again later"
+        )
+    return tokens / TOKENS / (seconds / 2)
