@@ -16,14 +16,14 @@ from edge_client.drafters.base import AheadDrafter, Drafter, TreeDrafter
 from edge_client.drafters.none import NoneDrafter
 from edge_client.stop import BlockRule, pulled
 from opensled.messages import DraftBlock, DraftToken, TreeNode
-from opensled.protocol import Truth
+from opensled.protocol import Truth, rebase
 from opensled.sampling import Sampler, SparseSampler
 
 log = logging.getLogger(__name__)
 
 
 class Drafted(NamedTuple):
-    """A block, and how many seconds it took to propose; 0 = not told."""
+    """A block, and how many seconds it took to draft, ahead of time or not; 0 = not told."""
 
     block: DraftBlock
     seconds: float = 0.0
@@ -35,6 +35,7 @@ class Room(NamedTuple):
     length: int  # tokens of a chain, or the depth of a tree
     tree: int = 0  # tokens of a tree; 0 = chains only
     hint: int | None = None  # the server's advice: longest useful chain, or depth; None = it gave none
+    rule: BlockRule | None = None  # of this one block, instead of the device's own
 
 
 class Drafting(Protocol):
@@ -69,7 +70,9 @@ class Job:
     turn: int = 0  # counts what was asked of the drafter: looking ahead ends with the next turn
     base: int = 0  # of the block being drafted, and
     since: tuple[int, ...] = ()  # what is known of the truth after that
-    ahead: int = 0  # tokens drafted ahead since the latest block
+    sent: DraftBlock | None = None  # the block that is worked ahead of
+    ahead: int = 0  # tokens drafted ahead of it, and
+    ahead_s: float = 0.0  # the seconds they took
 
 
 class DraftThread:
@@ -102,19 +105,23 @@ class DraftThread:
         job = self._job
         news, job.known = tuple(truth.tokens[job.known :]), len(truth)
         job.turn += 1
-        job.base, job.since = len(truth), ()
+        job.base, job.since, job.sent = len(truth), (), None
         work = partial(self._draft, job, news, job.base, room)
         return asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def look_ahead(self, block: DraftBlock, room: Room) -> None:
-        """See `Drafting`. Nothing is bet on one path of a tree, and nothing where the text depends on the draws."""
+        """See `Drafting`. Nothing is bet on one path of a tree."""
         if self._looks_ahead and isinstance(self._drafter, AheadDrafter) and not block.parents:
             job = self._job
+            job.sent = block
             self._thread.submit(self._guarded, job, self._ahead, job, job.turn, block, room)
 
     def heard(self, truth: Truth) -> None:
-        """See `Drafting`."""
-        self._job.since = tuple(truth.tokens[self._job.base :])
+        """See `Drafting`. What was drafted ahead of a block that the truth contradicts is in vain as well."""
+        job = self._job
+        job.since = tuple(truth.tokens[job.base :])
+        if job.sent is not None and rebase(job.sent, truth.tokens) is None:
+            job.turn += 1
 
     def interrupt(self) -> None:
         """See `Drafting`."""
@@ -129,9 +136,10 @@ class DraftThread:
         nodes: list[TreeNode] = []
         if news:
             self._guarded(job, self._drafter.commit, news)
+        ready, each_s = self._settle(job)
         started = time.monotonic()
-        self._guarded(job, self._propose, job, room, nodes)
-        seconds = time.monotonic() - started
+        self._guarded(job, self._propose, job, room, ready, nodes)
+        seconds = time.monotonic() - started + min(ready, len(nodes)) * each_s
         known = tuple(takewhile(lambda node: self._usable(job, node.token), nodes))
         tokens = tuple([node.token for node in known])
         is_chain = all(node.parent == index - 1 for index, node in enumerate(known))
@@ -143,37 +151,36 @@ class DraftThread:
         """Whether the target knows the id and, where it must, the distribution it was drawn from."""
         return 0 <= token.id < self._vocab_size and (not job.sparse or token.drawn_from is not None)
 
-    def _propose(self, job: Job, room: Room, block: list[TreeNode]) -> None:
-        drafter = self._drafter
-        ready = self._settle(job)
+    def _propose(self, job: Job, room: Room, ready: int, block: list[TreeNode]) -> None:
+        drafter, rule = self._drafter, room.rule or self.stop
         if isinstance(drafter, TreeDrafter) and room.length and not job.sparse:
-            nodes = self.stop.nodes(room.tree, room.hint)
+            nodes = rule.nodes(room.tree, room.hint)
             if nodes:
                 block.extend(islice(drafter.propose_tree(), nodes))
                 return
-        length = self.stop.most(room.length, room.hint, ready)
+        length = rule.most(room.length, room.hint, ready)
 
         def interrupted() -> bool:
             return job.over or self._overtaken(job, block)
 
         untimed = max(ready, job.turn == 1)  # the first one of all reads the prompt as well
         started = time.monotonic()
-        for token in pulled(self.stop, drafter.propose(), length, interrupted):
+        for token in pulled(rule, drafter.propose(), length, interrupted):
             block.append(TreeNode(token, len(block) - 1))
             if len(block) > untimed:
                 self.stop.drafted(1, time.monotonic() - started)
             started = time.monotonic()
 
-    def _settle(self, job: Job) -> int:
-        """How many tokens are ready, now that the truth is known; what else was drafted ahead was in vain."""
+    def _settle(self, job: Job) -> tuple[int, float]:
+        """How many tokens are ready, now that the truth is known, and the seconds that each of them took.
+
+        What else was drafted ahead was in vain, but for the token before them: the guess of the bonus token.
+        """
         ready = self._drafter.ready if isinstance(self._drafter, AheadDrafter) else 0
-        if job.ahead:
-            useful = (
-                ready + 1 if ready else 0
-            )  # those before are the truth by now: the guess of the bonus token
-            self.wasted += max(0, job.ahead - useful)
-            job.ahead = 0
-        return ready
+        each_s = job.ahead_s / job.ahead if job.ahead else 0.0
+        self.wasted += max(0, job.ahead - (ready + 1 if ready else 0))
+        job.ahead, job.ahead_s = 0, 0.0
+        return ready, each_s
 
     @staticmethod
     def _overtaken(job: Job, block: list[TreeNode]) -> bool:
@@ -189,8 +196,9 @@ class DraftThread:
             started = time.monotonic()
             if next(steps, job) is job:
                 return
-            job.ahead += 1
-            self.stop.drafted(1, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            job.ahead, job.ahead_s = job.ahead + 1, job.ahead_s + seconds
+            self.stop.drafted(1, seconds)
 
     def _guarded(self, job: Job, work: Callable[..., None], *arguments: object) -> None:
         if job.over:

@@ -3,10 +3,12 @@
 import asyncio
 import threading
 from contextlib import aclosing
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from edge_client import drafting
 from edge_client.drafters.base import ModelDrafter
 from edge_client.drafting import DraftThread, Room
 from edge_client.generate import generate
@@ -205,6 +207,52 @@ def test_nothing_is_drafted_ahead_of_a_tree():
         thread.look_ahead(tree, Room(8))
         await thread.draft(Truth(PROMPT), Room(8))
         assert len(drafter.passes) == 3
+        thread.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_seconds_of_a_block_drafted_ahead_are_those_that_it_took(monkeypatch):
+    class Timed(Model):
+        def forward(self, tokens, start):
+            clock[0] += 0.25
+            return super().forward(tokens, start)
+
+    clock = [0.0]
+    monkeypatch.setattr(drafting, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    async def scenario():
+        drafter, truth = Timed(), Truth(PROMPT)
+        thread = begun(drafter)
+        first = await thread.draft(truth, Room(8))
+        await worked_ahead(thread, first.block, drafter, 7)
+        truth.extend(Verdict(3, tuple(continuation(PROMPT, 4))))
+        ahead = await thread.draft(truth, Room(8))
+        assert (first.seconds, ahead.seconds) == (0.75, 0.75)
+        thread.close()
+
+    asyncio.run(scenario())
+
+
+def test_work_ahead_ends_when_the_server_goes_elsewhere_on_its_own():
+    class Held(Model):
+        def forward(self, tokens, start):
+            gate.acquire()
+            return super().forward(tokens, start)
+
+    gate = threading.Semaphore(3)
+
+    async def scenario():
+        drafter, truth = Held(), Truth(PROMPT)
+        thread = begun(drafter)
+        block = (await thread.draft(truth, Room(8))).block
+        gate.release()
+        await worked_ahead(thread, block, drafter, 4)
+        truth.extend(Verdict(3, (5,)))
+        thread.heard(truth)
+        gate.release(9)
+        await asyncio.get_running_loop().run_in_executor(thread._thread, len, ())  # behind all of its work
+        assert len(drafter.passes) == 5, "the pass under way was the last one"
         thread.close()
 
     asyncio.run(scenario())
