@@ -10,15 +10,19 @@ import sys
 from collections.abc import Awaitable
 
 import opensled
-from edge_client.checks.draft import LOAD_SECONDS, check_draft
+from edge_client.checks.board import HERE, check_board
+from edge_client.checks.draft import LOAD_SECONDS, DraftReport, check_draft
 from edge_client.checks.files import check_files, with_edge_section
 from edge_client.checks.finding import Finding, guarded, in_thread
+from edge_client.checks.gain import check_gain
 from edge_client.checks.install import check_install
 from edge_client.checks.machine import check_machine
 from edge_client.checks.server import ServerReport, check_server
 from edge_client.colour import palette
 from edge_client.config import DoctorConfig
 from edge_client.doctor_view import show, summary
+from hw_profiles import catalog
+from hw_profiles.detect import require_board
 from opensled import logs
 from opensled.cli import CONFIGS
 from opensled.config import options
@@ -26,37 +30,59 @@ from opensled.errors import UsageError
 
 LOCAL_SECONDS = 5.0  # for what needs neither server nor model
 SERVER_SECONDS = 20.0
+GAIN_SECONDS = SERVER_SECONDS * 2 + LOAD_SECONDS * 2 + LOCAL_SECONDS  # it needs both reports
+GAIN = "what drafting brings here"
 
 
 def doctor(config: DoctorConfig) -> int:
-    """Print the findings; the exit code is 0 without a failure, else that of the first one."""
+    """Print the findings; the exit code is 0 without a failure, else that of the first one.
+
+    Raises NotFound for a --root without a board's files, and for a --link of no known name.
+    """
+    require_board(config.root)
+    catalog.link(config.link)
     with contextlib.suppress(UsageError):  # the check of the configuration files says why
         config = with_edge_section(config)
     with logs.redirected(logging.NullHandler()):  # what the device warns of, the findings say
         return asyncio.run(_examine(config))
 
 
-async def _examine(config: DoctorConfig) -> int:
-    """All groups run at the same time, and are shown in order."""
+def _groups(config: DoctorConfig) -> dict[str, Awaitable[list[Finding]]]:
+    """What is examined, by heading. A copy of another board's files tells of nothing but that board."""
+    board = guarded("board", in_thread(lambda: check_board(config)), LOCAL_SECONDS)
+    if config.root != HERE:
+        return {
+            f"the board below {config.root}": board,
+            GAIN: guarded(
+                "drafting",
+                in_thread(lambda: check_gain(config, ServerReport(), DraftReport())),
+                LOCAL_SECONDS,
+            ),
+        }
     server = asyncio.ensure_future(_server(config))
-    groups = {
+    draft = asyncio.ensure_future(_draft(config, server))
+    machine = guarded("machine", in_thread(lambda: check_machine(config)), LOCAL_SECONDS)
+    return {
         "this installation": guarded("installation", in_thread(lambda: check_install(config)), LOCAL_SECONDS),
-        "this machine": guarded("machine", in_thread(lambda: check_machine(config)), LOCAL_SECONDS),
+        "this machine": _both(board, machine),
         "files and ports": guarded(
             "files", in_thread(lambda: check_files(config, variables())), LOCAL_SECONDS
         ),
         f"server {config.server}": _findings_of(server),
-        f"draft model {config.draft_model}": guarded(
-            "draft model", check_draft(config, asyncio.shield(server)), SERVER_SECONDS + 2 * LOAD_SECONDS
-        ),
+        f"draft model {config.draft_model}": _findings_of(draft),
+        GAIN: guarded("drafting", _gain(config, server, draft), GAIN_SECONDS),
     }
-    tasks = {heading: asyncio.ensure_future(work) for heading, work in groups.items()}
+
+
+async def _examine(config: DoctorConfig) -> int:
+    """All groups run at the same time, and are shown in order."""
+    tasks = {heading: asyncio.ensure_future(work) for heading, work in _groups(config).items()}
     colours = palette(config.color, sys.stdout)
     findings: list[Finding] = []
     for heading, task in tasks.items():
         found = await task
         findings += found
-        if not config.json:
+        if found and not config.json:
             show(heading, found, colours)
     code = next((finding.exit_code for finding in findings if finding.status == "fail"), 0)
     if config.json:
@@ -78,8 +104,30 @@ async def _server(config: DoctorConfig) -> ServerReport:
     return report
 
 
-async def _findings_of(server: Awaitable[ServerReport]) -> list[Finding]:
-    return (await server).findings
+async def _draft(config: DoctorConfig, server: Awaitable[ServerReport]) -> DraftReport:
+    """Like `_server`, of the draft model."""
+    report = DraftReport()
+
+    async def fill() -> list[Finding]:
+        await check_draft(config, asyncio.shield(server), report)
+        return []
+
+    report.findings += await guarded("draft model", fill(), SERVER_SECONDS + 2 * LOAD_SECONDS)
+    return report
+
+
+async def _findings_of(report: Awaitable[ServerReport | DraftReport]) -> list[Finding]:
+    return (await report).findings
+
+
+async def _both(*groups: Awaitable[list[Finding]]) -> list[Finding]:
+    return [finding for group in await asyncio.gather(*groups) for finding in group]
+
+
+async def _gain(
+    config: DoctorConfig, server: Awaitable[ServerReport], draft: Awaitable[DraftReport]
+) -> list[Finding]:
+    return check_gain(config, await server, await draft)
 
 
 def _document(findings: list[Finding], code: int) -> dict[str, object]:

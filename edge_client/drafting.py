@@ -14,9 +14,10 @@ from typing import NamedTuple, Protocol
 
 from edge_client.drafters.base import AheadDrafter, Drafter, TreeDrafter
 from edge_client.drafters.none import NoneDrafter
+from edge_client.lookahead import LookAhead
 from edge_client.stop import BlockRule, pulled
 from opensled.messages import DraftBlock, DraftToken, TreeNode
-from opensled.protocol import Truth, rebase
+from opensled.protocol import Truth
 from opensled.sampling import Sampler, SparseSampler
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,10 @@ class Drafting(Protocol):
     """What the edge loop asks for drafts: a drafter in its thread, or drafts recorded earlier."""
 
     stop: BlockRule
-    wasted: int  # tokens so far that were drafted ahead, and in vain
+
+    @property
+    def wasted(self) -> int:
+        """Tokens so far that were drafted ahead, and in vain."""
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         """Start a sequence; nobody waits for the prompt to be read."""
@@ -67,12 +71,14 @@ class Job:
     known: int  # tokens of the truth the drafter has heard of
     over: bool = False  # interrupted, or failed
     sparse: bool = False  # each token must name the distribution it was drawn from
-    turn: int = 0  # counts what was asked of the drafter: looking ahead ends with the next turn
     base: int = 0  # of the block being drafted, and
     since: tuple[int, ...] = ()  # what is known of the truth after that
-    sent: DraftBlock | None = None  # the block that is worked ahead of
-    ahead: int = 0  # tokens drafted ahead of it, and
-    ahead_s: float = 0.0  # the seconds they took
+    bet: LookAhead | None = None  # on the latest block
+    fresh: bool = True  # nothing was proposed yet, so that the prompt is still to be read
+
+    def end_bet(self) -> None:
+        if self.bet is not None:
+            self.bet.over = True
 
 
 class DraftThread:
@@ -94,18 +100,24 @@ class DraftThread:
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         """See `Drafting`; the drafter reads the prompt in its thread."""
-        self._job.over = True
+        self.interrupt()
         self._job = Job(len(truth), sparse=isinstance(sampler, SparseSampler))
         self.wasted = 0
-        sampler = replace(sampler, with_confidence=self.stop.needs_confidence, vocab_size=self._vocab_size)
+        stop = self.stop
+        sampler = replace(
+            sampler,
+            with_confidence=stop.needs_confidence,
+            with_spread=stop.needs_spread,
+            vocab_size=self._vocab_size,
+        )
         self._thread.submit(self._guarded, self._job, self._drafter.begin, list(truth.tokens), sampler)
 
     def draft(self, truth: Truth, room: Room) -> asyncio.Future[Drafted]:
         """See `Drafting`; the seconds are the drafter's own, without the wait for its thread."""
         job = self._job
         news, job.known = tuple(truth.tokens[job.known :]), len(truth)
-        job.turn += 1
-        job.base, job.since, job.sent = len(truth), (), None
+        job.end_bet()
+        job.base, job.since = len(truth), ()
         work = partial(self._draft, job, news, job.base, room)
         return asyncio.get_running_loop().run_in_executor(self._thread, work)
 
@@ -113,19 +125,20 @@ class DraftThread:
         """See `Drafting`. Nothing is bet on one path of a tree."""
         if self._looks_ahead and isinstance(self._drafter, AheadDrafter) and not block.parents:
             job = self._job
-            job.sent = block
-            self._thread.submit(self._guarded, job, self._ahead, job, job.turn, block, room)
+            job.bet = LookAhead(block)
+            self._thread.submit(self._guarded, job, self._ahead, job.bet, room)
 
     def heard(self, truth: Truth) -> None:
         """See `Drafting`. What was drafted ahead of a block that the truth contradicts is in vain as well."""
         job = self._job
         job.since = tuple(truth.tokens[job.base :])
-        if job.sent is not None and rebase(job.sent, truth.tokens) is None:
-            job.turn += 1
+        if job.bet is not None:
+            job.bet.heard(truth)
 
     def interrupt(self) -> None:
         """See `Drafting`."""
         self._job.over = True
+        self._job.end_bet()
 
     def close(self) -> None:
         self.interrupt()
@@ -157,13 +170,14 @@ class DraftThread:
             nodes = rule.nodes(room.tree, room.hint)
             if nodes:
                 block.extend(islice(drafter.propose_tree(), nodes))
+            if block:
                 return
         length = rule.most(room.length, room.hint, ready)
 
         def interrupted() -> bool:
             return job.over or self._overtaken(job, block)
 
-        untimed = max(ready, job.turn == 1)  # the first one of all reads the prompt as well
+        untimed, job.fresh = max(ready, job.fresh), False
         started = time.monotonic()
         for token in pulled(rule, drafter.propose(), length, interrupted):
             block.append(TreeNode(token, len(block) - 1))
@@ -172,15 +186,13 @@ class DraftThread:
             started = time.monotonic()
 
     def _settle(self, job: Job) -> tuple[int, float]:
-        """How many tokens are ready, now that the truth is known, and the seconds that each of them took.
-
-        What else was drafted ahead was in vain, but for the token before them: the guess of the bonus token.
-        """
+        """How many tokens are ready, now that the truth is known, and the seconds that each of them took."""
         ready = self._drafter.ready if isinstance(self._drafter, AheadDrafter) else 0
-        each_s = job.ahead_s / job.ahead if job.ahead else 0.0
-        self.wasted += max(0, job.ahead - (ready + 1 if ready else 0))
-        job.ahead, job.ahead_s = 0, 0.0
-        return ready, each_s
+        bet, job.bet = job.bet, None
+        if bet is None:
+            return ready, 0.0
+        self.wasted += bet.wasted(ready)
+        return ready, bet.token_s
 
     @staticmethod
     def _overtaken(job: Job, block: list[TreeNode]) -> bool:
@@ -188,17 +200,11 @@ class DraftThread:
         since = job.since
         return bool(since) and tuple([node.token.id for node in block[: len(since)]]) != since
 
-    def _ahead(self, job: Job, turn: int, block: DraftBlock, room: Room) -> None:
-        drafter = self._drafter
-        assert isinstance(drafter, AheadDrafter), "asked only of those"
-        steps = drafter.look_ahead(block.tokens, self.stop.most(room.length, room.hint))
-        while job.turn == turn and not job.over:
-            started = time.monotonic()
-            if next(steps, job) is job:
-                return
-            seconds = time.monotonic() - started
-            job.ahead, job.ahead_s = job.ahead + 1, job.ahead_s + seconds
-            self.stop.drafted(1, seconds)
+    def _ahead(self, bet: LookAhead, room: Room) -> None:
+        assert isinstance(self._drafter, AheadDrafter), "asked only of those"
+        length = self.stop.ahead(room.length, room.hint)
+        if length:
+            bet.work(self._drafter, length, self.stop.drafted)
 
     def _guarded(self, job: Job, work: Callable[..., None], *arguments: object) -> None:
         if job.over:

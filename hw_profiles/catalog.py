@@ -1,4 +1,8 @@
-"""The profiles that come with OpenSLED, one TOML file each; a path to a file of one's own works as well."""
+"""The profiles that come with OpenSLED, one TOML file each, and those of one's own.
+
+A user's own lie in `profiles/devices` (links, accelerators, targets) beside his configuration file; they win over
+packaged ones of the same id. A path to any other file works as well.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from hw_profiles.accelerator import AcceleratorProfile
-from hw_profiles.device import DeviceProfile, DraftSpeed
+from hw_profiles.device import DeviceProfile, DraftSpeed, MeasuredDraft, MeasuredLink
 from hw_profiles.link import LinkProfile
 from hw_profiles.quantity import Quantity
 from hw_profiles.target import TargetShape
-from opensled.config import read_file
+from opensled.config import config_folder, read_file
 from opensled.errors import NotFound, UsageError
 
 Profile = TypeVar("Profile", DeviceProfile, LinkProfile, AcceleratorProfile, TargetShape)
@@ -27,8 +31,20 @@ KINDS: dict[str, type[Any]] = {
 
 
 def names(kind: str) -> list[str]:
-    """Ids of the packaged profiles of one of KINDS, in alphabetical order."""
-    return sorted(path.stem for path in (_FOLDER / kind).glob("*.toml"))
+    """Ids of the profiles of one of KINDS, packaged or one's own, in alphabetical order."""
+    return sorted({path.stem for folder in _folders(kind) for path in folder.glob("*.toml")})
+
+
+def own_file(kind: str, name: str) -> Path | None:
+    """Where a profile of one's own lies, or would; None where configuration files are switched off."""
+    folder = config_folder()
+    return folder / "profiles" / kind / f"{name}.toml" if folder else None
+
+
+def _folders(kind: str) -> list[Path]:
+    """Where profiles of a kind lie, the more important first."""
+    own = own_file(kind, "any")
+    return [*([own.parent] if own else []), _FOLDER / kind]
 
 
 def load(kind: str, name: str) -> Any:
@@ -53,7 +69,8 @@ def target(name: str) -> TargetShape:
 
 
 def _load(kind: str, name: str, profile: type[Profile]) -> Profile:
-    path = _FOLDER / kind / f"{name}.toml" if name in names(kind) else Path(name).expanduser()
+    listed = [folder / f"{name}.toml" for folder in _folders(kind)] if name in names(kind) else []
+    path = next((path for path in listed if path.is_file()), Path(name).expanduser())
     if not name or not path.is_file():
         known = ", ".join(names(kind))
         raise NotFound(f"no profile {name!r} among {kind}; choose from {known}, or give a file", "profile")
@@ -61,19 +78,23 @@ def _load(kind: str, name: str, profile: type[Profile]) -> Profile:
 
 
 def _build(profile: type[Profile], id: str, table: Mapping[str, Any], path: Path) -> Profile:
-    hints = get_type_hints(profile)
-    known = [item for item in fields(profile) if item.name != "id"]
+    return profile(id=id, **_values(profile, table, f"{path}: "))
+
+
+def _values(kind: type[Any], table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What a table says of the fields of a dataclass; `where` begins every complaint."""
+    hints = get_type_hints(kind)
+    known = [item for item in fields(kind) if item.name != "id"]
     required = {item.name for item in known if item.default is MISSING and item.default_factory is MISSING}
-    _require_keys(table, {item.name for item in known}, required, path)
-    values = {name: _read(hints[name], value, f"{path}: {name}") for name, value in table.items()}
-    return profile(id=id, **values)
+    _require_keys(table, {item.name for item in known}, required, where)
+    return {name: _read(hints[name], value, f"{where}{name}") for name, value in table.items()}
 
 
-def _require_keys(table: Mapping[str, Any], known: set[str], required: set[str], path: Path) -> None:
+def _require_keys(table: Mapping[str, Any], known: set[str], required: set[str], where: str) -> None:
     if unknown := set(table) - known:
-        raise UsageError(f"{path}: unknown key {min(unknown)!r}; keys are {', '.join(sorted(known))}")
+        raise UsageError(f"{where}unknown key {min(unknown)!r}; keys are {', '.join(sorted(known))}")
     if missing := required - set(table):
-        raise UsageError(f"{path}: {min(missing)} is missing")
+        raise UsageError(f"{where}{min(missing)} is missing")
 
 
 def _read(hint: Any, value: Any, key: str) -> Any:
@@ -86,9 +107,27 @@ def _read(hint: Any, value: Any, key: str) -> Any:
 
 
 def _drafts(table: Any, key: str) -> dict[str, DraftSpeed]:
+    return {size: _draft(size, speeds, f"{key}.{size}") for size, speeds in _tables(table, key).items()}
+
+
+def _tables(table: Any, key: str) -> Mapping[str, Any]:
     if not isinstance(table, Mapping):
-        raise UsageError(f"{key}: tables by draft size are needed")
-    return {size: _draft(size, speeds, f"{key}.{size}") for size, speeds in table.items()}
+        raise UsageError(f"{key}: tables are needed, one for each name")
+    return table
+
+
+def _quantities(table: Any, key: str) -> dict[str, Quantity]:
+    return {name: Quantity.of(value, f"{key}.{name}") for name, value in _tables(table, key).items()}
+
+
+def _measured(kind: type[Any]) -> Callable[[Any, str], Any]:
+    """A reader of tables of dataclasses by name."""
+
+    def read(table: Any, key: str) -> dict[str, Any]:
+        inner = {name: _tables(value, f"{key}.{name}") for name, value in _tables(table, key).items()}
+        return {name: kind(**_values(kind, value, f"{key}.{name}.")) for name, value in inner.items()}
+
+    return read
 
 
 def _draft(size: str, table: Any, key: str) -> DraftSpeed:
@@ -100,5 +139,8 @@ def _draft(size: str, table: Any, key: str) -> DraftSpeed:
 
 _READERS: dict[Any, Callable[[Any, str], Any]] = {
     Quantity: Quantity.of,
+    Mapping[str, Quantity]: _quantities,
     Mapping[str, DraftSpeed]: _drafts,
+    Mapping[str, MeasuredDraft]: _measured(MeasuredDraft),
+    Mapping[str, MeasuredLink]: _measured(MeasuredLink),
 }

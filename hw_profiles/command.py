@@ -1,4 +1,5 @@
-"""`opensled profile`: which profiles there are, and what one of them says, with its sources."""
+"""`opensled profile list | show | detect`: which profiles there are, what one says with its sources, and what board
+this is. `opensled profile calibrate` needs a drafter and lives with the devices (edge_client/calibrate.py)."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ from typing import Any
 
 from hw_profiles import catalog
 from hw_profiles.accelerator import AcceleratorProfile
-from hw_profiles.describe import cost_table, facts, summary
+from hw_profiles.describe import board_lines, cost_table, facts, summary
+from hw_profiles.detect import detect, require_board
 from hw_profiles.steps import step_costs
+from hw_profiles.sysfs import read_board
 from opensled.config import option
 from opensled.errors import NotFound, UsageError
 
@@ -30,6 +33,25 @@ class ShowConfig:
     name: str = option("", "id of a profile, or a TOML file", positional=True, metavar="NAME")
     kind: str = option("", "which kind is meant; a file needs it", choices=KINDS)
     json: bool = option(False, "print JSON")
+
+
+@dataclass(frozen=True)
+class DetectConfig:
+    root: str = option(
+        "/", "look at a copy of a board's /proc, /sys and /etc below this folder", metavar="FOLDER"
+    )
+    json: bool = option(False, "print JSON")
+
+
+def detect_board(config: DetectConfig) -> int:
+    """What this machine is, and how it fares right now."""
+    require_board(config.root)
+    board, state = detect(config.root), read_board(config.root)
+    if config.json:
+        print(json.dumps({**asdict(board), "state": asdict(state)}, indent=2))
+    else:
+        print("\n".join(board_lines(board, state)))
+    return 0
 
 
 def list_profiles(config: ListConfig) -> int:

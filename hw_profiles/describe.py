@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from hw_profiles.accelerator import AcceleratorProfile
+from hw_profiles.detect import Board
 from hw_profiles.device import DeviceProfile, DraftSpeed
 from hw_profiles.link import LinkProfile
 from hw_profiles.quantity import Quantity
 from hw_profiles.steps import DRAFT_TOKENS, SESSIONS, StepCosts
+from hw_profiles.sysfs import BoardState
 from hw_profiles.target import TargetShape
 
 # field -> what it is called, and its unit
@@ -44,6 +46,13 @@ WORDS = {
     "kv_bits": ("bits of a KV entry", ""),
     "decode_per_s": ("decode", "tokens/s"),
     "prefill_per_s": ("prefill", "tokens/s"),
+    "at": ("measured at", ""),
+    "threads": ("threads, fastest", ""),
+    "load": ("load meanwhile", ""),
+    "block_ms": ("block of k tokens", "ms"),
+    "long_decode_per_s": ("after a long prompt", "tokens/s"),
+    "rtt_ms": ("round trip", "ms"),
+    "jitter_ms": ("jitter", "ms"),
 }
 LABEL = max(len(label) for label, _ in WORDS.values()) + 4  # columns of the label, its indent included
 
@@ -71,7 +80,11 @@ def facts(profile: Any, width: int) -> list[str]:
 
 
 def _fact(name: str, value: Any, width: int) -> Iterator[str]:
-    if name == "drafts":
+    if name in ("calibrated", "servers"):
+        for key, entry in value.items():
+            yield from ("", f"  {key}")
+            yield from _entry(entry, width)
+    elif name == "drafts":
         for draft in value.values():
             yield from ("", f"  draft of {draft.size}")
             yield from _draft(draft, width)
@@ -80,6 +93,19 @@ def _fact(name: str, value: Any, width: int) -> Iterator[str]:
         yield from _wrapped(f"  {label}", f"{_value(value)} {unit}".rstrip(), width)
         if isinstance(value, Quantity):
             yield from _wrapped("", value.source, width)
+
+
+def _entry(entry: Any, width: int) -> Iterator[str]:
+    """What a calibration found of one draft model, or of the link to one server."""
+    for item in fields(entry):
+        label, unit = WORDS[item.name]
+        value = getattr(entry, item.name)
+        told = (
+            ", ".join(f"{key}: {each}" for key, each in value.items())
+            if isinstance(value, Mapping)
+            else value
+        )
+        yield from _wrapped(f"  {label}", f"{told} {unit}".rstrip(), width)
 
 
 def _draft(draft: DraftSpeed, width: int) -> Iterator[str]:
@@ -102,6 +128,58 @@ def _count(number: float) -> str:
 def _wrapped(label: str, text: str, width: int) -> list[str]:
     lines = textwrap.wrap(text, max(20, width - LABEL), break_on_hyphens=False) or [""]
     return [f"{first:{LABEL}}{line}" for first, line in zip([label, *[""] * len(lines)], lines)]
+
+
+def board_lines(board: Board, state: BoardState) -> list[str]:
+    """What a machine says of itself; what it does not tell is left out."""
+    known = (
+        f"{board.profile} (opensled profile show {board.profile})"
+        if board.profile
+        else "none of the packaged ones"
+    )
+    facts = {
+        "board": board.name,
+        "profile": known,
+        "system": board.system,
+        "processor": processor(board),
+        "memory": f"{board.memory_gib:g} GiB",
+        "power mode": board.power_mode,
+        "now": now(state),
+    }
+    return [f"{name:12}{fact}" for name, fact in facts.items() if fact]
+
+
+def processor(board: Board) -> str:
+    """Such as "4 x Cortex-A76 (dotprod)"."""
+    features = ", ".join(board.features) or "neither dotprod nor i8mm nor avx2"
+    return f"{board.cores} x {board.processor} ({features})"
+
+
+def now(state: BoardState) -> str:
+    """How a board fares, in one line; "" where nothing tells."""
+    parts = [
+        "" if state.temperature_c is None else f"{state.temperature_c:.0f} °C",
+        "" if state.power_w is None else f"{state.power_w:.1f} W",
+        _clock(state),
+        "" if state.throttled is None else _throttling(state),
+        "" if state.battery_percent is None else _battery(state),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _clock(state: BoardState) -> str:
+    if state.cpu_mhz is None:
+        return ""
+    return f"{state.cpu_mhz:.0f}" + (f" of {state.cpu_max_mhz:.0f} MHz" if state.cpu_max_mhz else " MHz")
+
+
+def _throttling(state: BoardState) -> str:
+    past = f"; since boot: {', '.join(state.past_reasons)}" if state.past_reasons else ""
+    return (f"slowed down ({', '.join(state.reasons)})" if state.throttled else "not slowed down") + past
+
+
+def _battery(state: BoardState) -> str:
+    return f"battery {state.battery_percent:.0f} %" + (", discharging" if state.discharging else "")
 
 
 def cost_table(costs: Sequence[StepCosts]) -> list[str]:

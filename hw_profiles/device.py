@@ -27,6 +27,29 @@ class DraftSpeed:
 
 
 @dataclass(frozen=True)
+class MeasuredDraft:
+    """One draft model as `opensled profile calibrate` found it on this very machine."""
+
+    at: str  # UTC, such as 2026-11-22T01:50:00Z
+    threads: int  # with which it drafts fastest
+    load: float  # processes that wanted to run meanwhile, on the average of a minute
+    decode_per_s: Mapping[str, Quantity]  # draft tokens/s by number of threads
+    block_ms: Mapping[
+        str, Quantity
+    ]  # from a verdict to a block of so many draft tokens, with `threads` threads
+    long_decode_per_s: Quantity  # draft tokens/s after a prompt of some hundred tokens
+
+
+@dataclass(frozen=True)
+class MeasuredLink:
+    """The way to one server, as `opensled profile calibrate` found it."""
+
+    at: str
+    rtt_ms: Quantity  # of a small call over gRPC
+    jitter_ms: float  # mean difference between one round trip and the next
+
+
+@dataclass(frozen=True)
 class DeviceProfile:
     """A board, or a computer that people draft on."""
 
@@ -38,6 +61,8 @@ class DeviceProfile:
     idle_w: Quantity
     busy_w: Quantity
     drafts: Mapping[str, DraftSpeed] = field(default_factory=dict)  # by size of the draft model
+    calibrated: Mapping[str, MeasuredDraft] = field(default_factory=dict)  # by "drafter:model"
+    servers: Mapping[str, MeasuredLink] = field(default_factory=dict)  # by HOST:PORT
 
     def draft(self, size: str) -> DraftSpeed:
         """The speed of a draft model of `size`; raises UsageError naming the sizes known."""

@@ -26,6 +26,7 @@ class Forecast(NamedTuple):
     draft_s: float = 0.02  # to draft one token
     jitter_s: float = 0.05  # how far from that it usually arrives
     drafts: int = 0  # that have arrived: how much the times rest on; 0 = they are guesses
+    length: int | None = None  # of the latest one, which may be shorter than was hinted; None = none has arrived
 
     def away_s(self, length: int) -> float:
         """From a verdict that leaves to the arrival of the next draft of `length` tokens."""
@@ -69,6 +70,7 @@ class Times:
         """`guess` stands until a first draft has come; `window`: how many of the latest ones count."""
         self.delay_s, self.draft_s, self.jitter_s = guess.delay_s, guess.draft_s, guess.jitter_s
         self.drafts = 0
+        self.length: int | None = None
         self._delays: deque[float] = deque(maxlen=window)
         self._speeds: deque[float] = deque(maxlen=window)
         self._missed: deque[float] = deque(maxlen=window)
@@ -80,7 +82,7 @@ class Times:
         self._speeds.append(spent / length)
         self._delays.append(away_s - spent)
         self.draft_s, self.delay_s = median_low(self._speeds), median_low(self._delays)
-        self.drafts += 1
+        self.drafts, self.length = self.drafts + 1, length
         # Of the first one nobody knows how regular they will be.
         missed = abs(away_s - self.delay_s - length * self.draft_s) if self.drafts > 1 else away_s / 4
         self._missed.append(missed)
@@ -139,7 +141,9 @@ class DraftEstimate:
     def _forecast(self) -> Forecast:
         times = self.device.times
         first, later = self._quality.beside(self.device.quality)
-        return Forecast(first, later, times.delay_s, times.draft_s, times.jitter_s, times.drafts)
+        return Forecast(
+            first, later, times.delay_s, times.draft_s, times.jitter_s, times.drafts, times.length
+        )
 
 
 class DeviceBook:

@@ -11,20 +11,27 @@ from opensled.errors import NotFound, VocabularyMismatch
 from tests.tiny_drafts import tiny_info
 
 
-def drafted(config, report=None):
-    """Findings on the draft model, by check."""
+def tried(config, report=None):
+    """What is known of the draft model in the end."""
 
     async def scenario():
         server = asyncio.get_running_loop().create_future()
         server.set_result(report or ServerReport())
-        return await draft.check_draft(config, server)
+        tried = draft.DraftReport()
+        await draft.check_draft(config, server, tried)
+        return tried
 
-    return {finding.check: finding for finding in asyncio.run(scenario())}
+    return asyncio.run(scenario())
+
+
+def drafted(config, report=None):
+    """The findings, by check."""
+    return {finding.check: finding for finding in tried(config, report).findings}
 
 
 def test_a_draft_model_that_fits_its_server():
     findings = drafted(DoctorConfig(threads=1), ServerReport(info=tiny_info(), round_trip=0.01))
-    assert list(findings) == ["draft model", "llama.cpp", "vocabulary", "draft speed", "draft length"]
+    assert list(findings) == ["draft model", "llama.cpp", "vocabulary", "draft speed"]
     assert {item.status for name, item in findings.items() if name != "llama.cpp"} == {"ok"}
 
 
@@ -74,15 +81,20 @@ def test_draft_speed():
     assert draft.check_speed({}, 4) == []
 
 
+def test_the_prediction_hears_how_fast_the_model_is():
+    report = tried(DoctorConfig(threads=1))
+    assert report.seconds and f"{1 / report.seconds:,.0f} tokens/s" in report.findings[-1].detail
+    assert tried(DoctorConfig(drafter="lookup")).seconds is None
+
+
 @pytest.mark.parametrize(
-    ("draft_seconds", "round_trip", "status", "said"),
+    ("drafter", "said"),
     [
-        (0.02, 0.05, "ok", "at most 21 tokens/s"),
-        (0.001, 0.1, "ok", "the link is most of a round"),
-        (0.05, 0.001, "ok", "shorter blocks"),
-        (0.02, 2.0, "warn", "at most 1 tokens/s"),
+        ("chain:cacheback,llamacpp", "llamacpp tiny-draft"),
+        ("cacheback", "needs none"),
+        ("chain:lookup,cacheback", "needs none"),
+        ("llamacp", "unknown drafter"),
     ],
 )
-def test_what_the_distance_means_for_the_draft_length(draft_seconds, round_trip, status, said):
-    finding = draft.check_plan(4, draft_seconds, round_trip)
-    assert finding.status == status and said in finding.detail
+def test_of_a_chain_the_model_is_tried(drafter, said):
+    assert said in drafted(DoctorConfig(drafter=drafter, threads=1))["draft model"].detail

@@ -23,7 +23,7 @@ from tests.tiny_drafts import tiny_info
 from verify_server.security import Tenants, Tls
 
 NOW = datetime.now(timezone.utc)
-STEPS = ["name", "connection", "protocol", "token", "server", "round trip"]
+STEPS = ["name", "connection", "protocol", "token", "server"]
 
 
 async def examined(address, **config):
@@ -77,14 +77,14 @@ def test_a_server_that_is_well(ca, tmp_path):
         return plain, secure
 
     plain, secure = asyncio.run(scenario())
-    assert [item.check for item in plain.findings] == [*STEPS[:5], "chat", "round trip"]
+    assert [item.check for item in plain.findings] == [*STEPS, "chat", "round trip", "own decoding"]
     assert [item.check for item in secure.findings] == [
         *("name", "connection", "certificate"),
-        *("protocol", "token", "server", "chat", "round trip"),
+        *("protocol", "token", "server", "chat", "round trip", "own decoding"),
     ]
     for report in (plain, secure):
         assert {item.check for item in report.findings if item.status != "ok"} == {"chat"}
-        assert report.info.model_id == "fake" and report.round_trip > 0
+        assert report.info.model_id == "fake" and report.round_trip > 0 and report.speed.decode_s > 0
 
 
 # -- name and connection ---------------------------------------------------------------------------------

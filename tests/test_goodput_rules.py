@@ -80,6 +80,15 @@ def test_a_draft_that_is_worth_it_is_waited_for_until_it_is_late() -> None:
     assert chosen(plan(drafting(), now=found.wake_at + 1e-3)) == [1]
 
 
+def test_a_device_that_drafts_less_than_hinted_is_expected_the_sooner() -> None:
+    """And one that drafts just as much as hinted is not expected later than that."""
+    slow = GOOD._replace(draft_s=0.02)
+    waits = {
+        length: plan(drafting(forecast=slow._replace(length=length))).wake_at for length in (None, 1, 3, 4)
+    }
+    assert waits[None] == waits[3] == waits[4] == pytest.approx(waits[1] + 2 * 0.02)
+
+
 @pytest.mark.parametrize("forecast", [HOPELESS, FAR], ids=["hopeless", "far away"])
 def test_a_device_that_does_not_help_is_not_waited_for_and_told_to_rest(forecast: Forecast) -> None:
     found = plan(drafting(forecast=forecast))

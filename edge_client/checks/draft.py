@@ -8,6 +8,7 @@ import json
 import signal
 import sys
 from collections.abc import Awaitable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,13 @@ from edge_client.checks.finding import Finding, fail, ok, warn
 from edge_client.checks.machine import model_bytes
 from edge_client.checks.server import ServerReport
 from edge_client.config import LinkConfig
-from edge_client.drafters.threads import draft_threads
-from edge_client.stop import UNADVISED
+from edge_client.drafters import DRAFTERS
+from edge_client.drafters.threads import draft_threads, model_drafter
 from opensled.errors import BY_CODE, NotFound, OpenSledError, VocabularyMismatch
 from opensled.messages import ModelInfo
 from opensled.store import model_path
 
 LOAD_SECONDS = 15.0  # for a model to be read from a slow card
-MODELLESS = ("none", "lookup")  # drafters without a model
-ACCEPTANCE = 0.7  # assumed for the estimate; a draft of the target's own family reaches 0.5 to 0.9
 READING = 5.0  # tokens/s below which an answer comes slower than people read
 # Processor features (as /proc/cpuinfo names them) that make llama.cpp several times faster, and its own names.
 FEATURES = {"avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8"}
@@ -33,19 +32,32 @@ CUDA_DEVICES = ("/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu")  # a graphics c
 Steps = list[dict[str, Any]]
 
 
-async def check_draft(config: LinkConfig, server: Awaitable[ServerReport]) -> list[Finding]:
-    """The model is loaded while the server is asked; what needs both comes last."""
+@dataclass
+class DraftReport:
+    """What the prediction needs to know of the draft model."""
+
+    findings: list[Finding] = field(default_factory=list)
+    seconds: float | None = None  # per draft token, with the threads configured
+
+
+async def check_draft(config: LinkConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
+    """Fill `report`. The model is loaded while the server is asked; what needs both comes last."""
     problem = _missing(config)
     if problem:
-        return [problem]
-    if config.drafter in MODELLESS:
-        return [ok("draft model", f"--drafter {config.drafter} needs none")]
-    threads = draft_threads(config.threads)
+        report.findings.append(problem)
+    elif not tried(config.drafter):
+        report.findings.append(ok("draft model", f"--drafter {config.drafter} needs none"))
+    else:
+        await _try_out(config, server, report)
+
+
+async def _try_out(config: LinkConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
+    threads = _threads(config)
     arguments = [
         sys.executable,
         "-m",
         "edge_client.checks.probe",
-        config.drafter,
+        tried(config.drafter),
         config.draft_model,
         str(threads),
     ]
@@ -56,17 +68,33 @@ async def check_draft(config: LinkConfig, server: Awaitable[ServerReport]) -> li
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        report = await server
-        steps, errors = await _steps(process, report.info)
+        steps, errors = await _steps(process, (await server).info)
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return _findings(config, steps, report, process.returncode or 0, errors)
+    report.findings += _findings(config, steps, process.returncode or 0, errors)
+    report.seconds = _speeds(steps).get(threads)
+
+
+def _threads(config: LinkConfig) -> int:
+    return draft_threads(config.threads, config.drafter, config.draft_model)
+
+
+def _speeds(steps: Steps) -> dict[int, float]:
+    """Seconds per draft token by number of threads."""
+    speeds = (step for step in steps if step["step"] == "speed" and step["seconds"])
+    return {step["threads"]: step["seconds"] for step in speeds}
+
+
+def tried(drafter: str) -> str:
+    """Which drafter the probe tries: of a chain the one with a model, a class of the user's own as it is; "" = none."""
+    member = model_drafter(drafter)
+    return member if member or drafter.partition(":")[0] in DRAFTERS.names() else drafter
 
 
 def _missing(config: LinkConfig) -> Finding | None:
-    if config.drafter in MODELLESS or ":" in config.drafter:
+    if not model_drafter(config.drafter):
         return None
     try:
         model_path(config.draft_model)
@@ -106,9 +134,7 @@ def _target(info: ModelInfo | None) -> bytes:
     return json.dumps(facts).encode() + b"\n"
 
 
-def _findings(
-    config: LinkConfig, steps: Steps, report: ServerReport, code: int, complaint: str
-) -> list[Finding]:
+def _findings(config: LinkConfig, steps: Steps, code: int, complaint: str) -> list[Finding]:
     told = {step["step"]: step for step in reversed(steps)}  # of two speeds the first
     findings = [_loaded(config, told)] if "loaded" in told else []
     if "build" in told:
@@ -120,10 +146,7 @@ def _findings(
         return [*findings, _died(config, code, complaint)]
     if "vocabulary" in told:
         findings.append(_vocabulary(told["vocabulary"]["problem"]))
-    speeds = {
-        step["threads"]: step["seconds"] for step in steps if step["step"] == "speed" and step["seconds"]
-    }
-    return findings + check_speed(speeds, draft_threads(config.threads)) + _plan(config, speeds, report)
+    return findings + check_speed(_speeds(steps), _threads(config))
 
 
 def _loaded(config: LinkConfig, told: dict[str, dict[str, Any]]) -> Finding:
@@ -214,33 +237,3 @@ def check_speed(speeds: dict[int, float], threads: int) -> list[Finding]:
     if 1 / speeds[threads] < READING:
         return [warn("draft speed", detail, "use a smaller or more strongly quantized --draft-model")]
     return [ok("draft speed", detail)]
-
-
-def _plan(config: LinkConfig, speeds: dict[int, float], report: ServerReport) -> list[Finding]:
-    seconds = speeds.get(draft_threads(config.threads))
-    if not seconds or report.round_trip is None or report.info is None:
-        return []
-    length = min(config.draft_length or UNADVISED, report.info.limits.max_draft)
-    return [check_plan(length, seconds, report.round_trip)]
-
-
-def check_plan(length: int, draft_seconds: float, round_trip: float) -> Finding:
-    """What round trip and draft speed (seconds per token) make of blocks of `length` tokens.
-
-    A round commits (1 - a^(k+1)) / (1 - a) tokens and takes k drafts and one round trip, and the server's step on top.
-    """
-    drafting = length * draft_seconds
-    round_seconds = drafting + round_trip
-    tokens = (1 - ACCEPTANCE ** (length + 1)) / (1 - ACCEPTANCE)
-    rate = tokens / round_seconds
-    detail = (
-        f"{length} draft tokens take {1000 * drafting:.1f} ms and the link {1000 * round_trip:.1f} ms: at most "
-        f"{rate:,.0f} tokens/s at {ACCEPTANCE:.0%} acceptance, less the server's own steps"
-    )
-    if rate < READING:
-        return warn("draft length", detail, "a smaller draft model, a nearer server, or --drafter none")
-    if round_trip > 2 * drafting:
-        detail += "; the link is most of a round, so that longer blocks cost little"
-    elif drafting > 2 * round_trip and length > 2:
-        detail += "; drafting is most of a round, so that shorter blocks may be faster"
-    return ok("draft length", detail)

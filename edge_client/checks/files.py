@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from edge_client.checks.finding import Finding, fail, failed, ok, warn
 from edge_client.config import DoctorConfig, EdgeConfig, LinkConfig
@@ -19,6 +20,8 @@ from opensled.address import host_port, joined
 from opensled.errors import OpenSledError, UsageError
 from opensled.files import read_secret_text
 from opensled.pem import read_authorities, read_identity
+
+Config = TypeVar("Config", bound=LinkConfig)
 
 SCARCE = 100 << 20  # bytes free below which a cache soon cannot be written
 SWITCHES = {"OPENSLED_NO_CONFIG"}  # environment variables that are no option
@@ -35,10 +38,11 @@ def check_files(config: DoctorConfig, known: set[str]) -> list[Finding]:
     ]
 
 
-def with_edge_section(config: DoctorConfig) -> DoctorConfig:
-    """`config`, with what [edge] of the configuration files sets where the doctor was told nothing else."""
-    edge, plain = layers.resolve(EdgeConfig, "edge", {}), DoctorConfig()
-    shared = [item.name for item in layers.options(LinkConfig)] + ["http"]
+def with_edge_section(config: Config) -> Config:
+    """`config`, with what [edge] of the configuration files sets where this command was told nothing else."""
+    edge, plain = layers.resolve(EdgeConfig, "edge", {}), type(config)()
+    names = {item.name for item in layers.options(EdgeConfig)}
+    shared = [item.name for item in layers.options(type(config)) if item.name in names]
     unset = [name for name in shared if getattr(config, name) == getattr(plain, name)]
     return replace(config, **{name: getattr(edge, name) for name in unset})
 

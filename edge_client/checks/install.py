@@ -14,6 +14,7 @@ from importlib.util import find_spec
 import opensled
 from edge_client.checks.finding import Finding, fail, ok, warn
 from edge_client.config import LinkConfig
+from edge_client.drafters.threads import model_drafter
 from opensled.registry import remedy
 
 OLDEST_PYTHON = (3, 10)
@@ -158,7 +159,7 @@ def check_extra(name: str, drafter: str, requirements: list[Requirement]) -> Fin
     module, purpose = EXTRAS[name]
     check = f"extra {name}"
     if find_spec(module) is None:
-        if drafter == name:
+        if model_drafter(drafter) == name:
             return fail(check, f"--drafter {drafter} needs {module}", remedy(module).removeprefix("; run: "))
         return ok(check, f"not installed (for {purpose})")
     ours = [check_package(item, _version) for item in requirements if item.extra == name]

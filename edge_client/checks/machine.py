@@ -10,7 +10,7 @@ from pathlib import Path
 import opensled
 from edge_client.checks.finding import Finding, ok, warn
 from edge_client.config import LinkConfig
-from edge_client.drafters.threads import draft_threads
+from edge_client.drafters.threads import calibrated_threads, model_drafter
 from hw_profiles.cores import CGROUP, container_share, usable_cores
 from opensled.errors import NotFound
 from opensled.store import model_file, model_path
@@ -26,7 +26,7 @@ def check_machine(config: LinkConfig) -> list[Finding]:
     return [
         check_cores(),
         check_load(_load(), usable_cores()),
-        check_threads(config.threads, usable_cores()),
+        check_threads(config.threads, usable_cores(), calibrated_threads(config.drafter, config.draft_model)),
         *check_memory(config, free_memory()),
         check_clock(time.time(), installed_at(), synchronised()),
     ]
@@ -61,9 +61,11 @@ def check_load(load: float, cores: int) -> Finding:
     return ok("load", detail)
 
 
-def check_threads(wanted: int, cores: int) -> Finding:
-    """llama.cpp's threads wait for each other at every layer: one that has no core of its own stops all."""
-    chosen = draft_threads(wanted)
+def check_threads(wanted: int, cores: int, measured: int = 0) -> Finding:
+    """llama.cpp's threads wait for each other at every layer: one that has no core of its own stops all.
+
+    `measured`: the number found to be fastest on this machine, 0 = nobody measured.
+    """
     if wanted > cores:
         return warn(
             "threads",
@@ -76,7 +78,8 @@ def check_threads(wanted: int, cores: int) -> Finding:
             f"{wanted} threads on {cores} cores leave none to the rest of the machine",
             f"--threads {cores - 1}",
         )
-    return ok("threads", f"{chosen} for drafting on {cores} cores")
+    origin = "" if wanted else ", measured to be fastest" if measured else ", a guess"
+    return ok("threads", f"{wanted or measured or max(1, cores - 1)} for drafting on {cores} cores{origin}")
 
 
 def check_memory(config: LinkConfig, free: int | None) -> list[Finding]:
@@ -101,9 +104,10 @@ def check_memory(config: LinkConfig, free: int | None) -> list[Finding]:
 def model_bytes(config: LinkConfig) -> int | None:
     """Size of the configured draft model on disk; None where there is none."""
     try:
-        if config.drafter == "llamacpp":
+        kind = model_drafter(config.drafter)
+        if kind == "llamacpp":
             return model_file(config.draft_model, "*.gguf").stat().st_size
-        if config.drafter == "onnx":
+        if kind == "onnx":
             path = model_path(config.draft_model)
             folder = path if path.is_dir() else path.parent
             return sum(item.stat().st_size for item in folder.rglob("*.onnx*"))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import statistics
-import time
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import opensled
@@ -15,15 +12,15 @@ from edge_client.checks.certificate import check_tls
 from edge_client.checks.finding import Finding, fail, failed, ok, plain, warn
 from edge_client.checks.network import SECONDS, check_connection, check_name, check_plain
 from edge_client.config import LinkConfig
+from edge_client.round_trips import jitter, round_trips
 from opensled.address import host_port, is_local
 from opensled.errors import OpenSledError, Unauthorized, Unreachable
 from opensled.messages import ModelInfo
 
 if TYPE_CHECKING:
-    from edge_client.link import Link
+    from edge_client.checks.server_speed import ServerSpeed
 
-PROBES = 10  # Describe calls to measure the round trip with
-PROBE_SECONDS = 4.0  # for all of them
+PROBES, PROBE_SECONDS = 10, 4.0  # calls to measure the round trip with, and how long at most
 SLOW = 0.25  # seconds of round trip from which on drafting is hopeless for one user
 
 
@@ -34,6 +31,7 @@ class ServerReport:
     findings: list[Finding] = field(default_factory=list)
     info: ModelInfo | None = None
     round_trip: float | None = None  # seconds, median
+    speed: ServerSpeed | None = None
 
     def note(self, *findings: Finding) -> bool:
         """Add findings; whether all is well so far."""
@@ -57,7 +55,9 @@ async def check_server(config: LinkConfig, report: ServerReport) -> None:
 
 
 async def _ask(config: LinkConfig, tls: bool, report: ServerReport) -> None:
-    from edge_client.device import endpoint_of  # here: a broken gRPC is the matter of another check
+    # Here, since a broken gRPC is the matter of another check:
+    from edge_client.checks.server_speed import check_server_speed
+    from edge_client.device import endpoint_of
     from edge_client.link import Link
 
     try:
@@ -69,9 +69,13 @@ async def _ask(config: LinkConfig, tls: bool, report: ServerReport) -> None:
     try:
         report.info = await link.describe()
         report.note(_admitted(bool(endpoint.token), tls, config.server))
-        report.note(*check_description(report.info, config.rule))
-        report.round_trip, finding = await _measure(link)
-        report.note(finding)
+        usable = report.note(*check_description(report.info, config.rule))
+        trips = await round_trips(link, PROBES, PROBE_SECONDS)
+        report.round_trip = statistics.median(trips)
+        report.note(check_round_trip(trips))
+        if usable:
+            report.speed, finding = await check_server_speed(link, report.info, config.rule)
+            report.note(finding)
     except Unauthorized as error:
         report.note(_locked_out(error, bool(endpoint.token)))
     except Unreachable as error:
@@ -155,24 +159,10 @@ def _versions(theirs: str) -> Finding:
     )
 
 
-async def _measure(link: Link) -> tuple[float, Finding]:
-    """Round trips of Describe calls; the connection stands already."""
-    trips: list[float] = []
-    deadline = time.monotonic() + PROBE_SECONDS
-    while len(trips) < PROBES and time.monotonic() < deadline:
-        started = time.monotonic()
-        await link.describe()
-        trips.append(time.monotonic() - started)
-        await asyncio.sleep(0)
-    return statistics.median(trips), check_round_trip(trips)
-
-
 def check_round_trip(trips: list[float]) -> Finding:
-    """`trips` in seconds, at least one. Jitter: mean difference between one and the next (as in RFC 3550)."""
+    """`trips` in seconds, at least one."""
     median = statistics.median(trips)
-    differences = [abs(after - before) for before, after in pairwise(trips)]
-    jitter = statistics.fmean(differences) if differences else 0.0
-    detail = f"{1000 * median:.1f} ms median of {len(trips)}, jitter {1000 * jitter:.1f} ms"
+    detail = f"{1000 * median:.1f} ms median of {len(trips)}, jitter {1000 * jitter(trips):.1f} ms"
     if median > SLOW:
         return warn(
             "round trip",

@@ -1,0 +1,133 @@
+"""`opensled profile calibrate`: measures this machine and its way to the server, and keeps that as a profile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from edge_client.calibrate_view import link_lines, speed_lines
+from edge_client.checks.files import with_edge_section
+from edge_client.config import CalibrateConfig
+from edge_client.device import endpoint_of
+from edge_client.draft_speed import Speed, Tell, measure, quantity
+from edge_client.drafters import DRAFTERS
+from edge_client.drafters.base import DrafterFactory
+from edge_client.drafters.threads import MODELS, model_drafter
+from edge_client.link import Link
+from edge_client.round_trips import jitter, round_trips
+from hw_profiles import catalog
+from hw_profiles.calibration import THIS_MACHINE, baseline, key_of, size_of, write
+from hw_profiles.cores import usable_cores
+from hw_profiles.detect import detect
+from hw_profiles.device import DeviceProfile, DraftSpeed, MeasuredDraft, MeasuredLink
+from opensled.errors import OpenSledError, UsageError
+
+PINGS, PING_S = 20, 3.0
+BY_US = "measured by opensled profile calibrate"
+
+
+def calibrate(config: CalibrateConfig) -> int:
+    """Measure, write, and tell; about twenty seconds beside loading the draft model."""
+    config = with_edge_section(config)
+    drafter, path = _with_model(config.drafter), _destination(config.out)
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    link, complaint = asyncio.run(_link(config, at))
+    tell = _progress(config.json)
+    speed = measure(_factories(drafter, config.draft_model), usable_cores(), tell)
+    tell("")
+    measured = _measured(speed, at, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0)
+    profile = merged(baseline(detect()), drafter, config.draft_model, speed, measured)
+    if link:
+        profile = replace(profile, servers={**profile.servers, config.server: link})
+    write(profile, path)
+    if config.json:
+        print(json.dumps({"path": str(path), **asdict(profile)}, indent=2))
+        return 0
+    print(f"{profile.name}, {drafter} {config.draft_model}")
+    print("\n".join([*speed_lines(speed, measured.load), *link_lines(config.server, link, complaint)]))
+    plan = f"opensled plan --device {THIS_MACHINE} --draft {size_of(config.draft_model)}"
+    print(f"written to {path}" + ("" if config.out else f"; --threads 0, opensled doctor and {plan} use it"))
+    return 0
+
+
+def _with_model(name: str) -> str:
+    found = model_drafter(name)
+    if not found:
+        raise UsageError(f"--drafter {name} has no model to measure; give --drafter {' or '.join(MODELS)}")
+    return found
+
+
+def _destination(out: str) -> Path:
+    """Where the profile goes; found out before anything is measured."""
+    path = Path(out).expanduser() if out else catalog.own_file("devices", THIS_MACHINE)
+    if path is None:
+        raise UsageError("OPENSLED_NO_CONFIG is set: say with --out FILE where the profile goes")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path.parent} cannot be made: {error.strerror}; choose another --out") from None
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"{path.parent} cannot be written; choose another --out FILE")
+    return path
+
+
+async def _link(config: CalibrateConfig, at: str) -> tuple[MeasuredLink | None, str]:
+    """Round trips to the server, or why there are none: a machine can be measured without one."""
+    link = Link(endpoint_of(config))
+    try:
+        await link.describe()
+        trips = [1000 * trip for trip in await round_trips(link, PINGS, PING_S)]
+    except OpenSledError as error:
+        return None, str(error)
+    finally:
+        await link.close()
+    return MeasuredLink(at, quantity(trips, f"{BY_US}: {len(trips)} calls"), round(jitter(trips), 4)), ""
+
+
+def _factories(drafter: str, model: str) -> Callable[[int], DrafterFactory]:
+    """Factories by number of threads, over one model in memory where the drafter can share it."""
+    first: DrafterFactory = DRAFTERS.get(drafter)(model, 1)
+    share: Callable[[int], DrafterFactory] | None = getattr(first, "with_threads", None)
+    return share or (lambda threads: DRAFTERS.get(drafter)(model, threads))
+
+
+def _progress(quiet: bool) -> Tell:
+    """What is being measured, on a line of its own that the next one replaces; nothing where nobody watches."""
+    if quiet or not sys.stderr.isatty():
+        return lambda words: None
+    return lambda words: print(
+        f"\r\x1b[K{words and f'measuring {words} ...'}", end="", file=sys.stderr, flush=True
+    )
+
+
+def merged(
+    profile: DeviceProfile, drafter: str, model: str, speed: Speed, measured: MeasuredDraft
+) -> DeviceProfile:
+    """`profile` with what was measured in the place of what was published; other draft models stay as they are."""
+    size = size_of(model)
+    source = f"{BY_US}: {drafter} {Path(model).name}, {speed.threads} thread{'s' * (speed.threads > 1)}, {measured.at}"
+    prefill = quantity(speed.prefill_per_s, f"{source}; a prompt of {speed.prompt} tokens")
+    drafts = {**profile.drafts, size: DraftSpeed(size, quantity(speed.decode, source), prefill)}
+    return replace(
+        profile, drafts=drafts, calibrated={**profile.calibrated, key_of(drafter, model): measured}
+    )
+
+
+def _measured(speed: Speed, at: str, load: float) -> MeasuredDraft:
+    return MeasuredDraft(
+        at,
+        speed.threads,
+        round(load, 2),
+        {str(count): quantity(rates, BY_US) for count, rates in speed.decode_per_s.items()},
+        {
+            str(length): quantity([1000 * each for each in seconds], BY_US)
+            for length, seconds in speed.block_s.items()
+        },
+        quantity(speed.long_decode_per_s, f"{BY_US}: after {speed.prompt} tokens"),
+    )

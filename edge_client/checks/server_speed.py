@@ -1,0 +1,135 @@
+"""How fast the server decodes by itself, which drafting has to beat, and how long it takes to verify a block."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from dataclasses import dataclass
+
+from edge_client.checks.finding import Finding, ok, warn
+from edge_client.link import Link
+from edge_client.remote import Patience, RemoteSession
+from opensled.errors import OpenSledError
+from opensled.messages import Draft, DraftBlock, DraftToken, ModelInfo, Open, SamplingParams, Verdict
+
+TOKENS = 40  # that are decoded for it
+MOST = 512  # of the sequence: a fast server runs ahead of its reader until the first draft arrives
+FEWEST = 8  # over which a pace means something
+BLOCK = 8  # draft tokens of a block to verify
+BLOCKS = 9  # the first one comes while the server decodes unasked, and does not count
+SECONDS = 4.0  # for all of it
+FAREWELL = 0.2  # for the server to hear that nobody reads on
+PROMPTS = (17, 5, 29)  # first token ids of prompts; the answer to one may end at once
+
+
+@dataclass(frozen=True)
+class ServerSpeed:
+    """What one sequence gets from the server at its present load, in seconds."""
+
+    decode_s: float  # for a token that it decodes by itself
+    block: int = 0  # draft tokens of the blocks that were sent to be verified; 0 = none came back
+    verdict_s: float = 0.0  # from such a block to its verdict, the link included
+
+    def step_s(self, length: int, rtt_s: float) -> float:
+        """Seconds in which it answers a block of `length` draft tokens, without the link: a line between the two."""
+        if not self.block:
+            return self.decode_s
+        slope = max(0.0, self.verdict_s - rtt_s - self.decode_s) / self.block
+        return self.decode_s + slope * length
+
+
+async def check_server_speed(link: Link, info: ModelInfo, rule: str) -> tuple[ServerSpeed | None, Finding]:
+    """The speed, None where too few tokens came, and the finding.
+
+    A short answer is asked for as background work: it gives way to everybody else's.
+    """
+    try:
+        for first in PROMPTS:
+            speed = await _tried(link, info, rule, first)
+            if speed:
+                return speed, ok("own decoding", _told(speed))
+    except OpenSledError as error:
+        return None, warn("own decoding", f"not measured: {error}", "try again when the server has room")
+    return None, ok("own decoding", "not measured: every answer ended after a few tokens")
+
+
+def _told(speed: ServerSpeed) -> str:
+    told = f"{1 / speed.decode_s:,.0f} tokens/s for this device without drafts"
+    if not speed.block:
+        return told
+    return f"{told}; {1000 * speed.verdict_s:.1f} ms from a block of {speed.block} to its verdict"
+
+
+async def _tried(link: Link, info: ModelInfo, rule: str, first: int) -> ServerSpeed | None:
+    prompt = tuple((first + 7 * index) % info.vocab_size for index in range(8))
+    params = SamplingParams(temperature=0.0, max_tokens=MOST)
+    request = Open(prompt, params, rule=rule, model_id=info.model_id, background=True)
+    trial = _Trial(RemoteSession(link.connect, request, Patience(farewell=FAREWELL)))
+    await trial.session.open()
+    try:
+        paces = await trial.decode()
+        if len(paces) < FEWEST:
+            return None
+        length = min(BLOCK, trial.session.limits.max_draft)
+        verdicts = await trial.verify(length, info.vocab_size) if length else []
+    finally:
+        await trial.close()
+    counted = verdicts[1:]
+    return ServerSpeed(statistics.median(paces), *((length, statistics.median(counted)) if counted else ()))
+
+
+class _Trial:
+    """One sequence that nobody reads."""
+
+    def __init__(self, session: RemoteSession) -> None:
+        self.session = session
+        self._deadline = time.monotonic() + SECONDS
+        self._hearing: asyncio.Future[Verdict] | None = None
+
+    async def decode(self) -> list[float]:
+        """Seconds of each token after the first verdict, without any draft; tokens that come together share theirs."""
+        paces: list[float] = []
+        await self._hear()
+        heard = time.monotonic()
+        while len(paces) < TOKENS and (verdict := await self._hear()):
+            now, count = time.monotonic(), len(verdict.tokens)
+            paces += [(now - heard) / count] * count
+            heard = now
+        return paces
+
+    async def verify(self, length: int, vocab_size: int) -> list[float]:
+        """Seconds from blocks of `length` tokens to their verdicts; a wrong token takes as long as a right one."""
+        seconds: list[float] = []
+        for counter in range(1, BLOCKS + 1):
+            truth = self.session.truth
+            ids = ((11 + 13 * (counter + index)) % vocab_size for index in range(length))
+            block = DraftBlock(len(truth), tuple(DraftToken(id) for id in ids))
+            started = time.monotonic()
+            await self.session.submit(Draft(counter, block))
+            verdict = await self._hear()
+            while verdict and verdict.answers < counter:
+                verdict = await self._hear()
+            if not verdict:
+                break
+            seconds.append(time.monotonic() - started)
+        return seconds
+
+    async def _hear(self) -> Verdict | None:
+        """The next verdict, its tokens in the truth; None at the end of the sequence, or of the time."""
+        if self.session.truth.finish_reason:
+            return None
+        self._hearing = hearing = asyncio.ensure_future(self.session.next_verdict())
+        await asyncio.wait({hearing}, timeout=max(0.0, self._deadline - time.monotonic()))
+        if not hearing.done():
+            return None
+        verdict = hearing.result()
+        self.session.truth.extend(verdict)
+        return verdict
+
+    async def close(self) -> None:
+        """First the farewell, then the cancel: a cancelled read would take the whole stream with it."""
+        await self.session.close()
+        if self._hearing:
+            self._hearing.cancel()
+            await asyncio.gather(self._hearing, return_exceptions=True)

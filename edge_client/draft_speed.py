@@ -1,0 +1,208 @@
+"""How fast a draft model drafts on this machine: by threads, by length of the block, after a long prompt, and while it
+reads a prompt. All of it within some twenty seconds, however slow the model is.
+
+Everything is repeated: on a machine with other work the repetitions differ, and their span is part of the result.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from edge_client.drafters.base import Drafter, DrafterFactory
+from hw_profiles.quantity import Quantity
+from opensled.errors import UsageError
+from opensled.messages import DraftToken, SamplingParams
+from opensled.noise import noise_key
+from opensled.sampling import Sampler
+
+LENGTHS = (1, 2, 4, 8)  # draft tokens of a block
+SHORT_PROMPT = 8
+LONG_PROMPTS = (512, 256, 64)  # the longest that fits the model and the time
+CHUNK, CHUNK_S = 16, 0.5  # tokens that are timed together, and how long at most
+CHUNKS = 2  # of each number of threads in each pass
+PASSES, PASSES_S = 20, 3.0  # over all numbers of threads: two at least, more while there is time
+BLOCKS, LENGTH_S = 20, 4.0  # blocks of each length, fewer of a slow model
+PROMPT_S = 2.0  # of reading, beyond which a shorter prompt has to do
+PROMPTS, PROMPTS_S = 3, 4.0  # such prompts, fewer of a slow model
+EQUAL = 1.05  # fewer threads win if more of them are not faster than this
+SETTLED = 0.25  # share by which repetitions on a quiet machine may differ
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One draft model on this machine; each list holds the repetitions."""
+
+    threads: int  # the fastest number
+    decode_per_s: Mapping[int, list[float]]  # draft tokens/s by number of threads
+    block_s: Mapping[int, list[float]]  # seconds from a verdict to a block, by its length
+    prompt: int  # tokens of the long prompt
+    prefill_per_s: list[float]  # prompt tokens/s
+    long_decode_per_s: list[float]  # draft tokens/s after the long prompt
+
+    @property
+    def decode(self) -> list[float]:
+        return self.decode_per_s[self.threads]
+
+    @property
+    def spread(self) -> float:
+        """By what share the middle half of the repetitions differ."""
+        low, middle, high = statistics.quantiles(self.decode, n=4)
+        return (high - low) / middle
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether they differ by more than on a quiet machine."""
+        return self.spread > SETTLED
+
+
+Tell = Callable[[str], None]
+
+
+def measure(with_threads: Callable[[int], DrafterFactory], most: int, tell: Tell) -> Speed:
+    """Measure drafters of `with_threads(n)` for n up to `most`; `tell` hears what is being measured.
+
+    Raises UsageError for a drafter that proposes nothing, and whatever its drafts raise.
+    """
+    rates = _by_threads(with_threads, thread_counts(most), tell)
+    threads = fastest(rates)
+    drafter = with_threads(threads).create()
+    try:
+        tell(f"blocks of {', '.join(map(str, LENGTHS))} tokens")
+        blocks = _blocks(drafter)
+        tell("a long prompt")
+        prompt, prefill, decode = _long_prompt(drafter)
+    finally:
+        drafter.close()
+    return Speed(threads, rates, blocks, prompt, prefill, decode)
+
+
+def thread_counts(most: int) -> list[int]:
+    """All numbers up to 4, then every second doubling step: more would take long, and differ little."""
+    return [count for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if count <= most]
+
+
+def fastest(rates: Mapping[int, Sequence[float]]) -> int:
+    """The smallest number of threads that no larger one beats by more than EQUAL.
+
+    Means, not medians: a thread that is descheduled now and then stops all others, and that belongs to the speed.
+    """
+    best = min(rates)
+    for count in sorted(rates):
+        if _pace(rates[count]) > EQUAL * _pace(rates[best]):
+            best = count
+    return best
+
+
+def _pace(rates: Sequence[float]) -> float:
+    """Tokens/s over chunks of equally many tokens."""
+    return statistics.harmonic_mean(rates)
+
+
+def quantity(samples: Sequence[float], source: str) -> Quantity:
+    """The median of the repetitions and their span."""
+    return Quantity(statistics.median(samples), min(samples), max(samples), source)
+
+
+def _by_threads(
+    with_threads: Callable[[int], DrafterFactory], counts: Sequence[int], tell: Tell
+) -> dict[int, list[float]]:
+    """Draft tokens/s by number of threads; there and back, so that load that comes or goes meanwhile hits all alike."""
+    rates: dict[int, list[float]] = {count: [] for count in counts}
+    deadline = time.monotonic() + PASSES_S
+    for index in range(PASSES):
+        if index >= 2 and time.monotonic() > deadline:
+            break
+        for count in counts if index % 2 == 0 else reversed(counts):
+            tell(f"draft speed with {count} thread{'s' * (count > 1)}")
+            drafter = with_threads(count).create()
+            try:
+                rates[count] += _chunks(drafter)
+            finally:
+                drafter.close()
+    return rates
+
+
+def _chunks(drafter: Drafter) -> list[float]:
+    proposals = _begun(drafter, SHORT_PROMPT, 0)
+    if proposals is None:
+        raise UsageError("this drafter proposes nothing by itself; calibrate one with a draft model")
+    rates = [_timed(proposals)]
+    while len(rates) < CHUNKS and rates[-1] * CHUNK_S >= 1:  # a second one of a slow model takes too long
+        rates.append(_timed(proposals))
+    if not all(rates):
+        raise UsageError(
+            f"this drafter stops after {SHORT_PROMPT + 1} tokens; calibrate one with a larger context"
+        )
+    return rates
+
+
+def _begun(drafter: Drafter, prompt: int, start: int) -> Iterator[DraftToken] | None:
+    """A fresh sequence whose prompt is read; None if nothing follows it, such as at the end of the context.
+
+    `start` makes prompts differ, so that none is found in the cache.
+    """
+    ids = [1 + (start + index * 7) % 500 for index in range(prompt)]
+    drafter.begin(ids, Sampler(SamplingParams(temperature=0.0), noise_key(0)))
+    proposals = drafter.propose()
+    return proposals if next(proposals, None) is not None else None
+
+
+def _timed(proposals: Iterator[DraftToken]) -> float:
+    """Tokens/s over the next CHUNK tokens, fewer of a slow model; 0 at the end of what it proposes."""
+    started, count = time.monotonic(), 0
+    while count < CHUNK and time.monotonic() < started + CHUNK_S and next(proposals, None) is not None:
+        count += 1
+    return count / (time.monotonic() - started) if count else 0.0
+
+
+def _blocks(drafter: Drafter) -> dict[int, list[float]]:
+    """Seconds from a verdict that rejects the whole block before to the next block, by length; in turns."""
+    _begun(drafter, SHORT_PROMPT, 1)
+    seconds: dict[int, list[float]] = {length: [] for length in LENGTHS}
+    deadline = time.monotonic() + LENGTH_S
+    first = 0  # draft token of the block before
+    for length in LENGTHS * BLOCKS:
+        started = time.monotonic()
+        drafter.commit((1 + first % 500,))  # not that one
+        block = [token.id for _, token in zip(range(length), drafter.propose())]
+        ended = time.monotonic()
+        if len(block) < length:  # the end of the context
+            break
+        seconds[length].append(ended - started)
+        first = block[0]
+        if ended > deadline:
+            break
+    return {length: each for length, each in seconds.items() if each}
+
+
+def _long_prompt(drafter: Drafter) -> tuple[int, list[float], list[float]]:
+    """(tokens of the prompt, tokens/s of reading it, draft tokens/s after it)."""
+    prompt = _bearable(drafter)
+    prefill: list[float] = []
+    decode: list[float] = []
+    deadline = time.monotonic() + PROMPTS_S
+    for index in range(PROMPTS):
+        started = time.monotonic()
+        if index and started > deadline:
+            break
+        proposals = _begun(drafter, prompt, 2 + index)
+        prefill.append(prompt / (time.monotonic() - started))
+        rate = _timed(proposals) if proposals else 0.0
+        decode += [rate] if rate else []
+    if not decode:
+        raise UsageError(f"this draft model has no room for {prompt + CHUNK} tokens; take another one")
+    return prompt, prefill, decode
+
+
+def _bearable(drafter: Drafter) -> int:
+    """The longest of LONG_PROMPTS that the model has room for and reads in PROMPT_S."""
+    started = time.monotonic()
+    _begun(drafter, LONG_PROMPTS[-1], 1)
+    per_token = (time.monotonic() - started) / LONG_PROMPTS[-1]
+    for prompt in LONG_PROMPTS[:-1]:
+        if prompt * per_token < PROMPT_S and _begun(drafter, prompt + CHUNK, 1) is not None:
+            return prompt
+    return LONG_PROMPTS[-1]

@@ -1,0 +1,111 @@
+"""The profile of this very machine, as `opensled profile calibrate` writes it and everything else reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from hw_profiles import catalog
+from hw_profiles.detect import Board, detect
+from hw_profiles.device import DeviceProfile, DraftSpeed, MeasuredDraft
+from hw_profiles.quantity import Quantity
+from opensled.errors import UsageError
+
+THIS_MACHINE = "this-machine"  # its id among the devices
+UNKNOWN = "not measured: nothing here tells"
+HEADER = """\
+# Written by `opensled profile calibrate`; run it again when this machine or its draft model changes.
+# min and max span the repetitions; a wide span tells of other work on the machine.
+"""
+
+
+def calibrated() -> DeviceProfile | None:
+    """What was measured on this machine; None where nobody did, or the file comes from another one.
+
+    A home folder may be shared: the file counts on the machine whose name and cores it holds. Raises UsageError for a
+    file that cannot be read.
+    """
+    path = catalog.own_file("devices", THIS_MACHINE)
+    if path is None or not path.is_file():
+        return None
+    profile, board = catalog.device(THIS_MACHINE), detect()
+    return profile if (profile.name, profile.cores) == (board.name, board.cores) else None
+
+
+def measured_draft(drafter: str, model: str) -> MeasuredDraft | None:
+    """What was measured of one draft model; raises UsageError like `calibrated`."""
+    profile = calibrated()
+    return profile.calibrated.get(key_of(drafter, model)) if profile else None
+
+
+def key_of(drafter: str, model: str) -> str:
+    """The name under which a draft model's measurement is kept."""
+    return f"{drafter}:{model}"
+
+
+def size_of(model: str) -> str:
+    """The size that a model's name tells, such as 0.5b, as packaged profiles name theirs; else the name itself."""
+    name = Path(model).name.lower()
+    told = re.search(r"(?<![\d.a-z])(\d+(?:\.\d+)?[bm])(?![a-z\d])", name)
+    return told[1] if told else name.removesuffix(".gguf")
+
+
+def baseline(board: Board) -> DeviceProfile:
+    """What is known before anything is measured: the last calibration, else the packaged profile of the board.
+
+    A calibration that cannot be read any more is about to be replaced. Of a machine without any profile, only what it
+    says of itself is known.
+    """
+    with contextlib.suppress(UsageError):
+        before = calibrated()
+        if before is not None:
+            return before
+    if board.profile:
+        return replace(
+            catalog.device(board.profile), name=board.name, cores=board.cores, memory_gib=board.memory_gib
+        )
+    unknown = Quantity(0.0, 0.0, 0.0, UNKNOWN)
+    return DeviceProfile(
+        THIS_MACHINE, board.name, board.cores, board.memory_gib, unknown, idle_w=unknown, busy_w=unknown
+    )
+
+
+def write(profile: DeviceProfile, path: Path) -> None:
+    """Keep a profile as TOML, readable for `catalog`; whoever reads meanwhile sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_text(HEADER + "\n".join(toml(profile)) + "\n", "utf-8")
+    draft.replace(path)
+
+
+def toml(profile: DeviceProfile) -> Iterator[str]:
+    """The lines of a device profile: plain values first, then a table for each draft, measurement and server."""
+    for item in fields(profile):
+        if item.name != "id" and not isinstance(getattr(profile, item.name), Mapping):
+            yield f"{item.name} = {_value(getattr(profile, item.name))}"
+    for kind in ("drafts", "calibrated", "servers"):
+        for name, entry in getattr(profile, kind).items():
+            yield f"\n[{kind}.{json.dumps(name)}]"
+            yield from (f"{key} = {_value(value)}" for key, value in _entries(entry))
+
+
+def _entries(entry: Any) -> Iterator[tuple[str, Any]]:
+    """Names and values of one table; a draft's size is its name already."""
+    skipped = {"size"} if isinstance(entry, DraftSpeed) else set()
+    return ((item.name, getattr(entry, item.name)) for item in fields(entry) if item.name not in skipped)
+
+
+def _value(value: Any) -> str:
+    """A TOML value. A JSON string is a TOML string as well, as long as nothing is escaped in JSON's way."""
+    if isinstance(value, Quantity):
+        numbers = (value.min, value.typical, value.max)
+        low, typical, high = (f"{number:.0f}" if number >= 1000 else f"{number:.4g}" for number in numbers)
+        return f"{{ min = {low}, typical = {typical}, max = {high}, source = {_value(value.source)} }}"
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{json.dumps(key)} = {_value(each)}' for key, each in value.items())} }}"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,145 @@
+"""The profile of this machine: written, read back, damaged, shared, and who goes by it."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from edge_client.checks.board import check_calibration
+from edge_client.config import DoctorConfig
+from edge_client.drafters.threads import draft_threads, model_drafter
+from hw_profiles import calibration, catalog
+from hw_profiles.cores import usable_cores
+from hw_profiles.detect import Board, detect
+from hw_profiles.device import MeasuredDraft, MeasuredLink
+from hw_profiles.quantity import Quantity
+from tests.golden_boards import plant
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A configuration folder of one's own."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("OPENSLED_NO_CONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "opensled" / "profiles" / "devices" / "this-machine.toml"
+
+
+def a_profile(name="", **changes):
+    board = detect()
+    one = Quantity(12.5, 10.0, 15.25, 'it\'s said in "C:\\\\here", 50 °C')
+    draft = MeasuredDraft("2026-11-22T01:50:00Z", 1, 0.25, {"1": one}, {"4": one}, one)
+    base = calibration.baseline(board)
+    told = {
+        "calibrated": {"llamacpp:tiny-draft": draft},
+        "servers": {"hub:7411": MeasuredLink("now", one, 0.125)},
+    }
+    return catalog.DeviceProfile(
+        **{**vars(base), **told, "id": "this-machine", "name": name or board.name, **changes}
+    )
+
+
+def test_what_is_written_is_read_back(home):
+    profile = a_profile()
+    calibration.write(profile, home)
+    assert catalog.device("this-machine") == profile == calibration.calibrated()
+    assert "this-machine" in catalog.names("devices") and list(home.parent.iterdir()) == [home]
+
+
+def test_a_board_keeps_what_is_published_of_other_drafts(home, tmp_path):
+    board = detect(plant("pi-5", tmp_path / "pi"))
+    base = calibration.baseline(board)
+    assert base.drafts["1b"] == catalog.device("pi-5").drafts["1b"]
+    assert (base.name, base.memory_gib) == ("Raspberry Pi 5 Model B Rev 1.0", 7.9)
+    unknown = calibration.baseline(Board("a PC", "", "", "x86", 8, (), 16.0))
+    assert unknown.drafts == {} and unknown.busy_w.source.startswith("not measured")
+
+
+def test_a_home_folder_that_another_machine_shares(home):
+    calibration.write(a_profile(name="another machine"), home)
+    assert calibration.calibrated() is None
+    assert calibration.baseline(detect()).calibrated == {}
+
+
+def test_measured_threads_are_used(home):
+    calibration.write(a_profile(), home)
+    assert draft_threads(0, "llamacpp", "tiny-draft") == 1
+    assert draft_threads(0, "chain:cacheback,llamacpp", "tiny-draft") == 1
+    assert draft_threads(3, "llamacpp", "tiny-draft") == 3
+    assert draft_threads(0, "llamacpp", "another") == max(1, usable_cores() - 1)
+    assert (
+        "12 tokens/s with 1 thread, the fastest here (2026-11-22)" in check_calibration(DoctorConfig()).detail
+    )
+    assert "3 are used now" in check_calibration(DoctorConfig(threads=3)).detail
+
+
+def test_more_threads_than_this_process_may_use(home, monkeypatch):
+    measured = next(iter(a_profile().calibrated.values()))
+    many = MeasuredDraft(**{**vars(measured), "threads": 64})
+    calibration.write(a_profile(calibrated={"llamacpp:tiny-draft": many}), home)
+    assert draft_threads(0, "llamacpp", "tiny-draft") == usable_cores()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text.replace("cores = ", "kernels = "),
+        lambda text: text.replace("threads = 1", "threads = 'one'"),
+        lambda text: text.replace('"4" = {', '"4" = [') + "x",
+        lambda text: text.replace("load = 0.25\n", ""),
+    ],
+)
+def test_a_file_that_was_damaged_is_named_and_not_believed(home, damage, caplog):
+    calibration.write(a_profile(), home)
+    home.write_text(damage(home.read_text()))
+    with caplog.at_level(logging.WARNING):
+        assert draft_threads(0, "llamacpp", "tiny-draft") == max(1, usable_cores() - 1)
+    assert str(home) in caplog.text
+    finding = check_calibration(DoctorConfig())
+    assert finding.status == "fail" and str(home) in finding.detail and "profile calibrate" in finding.fix
+    assert calibration.baseline(detect()).calibrated == {}  # the next calibration replaces it
+
+
+def test_without_a_calibration(home):
+    finding = check_calibration(DoctorConfig())
+    assert finding.status == "ok" and "opensled profile calibrate" in finding.detail
+
+
+def test_profiles_of_ones_own_win_over_packaged_ones(home):
+    folder = home.parents[1] / "links"
+    folder.mkdir(parents=True)
+    packaged = Path(catalog.__file__).parent / "links" / "lte.toml"
+    (folder / "lte.toml").write_text(packaged.read_text().replace('"LTE"', '"my LTE"'))
+    (folder / "cellar.toml").write_text(packaged.read_text())
+    assert catalog.link("lte").name == "my LTE"
+    assert "cellar" in catalog.names("links") and catalog.names("links").count("lte") == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [
+        ("qwen2.5-0.5b-instruct-q4_k_m.gguf", "0.5b"),
+        ("/models/Llama-3.2-1B-Instruct-Q4_K_M.gguf", "1b"),
+        ("SmolLM2-135M", "135m"),
+        ("tiny-draft", "tiny-draft"),
+        ("my-model.gguf", "my-model"),
+        ("phi-4bit.gguf", "phi-4bit"),
+    ],
+)
+def test_the_size_in_a_models_name(model, size):
+    assert calibration.size_of(model) == size
+
+
+@pytest.mark.parametrize(
+    ("drafter", "model"),
+    [
+        ("llamacpp", "llamacpp"),
+        ("chain:cacheback,llamacpp", "llamacpp"),
+        ("accelerated:onnx", "onnx"),
+        ("chain:lookup,cacheback", ""),
+        ("none", ""),
+        ("mine.llamacpp:Factory", ""),
+    ],
+)
+def test_the_model_in_a_chain(drafter, model):
+    assert model_drafter(drafter) == model

@@ -1,0 +1,200 @@
+"""The law of one round, by hand, and what the doctor makes of it."""
+
+import asyncio
+import time
+
+import pytest
+
+from edge_client.checks.draft import DraftReport
+from edge_client.checks.gain import check_gain, verdict
+from edge_client.checks.server import ServerReport
+from edge_client.checks.server_speed import ServerSpeed, check_server_speed
+from edge_client.config import DoctorConfig
+from hw_profiles.gain import WORTH, Exchange
+from opensled.errors import Overloaded
+from opensled.messages import Limits
+from tests.fakes import FakeEngine
+from tests.golden_boards import BOARDS, plant
+from tests.serving import linked, serving
+from tests.tiny_drafts import tiny_info
+from verify_server.sessions import DoorLimits
+
+
+def exchange(draft_s=0.02, rtt_s=0.01, answer_s=0.09, own_s=0.06, acceptance=0.5):
+    return Exchange(draft_s, rtt_s, lambda length: answer_s, own_s, acceptance)
+
+
+# -- the law ---------------------------------------------------------------------------------------------
+
+
+def test_a_round_by_hand():
+    law = exchange()
+    assert law.tokens(2) == 1 + 0.5 + 0.25
+    assert law.seconds(2) == pytest.approx(
+        0.04 + 0.10 - 0.125 * 0.04
+    )  # three tokens right: drafting is hidden
+    assert law.rate(2) == pytest.approx(1.75 / 0.135)
+    assert law.rate(0) == pytest.approx(1 / 0.06)
+
+
+def test_what_look_ahead_hides_is_no_more_than_the_wait():
+    slow = exchange(draft_s=1.0)
+    assert slow.seconds(1) == pytest.approx(1.0 + 0.1 - 0.25 * 0.1)
+
+
+def test_drafts_that_cost_nothing_and_are_always_right():
+    law = exchange(draft_s=0.0, rtt_s=0.0, answer_s=0.06, acceptance=1.0)
+    assert law.best(8).length == 8 and law.best(8).times == pytest.approx(9)
+
+
+def test_the_best_length_is_the_best_of_all():
+    for draft_s in (0.001, 0.01, 0.05):
+        for rtt_s in (0.001, 0.05, 0.2):
+            law = exchange(draft_s, rtt_s, acceptance=0.7)
+            assert law.best(12).rate == max(law.rate(length) for length in range(1, 13))
+
+
+def test_slower_links_want_longer_blocks_and_bring_less():
+    near, far = (exchange(rtt_s=rtt_s, acceptance=0.8).best() for rtt_s in (0.001, 0.2))
+    assert near.length < far.length and near.times > far.times
+
+
+def test_a_server_whose_answers_take_longer_with_longer_blocks():
+    speed = ServerSpeed(decode_s=0.02, block=8, verdict_s=0.07)
+    assert speed.step_s(8, rtt_s=0.01) == pytest.approx(0.06)
+    assert speed.step_s(4, rtt_s=0.01) == pytest.approx(0.04)
+    assert speed.step_s(8, rtt_s=1.0) == 0.02  # never less than a step of decoding
+    assert ServerSpeed(0.02).step_s(8, 0.01) == 0.02
+
+
+# -- what people read ------------------------------------------------------------------------------------
+
+
+def test_a_gain():
+    finding = verdict(DoctorConfig(), exchange(draft_s=0.001, acceptance=0.7), 8, "this server")
+    assert finding.status == "ok"
+    assert finding.detail == (
+        "this server by itself gives a user 16.7 tokens/s; drafting here gives about 1.8x the tokens/s of the "
+        "server's own decoding (1.1x to 2.9x), best with k = 8"
+    )
+
+
+@pytest.mark.parametrize(
+    ("own_s", "said"),
+    [
+        (0.01, "would slow this device down here: 0.1x"),
+        (0.0745, "would bring nothing here: 1.0x"),
+        (0.077, "would bring nothing here: 1.0x"),
+    ],
+)
+def test_no_gain(own_s, said):
+    finding = verdict(DoctorConfig(stop="fixed"), exchange(own_s=own_s), 8, "it")
+    assert finding.status == "warn" and said in finding.detail and "--drafter none" in finding.fix
+
+
+def test_a_device_that_rests_by_itself_needs_no_fix():
+    finding = verdict(DoctorConfig(stop="adaptive"), exchange(own_s=0.01), 8, "it")
+    assert finding.status == "ok" and finding.detail.endswith("the server's own decoding is used")
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_boards_are_judged_by_what_is_published_of_them(name, tmp_path):
+    config = DoctorConfig(root=str(plant(name, tmp_path)), link="lte", draft_model="qwen-0.5b.gguf")
+    speed, link, assumed, fast, hub = check_gain(config, ServerReport(), DraftReport())
+    assert "tokens/s with a 0.5b draft (published for " in speed.detail
+    assert link.detail == "45 ms (assumed: lte; another one with --link NAME)"
+    assert "agrees with 70%" in assumed.detail and "not measured" in assumed.detail
+    assert "dense-8b on a100-80" in fast.detail and "would slow this device down" in fast.detail
+    assert "dense-8b on agx-orin" in hub.detail
+
+
+def test_only_the_stronger_boards_help_a_hub(tmp_path):
+    """docs/hardware.md: a Pi 4 drafts more slowly than a hub decodes, a Jetson does not."""
+    found = {}
+    for name in BOARDS:
+        config = DoctorConfig(root=str(plant(name, tmp_path / name)))
+        found[name] = check_gain(config, ServerReport(), DraftReport())[-1].detail
+    assert "would slow" in found["pi-4"] and "would bring nothing" in found["pi-5"]
+    assert "gives about" in found["orin-nano"] and "gives about" in found["agx-orin"]
+
+
+def test_what_was_measured_counts_more_than_what_is_published():
+    info = tiny_info(limits=Limits(max_draft=4, context_length=512))
+    server = ServerReport(info=info, round_trip=0.002, speed=ServerSpeed(0.05, 4, 0.06))
+    speed, link, assumed, drafting = check_gain(
+        DoctorConfig(server="hub:7411"), server, DraftReport(seconds=0.001)
+    )
+    assert speed.detail == "1,000 tokens/s (measured just now, tiny-draft)"
+    assert link.detail == "2.0 ms (measured just now)" and assumed.detail.endswith("; all else was measured")
+    law = Exchange(0.001, 0.002, lambda length: 0.05 + 0.002 * length, 0.05, 0.7)
+    assert law.best(4).times > WORTH and f"about {law.best(4).times:.1f}x" in drafting.detail
+    assert f"best with k = {law.best(4).length}" in drafting.detail and law.best(4).length <= 4
+
+
+def test_a_server_on_the_same_machine_is_no_fair_measure():
+    server = ServerReport(info=tiny_info(), round_trip=0.002, speed=ServerSpeed(0.05))
+    assumed = check_gain(DoctorConfig(server="127.0.0.1:7411"), server, DraftReport(seconds=0.001))[2]
+    assert "the server shares this machine" in assumed.detail
+
+
+def test_nothing_is_foretold_of_a_device_that_does_not_draft(tmp_path):
+    assert check_gain(DoctorConfig(drafter="none"), ServerReport(), DraftReport()) == []
+    config = DoctorConfig(root=str(plant("pi-5", tmp_path)), drafter="cacheback")
+    assert check_gain(config, ServerReport(), DraftReport()) == []
+
+
+# -- the server's own speed ------------------------------------------------------------------------------
+
+
+class Steady(FakeEngine):
+    """Takes its time, so that the text is not at its end before the first draft arrives."""
+
+    def forward(self, segments):
+        time.sleep(0.002)
+        return super().forward(segments)
+
+
+def asked(**serving_options):
+    async def scenario():
+        engine = Steady(num_blocks=800, context_length=3000)
+        async with serving(engine=engine, **serving_options) as (_, address), linked(address) as link:
+            return await check_server_speed(link, await link.describe(), "match")
+
+    return asyncio.run(scenario())
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Other tests may keep this machine busy."""
+    monkeypatch.setattr("edge_client.checks.server_speed.SECONDS", 30.0)
+
+
+def test_a_real_link_to_a_fake_target():
+    speed, finding = asked()
+    assert finding.status == "ok" and "tokens/s for this device without drafts" in finding.detail
+    assert speed.block == 8 and speed.decode_s > 0.002 and speed.verdict_s > 0.002
+
+
+def test_a_server_that_takes_short_drafts_only():
+    speed, _ = asked(limits=DoorLimits(max_sessions=3, max_draft=4, linger=0.05))
+    assert speed.block == 4 and speed.verdict_s > 0
+
+
+def test_a_server_that_takes_no_drafts():
+    speed, finding = asked(limits=DoorLimits(max_sessions=3, max_draft=0, linger=0.05))
+    assert speed.block == 0 and finding.status == "ok"
+
+
+def test_a_server_without_room(monkeypatch):
+    async def refuse(self):
+        raise Overloaded("no room", retry_after=9)
+
+    monkeypatch.setattr("edge_client.remote.RemoteSession.open", refuse)
+    speed, finding = asked()
+    assert speed is None and finding.status == "warn" and "no room" in finding.detail
+
+
+def test_answers_that_end_at_once(monkeypatch):
+    monkeypatch.setattr("edge_client.checks.server_speed.TOKENS", 3)
+    speed, finding = asked()
+    assert speed is None and "every answer ended" in finding.detail
