@@ -16,7 +16,7 @@ from typing import NamedTuple
 from hw_profiles.profile import HardwareProfile
 from scheduler.outlook import Outlook, looked
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
-from scheduler.rations import PROMPTS, SURE, in_turn, shortest, urgency, worthwhile
+from scheduler.rations import PROMPTS, SURE, in_turn, pays, shortest, urgency, worthwhile
 
 JITTERS = 4.0  # times its usual deviation that a draft may be late
 CAUTION = 1.3  # how much likelier than its price a draft token must be: a longer step delays everybody
@@ -85,7 +85,10 @@ class Goodput:
         forecast, asked = session.forecast, session.asked_since
         if forecast is None or not forecast.drafts:
             return inf, asked + self.draft_wait
-        expected = asked + forecast.delay_s + (session.hint or 0) * forecast.draft_s + forecast.jitter_s
+        length = session.hint or 0
+        if forecast.length is not None:  # a device knows best what pays for it, and changes its mind in small steps
+            length = min(length, forecast.length + 1)
+        expected = asked + forecast.away_s(length) + forecast.jitter_s
         # One long outage is no measure of the next.
         late_s = min(JITTERS * forecast.jitter_s, expected - asked)
         return expected, expected + late_s + view.step_s
@@ -145,13 +148,19 @@ def _cut(chosen: Sequence[SessionView], room: int, view: Outlook, profile: Hardw
     if price <= 0:
         return drafts
     asked = [bool(view.hints.get(each.id)) for each in chosen]
-    return worthwhile(drafts, [each.forecast or SURE for each in chosen], asked, price)
+    forecasts = [each.forecast or SURE for each in chosen]
+    kept = worthwhile(drafts, forecasts, asked, price)
+    for index, each in enumerate(chosen):
+        draft = drafts[index]
+        if each.depth and pays(min(each.depth, draft), draft, forecasts[index], price):
+            kept[index] = draft
+    return kept
 
 
 def _draft(session: SessionView) -> int:
-    """How much of its draft may be verified."""
+    """How much of its draft may be verified; of a tree, whose size has a limit of its own, all or nothing."""
     draft, longest = session.draft or 0, session.max_draft
-    return draft if draft <= longest else longest
+    return draft if draft <= longest or (session.depth and longest) else longest
 
 
 def _hints(sessions: Sequence[SessionView], view: Outlook) -> list[int | None]:

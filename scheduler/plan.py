@@ -17,7 +17,7 @@ class SessionView(NamedTuple):
 
     id: int
     uncomputed: int  # committed tokens whose KV is missing, >= 1: the newest one always is
-    draft: int | None  # length of the pending draft; None = none pending
+    draft: int | None  # tokens of the pending draft, of all branches of a tree; None = none pending
     driven: bool  # the server decodes it unasked (no draft expected)
     waiting_since: float  # when its last verdict left
     paused: bool = False  # the reader is slow: nothing unasked until it catches up
@@ -32,6 +32,7 @@ class SessionView(NamedTuple):
     max_draft: int = MAX_DRAFT  # longest draft it may be asked for; 0 = its drafts are not verified
     # When the verdict left on which its device now drafts; unlike `waiting_since` it stays while the server decodes.
     asked_since: float = 0.0
+    depth: int = 0  # of the pending draft if it is a tree: tokens of its longest path; 0 = it is a chain
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,11 @@ class Slice(NamedTuple):
     decide: bool
     ahead: bool = False  # nothing waits for it yet: it takes free KV blocks only, and nobody loses his for it
     padding: int = 0  # positions computed in vain, so that all slices of a static batch are equally long
-    draft: int | None = None  # draft tokens to verify at most; None = all that are pending
-    hint: int | None = (
-        None  # goes with the verdict: longest useful next draft, 0 = do not draft, None = no advice
+    draft: int | None = (
+        None  # draft tokens to verify at most, of a tree the first ones; None = all that are pending
     )
+    # Goes with the verdict: longest useful next draft, of a tree its depth; 0 = do not draft, None = no advice.
+    hint: int | None = None
 
 
 @dataclass(frozen=True)

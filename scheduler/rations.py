@@ -43,6 +43,16 @@ def worthwhile(
     return kept
 
 
+def pays(depth: int, tokens: int, forecast: Forecast, price: float) -> bool:
+    """Whether a tree is worth its `tokens` as a whole, if what is accepted of it is what a chain of its depth brings.
+
+    Of single branches nobody knows more than that the likeliest tokens come first.
+    """
+    first, later = forecast.first, forecast.later
+    expected = depth if later >= 1 else (1 - later**depth) / (1 - later)
+    return first * expected >= price * tokens
+
+
 def urgency(session: SessionView) -> float:
     """Who has the smallest is served first. It stands still while a session waits, so everybody's turn comes."""
     due = session.ready_since

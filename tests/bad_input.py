@@ -25,7 +25,7 @@ from verify_server.sessions import MAX_CHARACTERS, MAX_STOP_IDS
 # What the server under test takes.
 WIDTH = VOCAB + 2  # of its logits: the ids VOCAB and VOCAB + 1 are padding
 CONTEXT = 400  # positions
-MAX_DRAFT = 8  # tokens
+MAX_DRAFT, MAX_TREE = 8, 12  # tokens
 MAX_TOKENS = 60  # of the sequences opened here
 PROMPT = (5, 6, 7)
 PADDED, BEYOND, HUGE = VOCAB, WIDTH, 2**32 - 1
@@ -224,8 +224,15 @@ DRAFTING = (
         after_open(*(drafting(1, id) for id in (PADDED, BEYOND, HUGE)))),
     Row("`draft_probs` under a rule that takes none", "unsupported", "draft_probs", "leave draft_probs unset", ENDS,
         after_open(sourced([1], [1.0]))),
-    Row("`parents`: reserved for later", "unsupported", "parents", "not served by this version", ENDS,
-        after_open(drafting(1, parents=[-1]))),
+    Row("more tokens of a tree than `Limits.max_tree`", "invalid_request", "tokens", "draft tree of", ENDS,
+        after_open(*(drafting(*[1] * count, parents=[-1] * count) for count in (MAX_TREE + 1, bounds.MAX_BLOCK)))),
+    Row("more or fewer `parents` than tokens", "invalid_request", "parents", "parents for", ENDS,
+        after_open(drafting(1, 1, parents=[-1]), drafting(1, parents=[-1, 0]), drafting(parents=[-1]),
+                   drafting(1, parents=[-1] * 1_000_000))),
+    Row("a parent that is no earlier token", "invalid_request", "parents", "earlier draft token", ENDS,
+        after_open(*(drafting(1, 1, parents=parents) for parents in ([-1, 1], [0, -1], [-1, -2], [-1, 2**31 - 1])))),
+    Row("a tree with a path told twice", "", "", "", GOES_ON,
+        ((opening(), drafting(2, 2, 3, parents=[-1, -1, 1]), drafting(counter=2)),)),
     Row("`padding`: reserved for later", "unsupported", "padding", "not served by this version", ENDS,
         after_open(drafting(1, padding=b"\0"))),
 )  # fmt: skip
@@ -257,6 +264,9 @@ RATIO = (
            sourced([1, 2], [0.5, 0.4]), sourced([1], [3e38])),
     _ratio("rule `ratio`: a distribution without its own token", "does not hold the token drawn",
            sourced([2], [1.0])),
+    Row("rule `ratio`: a tree", "unsupported", "parents", "takes no draft trees", ENDS,
+        after_open(drafting(1, parents=[-1], draft_probs=[pb.SparseDistribution(ids=[1], probs=[1.0])]), rule="ratio"),
+        trusting=True),
 )  # fmt: skip
 
 STREAM = (

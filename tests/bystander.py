@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from edge_client.link import Link
 from edge_client.stop import StopRule
 from opensled.errors import Unsupported
-from tests.bad_input import CONTEXT, MAX_DRAFT, PROMPT, WIDTH
+from tests.bad_input import CONTEXT, MAX_DRAFT, MAX_TREE, PROMPT, WIDTH
 from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
 from tests.serving import GREEDY, blocks_return, finish, linked, serving
 from tests.small_tokenizer import small_tokenizer
@@ -93,7 +93,9 @@ def two_servers(linger: float) -> Iterator[Bench]:
         places = {}
         for trusting in (False, True):
             engine, text = GatedEngine(), GatedText()
-            limits = DoorLimits(max_sessions=3, max_draft=MAX_DRAFT, linger=linger, trust_devices=trusting)
+            limits = DoorLimits(
+                max_sessions=3, max_draft=MAX_DRAFT, max_tree=MAX_TREE, linger=linger, trust_devices=trusting
+            )
             server = stack.enter_async_context(serving(limits=limits, engine=engine, text=text))
             places[trusting] = Place(*runner.run(server), engine, text)
         yield Bench(runner, places)

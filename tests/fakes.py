@@ -94,6 +94,7 @@ class FakeEngine:
             self.num_blocks,
             self.block_size,
             shares_blocks=True,
+            max_tree=64,
         )
 
     def forward(self, segments: Sequence[Segment]) -> FakeScores:
@@ -104,15 +105,31 @@ class FakeEngine:
             for index, token in enumerate(segment.tokens):
                 self.slots[self._slot(segment, segment.start + index)] = token
             stop = segment.start + len(segment.tokens)
-            for length in range(stop - segment.rows + 1, stop + 1):
-                contexts.append([self.slots[self._slot(segment, i)] for i in range(length)])
+            for last in range(stop - segment.rows, stop):
+                contexts.append([self.slots[self._slot(segment, place)] for place in _seen(segment, last)])
         return FakeScores(contexts, self.target)
+
+    def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
+        segment = Segment((), 0, tuple(blocks), 0)
+        moved = {target: self.slots[self._slot(segment, source)] for source, target in moves}
+        for target, token in moved.items():
+            self.slots[self._slot(segment, target)] = token
 
     def _slot(self, segment: Segment, position: int) -> int:
         assert position < len(segment.blocks) * self.block_size, "no KV block covers this position"
         block = segment.blocks[position // self.block_size]
         assert 0 <= block < self.num_blocks
         return block * self.block_size + position % self.block_size
+
+
+def _seen(segment: Segment, last: int) -> list[int]:
+    """Places in KV that the token at place `last` sees: all before it, of a tree those on its path."""
+    first = segment.start + len(segment.tokens) - len(segment.parents)
+    path, index = [], last - first
+    while index >= 0 and segment.parents:
+        path.append(first + index)
+        index = segment.parents[index]
+    return [*range(min(last + 1, first) if segment.parents else last + 1), *reversed(path)]
 
 
 class FakeText:

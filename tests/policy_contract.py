@@ -63,6 +63,7 @@ class Kind(NamedTuple):
     hint: int | None
     forecast: Forecast | None
     max_draft: int
+    depth: int  # of its draft at most, which then is a tree; 0 = a chain
 
     def view(self, id: int, now: float) -> SessionView:
         """The session at `now`; a reader who is gone has no draft pending."""
@@ -86,6 +87,7 @@ class Kind(NamedTuple):
             forecast=self.forecast,
             max_draft=self.max_draft,
             asked_since=now - max(self.ages),
+            depth=min(self.depth, draft or 0),
         )
 
 
@@ -118,6 +120,7 @@ def _kind(choose) -> Kind:
         hint=choose((None, *LENGTHS)),
         forecast=_forecast(choose),
         max_draft=choose((0, 1, 4, 16)),
+        depth=choose((0, 0, 1, 3)),
     )
 
 
@@ -172,7 +175,8 @@ def require_slice(piece: Slice, view: SessionView, promises: Promises) -> None:
     assert piece.padding >= 0, "negative padding"
     assert piece.draft is None or 0 <= piece.draft <= (view.draft or 0), "more of the draft than there is"
     assert piece.hint is None or 0 <= piece.hint <= view.max_draft, "a hint that it may not be given"
-    assert not promises.trims or verified(piece, view) <= view.max_draft, "its drafts are not to be verified"
+    longest = (view.draft or 0) if view.depth and view.max_draft else view.max_draft  # trees: all or nothing
+    assert not promises.trims or verified(piece, view) <= longest, "its drafts are not to be verified"
     assert piece.decide or not piece.draft, "a chunk of a prompt verifies nothing"
 
 

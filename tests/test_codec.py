@@ -35,10 +35,11 @@ CLIENT = [
     Open((ChatMessage("user", "hé"), ChatMessage("assistant", ""))),
     Draft(3, DraftBlock(7, (DraftToken(5), DraftToken(151_935)))),
     Draft(4, DraftBlock(7)),
+    Draft(5, DraftBlock(7, (DraftToken(5), DraftToken(6), DraftToken(7)), (-1, -1, 1)), 0.5),
     Cancel(),
 ]
 SERVER = [
-    Opened((1, 2), b"k" * 16, b"resume", Limits(16, 4096)),
+    Opened((1, 2), b"k" * 16, b"resume", Limits(16, 4096, 64)),
     Verdict(7, (5, 6), 1, 3, "", 0),
     Verdict(7, (), 0, 0, "eos", None),
     Failure("overloaded", "full", "field", 1.5),
@@ -81,7 +82,6 @@ def _draft(**fields):
     ("message", "field"),
     [
         (_open(features=["hidden:-1"]), "features"),
-        (_draft(parents=[-1]), "parents"),
         (_draft(padding=b"\0"), "padding"),
     ],
 )
@@ -99,6 +99,9 @@ def test_a_field_that_is_not_served_yet_is_refused_by_name(message, field):
         (_open(noise_key=b"short"), "noise_key"),
         (pb.ClientMessage(open=pb.Open(ids=pb.Ids(ids=[1]))), "max_tokens"),
         (pb.ClientMessage(draft=pb.Draft(tokens=[1])), "counter"),
+        (_draft(parents=[-1, 0]), "parents"),
+        (_draft(parents=[0]), "parents"),
+        (_draft(parents=[-2]), "parents"),
     ],
 )
 def test_what_a_peer_gets_wrong_is_a_typed_error(message, field):

@@ -20,8 +20,8 @@ from tests.tiny_gguf import VOCABULARY, WINDOW, random_gguf
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES, llama_probe, llamacpp
 from verify_server.engine.base import Segment
+from verify_server.engine.llama_batch import Piece
 from verify_server.engine.llama_cache import BATCH, LlamaCache
-from verify_server.engine.llama_sequences import Piece
 from verify_server.engine.llamacpp import LlamaCppEngine
 from verify_server.kv import BlockPool, BlockTable, OutOfBlocks
 from verify_server.loop import VerifyLoop

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from random import Random
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -20,12 +21,13 @@ from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, SchedulingPolicy, Slice
 from tests.fakes import EOS, POISON, VOCAB, FakeEngine, next_token
 from tests.hypothesis_profiles import bounded
+from tests.tree_drafts import grown
 from verify_server.acceptance.match import Match
 from verify_server.kv import BlockTable
 from verify_server.loop import VerifyLoop, _step_failed, run_step
 from verify_server.session import Planned, Session
 
-BLOCKS, BLOCK_SIZE, MAX_DRAFT = 12, 4, 4
+BLOCKS, BLOCK_SIZE, MAX_DRAFT, MAX_TREE = 12, 4, 4, 9
 CONTEXT = BLOCKS * BLOCK_SIZE - MAX_DRAFT  # one sequence alone always fits
 MAX_SESSIONS = 4
 KINDS = 2  # of prompts
@@ -87,7 +89,7 @@ class Sessions(RuleBasedStateMachine):
         params = SamplingParams(temperature=0, max_tokens=max_tokens)
         session = Session(
             self.opened, "t", script[:length], length, params, b"", ends, Match(), BlockTable(self.loop.pool),
-            VOCAB, MAX_DRAFT,
+            VOCAB, MAX_DRAFT, MAX_TREE,
         )  # fmt: skip
         self.loop.add(session)
         session.attach(length)
@@ -108,6 +110,18 @@ class Sessions(RuleBasedStateMachine):
         if reader.session.has_reader:
             reader.session.submit(reader.sent)
 
+    @precondition(lambda self: self.readers)
+    @rule(index=small, behind=st.integers(0, 3), nodes=st.integers(1, MAX_TREE), seed=st.integers(0, 999))
+    def draft_tree(self, index: int, behind: int, nodes: int, seed: int) -> None:
+        """Right paths and wrong ones, twins among them, on the reader's newest or an older base."""
+        reader = self._any(index)
+        base = max(reader.session.prompt_length, len(reader.truth) - behind)
+        block = grown(Random(seed), base, reader.script[base:], nodes, 40)
+        reader.counter += 1
+        reader.sent = Draft(reader.counter, block)
+        if reader.session.has_reader:
+            reader.session.submit(reader.sent)
+
     @precondition(lambda self: any(reader.sent for reader in self.readers))
     @rule(index=small)
     def repeat(self, index: int) -> None:
@@ -116,19 +130,20 @@ class Sessions(RuleBasedStateMachine):
             reader.session.submit(reader.sent)
 
     @precondition(lambda self: self.readers)
-    @rule(index=small, kind=st.sampled_from(["future", "prompt", "long", "id"]))
+    @rule(index=small, kind=st.sampled_from(["future", "prompt", "long", "large", "id"]))
     def draft_badly(self, index: int, kind: str) -> None:
         """A typed error, and nothing has changed; its stream ends with it."""
         session = self._any(index).session
         base = {"future": len(session.tokens) + 1, "prompt": session.prompt_length - 1}.get(
             kind, len(session.tokens)
         )
-        ids = {"long": [1] * (MAX_DRAFT + 1), "id": [VOCAB]}.get(kind, [1])
+        ids = {"long": [1] * (MAX_DRAFT + 1), "large": [1] * (MAX_TREE + 1), "id": [VOCAB]}.get(kind, [1])
+        parents = (-1,) * len(ids) if kind == "large" else ()
         reader, pending = self._any(index), session.pending
         reader.counter += 1
         reader.sent = None
         try:
-            session.submit(Draft(reader.counter, DraftBlock(base, tuple(map(DraftToken, ids)))))
+            session.submit(Draft(reader.counter, DraftBlock(base, tuple(map(DraftToken, ids)), parents)))
         except (FutureBase, InvalidRequest):
             assert session.pending is pending
         else:

@@ -140,6 +140,7 @@ def _limits(config: ServeConfig, tenants: Tenants) -> DoorLimits:
     return DoorLimits(
         max_sessions=config.max_sessions,
         max_draft=config.max_draft,
+        max_tree=config.max_tree,
         trust_devices=config.trust_device_probabilities,
         tenants=tenants,
         min_pace=config.min_pace,

@@ -11,6 +11,7 @@ from opensled.logs import LEVELS
 from scheduler import POLICIES
 from scheduler.ray_guard import networks
 from verify_server.engine import ENGINES
+from verify_server.engine.base import MAX_TREE
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,14 @@ class ServeConfig:
     batch: int = option(
         0, "drafts that policy static waits for; 0 = one of every session", low=0, metavar="N"
     )
-    max_draft: int = option(16, "longest draft block, in tokens", low=1, metavar="N")
+    max_draft: int = option(16, "longest draft chain, in tokens", low=1, metavar="N")
+    max_tree: int = option(
+        MAX_TREE,
+        "largest draft tree, in tokens, where the engine can compute them; 0 = chains only",
+        low=0,
+        high=MAX_TREE,
+        metavar="N",
+    )
     max_step_tokens: int = option(512, "most tokens that one forward pass computes", low=1, metavar="N")
     kv_tokens: int = option(0, "KV cache size, in tokens; 0 = what memory allows", low=0, metavar="N")
     prefix_cache: bool = option(

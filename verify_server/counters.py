@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from opensled.messages import Draft
 from opensled.metrics import SECONDS, DraftCounts, Histogram
-from opensled.protocol import common_prefix
+from opensled.protocol import agreed
 
 if TYPE_CHECKING:  # the loop imports this file
-    from verify_server.session import Planned
+    from verify_server.work import Planned
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # sessions in one step
 POSITIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # computed by one step
@@ -58,8 +58,8 @@ class LoopStats:
             return
         block, tokens = planned.draft.block, planned.session.tokens
         base = len(tokens) - count
-        undecided = block.ids[base - block.base :]  # its head may have been committed before this step
-        self._count_draft(len(block.tokens), common_prefix(undecided, tokens[base:]))
+        known = base - block.base  # its head may have been committed before this step
+        self._count_draft(len(block.tokens), len(agreed(block, tokens[block.base :])) - known)
 
     def drop(self, draft: Draft) -> None:
         """A draft that came too late to be computed; an empty one drafts nothing."""

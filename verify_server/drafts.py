@@ -6,21 +6,36 @@ import math
 
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import DraftBlock, DraftToken, SparseDistribution
+from verify_server.acceptance.base import AcceptancePolicy, TreePolicy
 
 MAX_CANDIDATES = 256  # ids of one draft distribution
 ROUNDING = 1e-3  # how far from 1 the float32 probabilities of a distribution may sum
 
 
-def check_draft(block: DraftBlock, vocab_size: int, with_probs: bool) -> None:
-    """Raises InvalidRequest or Unsupported, naming the field, unless the tokens of `block` can be verified.
+def check_size(block: DraftBlock, max_draft: int, max_tree: int) -> None:
+    """Raises InvalidRequest or Unsupported, naming the field, for a chain or tree larger than is served."""
+    count = len(block.tokens)
+    if not block.parents:
+        if count > max_draft:
+            raise InvalidRequest(f"draft of {count} tokens; this server takes at most {max_draft}", "tokens")
+    elif not max_tree:
+        raise Unsupported("this server takes no draft trees; send a chain, without parents", "parents")
+    elif count > max_tree:
+        raise InvalidRequest(f"draft tree of {count} tokens; this server takes at most {max_tree}", "tokens")
 
-    `with_probs`: the rule needs the distribution each token was drawn from; other rules take none.
+
+def check_draft(block: DraftBlock, vocab_size: int, rule: AcceptancePolicy) -> None:
+    """Raises InvalidRequest or Unsupported, naming the field, unless `rule` can verify the tokens of `block`.
+
+    A rule that trusts devices needs the distribution each token was drawn from; others take none.
     """
+    if block.parents and not isinstance(rule, TreePolicy):
+        raise Unsupported("this rule takes no draft trees; send a chain, without parents", "parents")
     ids = block.ids
     if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
         raise InvalidRequest(f"a draft id is outside the vocabulary of {vocab_size}", "tokens")
     for token in block.tokens:
-        if with_probs:
+        if rule.trusts_device:
             _check_source(token, vocab_size)
         elif token.drawn_from is not None:
             raise Unsupported("this rule takes no probabilities; leave draft_probs unset", "draft_probs")

@@ -35,23 +35,35 @@ class Constraint:
         self._mask_bytes = (width + 7) // 8
         self._ended = False
 
-    def allowed(self, draft: Sequence[int]) -> list[bytes]:
+    def allowed(self, draft: Sequence[int], parents: Sequence[int] = ()) -> list[bytes]:
         """Masks [len(draft) + 1]: bit b of mask i (little-endian within bytes) tells if id b may follow draft[:i].
 
-        After the first draft id that is not allowed, or ends the answer, the last mask is repeated. The state stays
-        what it was. Raises EngineError when the grammar is stuck.
+        With `parents`, of a tree depth first, mask i + 1 is for what follows draft[i] and the path to it. After a draft
+        id that is not allowed, or ends the answer, the last mask is repeated. The state stays what it was. Raises
+        EngineError when the grammar is stuck.
         """
         masks = [self._mask()]
-        taken = 0
-        for token in draft:
-            if token in self._eos_ids or not _allows(masks[-1], token):
-                break
+        path: list[int] = []  # draft tokens that the matcher has gone along
+        for index, token in enumerate(draft):
+            parent = parents[index] if parents else index - 1
+            self._go_back(path, parent)
+            here, known = masks[parent + 1], parent == (path[-1] if path else -1)
+            if not known or token in self._eos_ids or not _allows(here, token):
+                masks.append(here)
+                continue
             self._require(self._matcher.consume_token(token))
-            taken += 1
+            path.append(index)
             masks.append(self._mask())
-        if taken:
-            self._require(self._matcher.rollback(taken))
-        return masks + masks[-1:] * (len(draft) + 1 - len(masks))
+        self._go_back(path, -1)
+        return masks
+
+    def _go_back(self, path: list[int], parent: int) -> None:
+        """Along `path`, to the token `parent` or one before it."""
+        left = len(path)
+        while path and path[-1] > parent:
+            path.pop()
+        if left > len(path):
+            self._require(self._matcher.rollback(left - len(path)))
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Go on by committed ids, which the masks must have allowed; after the end there is nothing but ends."""

@@ -173,6 +173,10 @@ class BlockTable:
             raise OverBudget(f"{missing} KV blocks wanted, the tenant's budget leaves {self._room()}")
         self.blocks.extend(self._pool.take(missing, self._tenant))
 
+    def reach(self) -> int:
+        """Positions [0, reach) it can cover without anybody giving way."""
+        return (len(self.blocks) + min(self._pool.num_free, max(0, self._room()))) * self._pool.block_size
+
     def truncate(self, length: int) -> None:
         """Give back every block beyond `length` tokens. Rollback is this and nothing else."""
         assert length >= self.frozen, "what is committed is never rolled back"

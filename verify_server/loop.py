@@ -13,12 +13,14 @@ from hw_profiles.learned import CostModel
 from hw_profiles.profile import HardwareProfile
 from opensled.errors import EngineError, OpenSledError
 from scheduler.plan import BatchPlan, SchedulingPolicy, Snapshot
-from verify_server.acceptance.base import Question
+from verify_server.acceptance.base import AcceptancePolicy, Question, TreePolicy
 from verify_server.counters import LoopStats
-from verify_server.engine.base import HearsOfFreeBlocks, Scores, TargetEngine
+from verify_server.engine.base import HearsOfFreeBlocks, Scores, Segment, TargetEngine, TreeEngine
 from verify_server.kv import BlockPool
 from verify_server.pressure import Step
-from verify_server.session import Decision, Planned, Session
+from verify_server.session import Session
+from verify_server.trees import runs
+from verify_server.work import Decision, Planned, decided, moves
 
 log = logging.getLogger(__name__)
 
@@ -37,16 +39,19 @@ def run_step(engine: TargetEngine, work: Sequence[Planned]) -> list[Outcome]:
     row = 0
     for planned in work:
         rows = range(row, row := row + planned.segment.rows)
-        outcomes.append(_outcome(planned, scores, rows))
+        outcomes.append(_outcome(engine, planned, scores, rows))
     return outcomes
 
 
-def _outcome(planned: Planned, scores: Scores, rows: range) -> Outcome:
+def _outcome(engine: TargetEngine, planned: Planned, scores: Scores, rows: range) -> Outcome:
     """One session's decision; what goes wrong with its rows stays its own, be it a bug of ours."""
     if planned.question is None:
         return None
     try:
-        return _decide(planned.session, planned.question, scores, rows)
+        decision = _decide(planned.session, planned.question, scores, rows)
+        if decision.path:
+            _compact(engine, planned.segment, moves(planned.question, decision))
+        return decision
     except OpenSledError as error:
         return error
     except Exception:
@@ -60,13 +65,29 @@ def _step_failed() -> EngineError:
 
 def _decide(session: Session, question: Question, scores: Scores, rows: range) -> Decision:
     if session.constraint is not None:
-        question = question._replace(masks=session.constraint.allowed(question.ids))
-    num_accepted, next_token = session.rule.accept(question, scores, rows)
+        masks = session.constraint.allowed(question.ids, question.parents)
+        question = question._replace(masks=masks)
+    decision = _accepted(session.rule, question, scores, rows)
     if question.top_logprobs is None:
-        return Decision(num_accepted, next_token)
-    decided = (*question.ids[:num_accepted], next_token)
-    logprobs = scores.logprobs(rows[: len(decided)], decided, question.top_logprobs)
-    return Decision(num_accepted, next_token, tuple(logprobs))
+        return decision
+    ids = decided(question, decision)
+    own = [rows[0], *[rows[index + 1] for index in decision.path]] if decision.path else rows[: len(ids)]
+    return decision._replace(logprobs=tuple(scores.logprobs(own, ids, question.top_logprobs)))
+
+
+def _accepted(rule: AcceptancePolicy, question: Question, scores: Scores, rows: range) -> Decision:
+    if not question.parents:
+        return Decision(*rule.accept(question, scores, rows))
+    assert isinstance(rule, TreePolicy), "a session refuses trees that its rule cannot decide"
+    path, next_token = rule.accept_tree(question, scores, rows)
+    return Decision(len(path), next_token, path=path)
+
+
+def _compact(engine: TargetEngine, segment: Segment, moves: list[tuple[int, int]]) -> None:
+    """Put the KV of a tree's accepted path where a chain's would be: the rest is rolled back like any other."""
+    if moves:
+        assert isinstance(engine, TreeEngine), "a session refuses trees that its engine cannot compute"
+        engine.compact(segment.blocks, moves)
 
 
 class VerifyLoop:
@@ -161,10 +182,15 @@ class VerifyLoop:
     def _learn(self, work: Sequence[Planned], seconds: float) -> None:
         """What a step that went well tells of the cost of those to come."""
         tokens = sum(len(planned.segment.tokens) for planned in work)
-        contexts = sum(planned.segment.start for planned in work) + tokens
+        contexts = sum(planned.segment.start * self._reads(planned.segment) for planned in work) + tokens
         self.costs.observe(tokens, contexts, len(work), seconds)
         if self.costs.cost is not self.profile.cost:
             self.profile = replace(self.profile, cost=self.costs.cost)
+
+    def _reads(self, segment: Segment) -> int:
+        """How often a step reads the text's KV: at level `exact` once for each branch of a tree."""
+        by_branch = segment.parents and self.engine.info.numerics == "exact"
+        return len(list(runs(segment.parents))) if by_branch else 1
 
     def _prepare(self, plan: BatchPlan) -> list[Planned]:
         """Turn slices into work; who gets no KV, or loses what his slice goes on from, waits for the next plan."""

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 
 from scheduler.plan import Slice
 from verify_server.kv import BlockPool, OutOfBlocks, OverBudget
-from verify_server.session import Planned, Session
+from verify_server.session import Session
+from verify_server.work import Planned
 
 # A session that has been resting for so many seconds is not in the midst of a round. Those give way in the order in
 # which they were last used. Among those that are in one, the order of use would be the worst: they come round in it,

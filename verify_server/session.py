@@ -4,59 +4,34 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from math import inf
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 from opensled.errors import InvalidRequest, OpenSledError
 from opensled.messages import (
     Draft,
     DraftBlock,
-    DraftToken,
     Failure,
     Moved,
     SamplingParams,
     TokenLogprobs,
     Verdict,
 )
-from opensled.protocol import EndRules, common_prefix, cut, rebase
+from opensled.protocol import EndRules, agreed, cut, rebase
 from scheduler.estimates import DraftEstimate
 from scheduler.plan import SessionView, Slice
 from verify_server.acceptance.base import AcceptancePolicy, Question
 from verify_server.allowance import Allowance
-from verify_server.drafts import check_draft
+from verify_server.drafts import check_draft, check_size
 from verify_server.engine.base import Segment
 from verify_server.guide import Constraint
 from verify_server.kv import BlockTable
 from verify_server.outbox import Outbox
+from verify_server.trees import depth, depth_first, no_deeper, without_twins
+from verify_server.view import view_of
+from verify_server.work import Decision, Pending, Planned, decided
 
+NO_DRAFT = DraftBlock(0)
 VERDICTS_TIMED = 64  # latest ones of which is known when they left: drafts on older ones are slow in any case
-
-
-class Pending(NamedTuple):
-    """A draft not yet planned: as it arrived, what of it still drafts beyond the truth, and when it came."""
-
-    draft: Draft
-    rest: DraftBlock
-    since: float
-
-
-class Decision(NamedTuple):
-    """What became of one session's draft in a step."""
-
-    num_accepted: int
-    next_token: int  # recovered or bonus
-    logprobs: tuple[TokenLogprobs, ...] = ()  # of the accepted tokens and the next one, when asked for
-
-
-class Planned(NamedTuple):
-    """What one step computes for one session."""
-
-    session: Session
-    segment: Segment
-    question: Question | None  # None: a chunk of a prompt, nothing to decide
-    draft: Draft | None  # the draft this step answers
-    hint: int | None = None  # goes with the verdict
 
 
 @dataclass(eq=False)
@@ -73,7 +48,8 @@ class Session:
     rule: AcceptancePolicy
     table: BlockTable
     vocab_size: int  # ids that a draft may hold
-    max_draft: int
+    max_draft: int  # tokens of a chain
+    max_tree: int = 0  # tokens of a tree; 0 = chains only
     top_logprobs: int | None = None
     constraint: Constraint | None = None  # what a guided answer may go on with; knows all that is committed
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the last tokens: those committed here
@@ -136,7 +112,8 @@ class Session:
             return
         self.latest = draft.counter
         self._check(draft.block)
-        check_draft(draft.block, self.vocab_size, with_probs=self.rule.trusts_device)
+        if draft.block.parents:
+            draft = replace(draft, block=without_twins(draft.block))
         rest = rebase(draft.block, self.tokens)
         self.driven = (
             not draft.block.tokens or self.hint == 0
@@ -156,23 +133,22 @@ class Session:
         block = draft.block
         left = next((left for length, left in self.verdicts if length == block.base), None)
         if block.tokens and left is not None:
-            self.estimate.arrived(now - left, len(block.tokens), draft.seconds)
+            self.estimate.arrived(now - left, depth(block.tokens, block.parents), draft.seconds)
 
     def _check(self, block: DraftBlock) -> None:
-        if len(block.tokens) > self.max_draft:
-            raise InvalidRequest(
-                f"draft of {len(block.tokens)} tokens; this server takes at most {self.max_draft}", "tokens"
-            )
+        check_size(block, self.max_draft, self.max_tree)
         if block.base < self.prompt_length:
             raise InvalidRequest(f"base {block.base} lies inside the prompt ({self.prompt_length})", "base")
+        check_draft(block, self.vocab_size, self.rule)
 
     def _drop(self, draft: Draft) -> None:
         """Answer a draft of which nothing can be computed any more."""
         if not self.finish_reason:
             self.on_stale(draft)
             self._ask(self.clock())
-            known = min(len(draft.block.tokens), len(self.tokens) - draft.block.base)
-            self.estimate.judged(known, common_prefix(draft.block.ids, self.tokens[draft.block.base :]))
+            block, since = draft.block, self.tokens[draft.block.base :]
+            known = min(depth(block.tokens, block.parents), len(since))
+            self.estimate.judged(known, len(agreed(block, since)))
         self._tell(draft.block.base, draft)
 
     def _tell(self, base: int, answered: Draft | None = None) -> None:
@@ -182,7 +158,7 @@ class Session:
             Verdict(
                 base=base,
                 tokens=since,
-                num_accepted=common_prefix(answered.block.ids, since) if answered else 0,
+                num_accepted=len(agreed(answered.block, since)) if answered else 0,
                 answers=answered.counter if answered else 0,
                 finish_reason=self.finish_reason,
                 hint=self.hint,
@@ -203,36 +179,11 @@ class Session:
         return not self.has_reader or (self.pending is None and (not self.driven or self.outbox.full))
 
     def view(self) -> SessionView:
-        return SessionView(  # by position: many are made for each step
-            self.id,
-            len(self.tokens) - self.computed,
-            len(self.pending.rest.tokens) if self.pending else None,
-            self.driven,
-            self.waiting_since,
-            self.outbox.full,
-            not self.has_reader,
-            self.computed,
-            self.pending.since if self.pending else self.waiting_since,
-            self.pace,
-            self._due(),
-            self.background,
-            self.hint,
-            self.estimate.forecast if self.latest or self.estimate.drafts else None,
-            self._longest(),
-            self.asked_since,
-        )
+        return view_of(self)
 
-    def _longest(self) -> int:
+    def longest(self) -> int:
         """Longest draft of its device that is verified now."""
         return self.allowance.longest(self.max_draft, len(self.tokens), self.clock())
-
-    def _due(self) -> float:
-        """When the next token must be there to keep the pace, counted from the first one."""
-        if not self.pace:
-            return inf
-        if self.begun is None:
-            return self.waiting_since
-        return self.begun + (len(self.tokens) + 1 - self.begun_length) / self.pace
 
     def plan(self, piece: Slice) -> Planned:
         """Turn a slice into work for the engine; grows the block table (OutOfBlocks changes nothing)."""
@@ -241,12 +192,13 @@ class Session:
             "a slice decides just when it reaches the newest token"
         )
         pending = self.pending if piece.decide else None
-        longest = self._longest()
-        draft = self._useful(pending.rest)[: piece.draft][:longest] if pending else ()
+        longest = self.longest()
+        block = self._cut(pending.rest, piece.draft, longest) if pending else NO_DRAFT
+        draft = block.tokens
         self.table.grow(stop + len(draft))
         question = None
         if piece.decide:
-            question = Question(draft, stop, self.params, self.key, self.top_logprobs)
+            question = Question(draft, stop, self.params, self.key, self.top_logprobs, parents=block.parents)
             self.pending = None
             self.allowance.take(len(draft), len(self.tokens), self.clock())
         # Padding computes positions before these once more: the same work, and no row differs for it.
@@ -257,14 +209,25 @@ class Session:
             start=start,
             blocks=tuple(self.table.blocks),
             rows=len(draft) + 1 if piece.decide else 0,
+            parents=block.parents,
         )
         self.in_step = True
         hint = self.allowance.hint(piece.hint, longest) if piece.decide else None
         return Planned(self, segment, question, pending.draft if pending else None, hint)
 
-    def _useful(self, rest: DraftBlock) -> tuple[DraftToken, ...]:
-        """Draft tokens that can still commit: the last position to commit needs no draft, it is the bonus token."""
-        return rest.tokens[: max(0, self.ends.last_length - len(self.tokens) - 1)]
+    def _cut(self, rest: DraftBlock, most: int | None, longest: int) -> DraftBlock:
+        """What of a draft is verified, `most` tokens of it: a chain of `longest`, or a tree in the engine's order.
+
+        The last position to commit needs no draft, it is the bonus token.
+        """
+        useful = max(0, self.ends.last_length - len(self.tokens) - 1)
+        most = len(rest.tokens) if most is None else most
+        if not rest.parents:
+            return rest.first(min(useful, longest, most))
+        allowed = self.allowance.longest(self.max_tree, len(self.tokens), self.clock())
+        # What a tree needs beyond the longest chain it takes of free memory: nobody loses his KV for it.
+        room = max(self.max_draft, self.table.reach() - len(self.tokens))
+        return depth_first(no_deeper(rest, useful).first(min(allowed, room, most)))
 
     def commit(self, planned: Planned, decision: Decision | None, now: float) -> int:
         """Apply a step; returns how many tokens it committed."""
@@ -274,8 +237,7 @@ class Session:
             self.table.publish(self.tokens, self.computed)
             return 0
         base, num_accepted = len(self.tokens), decision.num_accepted
-        decided = (*planned.question.ids[:num_accepted], decision.next_token)
-        news, self.finish_reason = cut(decided, base, self.ends)
+        news, self.finish_reason = cut(decided(planned.question, decision), base, self.ends)
         self.tokens.extend(news)
         self.logprobs.extend(decision.logprobs[: len(news)])
         if self.constraint is not None:
@@ -286,7 +248,7 @@ class Session:
         self.table.publish(self.tokens, self.computed)
         self._leave(planned, now)
         known = base - planned.draft.block.base if planned.draft else 0  # its head, which proved right before
-        self.estimate.judged(known + len(planned.question.ids), known + num_accepted)
+        self.estimate.judged(known + planned.question.depth, known + num_accepted)
         self.allowance.judged(len(planned.question.ids), num_accepted)
         self._tell(planned.draft.block.base if planned.draft else base, planned.draft)
         self._rebase_pending()

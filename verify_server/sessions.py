@@ -7,7 +7,7 @@ import itertools
 import secrets
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from opensled.errors import (
     InvalidRequest,
@@ -27,6 +27,7 @@ from verify_server.acceptance import RULES
 from verify_server.acceptance.base import AcceptancePolicy
 from verify_server.allowance import Allowance, Quotas, Records
 from verify_server.counters import DoorStats
+from verify_server.engine.base import MAX_TREE
 from verify_server.guide import Constraint, Guides
 from verify_server.kv import BlockTable
 from verify_server.loop import VerifyLoop
@@ -48,13 +49,14 @@ class DoorLimits:
     """What the door lets in."""
 
     max_sessions: int = 256
-    max_draft: int = 16  # tokens per block
+    max_draft: int = 16  # tokens of a chain
     linger: float = 60.0  # seconds a session without a reader is remembered
     tenants: Tenants = field(default_factory=Tenants)  # what each of them may take
     trust_devices: bool = False  # serve rules under which a device's word decides about the text
     min_pace: float = 0.0  # tokens/s promised to whoever asks for none, unless he is a background session
     max_pace: float | None = None  # tokens/s promised at most; None = half the pace that one has alone
     min_acceptance: float = 0.05  # share of a device's drafts that gain something; below it they are ignored
+    max_tree: int = MAX_TREE  # tokens of a draft tree, where the engine can compute them; 0 = chains only
 
 
 class Door:
@@ -72,7 +74,8 @@ class Door:
         _require_room_for_a_draft("--kv-tokens", capacity + limits.max_draft, limits.max_draft)
         for budget in limits.tenants.kv_budgets:
             _require_room_for_a_draft("--tenant-kv-tokens (or kv_tokens)", budget, limits.max_draft)
-        self.sequence_limits = Limits(limits.max_draft, min(info.context_length, capacity))
+        max_tree = min(limits.max_tree, info.max_tree)
+        self.sequence_limits = Limits(limits.max_draft, min(info.context_length, capacity), max_tree)
         # Ids beyond the tokenizer's are padding of the logits: they have no text, and only the target commits one.
         self._vocab_size = min(self.text.vocab_size, info.vocab_size)
         self.draining = False
@@ -197,6 +200,7 @@ class Door:
             table=BlockTable(self.loop.pool, tenant, self.limits.tenants.limits_of(tenant).kv_tokens),
             vocab_size=self._vocab_size,
             max_draft=self.limits.max_draft,
+            max_tree=self.sequence_limits.max_tree,
             top_logprobs=message.top_logprobs,
             constraint=constraint,
             pace=self._pace(message),
@@ -253,7 +257,7 @@ class Door:
         limits, budget = self.sequence_limits, self.limits.tenants.limits_of(tenant).kv_tokens
         if not budget:
             return limits
-        return Limits(limits.max_draft, min(limits.context_length, budget - limits.max_draft))
+        return replace(limits, context_length=min(limits.context_length, budget - limits.max_draft))
 
     def _check(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> None:
         """What a new session must be before anybody makes room for it."""

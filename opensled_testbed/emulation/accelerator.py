@@ -25,7 +25,7 @@ from opensled_testbed.emulation.law import Piece, StepLaw
 from opensled_testbed.fleet import Server
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
-from verify_server.engine.base import HearsOfFreeBlocks, Masks, Scores, Segment, TargetEngine
+from verify_server.engine.base import HearsOfFreeBlocks, Masks, Scores, Segment, TargetEngine, TreeEngine
 from verify_server.target import Target
 
 VARIABLE = "OPENSLED_EMULATION"  # environment variable with the settings, as JSON
@@ -141,6 +141,11 @@ class EmulatedEngine:
         """When a draft beside the target began the tokens of this step: while they came in, message by message."""
         return max(self._step.ended, now - self._dilation * self._law.drafting_s(pieces))
 
+    def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
+        """See `TreeEngine`; sessions send trees only where the inner engine is one."""
+        assert isinstance(self._inner, TreeEngine), "its `info` tells who takes trees"
+        self._inner.compact(blocks, moves)
+
     def forget(self, blocks: Sequence[int]) -> None:
         """See `HearsOfFreeBlocks`; for inner engines that do not, nothing."""
         if isinstance(self._inner, HearsOfFreeBlocks):
@@ -161,7 +166,9 @@ class Step:
     ended: float = 0.0
 
     def end(self) -> None:
-        """Sleep for what is left of it."""
+        """Sleep for what is left of it. A session with a draft tree may sample once more after that."""
+        if self.ended:
+            return
         self._last_until_due()
         self.ended = time.perf_counter()
 

@@ -154,6 +154,8 @@ def draft(choose: Choices, counter: int | None = None, base: int | None = None) 
         message.draft_probs.extend(_source(choose, token) for token in tokens)
     if kind > 250:
         message.draft_probs.extend(choose.some(lambda: _source(choose, choose.id())))
+    if kind % 8 == 4:
+        message.parents.extend(choose.below(index + 1) - 1 for index in range(len(tokens)))
     if kind == 200:
         message.parents.append(choose.byte() - 1)
     if kind == 202:

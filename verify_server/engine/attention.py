@@ -92,8 +92,8 @@ def attend_sdpa(query: Tensor, batch: PackedBatch, how: Attend) -> Tensor:
 
 def _attend_group(query: Tensor, batch: PackedBatch, group: Group, how: Attend) -> Tensor:
     """[live queries of the group, heads, value size]."""
-    pieces, num_queries = group.positions.shape
-    keys, values = (_by_piece(stored, group) for stored in batch.memory.gather(how.layer, group.blocks))
+    pieces, num_queries = group.places.shape
+    keys, values = (_by_piece(stored, group) for stored in _gather(batch, group, how.layer))
     kv_heads, heads = keys.shape[1], query.shape[1]
     folded = heads // kv_heads  # query heads that share one KV head
     queries = query.index_select(0, group.rows).view(pieces, num_queries, kv_heads, folded, -1)
@@ -109,6 +109,15 @@ def _attend_group(query: Tensor, batch: PackedBatch, group: Group, how: Attend) 
     return out if len(group.live) == len(out) else out.index_select(0, group.live)
 
 
+def _gather(batch: PackedBatch, group: Group, layer: int) -> tuple[Tensor, Tensor]:
+    """Keys and values [B * K, heads, size], those of a branch by path in the order of its path."""
+    gathered = batch.memory.gather(layer, group.blocks)
+    if group.branches is not None:
+        for tensor, own in zip(gathered, batch.memory.fetch(layer, group.branches.slots)):
+            tensor.index_copy_(0, group.branches.keys, own)
+    return gathered
+
+
 def _by_piece(stored: Tensor, group: Group) -> Tensor:
     """Gathered [B * K, heads, size] -> [B, heads, K, size]; dead keys become zero, for a stale NaN survives a mask."""
     stored.index_fill_(0, group.dead_keys, 0)
@@ -119,9 +128,12 @@ def _mask(group: Group, window: int | None, folded: int, dtype: torch.dtype) -> 
     """Additive mask [B, 1, folded * Q, K]: 0 where a query sees a key, else -inf; made once a step."""
     wanted = (window, folded, dtype)
     if wanted not in group.masks:
-        queries = group.positions[:, :, None]
+        queries = group.places[:, :, None]
         keys = torch.arange(group.num_keys, device=queries.device)
         hidden = keys > queries
+        if group.trees is not None:
+            hidden |= group.trees.strangers
+            queries, keys = group.trees.positions[:, :, None], group.trees.key_positions[:, None]
         if window is not None:
             hidden |= keys <= queries - window
         mask = torch.zeros(hidden.shape, dtype=dtype, device=queries.device).masked_fill_(hidden, -torch.inf)

@@ -8,21 +8,41 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from hw_profiles.target import TargetShape
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
+from verify_server.trees import depths
 
 # For each row the ids that may follow: bit v % 8 of byte v // 8 belongs to id v. None: every id may.
 Masks = Sequence[bytes] | None
 
 
-class Segment(NamedTuple):
-    """Consecutive tokens of one session to compute in a step.
+MAX_TREE = 64  # tokens of a draft tree: the ancestors of each are the bits of one number
 
-    KV of positions [0, start) is already in the session's blocks; this forward writes [start, start + n).
+
+class Segment(NamedTuple):
+    """Tokens of one session to compute in a step: consecutive ones, and a draft tree at their end perhaps.
+
+    KV of positions [0, start) is already in the session's blocks; this forward writes [start, start + n). A tree's KV
+    is written in the order of its tokens, whatever their positions in the text: see `TreeEngine.compact`.
     """
 
     tokens: tuple[int, ...]  # n >= 1 ids at positions start, start + 1, ...
     start: int
     blocks: tuple[int, ...]  # KV block numbers that cover positions [0, start + n), in order
     rows: int  # scores are wanted after each of the last `rows` tokens; 0 <= rows <= n
+    # Of each token of the tree the index of its parent in it, -1 = the token before the tree; () = no tree. A child
+    # stands behind its parent, and one position further on in the text; it sees the text and its own path.
+    parents: tuple[int, ...] = ()
+
+    @property
+    def tree_start(self) -> int:
+        """Where the KV of the tree begins; the position in the text of all its tokens that follow the text."""
+        return self.start + len(self.tokens) - len(self.parents)
+
+    def positions(self) -> Sequence[int]:
+        """In the text, of each token."""
+        if not self.parents:
+            return range(self.start, self.start + len(self.tokens))
+        before = self.tree_start - 1
+        return [*range(self.start, before + 1), *[before + depth for depth in depths(self.parents)]]
 
 
 class Scores(Protocol):
@@ -79,6 +99,7 @@ class EngineInfo:
     block_size: int  # tokens per KV block
     shares_blocks: bool = False  # whether sessions may read KV blocks that another one wrote
     shape: TargetShape | None = None  # what a forward pass reads and computes, where that is known
+    max_tree: int = 0  # tokens of the largest draft tree in a segment, at most MAX_TREE; 0 = chains only
 
 
 class TargetEngine(Protocol):
@@ -88,6 +109,17 @@ class TargetEngine(Protocol):
 
     def forward(self, segments: Sequence[Segment]) -> Scores:
         """One forward pass over all segments as one ragged batch."""
+
+
+@runtime_checkable
+class TreeEngine(TargetEngine, Protocol):
+    """An engine that computes draft trees; its `info.max_tree` says of what size."""
+
+    def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
+        """In a session's KV `blocks`, what was written at one position now stands at another, for each (from, to).
+
+        All of them at once: a position may be read and written. Called between two forward passes.
+        """
 
 
 @runtime_checkable

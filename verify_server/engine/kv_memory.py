@@ -32,6 +32,17 @@ class KVMemory:
         keys, values = self._layers[layer]
         return _gather(keys, blocks), _gather(values, blocks)
 
+    def fetch(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of the keys and values at `slots` [n]: two tensors [n, KV heads, head size]."""
+        keys, values = self._layers[layer]
+        return keys.index_select(0, slots), values.index_select(0, slots)
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """In every layer, what is at the slots `sources` [n] is at `targets` [n] as well; the two may overlap."""
+        for layer, stored in self._layers.items():
+            for tensor, moved in zip(stored, self.fetch(layer, sources)):
+                tensor.index_copy_(0, targets, moved)
+
     def allocate_like(self, probe: KVMemory) -> None:
         """Allocates every layer the probe has seen, so that a lack of memory shows at load."""
         for layer, (keys, values) in probe._layers.items():

@@ -16,7 +16,7 @@ import numpy as np
 from opensled import llama
 from opensled.errors import EngineError, UsageError
 from opensled.llama import LlamaModel
-from verify_server.engine.llama_sequences import Piece
+from verify_server.engine.llama_batch import Flat, Piece, flat
 
 BATCH = 512  # tokens per llama_decode
 MAX_SEQUENCES = int(llama_cpp.llama_max_parallel_sequences())
@@ -38,10 +38,12 @@ class LlamaCache:
         self.close = weakref.finalize(self, _free, self._context, model)
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._window = llama_cpp.llama_model_n_swa(model.handle)
-        self._tokens, self._positions, self._sequences = (np.zeros(BATCH, np.int32) for _ in range(3))
+        self._tokens, self._positions, self._counts = (np.zeros(BATCH, np.int32) for _ in range(3))
         self._wanted = np.zeros(BATCH, np.int8)
-        self._counts = np.ones(BATCH, np.int32)  # sequences per token
-        self._pointers = (self._sequences.ctypes.data + 4 * np.arange(BATCH)).astype(np.uintp)
+        self._sequences = np.zeros(
+            BATCH * sequences, np.int32
+        )  # those of each token, one token after the other
+        self._pointers = np.zeros(BATCH, np.uintp)
 
     def truncate(self, sequence: int, length: int) -> int:
         """Forget positions >= `length` of a sequence; returns how many are left: `length`, or 0.
@@ -66,33 +68,43 @@ class LlamaCache:
         needed = max(0, length - self._window) if self._window else 0
         return bool(0 <= first <= needed and last == length - 1)
 
+    def copy(self, source: int, target: int, start: int, stop: int) -> None:
+        """Positions [start, stop) of sequence `source` are those of `target` as well, which then ends with them."""
+        llama_cpp.llama_memory_seq_rm(self._memory, target, start, -1)
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, start, stop)
+
     def decode(self, pieces: Sequence[Piece]) -> np.ndarray:
         """One forward pass; logits float32 [wanted rows, vocabulary] in the order of `pieces`.
 
-        Raises EngineError; the cache may then hold a part of the tokens, which `truncate` takes away.
+        The branches of a tree must hold nothing; afterwards each of them is the text and a path. Raises EngineError;
+        the cache may then hold a part of the tokens, which `truncate` takes away.
         """
-        tokens, positions, sequences, wanted = _flat(pieces)
-        logits = np.empty((int(wanted.sum()), self._vocab_size), np.float32)
+        for piece in pieces:
+            for branch in piece.branches:
+                llama_cpp.llama_memory_seq_cp(self._memory, piece.sequence, branch, 0, piece.start)
+        batch = flat(pieces)
+        logits = np.empty((int(batch.wanted.sum()), self._vocab_size), np.float32)
         done = 0
-        for start in range(0, len(tokens), BATCH):
-            part = slice(start, start + BATCH)
-            self._decode(tokens[part], positions[part], sequences[part], wanted[part])
-            for index in np.flatnonzero(wanted[part]).tolist():
+        for start in range(0, len(batch.tokens), BATCH):
+            part = batch.part(start, start + BATCH)
+            self._decode(part)
+            for index in np.flatnonzero(part.wanted).tolist():
                 self._copy_row(index, logits[done])
                 done += 1
         return logits
 
-    def _decode(
-        self, tokens: np.ndarray, positions: np.ndarray, sequences: np.ndarray, wanted: np.ndarray
-    ) -> None:
-        count = len(tokens)
+    def _decode(self, part: Flat) -> None:
+        count = len(part.tokens)
         for own, given in (
-            (self._tokens, tokens),
-            (self._positions, positions),
-            (self._sequences, sequences),
-            (self._wanted, wanted),
+            (self._tokens, part.tokens),
+            (self._positions, part.positions),
+            (self._counts, part.counts),
+            (self._sequences, part.ids),
+            (self._wanted, part.wanted),
         ):
-            own[:count] = given
+            own[: len(given)] = given
+        first = np.cumsum(part.counts) - part.counts
+        self._pointers[:count] = self._sequences.ctypes.data + self._sequences.itemsize * first
         llama.forget_complaints()
         status = llama_cpp.llama_decode(self._context, self._batch(count))
         if status != 0:
@@ -131,14 +143,3 @@ def _parameters(cells: int, sequences: int, threads: int) -> Any:
 
 def _free(context: Any, model: LlamaModel) -> None:
     llama_cpp.llama_free(context)
-
-
-def _flat(pieces: Sequence[Piece]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Token, position, sequence and whether logits are wanted, each [all tokens]."""
-    tokens = np.concatenate([np.asarray(piece.tokens, np.int32) for piece in pieces])
-    positions = np.concatenate([np.arange(len(piece.tokens)) + piece.start for piece in pieces])
-    sequences = np.repeat([piece.sequence for piece in pieces], [len(piece.tokens) for piece in pieces])
-    wanted = np.concatenate(
-        [np.arange(len(piece.tokens)) >= len(piece.tokens) - piece.rows for piece in pieces]
-    )
-    return tokens, positions, sequences, wanted

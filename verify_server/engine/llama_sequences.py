@@ -13,19 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from opensled.errors import EngineError
 from verify_server.engine.base import Segment
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Consecutive tokens of one sequence in a forward pass; logits are wanted after each of the last `rows`."""
-
-    sequence: int
-    start: int
-    tokens: Sequence[int]
-    rows: int
+from verify_server.trees import path_to, run_after, runs
 
 
 @dataclass
@@ -34,6 +26,17 @@ class Held:
 
     blocks: tuple[int, ...] = ()
     tokens: list[int] = field(default_factory=list)  # ids at positions 0, 1, ..., all within `blocks`
+    kept: int = 0  # of which so many may be in the cache; the others never were
+    tree: Segment | None = None  # the latest segment, if it had a tree: `tokens` go on along its first run
+
+
+class Settled(NamedTuple):
+    """What becomes of a tree of which a path stands."""
+
+    sequence: int
+    run: int  # number of the run in which the path ends
+    start: int  # position where the path begins
+    stop: int  # and where it ends
 
 
 class Sequences:
@@ -76,9 +79,35 @@ class Sequences:
         """The ids of a claimed segment's sequence at positions [0, start)."""
         return self._held[segment.blocks[0]].tokens
 
+    def kept(self, segment: Segment) -> int:
+        """How many of these the cache holds, if it has lost none."""
+        return min(segment.start, self._held[segment.blocks[0]].kept)
+
     def computed(self, segment: Segment) -> None:
         """The step of a claimed segment is done."""
-        self._held[segment.blocks[0]].tokens.extend(segment.tokens)
+        held = self._held[segment.blocks[0]]
+        known = len(segment.tokens) - len(segment.parents)
+        held.tokens.extend(segment.tokens[: known + len(run_after(segment.parents, -1))])
+        held.kept, held.tree = len(held.tokens), segment if segment.parents else None
+
+    def settle(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> Settled:
+        """Another path than the first run stands of the tree that a sequence has just computed: see `TreeEngine`.
+
+        What of the path is in the first run too is in the cache; of the rest, `found` tells.
+        """
+        held = self._held[blocks[0]]
+        assert held.tree is not None, "nothing moves without a tree"
+        start, parents = held.tree.tree_start, held.tree.parents
+        path = path_to(parents, moves[-1][0] - start)
+        ids = held.tree.tokens[-len(parents) :]
+        held.tokens[start:] = [ids[index] for index in path]
+        held.kept, held.tree = start + len(path) - len(moves), None
+        run = [path[-1] in run for run in runs(parents)].index(True)
+        return Settled(blocks[0], run, start, start + len(path))
+
+    def found(self, settled: Settled) -> None:
+        """The cache holds the whole path."""
+        self._held[settled.sequence].kept = settled.stop
 
     def _check_blocks(self, segment: Segment) -> None:
         blocks, stop = segment.blocks, segment.start + len(segment.tokens)

@@ -2,6 +2,9 @@
 
 All sessions share one pool of KV cells; a step is one pass over the tokens of several sequences. What the cache has
 lost of a sequence is computed again from its ids, so that no answer of llama.cpp can cost a session its text.
+
+The branches of a draft tree take sequences of their own until the next step. Where a step has more of them than there
+are, it is several passes, and the path that stands of an early one is computed once more.
 """
 
 from __future__ import annotations
@@ -10,21 +13,26 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from hw_profiles.cores import usable_cores
 from hw_profiles.target import TargetShape
 from opensled.errors import EngineError, UnsupportedModel, UsageError
 from opensled.llama import LlamaModel, uses_gpus
 from verify_server.engine import llama_probe
-from verify_server.engine.base import EngineInfo, Segment
+from verify_server.engine.base import MAX_TREE, EngineInfo, Segment
 from verify_server.engine.host_memory import free_host_bytes
+from verify_server.engine.llama_batch import Piece
 from verify_server.engine.llama_cache import MAX_SEQUENCES, LlamaCache
-from verify_server.engine.llama_sequences import Piece, Sequences
+from verify_server.engine.llama_sequences import Sequences
 from verify_server.engine.numpy_scores import NumpyScores
+from verify_server.trees import runs
 
 MIN_BLOCK = 16  # tokens per KV block, at least
 # Without --kv-tokens: as many full contexts as this, within a part of the free memory.
 CONTEXTS = 8
 MEMORY_SHARE = 0.25
+BRANCHES = MAX_TREE  # sequences for branches of draft trees
 KV_BYTES = 2  # of a number in the cache: float16, llama.cpp's default
 
 
@@ -35,6 +43,9 @@ class LlamaCppEngine:
         self.model, self.info = model, info
         self._cache = cache
         self._sequences = Sequences(info.num_blocks, info.block_size)
+        self._branches: dict[
+            int, tuple[int, ...]
+        ] = {}  # those that hold something, by the sequence they branch from
         self._free: deque[int] = deque()  # blocks given back since the last step
 
     def forward(self, segments: Sequence[Segment]) -> NumpyScores:
@@ -43,14 +54,45 @@ class LlamaCppEngine:
         After an error nothing is lost but the step: the next one begins by taking away what was left half done.
         """
         self._check(segments)
+        self._drop_branches()
         self._let_go()
         for segment in segments:
             for loser, length in self._sequences.claim(segment).items():
                 self._cache.truncate(loser, length)
-        logits = self._cache.decode([self._piece(segment) for segment in segments])
+        logits = self._decode(segments)
         for segment in segments:
             self._sequences.computed(segment)
         return NumpyScores(logits)
+
+    def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
+        """See `verify_server.engine.base.TreeEngine`."""
+        settled = self._sequences.settle(blocks, moves)
+        branches = self._branches.get(settled.sequence)
+        if branches is not None:
+            self._cache.copy(branches[settled.run - 1], settled.sequence, settled.start, settled.stop)
+            self._sequences.found(settled)
+
+    def _decode(self, segments: Sequence[Segment]) -> np.ndarray:
+        """In as many passes as the branches need."""
+        logits: list[np.ndarray] = []
+        group: list[Piece] = []
+        for segment in segments:
+            count = len(list(runs(segment.parents))) - 1 if segment.parents else 0
+            if count > BRANCHES - self._num_branches():
+                logits.append(self._cache.decode(group))
+                group = []
+                self._drop_branches()
+            group.append(self._piece(segment, count))
+        logits.append(self._cache.decode(group))
+        return np.concatenate(logits) if len(logits) > 1 else logits[0]
+
+    def _num_branches(self) -> int:
+        return sum(map(len, self._branches.values()))
+
+    def _drop_branches(self) -> None:
+        for branch in range(self.info.num_blocks, self.info.num_blocks + self._num_branches()):
+            self._cache.truncate(branch, 0)
+        self._branches.clear()
 
     def forget(self, blocks: Sequence[int]) -> None:
         """See `verify_server.engine.base.HearsOfFreeBlocks`.
@@ -64,17 +106,22 @@ class LlamaCppEngine:
             for loser, length in self._sequences.free(self._free.popleft()).items():
                 self._cache.truncate(loser, length)
 
-    def _piece(self, segment: Segment) -> Piece:
+    def _piece(self, segment: Segment, branches: int) -> Piece:
         """What must be computed: the segment, after whatever the cache has lost of the tokens before it."""
         number = segment.blocks[0]
-        present = self._cache.truncate(number, segment.start)
+        present = self._cache.truncate(number, self._sequences.kept(segment))
         lost = self._sequences.before(segment)[present:]
-        return Piece(number, present, (*lost, *segment.tokens), segment.rows)
+        first = self.info.num_blocks + self._num_branches()
+        taken = tuple(range(first, first + branches))
+        if taken:
+            self._branches[number] = taken
+        return Piece(number, present, (*lost, *segment.tokens), segment.rows, segment.parents, taken)
 
     def _check(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
             if not 0 <= min(segment.tokens) <= max(segment.tokens) < self.info.vocab_size:
                 raise EngineError(f"token ids must lie in [0, {self.info.vocab_size})")
+            assert len(segment.parents) <= self.info.max_tree, "sessions cut their trees"
 
 
 def load(
@@ -95,9 +142,9 @@ def load(
     model = LlamaModel(path, layers)
     threads = threads or usable_cores()
     served = _context_length(model, context)
-    llama_probe.run(model, threads)
+    takes_trees = llama_probe.run(model, threads)
     num_blocks, block_size = _pool(kv_tokens, served, model)
-    cache = LlamaCache(model, num_blocks * block_size, num_blocks, threads)
+    cache = LlamaCache(model, num_blocks * block_size, num_blocks + BRANCHES, threads)
     info = EngineInfo(
         model_id=str(path),
         vocab_size=model.vocab_size,
@@ -110,6 +157,7 @@ def load(
         block_size=block_size,
         shares_blocks=False,  # a sequence is known by its first block
         shape=_shape(model),
+        max_tree=MAX_TREE if takes_trees else 0,
     )
     return LlamaCppEngine(model, cache, info)
 
@@ -166,6 +214,6 @@ def _pool(kv_tokens: int, context: int, model: LlamaModel) -> tuple[int, int]:
         budget = int(free_host_bytes() * MEMORY_SHARE)
         kv_tokens = min(CONTEXTS * context, budget // max(1, KV_BYTES * model.kv_numbers()))
     block_size = MIN_BLOCK
-    while block_size * MAX_SEQUENCES < kv_tokens:
+    while block_size * (MAX_SEQUENCES - BRANCHES) < kv_tokens:
         block_size *= 2
     return max(1, -(-kv_tokens // block_size)), block_size

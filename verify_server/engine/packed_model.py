@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import KVMemory
 from verify_server.engine.packing import Geometry, PackedBatch, pack
+from verify_server.engine.tree_packing import slots_at
 
 
 @dataclass
@@ -35,3 +37,9 @@ class PackedModel:
             opensled_batch=batch,
         )
         return output.logits[0, : batch.num_wanted], batch
+
+    @torch.inference_mode()
+    def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
+        """See `verify_server.engine.base.TreeEngine`."""
+        places = slots_at(blocks, np.array(moves).T)
+        self.memory.move(*torch.as_tensor(places, device=self.network.device))

@@ -3,6 +3,10 @@
 A segment is cut at fixed positions (multiples of `span`), and the queries of a piece see keys padded to the end of
 their span. So the shape a query is computed in depends on its position alone, never on its batch or its prompt chunk;
 with rows and queries padded too, equal bits follow.
+
+The tokens of a draft tree lie in KV in their own order: a token's *place* there is not its position in the text. Either
+a mask says who sees whom, or (`by_path`) each branch attends alone, over keys gathered in the order of its own path: to
+its queries it is a chain, with a chain's bits.
 """
 
 from __future__ import annotations
@@ -16,6 +20,14 @@ from torch import Tensor
 
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
+from verify_server.engine.tree_packing import (
+    Branches,
+    Trees,
+    gathered,
+    seen,
+    slots_at,
+)
+from verify_server.trees import path_to, runs
 
 # Keys gathered at once, in tokens: bounds the scratch memory (8 kB a token for 8 heads of 128 in float32).
 GATHER_TOKENS = 32_768
@@ -28,6 +40,9 @@ class Geometry:
     rows: int  # packed rows, and rows of the output layer
     queries: int  # queries of a piece
     span: int  # positions; a multiple of BLOCK_SIZE
+    by_path: bool = (
+        False  # a branch of a draft tree is computed like a chain: the same bits, but more keys to gather
+    )
 
 
 @dataclass(frozen=True)
@@ -42,14 +57,16 @@ class Attend:
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive queries of one segment inside one span of positions."""
+    """Consecutive queries of one segment inside one span of places."""
 
     row: int  # packed row of the first query
-    position: int  # of the first query
+    place: int  # of the first query; of a branch by path, its position
     queries: int
-    blocks: tuple[int, ...]  # KV blocks that cover positions [0, position + queries)
+    blocks: tuple[int, ...]  # KV blocks that cover places [0, place + queries)
     padded_queries: int
     padded_keys: int  # end of the span
+    path: tuple[int, ...] = ()  # of a branch by path: the places of its last keys, up to the last query's own
+    tree: Segment | None = None  # some of its keys are those of this segment's tree, which a mask tells apart
 
 
 @dataclass
@@ -57,12 +74,14 @@ class Group:
     """Pieces of equal padded shape: B pieces of Q queries over K keys."""
 
     rows: Tensor  # [B * Q] packed row of each query; padding repeats a piece's last query
-    positions: Tensor  # [B, Q] of each query
+    places: Tensor  # [B, Q] of each query: it sees no key behind it
     live: Tensor  # [n] the queries that are not padding, as indices into B * Q
     live_rows: Tensor  # [n] the packed rows of those
     blocks: Tensor  # [B * K / BLOCK_SIZE]
     dead_keys: Tensor  # [m] indices into B * K of keys past their piece's end: padding or another session's leftovers
     num_keys: int  # K
+    branches: Branches | None = None
+    trees: Trees | None = None
     masks: dict[tuple[int | None, int, torch.dtype], Tensor] = field(default_factory=dict)
 
 
@@ -86,7 +105,7 @@ def pack(
 ) -> PackedBatch:
     """The packed batch of one step; row order is segment order."""
     tokens = [token for segment in segments for token in segment.tokens]
-    positions = [segment.start + i for segment in segments for i in range(len(segment.tokens))]
+    positions = [position for segment in segments for position in segment.positions()]
     padding = [0] * (_round_up(len(tokens), geometry.rows) - len(tokens))
     wanted = _wanted(segments)
     num_wanted = len(wanted)
@@ -121,28 +140,61 @@ def _wanted(segments: Sequence[Segment]) -> list[int]:
 
 
 def _slots(segment: Segment) -> np.ndarray:
-    positions = np.arange(segment.start, segment.start + len(segment.tokens))
-    return np.asarray(segment.blocks)[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
+    return slots_at(segment.blocks, np.arange(segment.start, segment.start + len(segment.tokens)))
 
 
 def _pieces(segments: Sequence[Segment], geometry: Geometry) -> Iterator[Piece]:
     row = 0
     for segment in segments:
-        position, end = segment.start, segment.start + len(segment.tokens)
-        while position < end:
-            span_end = (position // geometry.span + 1) * geometry.span
-            count = min(end, span_end) - position
-            padded = _round_up(count, geometry.queries)
-            yield Piece(row, position, count, segment.blocks, padded, span_end)
-            position, row = position + count, row + count
+        count = len(segment.tokens)
+        if segment.parents and geometry.by_path:
+            yield from _branches(segment, row, geometry)
+        else:
+            tree = segment if segment.parents else None
+            yield from _cut(geometry, row, segment.start, count, segment.blocks, tree=tree)
+        row += count
+
+
+def _cut(
+    geometry: Geometry,
+    row: int,
+    place: int,
+    count: int,
+    blocks: tuple[int, ...],
+    path: tuple[int, ...] = (),
+    tree: Segment | None = None,
+) -> Iterator[Piece]:
+    """`count` queries from `row` and `place` on, cut at the ends of spans."""
+    end = place + count
+    first = end - len(path)  # position where the path of a branch begins
+    while place < end:
+        span_end = (place // geometry.span + 1) * geometry.span
+        count = min(end, span_end) - place
+        padded = _round_up(count, geometry.queries)
+        own = tree if tree and tree.tree_start < place + count else None
+        yield Piece(row, place, count, blocks, padded, span_end, path[: place + count - first], own)
+        place, row = place + count, row + count
+
+
+def _branches(segment: Segment, row: int, geometry: Geometry) -> Iterator[Piece]:
+    """What comes before the tree and its first run together, for they lie in order; then the other runs."""
+    parents, tree, blocks = segment.parents, segment.tree_start, segment.blocks
+    known = tree - segment.start
+    first, *others = runs(parents)
+    yield from _cut(geometry, row, segment.start, known + len(first), blocks)
+    for run in others:
+        path = tuple([tree + index for index in (*path_to(parents, run[0]), *run[1:])])
+        position = tree + len(path) - len(run)
+        yield from _cut(geometry, row + known + run[0], position, len(run), blocks, path)
 
 
 def _by_shape(segments: Sequence[Segment], geometry: Geometry) -> Iterator[list[Piece]]:
     """Pieces of equal padded shape together, in lots of at most GATHER_TOKENS keys."""
-    shapes: dict[tuple[int, int], list[Piece]] = {}
+    shapes: dict[tuple[int, int, bool], list[Piece]] = {}
     for piece in _pieces(segments, geometry):
-        shapes.setdefault((piece.padded_queries, piece.padded_keys), []).append(piece)
-    for (_, num_keys), pieces in shapes.items():
+        shape = (piece.padded_queries, piece.padded_keys, piece.tree is not None)
+        shapes.setdefault(shape, []).append(piece)
+    for (_, num_keys, _), pieces in shapes.items():
         lot = max(1, GATHER_TOKENS // num_keys)
         for first in range(0, len(pieces), lot):
             yield pieces[first : first + lot]
@@ -153,25 +205,27 @@ def _group(pieces: list[Piece], device: torch.device) -> Group:
     counts = np.array([piece.queries for piece in pieces])[:, None]
     offsets = np.minimum(np.arange(num_queries), counts - 1)  # [B, Q]
     rows = np.array([piece.row for piece in pieces])[:, None] + offsets
-    positions = np.array([piece.position for piece in pieces])[:, None] + offsets
+    places = np.array([piece.place for piece in pieces])[:, None] + offsets
     live = np.flatnonzero(np.arange(num_queries) < counts)
-    ends = np.array([piece.position + piece.queries for piece in pieces])[:, None]
+    ends = np.array([piece.place + piece.queries for piece in pieces])[:, None]
 
     def tensor(values: np.ndarray) -> Tensor:
         return torch.as_tensor(values, dtype=torch.int64, device=device)
 
     return Group(
         rows=tensor(rows.ravel()),
-        positions=tensor(positions),
+        places=tensor(places),
         live=tensor(live),
         live_rows=tensor(rows.ravel()[live]),
         blocks=tensor(np.concatenate([_padded_blocks(piece) for piece in pieces])),
         dead_keys=tensor(np.flatnonzero(np.arange(num_keys) >= ends)),
         num_keys=num_keys,
+        branches=gathered(pieces, device) if any(piece.path for piece in pieces) else None,
+        trees=seen(pieces, places, device) if pieces[0].tree else None,
     )
 
 
 def _padded_blocks(piece: Piece) -> np.ndarray:
     """The blocks that hold the piece's keys, then its first block again up to the padded length."""
-    used = piece.blocks[: -(-(piece.position + piece.queries) // BLOCK_SIZE)]
+    used = piece.blocks[: -(-(piece.place + piece.queries) // BLOCK_SIZE)]
     return np.array(used + used[:1] * (piece.padded_keys // BLOCK_SIZE - len(used)))

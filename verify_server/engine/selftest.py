@@ -1,14 +1,14 @@
 """Checks at load, failing closed: the engine must agree with plain attention, and its claim of exactness must hold.
 
 A short script of steps drives it through what serving does: ragged batches, prompts in chunks, scattered KV blocks,
-and drafts that are rejected and overwritten.
+drafts that are rejected and overwritten, and draft trees of which one path stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from verify_server.engine import attention, guards
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import KVMemory
 from verify_server.engine.packed_model import PackedModel
-from verify_server.engine.packing import Attend, Geometry, pack
+from verify_server.engine.packing import Attend, pack
 
 NUM_BLOCKS = 20
 # KV blocks of the three sequences: scattered, and one more sequence's worth for the copies of the last.
@@ -33,20 +33,26 @@ LINEAR_ROWS = (16, 48, 272)
 
 @dataclass(frozen=True)
 class Part:
-    """Positions [start, end) of a sequence in one step; a rejected part has other tokens and no meaning."""
+    """Positions [start, end) of a sequence in one step; a rejected part has other tokens and no meaning.
+
+    In a `tree` every token but the first one has a twin beside it, which is wrong.
+    """
 
     sequence: int
     start: int
     end: int
     rejected: bool = False
+    tree: bool = False
 
 
 Script = Sequence[Sequence[Part]]
 RAGGED: Script = (
     (Part(0, 0, 20), Part(1, 0, 4)),
     (Part(0, 20, 25, rejected=True), Part(2, 0, 33)),
-    (Part(2, 33, 38, rejected=True), Part(0, 20, 37), Part(1, 4, 5)),
-    (Part(2, 33, 70),),
+    (Part(2, 33, 38, rejected=True), Part(0, 20, 31), Part(1, 4, 5)),
+    (Part(2, 33, 60), Part(0, 31, 37, tree=True)),
+    (Part(2, 60, 68, tree=True),),
+    (Part(2, 68, 70),),
 )
 # The same sequences whole, by single tokens and by short verify chunks.
 ALONE: Script = (
@@ -87,7 +93,27 @@ def _segment(part: Part, vocabulary: int) -> Segment:
     tokens = _tokens(part.sequence, vocabulary)[part.start : part.end]
     if part.rejected:
         tokens = [(token + 1) % vocabulary for token in tokens]
-    return Segment(tuple(tokens), part.start, BLOCKS[part.sequence], 0 if part.rejected else len(tokens))
+    if part.tree:
+        twins = [(token + 1) % vocabulary for token in tokens]
+        tokens = [tokens[0], *[each for pair in zip(twins[1:], tokens[1:]) for each in pair]]
+    parents = _twinned(len(tokens) - 1) if part.tree else ()
+    rows = 0 if part.rejected else len(tokens)
+    return Segment(tuple(tokens), part.start, BLOCKS[part.sequence], rows, parents)
+
+
+def _twinned(count: int) -> tuple[int, ...]:
+    """Parents of a tree of `count` tokens: of two twins the second one has children."""
+    return tuple([(index - index % 2) - 1 for index in range(count)])
+
+
+def _settle(model: PackedModel, part: Part, logits: Tensor) -> Tensor:
+    """The rows of a part that stand; after a tree their KV, too, is put in order."""
+    if not part.tree:
+        return logits
+    length = part.end - part.start
+    moves = [(part.start + 2 * index, part.start + index) for index in range(1, length)]
+    model.compact(BLOCKS[part.sequence], moves)
+    return logits[::2]
 
 
 def _play(model: PackedModel, script: Script) -> list[Tensor]:
@@ -99,7 +125,7 @@ def _play(model: PackedModel, script: Script) -> list[Tensor]:
         logits, batch = model.run(segments)
         guards.check_calls(model.network, batch.calls)
         for part, own in zip(step, logits.split([segment.rows for segment in segments])):
-            rows[part.sequence].append(own)
+            rows[part.sequence].append(_settle(model, part, own))
     return [torch.cat(parts) for parts in rows[: len(LENGTHS)]]
 
 
@@ -184,14 +210,23 @@ def _check_backend(model: PackedModel) -> None:
 
 
 def _attend(model: PackedModel, how: Attend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The backend's output for one sequence computed in two steps."""
-    memory, parts = KVMemory(NUM_BLOCKS), []
-    for start, end in ((0, 30), (30, len(query))):
-        segments = [Segment((0,) * (end - start), start, BLOCKS[0], 0)]
-        batch = pack(segments, Geometry(1, 1, model.geometry.span), memory, model.backend, query.device)
-        memory.write(how.layer, batch.slots, key[start:end], value[start:end])
-        parts.append(attention.BACKENDS[model.backend](query[start:end], batch, how))
-    return torch.cat(parts)
+    """The backend's output for one sequence computed in two steps, the second one a path through a tree."""
+    memory, first = KVMemory(NUM_BLOCKS), 30
+    geometry = replace(model.geometry, rows=1, queries=1)
+
+    def step(segment: Segment, *tensors: Tensor) -> Tensor:
+        batch = pack([segment], geometry, memory, model.backend, query.device)
+        memory.write(how.layer, batch.slots, *tensors[1:])
+        return attention.BACKENDS[model.backend](tensors[0], batch, how)
+
+    whole = (query, key, value)
+    begun = step(Segment((0,) * first, 0, BLOCKS[0], 0), *[tensor[:first] for tensor in whole])
+    doubled = [tensor[first:].repeat_interleave(2, 0)[1:] for tensor in whole]
+    for twinned in doubled[1:]:
+        twinned[1::2] *= -1  # each twin comes before its like
+    count = len(doubled[0])
+    tree = Segment((0,) * count, first, BLOCKS[0], 0, _twinned(count - 1))
+    return torch.cat([begun, step(tree, *doubled)[::2]])
 
 
 def _dense_attention(how: Attend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

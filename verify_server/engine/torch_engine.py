@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from opensled.errors import EngineError, SelfTestFailed, UsageError
 from verify_server.engine import guards, loading, selftest
 from verify_server.engine.attention import BACKENDS
-from verify_server.engine.base import EngineInfo, Segment
+from verify_server.engine.base import MAX_TREE, EngineInfo, Segment
 from verify_server.engine.host_memory import free_host_bytes
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.packed_model import PackedModel
@@ -22,7 +22,7 @@ from verify_server.engine.shape import shape_of
 # Measured with torch 2.13 on x86, 1 and 2 threads, float32 and float64: a matrix product gives a row the same bits
 # among any multiple of 16 rows, and attention gives a query the same bits among any multiple of 8 queries over the
 # same number of keys (padding keys alone would need multiples of 512). The self-test checks it where it runs.
-EXACT = Geometry(rows=16, queries=8, span=64)
+EXACT = Geometry(rows=16, queries=8, span=64, by_path=True)
 # Wider spans mean fewer groups and more padded keys: for 16 sessions of 100 to 900 tokens on one x86 core, a step was
 # fastest from 128 to 192, with 256 hidden dimensions as with 576; other loads were not tried.
 FAST = {"cpu": Geometry(rows=1, queries=1, span=192), "cuda": Geometry(rows=1, queries=1, span=512)}
@@ -49,11 +49,16 @@ class TorchEngine:
         logits, _ = self._model.run(segments)
         return TorchScores(logits)
 
+    def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
+        """See `verify_server.engine.base.TreeEngine`."""
+        self._model.compact(blocks, moves)
+
     def _check(self, segments: Sequence[Segment]) -> None:
         """On a GPU an id out of range would end the process, not the step."""
         for segment in segments:
             if not 0 <= min(segment.tokens) <= max(segment.tokens) < self.info.vocab_size:
                 raise EngineError(f"token ids must lie in [0, {self.info.vocab_size})")
+            assert len(segment.parents) <= min(MAX_TREE, len(segment.tokens)), "sessions cut their trees"
 
 
 def load(
@@ -97,6 +102,7 @@ def load(
         block_size=BLOCK_SIZE,
         shares_blocks=True,
         shape=shape_of(network, model),
+        max_tree=MAX_TREE,
     )
     return TorchEngine(dataclasses.replace(tested, memory=memory), info)
 

@@ -1,0 +1,96 @@
+"""Draft trees through the whole system in one process: edge loop, wire, door, loop.
+
+Run: pytest tests/test_trees_system.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from edge_client.stop import StopRule
+from opensled.messages import DraftToken, SamplingParams, TreeNode
+from scheduler.fcfs import Fcfs
+from scheduler.goodput import Goodput
+from tests.fakes import IMPATIENT, FakeEngine, OracleDrafter, Weather, continuation, next_token
+from tests.system import CALM, FOREVER, Answer, ask, running
+from verify_server.command import _limits
+from verify_server.config import ServeConfig
+from verify_server.security import Tenants
+from verify_server.sessions import DoorLimits
+
+STORM = Weather(loss=0.2, duplicate=0.1, reorder=0.2, seed=5)
+PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9], [3, 1, 4, 1, 5, 9]]
+
+
+class TreeOracle(OracleDrafter):
+    """Knows the fake target, and puts what it would draft among other branches, each time in another place."""
+
+    def propose_tree(self) -> Iterator[TreeNode]:
+        context, last, count = list(self.truth), -1, 0
+        while True:
+            right = next_token(context)
+            context.append(right)
+            siblings = [right, 1 + right % 40, 1 + (right + 7) % 40]
+            self._random.shuffle(siblings)
+            parent = last
+            for id in siblings:
+                yield TreeNode(DraftToken(id, 0.5), parent)
+                last = count if id == right else last
+                count += 1
+
+
+async def answers(
+    engine: FakeEngine, policy, weather: Weather, limits: DoorLimits, tree: int
+) -> list[Answer]:
+    patience = CALM if weather == Weather() else IMPATIENT
+    async with running(engine, policy=policy, weather=weather, limits=limits) as network:
+        return await asyncio.gather(
+            *[
+                ask(
+                    network, prompt, TreeOracle(0.5, number), SamplingParams(temperature=0.0, max_tokens=60),
+                    stop=StopRule(4, tree=tree), patience=patience,
+                )
+                for number, prompt in enumerate(PROMPTS)
+            ]
+        )  # fmt: skip
+
+
+def tokens_per_round(found: list[Answer]) -> float:
+    rounds = [round for answer in found for round in answer.rounds[1:-1]]
+    return sum(len(round.tokens) for round in rounds) / len(rounds)
+
+
+@pytest.mark.parametrize("policy", [Fcfs(FOREVER), Goodput(0.5)], ids=["fcfs", "goodput"])
+@pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
+def test_with_trees_the_text_is_the_targets(policy, weather) -> None:
+    found = asyncio.run(answers(FakeEngine(num_blocks=200), policy, weather, DoorLimits(linger=0.2), 12))
+    for prompt, answer in zip(PROMPTS, found, strict=True):
+        assert list(answer.tokens) == continuation(prompt, 60)
+    if weather == Weather() and isinstance(policy, Fcfs):
+        # Of 12 tokens in rows of three one path is right: 4 are accepted in a round, and one comes after them.
+        assert tokens_per_round(found) == pytest.approx(5, abs=0.3)
+
+
+def test_a_sequence_may_ask_for_what_server_and_engine_allow() -> None:
+    limits = _limits(ServeConfig(max_tree=20), Tenants())
+
+    async def told(most: int) -> int:
+        engine = FakeEngine()
+        info = replace(engine.info, max_tree=most)
+        engine_type = type("Engine", (FakeEngine,), {"info": property(lambda self: info)})
+        async with running(engine_type(), limits=limits) as network:
+            return network.door.sequence_limits.max_tree
+
+    assert [asyncio.run(told(most)) for most in (64, 8, 0)] == [20, 8, 0]
+
+
+def test_a_server_of_chains_gets_chains() -> None:
+    limits = DoorLimits(linger=0.2, max_tree=0)
+    found = asyncio.run(answers(FakeEngine(num_blocks=200), Fcfs(FOREVER), Weather(), limits, 12))
+    for prompt, answer in zip(PROMPTS, found, strict=True):
+        assert list(answer.tokens) == continuation(prompt, 60)
+        assert answer.rounds and all(round.drafted <= 4 for round in answer.rounds)

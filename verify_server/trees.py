@@ -1,0 +1,96 @@
+"""The shape of draft trees: pure functions.
+
+A tree is told by `parents`: of each token the index of its parent, which stands before it; -1 = what comes before all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from opensled.messages import DraftBlock, DraftToken
+
+
+def depths(parents: Sequence[int]) -> list[int]:
+    """Length of the path that ends with each token, >= 1."""
+    found: list[int] = []
+    for parent in parents:
+        found.append(found[parent] + 1 if parent >= 0 else 1)
+    return found
+
+
+def depth(tokens: Sequence[DraftToken], parents: Sequence[int]) -> int:
+    """Tokens of a draft's longest path: so many of it can be accepted."""
+    return max(depths(parents)) if parents else len(tokens)
+
+
+def path_to(parents: Sequence[int], index: int) -> list[int]:
+    """Indices of the tokens on the path to token `index`, itself the last."""
+    path: list[int] = []
+    while index >= 0:
+        path.append(index)
+        index = parents[index]
+    return path[::-1]
+
+
+def runs(parents: Sequence[int]) -> Iterator[range]:
+    """The tree cut into runs of tokens each of which follows the one before it; the first run follows the text."""
+    start = 0
+    for index in range(1, len(parents) + 1):
+        if index == len(parents) or parents[index] != index - 1:
+            yield range(start, index)
+            start = index
+
+
+def run_after(parents: Sequence[int], index: int) -> range:
+    """The tokens right behind token `index`, -1 = the text, each of which follows the one before it."""
+    stop = index + 1
+    while stop < len(parents) and parents[stop] == stop - 1:
+        stop += 1
+    return range(index + 1, stop)
+
+
+def without_twins(block: DraftBlock) -> DraftBlock:
+    """The same paths, each of them once: children of one token with the same id become one."""
+    numbers: list[int] = []  # old index -> new one
+    found: dict[tuple[int, int], int] = {}  # by parent and id
+    order: list[int] = []
+    for index, (token, parent) in enumerate(zip(block.tokens, block.parents)):
+        key = (numbers[parent] if parent >= 0 else -1, token.id)
+        if key not in found:
+            found[key] = len(order)
+            order.append(index)
+        numbers.append(found[key])
+    tokens = tuple([block.tokens[index] for index in order])
+    return DraftBlock(block.base, tokens, tuple([parent for parent, _ in found]))
+
+
+def no_deeper(block: DraftBlock, longest: int) -> DraftBlock:
+    """Without the tokens that end a path of more than `longest`."""
+    if not block.parents:
+        return block.first(longest)
+    return _reordered(block, [index for index, each in enumerate(depths(block.parents)) if each <= longest])
+
+
+def depth_first(block: DraftBlock) -> DraftBlock:
+    """A tree in the order in which every branch is one run, the likeliest first; a tree of one branch is a chain."""
+    children: dict[int, list[int]] = {}
+    for index, parent in enumerate(block.parents):
+        children.setdefault(parent, []).append(index)
+    order: list[int] = []
+    ahead = children.get(-1, [])[::-1]
+    while ahead:
+        order.append(ahead.pop())
+        ahead += children.get(order[-1], [])[::-1]
+    tree = _reordered(block, order)
+    is_chain = tree.parents == tuple(range(-1, len(order) - 1))
+    return DraftBlock(tree.base, tree.tokens) if is_chain else tree
+
+
+def _reordered(block: DraftBlock, order: Sequence[int]) -> DraftBlock:
+    """The tokens of these indices, in which a parent comes before its children."""
+    numbers = {-1: -1, **{old: new for new, old in enumerate(order)}}
+    return DraftBlock(
+        block.base,
+        tuple([block.tokens[index] for index in order]),
+        tuple([numbers[block.parents[index]] for index in order]),
+    )
