@@ -8,8 +8,9 @@ from typing import Any, Literal
 from opensled.messages import Guide, Prompt, SamplingParams, TokenLogprobs
 
 # Who wrote a token: a draft that was accepted, the target in its place (recovered) or after a whole accepted draft
-# (bonus), or the server without a draft.
-Origin = Literal["accepted", "recovered", "bonus", "server"]
+# (bonus), or the server without a draft. Last, the draft model alone: words that nobody verified.
+Origin = Literal["accepted", "recovered", "bonus", "server", "local"]
+ALONE = "no server can be reached: what follows are the draft model's own words, which nobody verified"
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,11 @@ class Stats:
     drafted: int = 0  # tokens proposed in those rounds
     accepted: int = 0  # of them, tokens that stand in the truth
     round_tokens: int = 0  # tokens committed by those rounds: accepted, recovered and bonus
+    wasted: int = 0  # tokens drafted ahead of verdicts, and in vain
     server_decoded: int = 0  # tokens the server committed without a draft
+    local_tokens: int = (
+        0  # tokens that the draft model wrote while no server could be reached; nobody verified them
+    )
     seconds: float = 0.0  # from the request to the last token
 
     @property
@@ -70,14 +75,19 @@ class Stats:
             "drafted": self.drafted,
             "accepted": self.accepted,
             "tokens_per_round": round(self.tokens_per_round, 3),
+            "wasted": self.wasted,
             "server_decoded": self.server_decoded,
+            "local_tokens": self.local_tokens,
             "tokens_per_second": round(self.tokens_per_second, 2),
         }
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of an answer. Text may lag behind its tokens: a character is shown once it is whole."""
+    """A piece of an answer, or news of a server that lets its reader wait: then without text and tokens.
+
+    Text may lag behind its tokens: a character is shown once it is whole.
+    """
 
     text: str
     token_ids: tuple[int, ...]
@@ -85,3 +95,5 @@ class Chunk:
     stats: Stats | None = None  # on the last chunk
     origins: tuple[Origin, ...] = ()  # one for each of `token_ids`
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of `token_ids`, when asked for
+    waiting: float = 0.0  # seconds without a word from the server; 0 = this is one
+    provisional: str = ""  # the draft model's guess of the text after this; replaces that of the chunk before

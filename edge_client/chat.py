@@ -10,10 +10,10 @@ from collections.abc import Coroutine, Iterable
 from contextlib import aclosing, nullcontext
 from typing import Any, TypeVar
 
-from edge_client.answer import Task
+from edge_client.answer import ALONE, Chunk, Task
 from edge_client.chat_commands import COMMANDS, Desk, obey
 from edge_client.chat_input import History, Terminal, history_path, piped_lines
-from edge_client.chat_view import COLOURS, Answer, Notes, Painter, View
+from edge_client.chat_view import COLOURS, LOCAL, Answer, Notes, Painter, View
 from edge_client.colour import palette
 from edge_client.config import ChatConfig
 from edge_client.conversation import Conversation, Exchange
@@ -83,7 +83,7 @@ class Chat:
     def __init__(self, config: ChatConfig, device: Device, view: View, runner: Runner) -> None:
         self._config, self._device, self._view, self._runner = config, device, view, runner
         self._conversation = Conversation(config.system)
-        self._desk = Desk(device.info.model_id, view, self._conversation)
+        self._desk = Desk(device.info.model_id, view, self._conversation, lambda: device.status)
 
     def talk(self, lines: Iterable[str]) -> None:
         """Answer every line; raises Unsupported where the target knows no chat."""
@@ -132,7 +132,12 @@ class Chat:
             self._view.end_line()
         if answer.text:
             self._conversation.exchanges.append(
-                Exchange(question, answer.text, stopped=not answer.finish_reason)
+                Exchange(
+                    question,
+                    answer.text,
+                    stopped=not answer.finish_reason,
+                    local="local" in answer.origins,
+                )
             )
         if answer.stats:
             self._desk.accounts.append(answer.stats)
@@ -145,13 +150,12 @@ class Chat:
         painter = Painter(self._device.tokenizer) if self._config.show_drafts else None
         async with aclosing(self._device.answer(task)) as chunks:
             async for chunk in chunks:
+                if "local" in chunk.origins and "local" not in answer.origins:
+                    self._view.warn(ALONE)
                 answer.add(chunk)
-                if painter is None:
-                    self._view.text(chunk.text)
-                    continue
-                pieces = painter.push(chunk.token_ids, chunk.origins)
-                for text, origin in pieces + (painter.flush() if chunk.finish_reason else []):
-                    self._view.text(text, COLOURS[origin])
+                for text, colour in _painted(chunk, painter):
+                    self._view.text(text, colour)
+                self._view.guess(chunk.provisional, chunk.waiting)
 
     def _explain_length(self, answer: Answer) -> None:
         stats = answer.stats
@@ -162,3 +166,14 @@ class Chat:
             self._view.warn(f"the context of {context} tokens is full: {ADVICE}")
         else:
             self._view.note(f"cut after {stats.completion_tokens} tokens; --max-tokens allows more")
+
+
+def _painted(chunk: Chunk, painter: Painter | None) -> list[tuple[str, str]]:
+    """Pieces of text with their colours: who wrote them, for a `painter`; else only the draft model's own stand out."""
+    if painter is None:
+        return [(chunk.text, LOCAL if "local" in chunk.origins else "")]
+    pieces = painter.push(chunk.token_ids, chunk.origins)
+    return [
+        (text, COLOURS.get(origin, LOCAL))
+        for text, origin in pieces + (painter.flush() if chunk.finish_reason else [])
+    ]

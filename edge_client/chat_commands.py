@@ -9,6 +9,7 @@ from pathlib import Path
 from edge_client.answer import Stats
 from edge_client.chat_view import View
 from edge_client.conversation import Conversation
+from edge_client.draft_status import DraftStatus
 from opensled.errors import UsageError
 
 
@@ -19,6 +20,7 @@ class Desk:
     model: str  # name of the target
     view: View
     conversation: Conversation
+    status: Callable[[], DraftStatus]  # how the device drafts just now
     accounts: list[Stats] = field(default_factory=list)  # of the answers that were finished
     leaving: bool = False
 
@@ -64,6 +66,10 @@ def _stats(desk: Desk, argument: str) -> None:
     )
 
 
+def _status(desk: Desk, argument: str) -> None:
+    desk.view.note(desk.status().words)
+
+
 def _save(desk: Desk, argument: str) -> None:
     if not argument:
         raise UsageError("write /save FILE")
@@ -91,6 +97,7 @@ COMMANDS = {
     "undo": Command("/undo", "take back the last question and its answer", _undo),
     "system": Command("/system [TEXT]", "set the system message; without TEXT remove it", _system),
     "stats": Command("/stats", "tokens, speed and accepted drafts so far", _stats),
+    "status": Command("/status", "how this device drafts just now, and why", _status),
     "save": Command("/save FILE", "write the conversation into a new file, as JSON", _save),
     "exit": Command("/exit", "leave, as Ctrl-D does", _exit),
 }

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from edge_client import remote
 from edge_client.answer import Chunk, Origin, Stats
 from edge_client.colour import Palette, visible
+from edge_client.tail import tail_of, waiting_for
 from edge_client.tokenizer import EdgeTokenizer, TextStream
 
 COLOURS: dict[Origin, str] = {
@@ -18,6 +20,7 @@ COLOURS: dict[Origin, str] = {
     "bonus": "cyan",
     "server": "magenta",
 }
+LOCAL = "blue"  # words of the draft model alone
 LEGEND: dict[Origin, str] = {
     "accepted": "accepted draft",
     "recovered": "recovered",
@@ -73,6 +76,7 @@ class View:
         self.palette, self.chatty = palette, chatty
         self._out = out or sys.stdout
         self._at_line_start = True
+        self._tail = tail_of(self._out, palette)
 
     def text(self, text: str, colour: str = "") -> None:
         """A piece of an answer."""
@@ -83,13 +87,21 @@ class View:
         self._write(self.palette(text, colour))
         self._at_line_start = text.endswith("\n")
 
+    def guess(self, guess: str, waiting: float) -> None:
+        """What may follow, not verified yet, and for how many seconds the server is away; a pipe gets neither."""
+        if self.chatty:
+            self._out.write(self._tail.show(guess.replace("\r\n", "\n"), waiting_for(waiting)))
+            self._out.flush()
+
     def _write(self, text: str) -> None:
-        self._out.write(text)
+        self._out.write(self._tail.clear() + text)
+        self._tail.follow(text)
         self._out.flush()
 
     def break_line(self) -> None:
         """Somebody else has written into this line."""
         self._at_line_start = False
+        self._write("")
 
     def end_line(self) -> None:
         """What follows starts on a line of its own."""
@@ -123,7 +135,11 @@ class View:
             f"{tokens} token{'s' * (tokens != 1)}",
             f"{tokens / seconds:.1f} tokens/s" if seconds else "",
         ]
-        if answer.stats and answer.stats.drafted:
+        if answer.origins and set(answer.origins) == {"local"}:
+            parts.append("all of them the draft model's own")
+        elif "local" in answer.origins:
+            parts.append(f"the last {answer.origins.count('local')} the draft model's own")
+        elif answer.stats and answer.stats.drafted:
             parts.append(f"{answer.stats.accepted} of {answer.stats.drafted} drafted accepted")
         elif not answer.stats:
             parts = ["stopped", *parts, f"{answer.origins.count('accepted')} accepted"]
@@ -138,5 +154,7 @@ class Notes(logging.Handler):
         self._view = view
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name == remote.__name__:
+            return  # a lost server: the view itself says so, for as long as it is lost
         cause = f" ({record.exc_info[1]})" if record.exc_info and record.exc_info[1] else ""
         self._view.warn(f"{record.levelname.lower()}: {record.getMessage()}{cause}")

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TextIO
 
-# SGR parameters (ECMA-48): the eight classic colours, which every terminal maps to its own readable shades.
+# SGR parameters (ECMA-48): of the eight classic colours, which every terminal maps to its own readable shades.
 CODES = {
     "red": "31",
     "green": "32",
@@ -16,6 +16,8 @@ CODES = {
     "cyan": "36",
     "bold": "1",
     "dim": "2",
+    "guess": "2;4",  # dim and underlined
+    "blue": "34",
 }
 # C0 and C1 controls but tab and newline: a text must not move the cursor or write to the clipboard.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")

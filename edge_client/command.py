@@ -14,10 +14,13 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_client.answer import Chunk, Stats, Task
+from edge_client import remote
+from edge_client.absence import LOCAL_ONLY
+from edge_client.answer import ALONE, Chunk, Stats, Task
 from edge_client.config import EdgeConfig, GenerateConfig
 from edge_client.device import Device, connect
 from edge_client.standard_streams import require_text, use_utf8
+from edge_client.tail import Stderr
 from edge_client.telemetry import metrics
 from opensled import notify
 from opensled.address import host_port, is_local, joined, web_origins
@@ -36,6 +39,8 @@ log = logging.getLogger(__name__)
 def generate(config: GenerateConfig) -> int:
     """One answer on standard output, as it comes; with --json the answer and its account."""
     use_utf8()
+    if sys.stderr.isatty():  # where a status line says for how long the server is away
+        logging.getLogger(remote.__name__).addFilter(lambda record: record.levelno != logging.WARNING)
     return asyncio.run(_generate(config))
 
 
@@ -65,11 +70,17 @@ def _prompt(config: GenerateConfig) -> Prompt:
 
 
 async def _shown(device: Device, prompt: Prompt, params: SamplingParams, quiet: bool) -> AsyncIterator[Chunk]:
+    status, alone = Stderr(), False
     async with aclosing(device.answer(Task(prompt, params))) as chunks:
         async for chunk in chunks:
+            if "local" in chunk.origins and not alone:
+                alone = True
+                log.warning(ALONE)
+            status.wrote("" if quiet else chunk.text)
             if not quiet:
                 sys.stdout.write(chunk.text)
                 sys.stdout.flush()
+            status.waiting(chunk.waiting)
             yield chunk
 
 
@@ -80,7 +91,7 @@ def _report(chunks: list[Chunk], rule: str) -> dict[str, object]:
         "text": "".join(chunk.text for chunk in chunks),
         "token_ids": [id for chunk in chunks for id in chunk.token_ids],
         "finish_reason": last.finish_reason,
-        "rule": rule,
+        "rule": LOCAL_ONLY if stats.local_tokens else rule,
         **stats.figures(),
     }
 
@@ -99,7 +110,8 @@ async def _edge(config: EdgeConfig) -> int:
     listener = _listen(config.http)
     device = await connect(config, config.parallel)
     ending = asyncio.Event()
-    server = ApiServer(build_app(device, access, ending), ending, config.http_tls_cert, config.http_tls_key)
+    app = build_app(device, access, ending, config.heartbeat)
+    server = ApiServer(app, ending, config.http_tls_cert, config.http_tls_key)
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, _stop, server)
     address = joined(*listener.getsockname()[:2])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edge_client.drafters import DRAFTERS
+from edge_client.absence import HEARTBEAT, LOCAL_PATIENCE, OFFLINE_MODES, STALL
+from edge_client.drafters import OFF, plain_names
+from edge_client.remote import Patience
 from edge_client.stop import UNADVISED
 from opensled.address import host_port, web_origins
 from opensled.config import option
@@ -12,6 +14,7 @@ from opensled.errors import UsageError
 from opensled.logs import LEVELS
 from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE, RATIO, SamplingParams
 
+STOPS = ("adaptive", "predicted", "fixed", "confidence")
 COLOR_CHOICES = ("auto", "always", "never")
 COLOR_HELP = "auto: on a terminal, unless NO_COLOR is set"
 
@@ -45,26 +48,74 @@ class LinkConfig:
         "acceptance rule: match is exact whatever the device sends; ratio trusts the device's own probabilities",
         choices=(MATCH, RATIO),
     )
-    drafter: str = option("llamacpp", f"{', '.join(DRAFTERS.names())}, or module:Class of your own")
+    drafter: str = option(
+        "chain:cacheback,llamacpp",
+        f"{', '.join(plain_names())}, chain:A,B (the first one that is sure drafts), accelerated:A (tables speed "
+        "the model A up), or module:Class of your own",
+        metavar="NAME",
+    )
     draft_model: str = option(
         "tiny-draft", "draft model: a bundled name, a file or a folder", metavar="MODEL"
     )
+    draft_table: str = option(
+        "",
+        "frozen table of drafters with tables; left out, the one beside the draft model; off = none",
+        metavar="FILE",
+    )
+    personal_table: str = option(
+        OFF,
+        "keep what these drafters learn from your texts in this file, from one run to the next; off = forget it",
+        metavar="FILE",
+    )
     draft_length: int = option(
         0,
-        f"most tokens of a draft block; 0 = as the server hints, {UNADVISED} if it does not",
+        "most tokens of a draft block; 0 = as many as pay (--stop adaptive, predicted), or as the server hints, "
+        f"{UNADVISED} if it does not (--stop fixed, confidence)",
         low=0,
         metavar="K",
     )
     stop: str = option(
-        "fixed",
-        "when a block ends: at its length, or also before the first token below --confidence",
-        choices=("fixed", "confidence"),
+        "adaptive",
+        "when a block ends. adaptive: at the length that commits most tokens per second, as measured, or nothing is "
+        "drafted where that does not pay; predicted: also where its tokens will hardly be accepted, as learned from "
+        "verdicts; fixed: at its length; confidence: also before the first token below --confidence",
+        choices=STOPS,
     )
-    confidence: float = option(0.4, "threshold of --stop confidence (c_th)", low=0, high=1, metavar="P")
+    confidence: float = option(
+        0.4,
+        "threshold of --stop confidence (c_th); of --stop predicted only until it is known what tokens cost",
+        low=0,
+        high=1,
+        metavar="P",
+    )
+    draft_tree: int = option(
+        60,
+        "most tokens of a draft tree, of drafters that have trees; 0 = chains only. With --stop adaptive a tree has to "
+        "commit more tokens per second than a chain, as measured",
+        low=0,
+        metavar="N",
+    )
+    battery_floor: float = option(
+        20.0,
+        "percent of the battery below which a device that runs on it drafts nothing (--stop adaptive, predicted)",
+        low=0,
+        high=100,
+        metavar="PERCENT",
+    )
     look_ahead: bool = option(
         True, "draft on while a verdict travels; without it a device rests then, and saves power"
     )
-    threads: int = option(0, "threads of the draft model; 0 = physical cores less one", low=0, metavar="N")
+    outcomes: int = option(
+        2,
+        "verdicts other than full acceptance that are drafted ahead too, where the draft model has time for it; "
+        "llama.cpp only",
+        low=0,
+        high=15,
+        metavar="N",
+    )
+    threads: int = option(
+        0, "threads of the draft model; 0 = as calibrated, else physical cores less one", low=0, metavar="N"
+    )
     pace: float = option(
         0.0,
         "tokens/s that answers need, which the server promises, or has no room; 0 = no promise",
@@ -78,6 +129,19 @@ class LinkConfig:
         "under this name the server remembers how this device drafts; drawn for each run if left out",
         metavar="NAME",
         check=device_name,
+    )
+    offline: str = option(
+        STALL,
+        "while the server is away: stall; provisional, draft on and have it verified later; local-only, let the "
+        "draft model answer alone",
+        choices=OFFLINE_MODES,
+    )
+    give_up: float = option(
+        0.0,
+        "seconds for which a lost server is tried again before an answer ends by an error, or by the draft model's "
+        f"words; 0 = {Patience().give_up:g}, with local-only {LOCAL_PATIENCE:g}",
+        low=0,
+        metavar="SECONDS",
     )
     cache_dir: str = option("~/.cache/opensled", "where tokenizers of servers are kept", metavar="FOLDER")
     log_level: str = option("warning", "least important messages to log", choices=LEVELS)
@@ -107,6 +171,12 @@ class EdgeConfig(LinkConfig):
     )
     insecure: bool = option(
         False, "serve the API beyond this machine without TLS, or to anybody who can reach it"
+    )
+    heartbeat: float = option(
+        HEARTBEAT,
+        "seconds between the comments that keep a stream open while the server is away; 0 = none",
+        low=0,
+        metavar="SECONDS",
     )
     metrics: str = option(
         "", "address for Prometheus metrics, such as 127.0.0.1:9411", metavar="HOST:PORT", check=host_port
@@ -164,11 +234,27 @@ class ChatConfig(SamplingConfig):
 
 
 @dataclass(frozen=True)
+class CalibrateConfig(LinkConfig):
+    """What to measure: the draft model and the link that the other flags and files set up."""
+
+    out: str = option(
+        "", "where to write the profile; left out, where everything else finds it", metavar="FILE"
+    )
+    json: bool = option(False, "print the profile as JSON")
+
+
+@dataclass(frozen=True)
 class DoctorConfig(LinkConfig):
     """What to examine: this device, as the other flags and files would set it up."""
 
     http: str = option(
         "127.0.0.1:8411", "address that `opensled edge` would serve on", metavar="HOST:PORT", check=host_port
+    )
+    root: str = option(
+        "/", "examine a board by a copy of its /proc, /sys and /etc below this folder", metavar="FOLDER"
+    )
+    link: str = option(
+        "wifi-good", "link to assume where no server can be asked: a name of `opensled profile list`"
     )
     color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
     json: bool = option(False, "print the findings as JSON")

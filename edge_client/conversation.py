@@ -19,6 +19,7 @@ class Exchange:
     question: str
     answer: str
     stopped: bool = False  # by Ctrl-C, before the target had finished
+    local: bool = False  # with words in it that the draft model wrote alone, while no server could be reached
 
 
 @dataclass
@@ -46,10 +47,10 @@ class Conversation:
             file.write("\n")
 
     def _messages(self) -> list[dict[str, Any]]:
-        """An answer that was cut by Ctrl-C says so."""
+        """An answer that was cut by Ctrl-C says so, and one that is not all the target's."""
         shown: list[dict[str, Any]] = [{"role": "system", "content": self.system}] if self.system else []
         for past in self.exchanges:
-            marks = {"stopped": True} if past.stopped else {}
+            marks = {name: True for name in ("stopped", "local") if getattr(past, name)}
             shown.append({"role": "user", "content": past.question})
             shown.append({"role": "assistant", "content": past.answer, **marks})
         return shown

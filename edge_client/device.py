@@ -7,27 +7,34 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
-from edge_client.answer import Chunk, Habits, Origin, Stats, Task
+from edge_client.absence import LOCAL_ONLY, Offline, patience_of
+from edge_client.answer import Chunk, Habits, Task
 from edge_client.config import LinkConfig
+from edge_client.draft_status import DraftStatus, rested
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.none import NoneDrafter
+from edge_client.drafters.outcomes import BranchingFactory
+from edge_client.drafters.table_choice import TableFiles, hand_over
 from edge_client.drafting import DraftThread
-from edge_client.generate import Commit, generate
 from edge_client.link import Endpoint, Link
+from edge_client.local_only import own_key, own_prompt, require_possible
+from edge_client.memory import Memory
 from edge_client.remote import Patience, RemoteSession
-from edge_client.stop import UNADVISED, BlockRule, StopRule
-from edge_client.target import is_another, meet
-from edge_client.telemetry import Account, Telemetry
-from edge_client.tokenizer import EdgeTokenizer, Text
+from edge_client.rules import rule_of
+from edge_client.stop import BlockRule
+from edge_client.target import Target, is_another, meet
+from edge_client.telemetry import Telemetry
+from edge_client.tokenizer import EdgeTokenizer
+from edge_client.words import Words
 from opensled.address import is_local
 from opensled.errors import NotFound, OpenSledError, Unreachable, UsageError, VocabularyMismatch
 from opensled.files import read_secret_text
-from opensled.messages import MATCH, ModelInfo, Open, TokenLogprobs
+from opensled.messages import MATCH, ModelInfo, Open
 from opensled.pem import read_identity
+from opensled.protocol import Truth
 
 log = logging.getLogger(__name__)
 
@@ -48,15 +55,19 @@ class Device:
         cache: Path | None = None,
         habits: Habits = Habits(),
         looks_ahead: bool = True,
+        offline: Offline = Offline(),
+        memory: Memory | None = None,
     ) -> None:
+        """`memory`: of the target, for the mode `local-only`, which is on with it."""
         self.info, self.tokenizer, self.drafter_name = info, tokenizer, factory.name
         self._link, self._factory, self._stop, self._patience = link, factory, stop, patience
         self.rule, self._cache, self._habits = rule, cache, habits
-        self._looks_ahead = looks_ahead
+        self._looks_ahead, self._offline, self._memory = looks_ahead, offline, memory
         self._meeting = asyncio.Lock()
         self.parallel = self._unused = parallel
         self.telemetry = Telemetry()
         self._idle: list[DraftThread] = []
+        self._latest: RemoteSession | None = None  # the sequence that was opened last
 
     async def answer(self, task: Task) -> AsyncGenerator[Chunk, None]:
         """Stream one answer; the last chunk carries the finish reason and the statistics.
@@ -68,16 +79,29 @@ class Device:
                 request = self._open(task, drafts=drafter.drafts)
                 session = RemoteSession(self._link.connect, request, self._patience)
                 account.session = session
-                await self._begin(session)
-                async with aclosing(generate(session, drafter, task.params)) as commits:
-                    async for chunk in self._chunks(session, commits, task.stop, account):
+                opened = await self._begin(session, task)
+                self._latest = session if opened else None
+                words = Words(session, drafter, task, self.info, self.tokenizer, self._offline)
+                account.drafter = words.drafter
+                async with aclosing(words.chunks(opened, account)) as chunks:
+                    async for chunk in chunks:
                         yield chunk
 
-    async def _begin(self, session: RemoteSession) -> None:
-        """Open a sequence. When the server serves another target by now, get to know that for the next one."""
+    async def _begin(self, session: RemoteSession, task: Task) -> bool:
+        """Open a sequence. When the server serves another target by now, get to know that for the next one.
+
+        False: no server can be reached, and the draft model is to answer alone.
+        """
         described = self.info
         try:
             await session.open()
+            return True
+        except Unreachable as error:
+            if self._memory is None:
+                raise
+            require_possible(task, error)
+            await self._begin_alone(session, task, self._memory)
+            return False
         except (NotFound, VocabularyMismatch) as error:
             if not is_another(error):
                 raise
@@ -86,9 +110,19 @@ class Device:
                     await self._meet_again()
             raise Unreachable(f"the server serves {self.info.model_id} now; ask again") from error
 
+    async def _begin_alone(self, session: RemoteSession, task: Task, memory: Memory) -> None:
+        """What a server would have said: the ids of the prompt, and a noise key. Templates may take their time."""
+        known = memory.recall()
+        template = known.chat_template if known else ""
+        ids = await asyncio.to_thread(own_prompt, task, self.info, self.tokenizer, template)
+        session.truth = Truth(ids)
+        session.noise_key = own_key(task.params)
+
     async def _meet_again(self) -> None:
         try:
             target = await meet(self._link, self.rule, self._factory, self._cache)
+            if self._memory:
+                await self._memory.keep(self._link, target.info)
         except OpenSledError as error:
             raise Unreachable(f"the server serves another target now: {error}") from error
         if target.info.fingerprint != self.info.fingerprint:
@@ -109,31 +143,11 @@ class Device:
             **self._habits.opening(task, drafts),
         )
 
-    async def _chunks(
-        self,
-        session: RemoteSession,
-        commits: AsyncGenerator[Commit, None],
-        stop: tuple[str, ...],
-        account: Account,
-    ) -> AsyncIterator[Chunk]:
-        stats = Stats(prompt_tokens=len(session.truth), completion_tokens=0)
-        text = Text(self.tokenizer, stop)
-        shown = ""
-        tokens: tuple[int, ...] = ()
-        logprobs: tuple[TokenLogprobs, ...] = ()
-        origins: tuple[Origin, ...] = ()
-        async for commit in commits:
-            tokens, shown = text.push(commit.tokens)
-            logprobs, origins = commit.logprobs[: len(tokens)], commit.origins[: len(tokens)]
-            stats = count(stats, commit, len(tokens))
-            account.commit(commit, len(tokens))
-            if text.stopped or session.truth.finish_reason:
-                break
-            yield Chunk(shown, tokens, logprobs=logprobs, origins=origins)
-        reason = "stop" if text.stopped else session.truth.finish_reason
-        account.finish(reason)
-        stats = replace(stats, seconds=account.seconds)
-        yield Chunk(shown + text.flush(), tokens, reason, stats, logprobs=logprobs, origins=origins)
+    @property
+    def status(self) -> DraftStatus:
+        """How it drafts just now, and why."""
+        status, session = self._stop.status, self._latest
+        return rested(status) if session and session.hint == 0 else status
 
     @property
     def drafters_busy(self) -> int:
@@ -173,6 +187,9 @@ class Device:
             self._unused += 1
             log.exception("no further drafter can be made; the server decodes this answer alone")
             return None
+        except BaseException:  # its reader has gone meanwhile
+            self._unused += 1
+            raise
         return DraftThread(drafter, self._stop, self.info.vocab_size, self._looks_ahead)
 
     async def close(self) -> None:
@@ -181,41 +198,44 @@ class Device:
         await self._link.close()
 
 
-def count(stats: Stats, commit: Commit, tokens: int) -> Stats:
-    """`stats` with a commit of which `tokens` tokens belong to the answer."""
-    stats = replace(stats, completion_tokens=stats.completion_tokens + tokens)
-    if not commit.drafted:
-        return replace(stats, server_decoded=stats.server_decoded + tokens)
-    return replace(
-        stats,
-        rounds=stats.rounds + 1,
-        drafted=stats.drafted + commit.drafted,
-        accepted=stats.accepted + min(commit.accepted, tokens),
-        round_tokens=stats.round_tokens + tokens,
-    )
-
-
 async def connect(config: LinkConfig, parallel: int = 1) -> Device:
     """A device as configured; refuses a draft whose vocabulary is not the server's before anything is drafted."""
     endpoint = endpoint_of(config)
     if endpoint.token and not endpoint.tls and not is_local(config.server):
         log.warning("the bearer token travels to %s in clear text; add --tls", config.server)
-    link = Link(endpoint)
+    link, cache = Link(endpoint), Path(config.cache_dir).expanduser()
+    memory = Memory(cache, config.server) if config.offline == LOCAL_ONLY else None
     try:
-        await link.describe()  # a server that is not there is told before a draft model is looked for
-        factory = _factory(config)
-        cache = Path(config.cache_dir).expanduser()
-        target = await meet(link, config.rule, factory, cache)
+        factory, target = await _meet_first(link, config, cache, memory)
     except BaseException:
         await link.close()
         raise
-    confidence = config.confidence if config.stop == "confidence" else 0.0
-    stop = StopRule(config.draft_length or UNADVISED, confidence, may_grow=not config.draft_length)
     habits = Habits(config.pace, config.background, config.device_name or secrets.token_hex(8))
     return Device(
-        link, target.info, target.tokenizer, factory, stop, parallel,
+        link, target.info, target.tokenizer, factory, rule_of(config), parallel,
+        patience_of(config.offline, config.give_up),
         rule=config.rule, cache=cache, habits=habits, looks_ahead=config.look_ahead,
+        offline=Offline(config.offline), memory=memory,
     )  # fmt: skip
+
+
+async def _meet_first(
+    link: Link, config: LinkConfig, cache: Path, memory: Memory | None
+) -> tuple[DrafterFactory, Target]:
+    """A server that is not there is told before a draft model is looked for; with a memory the device does without."""
+    try:
+        await link.describe()
+    except Unreachable as error:
+        if memory is None:
+            raise
+        log.warning("%s; until then the draft model answers alone", error)
+        factory = _factory(config)
+        return factory, await memory.target(factory, error)
+    factory = _factory(config)
+    target = await meet(link, config.rule, factory, cache)
+    if memory:
+        await memory.keep(link, target.info)
+    return factory, target
 
 
 def endpoint_of(config: LinkConfig) -> Endpoint:
@@ -231,11 +251,14 @@ def endpoint_of(config: LinkConfig) -> Endpoint:
 
 def _factory(config: LinkConfig) -> DrafterFactory:
     kind = DRAFTERS.get(config.drafter)
-    if not hasattr(kind, "check_vocabulary"):
+    if not hasattr(getattr(kind, "func", kind), "check_vocabulary"):  # `chain:...` comes as a partial
         raise UsageError(
             f"{config.drafter} is no drafter factory (edge_client/drafters/base.py says what one is)"
         )
     factory: DrafterFactory = kind(config.draft_model, config.threads)
+    hand_over(TableFiles(config.draft_table, config.personal_table), [factory])
+    if isinstance(factory, BranchingFactory):
+        factory.use_outcomes(config.outcomes if config.look_ahead else 0)
     return factory
 
 

@@ -74,6 +74,8 @@ class Job:
     base: int = 0  # of the block being drafted, and
     since: tuple[int, ...] = ()  # what is known of the truth after that
     bet: LookAhead | None = None  # on the latest block
+    ready: int = 0  # tokens that were drafted ahead and stand, and
+    ready_s: float = 0.0  # the seconds that each of them took
     fresh: bool = True  # nothing was proposed yet, so that the prompt is still to be read
 
     def end_bet(self) -> None:
@@ -149,10 +151,11 @@ class DraftThread:
         nodes: list[TreeNode] = []
         if news:
             self._guarded(job, self._drafter.commit, news)
-        ready, each_s = self._settle(job)
+        job.ready, job.ready_s = 0, 0.0
+        self._guarded(job, self._settle, job)
         started = time.monotonic()
-        self._guarded(job, self._propose, job, room, ready, nodes)
-        seconds = time.monotonic() - started + min(ready, len(nodes)) * each_s
+        self._guarded(job, self._propose, job, room, nodes)
+        seconds = time.monotonic() - started + min(job.ready, len(nodes)) * job.ready_s
         known = tuple(takewhile(lambda node: self._usable(job, node.token), nodes))
         tokens = tuple([node.token for node in known])
         is_chain = all(node.parent == index - 1 for index, node in enumerate(known))
@@ -164,7 +167,7 @@ class DraftThread:
         """Whether the target knows the id and, where it must, the distribution it was drawn from."""
         return 0 <= token.id < self._vocab_size and (not job.sparse or token.drawn_from is not None)
 
-    def _propose(self, job: Job, room: Room, ready: int, block: list[TreeNode]) -> None:
+    def _propose(self, job: Job, room: Room, block: list[TreeNode]) -> None:
         drafter, rule = self._drafter, room.rule or self.stop
         if isinstance(drafter, TreeDrafter) and room.length and not job.sparse:
             nodes = rule.nodes(room.tree, room.hint)
@@ -172,12 +175,12 @@ class DraftThread:
                 block.extend(islice(drafter.propose_tree(), nodes))
             if block:
                 return
-        length = rule.most(room.length, room.hint, ready)
+        length = rule.most(room.length, room.hint, job.ready)
 
         def interrupted() -> bool:
             return job.over or self._overtaken(job, block)
 
-        untimed, job.fresh = max(ready, job.fresh), False
+        untimed, job.fresh = max(job.ready, job.fresh), False
         started = time.monotonic()
         for token in pulled(rule, drafter.propose(), length, interrupted):
             block.append(TreeNode(token, len(block) - 1))
@@ -185,14 +188,13 @@ class DraftThread:
                 self.stop.drafted(1, time.monotonic() - started)
             started = time.monotonic()
 
-    def _settle(self, job: Job) -> tuple[int, float]:
-        """How many tokens are ready, now that the truth is known, and the seconds that each of them took."""
-        ready = self._drafter.ready if isinstance(self._drafter, AheadDrafter) else 0
+    def _settle(self, job: Job) -> None:
+        """Now that the truth is known: how many tokens are ready, and the seconds that each of them took."""
+        job.ready = self._drafter.ready if isinstance(self._drafter, AheadDrafter) else 0
         bet, job.bet = job.bet, None
-        if bet is None:
-            return ready, 0.0
-        self.wasted += bet.wasted(ready)
-        return ready, bet.token_s
+        if bet is not None:
+            job.ready_s = bet.token_s
+            self.wasted += bet.wasted(job.ready)
 
     @staticmethod
     def _overtaken(job: Job, block: list[TreeNode]) -> bool:

@@ -61,7 +61,8 @@ async def generate(
                 await exchange.send(exchange.drafting.result())
             if hearing.done():
                 yield exchange.hear(hearing.result())
-                hearing = asyncio.ensure_future(verifier.next_verdict())
+                if not verifier.truth.finish_reason:  # else there is nothing more to hear
+                    hearing = asyncio.ensure_future(verifier.next_verdict())
     finally:
         drafter.interrupt()
         # First the farewell, then the cancel: a cancelled read would take the whole stream with it.

@@ -89,6 +89,10 @@ class Link:
         reply = await self._ask(self._home.stub.GetTokenizer, codec.tokenizer_request())
         return reply.tokenizer_json
 
+    async def chat_template(self) -> str:
+        reply = await self._ask(self._home.stub.GetTokenizer, codec.tokenizer_request())
+        return reply.chat_template
+
     def connect(self, address: str = "") -> GrpcStream:
         """A new stream for one sequence; being lost shows on its first use. See `remote.Connect`.
 

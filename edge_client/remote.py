@@ -24,7 +24,7 @@ from opensled.messages import (
     ServerMessage,
     Verdict,
 )
-from opensled.protocol import Truth
+from opensled.protocol import Truth, likeliest_path
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,11 @@ class RemoteSession:
         self.rule = request.rule
         self.reopened = 0  # how often the stream was lost, or led elsewhere, and found again
 
+    @property
+    def away(self) -> bool:
+        """Whether no server has this sequence, as long as one is looked for."""
+        return self._stream is None
+
     async def open(self) -> None:
         """Open the sequence for the first time."""
         opened = await self._persist(HOME, self._patience.first_open)
@@ -88,7 +93,7 @@ class RemoteSession:
         self._accept(opened)
 
     async def submit(self, draft: Draft) -> None:
-        draft = _shortened(draft, self.limits.max_draft)
+        draft = _shortened(draft, self.limits)
         self._unanswered = draft if draft.block.tokens else None  # nobody answers an empty one
         try:
             if self._stream is not None:
@@ -205,9 +210,10 @@ class RemoteSession:
         return answer
 
 
-def _shortened(draft: Draft, length: int) -> Draft:
-    block = draft.block
-    return replace(draft, block=replace(block, tokens=block.tokens[:length]))
+def _shortened(draft: Draft, limits: Limits) -> Draft:
+    """As much of a draft as this server takes; another one may have taken more, or trees."""
+    block = draft.block if limits.max_tree else likeliest_path(draft.block)
+    return replace(draft, block=block.first(limits.max_tree if block.parents else limits.max_draft))
 
 
 async def _within(seconds: float, work: Coroutine[Any, Any, Message]) -> Message:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from edge_client.draft_status import DraftStatus
 from opensled.messages import DraftBlock, DraftToken
 
 UNADVISED = 4  # tokens of a block about which neither the server nor the device's owner said anything
@@ -21,12 +22,23 @@ class BlockRule(Protocol):
     def needs_confidence(self) -> bool:
         """Whether draft tokens must say theirs; a sampler that need not is spared a pass over the vocabulary."""
 
+    @property
+    def needs_spread(self) -> bool:
+        """Whether draft tokens must say their entropy and margin as well."""
+
     def most(self, limit: int, hint: int | None = None, ready: int = 0) -> int:
         """Tokens of a block at most, where `limit` have room, the server hints at `hint` (None = at nothing), and
-        `ready` are drafted already. 0: the server is to decode by itself for now."""
+        `ready` are drafted already. Asked once for each block. 0: the server is to decode by itself for now."""
+
+    def ahead(self, limit: int, hint: int | None = None) -> int:
+        """Tokens of the next block that may be drafted while the present one travels, where `limit` have room.
+        0: nothing is drafted ahead; the guess of the bonus token alone would be of no use."""
 
     def nodes(self, limit: int, hint: int | None = None) -> int:
         """Tokens of a tree at most, where `limit` have room; 0 = a chain is worth more."""
+
+    def goes_on(self, index: int) -> bool:
+        """Whether number `index` of a block is worth drafting, now that those before it belong to the block."""
 
     def belongs(self, token: DraftToken, index: int) -> bool:
         """Whether a proposed token is still worth its verification as number `index` of its block."""
@@ -39,6 +51,10 @@ class BlockRule(Protocol):
 
     def streamed(self, tokens: int, seconds: float) -> None:
         """The server decoded so many tokens by itself, `seconds` after those before."""
+
+    @property
+    def status(self) -> DraftStatus:
+        """What it has settled on, and why."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +75,22 @@ class StopRule:
     def needs_confidence(self) -> bool:
         return self.confidence > 0
 
+    @property
+    def needs_spread(self) -> bool:
+        return False
+
     def most(self, limit: int, hint: int | None = None, ready: int = 0) -> int:
         if hint is None:
             return min(limit, self.length)
         return min(limit, hint if self.may_grow else min(hint, self.length))
 
+    ahead = most
+
     def nodes(self, limit: int, hint: int | None = None) -> int:
         return 0 if hint == 0 else min(limit, self.tree)
+
+    def goes_on(self, index: int) -> bool:
+        return True
 
     def belongs(self, token: DraftToken, index: int) -> bool:
         return token.confidence >= self.confidence
@@ -89,13 +114,19 @@ class StopRule:
     def streamed(self, tokens: int, seconds: float) -> None:
         """It learns nothing."""
 
+    @property
+    def status(self) -> DraftStatus:
+        until = f", until a token below {self.confidence:g}" if self.confidence else ""
+        return DraftStatus(self.length > 0, f"k = {self.length} at most, as told{until}", self.length)
+
 
 def pulled(
     rule: BlockRule, proposals: Iterator[DraftToken], length: int, interrupted: Callable[[], bool]
 ) -> Iterator[DraftToken]:
     """The tokens of a block, until it has `length`, the rule ends it, or something interrupts."""
     for index in range(length):
-        token = None if interrupted() else next(proposals, None)
+        stops = interrupted() or not rule.goes_on(index)
+        token = None if stops else next(proposals, None)
         if token is None or not rule.belongs(token, index):
             return
         yield token

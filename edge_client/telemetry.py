@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from edge_client.board_metrics import board_metrics
+from edge_client.draft_status import DraftStatus
+from edge_client.drafting import Drafting
 from edge_client.generate import Commit
 from edge_client.remote import RemoteSession
 from opensled.errors import OpenSledError
@@ -34,7 +37,9 @@ class Telemetry:
 
     drafts: DraftCounts = field(default_factory=DraftCounts)
     tokens: int = 0  # of answers
+    wasted: int = 0  # drafted ahead of verdicts, and in vain
     unasked: int = 0  # of them, decoded by the server without a draft
+    local: int = 0  # of them, the draft model's own words while no server could be reached
     reopened: int = 0  # lost streams that were found again
     # by finish reason; from 0 on, so that rates are right from the first one
     answers: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(ENDS, 0)))
@@ -54,6 +59,7 @@ class Telemetry:
             raise
         finally:
             self.reopened += account.session.reopened if account.session else 0
+            self.wasted += account.drafter.wasted if account.drafter else 0
 
     def _failed(self, error: BaseException) -> None:
         if not isinstance(error, Exception):  # cancelled, or its generator closed
@@ -71,6 +77,7 @@ class Account:
         self.started = time.monotonic()
         self.finished = False
         self.session: RemoteSession | None = None  # once a drafter is found for it
+        self.drafter: Drafting | None = None  # once the sequence is open
         self._telemetry = telemetry
         self._tokens = 0
         self._first = 0.0  # seconds to the first token
@@ -89,6 +96,8 @@ class Account:
         total.tokens += tokens
         if commit.drafted:
             total.drafts.add(commit.drafted, min(commit.accepted, tokens))
+        elif "local" in commit.origins:
+            total.local += tokens
         else:
             total.unasked += tokens
 
@@ -107,10 +116,31 @@ class Account:
 def metrics(device: Device) -> list[Metric]:
     """Everything a device tells a scraper."""
     counts = device.telemetry
+
+    def status() -> DraftStatus:
+        return device.status
+
     return [
         *draft_metrics(counts.drafts),
+        Metric(
+            "draft_tokens_wasted_total",
+            "Tokens drafted ahead of verdicts, and in vain.",
+            lambda: counts.wasted,
+        ),
+        Metric("draft_length", "Tokens of a block, as settled on; 0 = none pays.", lambda: status().length),
+        Metric(
+            "draft_rate_expected",
+            "Tokens/s expected with drafts; 0 = not known.",
+            lambda: status().expected_rate or 0,
+        ),
+        Metric(
+            "server_rate_heard",
+            "Tokens/s of the server's own decoding; 0 = not known.",
+            lambda: status().server_rate or 0,
+        ),
         Metric("tokens_committed_total", "Tokens of answers.", lambda: counts.tokens),
         Metric("tokens_unasked_total", "Of them, decoded without a draft.", lambda: counts.unasked),
+        Metric("tokens_local_total", "Of them, the draft model's own words.", lambda: counts.local),
         Metric("answers_total", "Answers by their end.", lambda: counts.answers, label="finish_reason"),
         Metric("errors_total", "Answers that ended by an error.", lambda: counts.errors, label="code"),
         Metric(
@@ -128,4 +158,5 @@ def metrics(device: Device) -> list[Metric]:
         ),
         Metric("drafters_busy", "Drafters at work.", lambda: device.drafters_busy),
         Metric("drafters", "Drafters that may work at the same time.", lambda: device.parallel),
+        *board_metrics(),
     ]

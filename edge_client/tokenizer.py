@@ -48,6 +48,15 @@ class EdgeTokenizer:
         """Token ids of raw text, with the frame (such as a BOS) that the family wants."""
         return tuple(self._tokenizer.encode(require_unicode(text, "the prompt", "prompt")).ids)
 
+    def encode_rendered(self, text: str) -> tuple[int, ...]:
+        """Token ids of a text that holds its own frame, as chat templates write it."""
+        text = require_unicode(text, "the prompt", "prompt")
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def piece(self, token: int) -> str:
+        """The spelling of one id; "" for an id without one."""
+        return self._tokenizer.id_to_token(token) or ""
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of a whole sequence, special tokens left out."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True)
@@ -57,7 +66,7 @@ class EdgeTokenizer:
         return self._bytes.of(token)
 
     def is_raw_byte(self, token: int) -> bool:
-        return BYTE_PIECE.fullmatch(self._tokenizer.id_to_token(token) or "") is not None
+        return BYTE_PIECE.fullmatch(self.piece(token)) is not None
 
 
 class TextStream:
@@ -71,6 +80,12 @@ class TextStream:
         self._tokenizer = tokenizer
         self._context: list[int] = []
         self._held: list[int] = []
+
+    def fork(self) -> TextStream:
+        """One that goes on from here without a trace in this one."""
+        fork = TextStream(self._tokenizer)
+        fork._context, fork._held = list(self._context), list(self._held)
+        return fork
 
     def push(self, ids: Sequence[int]) -> str:
         """The text that these ids settle."""
@@ -123,6 +138,12 @@ class StopStrings:
         self._held = ""
         self.hit = False  # a stop string is complete; nothing more comes out
 
+    def fork(self) -> StopStrings:
+        """One that goes on from here without a trace in this one."""
+        fork = StopStrings(self._stops)
+        fork._held, fork.hit = self._held, self.hit
+        return fork
+
     def push(self, text: str) -> str:
         """The text that can be shown; the longest tail that may yet become a stop string is held back."""
         if self.hit:
@@ -163,6 +184,11 @@ class Text:
     def stopped(self) -> bool:
         return self._stops.hit
 
+    def guess(self, ids: Sequence[int]) -> str:
+        """The text that would be shown next if these ids came; they have not come."""
+        stream, stops = self._stream.fork(), self._stops.fork()
+        return "".join([stops.push(stream.push([token])) for token in ids])
+
     def push(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
         """The ids up to the one that completes a stop string, and the text that can be shown now."""
         shown = ""
@@ -193,7 +219,7 @@ async def load(
     if _digest(content) != info.tokenizer_hash:
         raise ProtocolError("the server's tokenizer.json is not the one it announced; restart the server")
     if path and not cached:
-        _write(path, content)
+        keep(path, content)
     tokenizer = EdgeTokenizer(content)
     if fingerprint(tokenizer.pieces) != info.fingerprint:
         raise VocabularyMismatch(f"the tokenizer.json of {info.model_id} spells another vocabulary")
@@ -220,8 +246,8 @@ def _read(path: Path | None, expected: str) -> bytes | None:
     return content if _digest(content) == expected else None
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Atomically: others see the whole file or none. A cache that cannot be written is no failure."""
+def keep(path: Path, content: bytes) -> None:
+    """Write a file of the cache: others see the whole file or none. A cache that cannot be written is no failure."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:

@@ -39,7 +39,7 @@ VERBS = {
         "verify_server.command:serve",
     ),
     "edge": Verb(
-        "draft on this device and serve an OpenAI-compatible API on it",
+        "draft on this device and serve an OpenAI-compatible API",
         "opensled edge --server 192.0.2.1:7411 --draft-model qwen-0.5b-q4.gguf",
         "edge_client.config:EdgeConfig",
         "edge_client.command:edge",
@@ -63,19 +63,19 @@ VERBS = {
         "opensled.top:top",
     ),
     "doctor": Verb(
-        "say what is wrong with a device or its server, and the remedy",
+        "say what is wrong with device or server, and the remedy",
         "opensled doctor --server 192.0.2.1:7411 --tls --token-file token.txt",
         "edge_client.config:DoctorConfig",
         "edge_client.doctor:doctor",
     ),
     "demo": Verb(
-        "show a server and devices, checked against the target alone",
+        "show a server and devices, checked against the target",
         "opensled demo --json",
         "opensled_testbed.config:DemoConfig",
         "opensled_testbed.demo:demo",
     ),
     "plan": Verb(
-        "how many users a target holds on which machine, at what cost",
+        "how many users a target holds where, and at what cost",
         "opensled plan --device pi-5 --link wifi-good --target dense-8b --pace 10",
         "opensled_testbed.planner.config:PlanConfig",
         "opensled_testbed.planner.command:plan",
@@ -104,6 +104,24 @@ VERBS = {
         "hw_profiles.command:ShowConfig",
         "hw_profiles.command:show_profile",
     ),
+    "profile detect": Verb(
+        "say which board this is, and how it fares",
+        "opensled profile detect --json",
+        "hw_profiles.command:DetectConfig",
+        "hw_profiles.command:detect_board",
+    ),
+    "profile calibrate": Verb(
+        "measure how fast this machine drafts, and its link",
+        "opensled profile calibrate --server 192.0.2.1:7411",
+        "edge_client.config:CalibrateConfig",
+        "edge_client.calibrate:calibrate",
+    ),
+    "draft-tables build": Verb(
+        "make a table that drafts without a model, from texts",
+        "opensled draft-tables build --corpus letters/,notes.txt --out mine.table",
+        "edge_client.tables_command:BuildConfig",
+        "edge_client.tables_command:build",
+    ),
     "models list": Verb(
         "list the models that come with OpenSLED",
         "opensled models list",
@@ -117,7 +135,7 @@ VERBS = {
         "opensled.models_command:print_path",
     ),
     "models eval": Verb(
-        "measure the bundled models on tasks they were not trained on",
+        "measure the bundled models on tasks they never saw",
         "opensled models eval --items-per-task 40",
         "opensled.models_command:EvalConfig",
         "opensled.models_command:evaluate",

@@ -147,11 +147,16 @@ def _kind(hint: Any) -> type:
 
 def config_files() -> list[Path]:
     """The configuration files that exist, the most important one first; none with OPENSLED_NO_CONFIG set."""
-    if os.environ.get("OPENSLED_NO_CONFIG"):
-        return []
-    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    candidates = [Path("opensled.toml"), Path(home) / "opensled" / "config.toml"]
+    folder = config_folder()
+    candidates = [Path("opensled.toml"), folder / "config.toml"] if folder else []
     return [path for path in candidates if path.is_file()]
+
+
+def config_folder() -> Path | None:
+    """Where this user's configuration lies; None with OPENSLED_NO_CONFIG set."""
+    if os.environ.get("OPENSLED_NO_CONFIG"):
+        return None
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "opensled"
 
 
 def resolve(

@@ -53,6 +53,15 @@ def child_with(block: DraftBlock, parent: int, id: int) -> int | None:
     return None
 
 
+def likeliest_path(block: DraftBlock) -> DraftBlock:
+    """A tree as the chain of its first branch; a chain as it is."""
+    path: list[int] = []
+    for index, parent in enumerate(block.parents):
+        if parent == (path[-1] if path else -1):
+            path.append(index)
+    return DraftBlock(block.base, tuple([block.tokens[index] for index in path])) if path else block
+
+
 def _subtree(block: DraftBlock, since: Sequence[int]) -> DraftBlock | None:
     """What of a tree grows on the path that `since` takes through it, or None where that leaves the tree."""
     path = agreed(block, since)

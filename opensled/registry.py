@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from opensled.errors import UsageError
@@ -12,7 +13,11 @@ from opensled.errors import UsageError
 
 @dataclass(frozen=True)
 class Registry:
-    """`entries` maps a name to "module:attribute"; callers may also pass such a path of their own."""
+    """`entries` maps a name to "module:attribute"; callers may also pass such a path of their own.
+
+    A name with something behind a colon, such as `chain:cacheback,llamacpp`, gives the entry with that text bound as
+    its first argument.
+    """
 
     kind: str
     entries: dict[str, str]
@@ -22,6 +27,9 @@ class Registry:
 
     def get(self, name: str) -> Any:
         """The object behind `name`; raises UsageError naming the choices."""
+        entry, colon, argument = name.partition(":")
+        if colon and entry in self.entries:
+            return partial(self.get(entry), argument)
         path = self.entries.get(name, name)
         module, _, attribute = path.partition(":")
         if not attribute:

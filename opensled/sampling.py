@@ -7,6 +7,7 @@ The device draws drafts with this over its own most likely candidates; the targe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from opensled.noise import gumbel
 
 # Noise over a whole 150k vocabulary costs milliseconds a token; over the 64 likeliest ids, microseconds.
 DRAFT_CANDIDATES = 64
+FAR = 80.0  # nats below the likeliest token, where probabilities are nothing
 
 
 def most_likely(logits: np.ndarray, count: int) -> np.ndarray:
@@ -37,6 +39,14 @@ def nucleus(probs: np.ndarray, top_p: float) -> int:
     return int(np.count_nonzero(before < top_p))
 
 
+def _spread(token: DraftToken, relative: np.ndarray, probs: np.ndarray) -> DraftToken:
+    """`token` with the entropy and margin of what it was drawn from; `relative`: logits less the largest one."""
+    likeliest = float(probs.max())
+    entropy = -log(likeliest) - float(np.dot(probs, np.maximum(relative, -FAR)))
+    second = float(np.partition(probs, -2)[-2]) if len(probs) > 1 else 0.0
+    return token._replace(entropy=max(0.0, entropy), margin=likeliest - second)
+
+
 @dataclass(frozen=True)
 class Sampler:
     """Draws draft tokens of one sequence: the target's sampling parameters and its noise key."""
@@ -44,6 +54,7 @@ class Sampler:
     params: SamplingParams
     key: bytes
     with_confidence: bool = True  # False spares a pass over the vocabulary, where nobody asks for it
+    with_spread: bool = False  # entropy and margin too
     vocab_size: int | None = None  # ids the target knows; the draft's logits may be padded beyond
 
     def draw(self, logits: np.ndarray, position: int) -> DraftToken:
@@ -52,14 +63,31 @@ class Sampler:
         Its confidence is the draft's probability at temperature 1: when greedy over the whole vocabulary (one pass,
         cheaper than to find the candidates), else renormalised over the candidates. 1 if nobody asks for it.
         """
-        logits = logits[: self.vocab_size]
-        if self.params.logit_bias:
-            logits = self._biased(logits)
+        logits = self._allowed(logits)
         if self.params.temperature == 0:
             return self._greedy(logits)
         ids = most_likely(logits, DRAFT_CANDIDATES)
         scores = logits[ids].astype(np.float64)
         return self._drawn(ids, scores, position)
+
+    def draw_with_rival(self, logits: np.ndarray, position: int) -> tuple[DraftToken, int, float]:
+        """See `draw`; also the id that would have been drawn were it not for the first, and how far it was behind."""
+        logits = self._allowed(logits)
+        if self.params.temperature == 0:
+            token = self._greedy(logits)
+            others = logits.copy()
+            others[token.id] = -np.inf
+            rival = int(others.argmax())
+            return token, rival, float(logits[token.id] - others[rival])
+        ids = most_likely(logits, DRAFT_CANDIDATES)
+        scores = logits[ids].astype(np.float64)
+        noisy = self._noisy(ids, scores, position)
+        order = np.argsort(-noisy, kind="stable")[:2]
+        return (
+            self._drawn(ids, scores, position),
+            int(ids[order[-1]]),
+            float(noisy[order[0]] - noisy[order[-1]]),
+        )
 
     def certain(self, id: int, confidence: float) -> DraftToken:
         """A draft token that was not drawn, but follows from what came before."""
@@ -67,7 +95,16 @@ class Sampler:
 
     def _drawn(self, ids: np.ndarray, scores: np.ndarray, position: int) -> DraftToken:
         winner = self._winner(ids, scores, position)
-        return DraftToken(int(ids[winner]), float(softmax(scores)[winner]) if self.with_confidence else 1.0)
+        if not (self.with_confidence or self.with_spread):
+            return DraftToken(int(ids[winner]))
+        probs = softmax(scores)
+        token = DraftToken(int(ids[winner]), float(probs[winner]))
+        return _spread(token, scores - scores[0], probs) if self.with_spread else token
+
+    def _allowed(self, logits: np.ndarray) -> np.ndarray:
+        """Those of ids the target knows, with the biases of the request."""
+        logits = logits[: self.vocab_size]
+        return self._biased(logits) if self.params.logit_bias else logits
 
     def _biased(self, logits: np.ndarray) -> np.ndarray:
         biased = logits.copy()
@@ -79,14 +116,21 @@ class Sampler:
     def _greedy(self, logits: np.ndarray) -> DraftToken:
         """The likeliest token; ties go to the lowest id."""
         winner = int(logits.argmax())
-        if not self.with_confidence:
+        if not (self.with_confidence or self.with_spread):
             return DraftToken(winner)
-        return DraftToken(winner, 1 / float(np.exp(logits - logits[winner]).sum()))
+        relative = logits - logits[winner]
+        weights = np.exp(relative)
+        token = DraftToken(winner, 1 / float(weights.sum()))
+        return _spread(token, relative, weights * token.confidence) if self.with_spread else token
 
     def _winner(self, ids: np.ndarray, scores: np.ndarray, position: int) -> int:
         """Index into `ids`, which are sorted by score descending."""
+        return int(np.argmax(self._noisy(ids, scores, position)))
+
+    def _noisy(self, ids: np.ndarray, scores: np.ndarray, position: int) -> np.ndarray:
+        """What is compared: of as many of `ids` as top_k and top_p leave."""
         scaled = self._scaled(scores)
-        return int(np.argmax(scaled + gumbel(self.key, position, ids[: len(scaled)])))
+        return scaled + gumbel(self.key, position, ids[: len(scaled)])
 
     def _scaled(self, scores: np.ndarray) -> np.ndarray:
         """Descending `scores` / temperature, as many as top_k and top_p leave."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -9,14 +10,15 @@ import pytest
 
 from edge_client.answer import Habits, Stats, Task
 from edge_client.config import GenerateConfig
-from edge_client.device import connect, count
+from edge_client.device import connect
 from edge_client.generate import Commit
 from edge_client.stop import UNADVISED, StopRule
 from edge_client.tokenizer import Text
+from edge_client.words import count
 from opensled.config import options
 from opensled.errors import NotFound, Overloaded, Unreachable, UsageError, VocabularyMismatch
 from opensled.messages import DraftToken
-from tests.devices import TOKENIZER, device_on, read
+from tests.devices import TOKENIZER, OracleFactory, device_on, read
 from tests.fake_target import _Text as TinyText
 from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, serving
@@ -152,7 +154,10 @@ def test_how_long_a_block_may_get_where_twelve_have_room(rule, hint, most):
 def test_what_the_flag_of_the_draft_length_means(length, rule):
     async def scenario():
         async with serving(text=TinyText()) as (_, address):
-            device = await connect(GenerateConfig(server=address, drafter="lookup", draft_length=length))
+            config = GenerateConfig(
+                server=address, drafter="lookup", draft_length=length, stop="fixed", draft_tree=0
+            )
+            device = await connect(config)
             assert device._stop == rule
             await device.close()
 
@@ -252,5 +257,26 @@ def test_what_connect_refuses(tmp_path):
             await connect(GenerateConfig(server="127.0.0.1:1", drafter="none"))
         with pytest.raises(NotFound, match=r"token file .* does not exist"):
             await connect(GenerateConfig(token_file=str(tmp_path / "none")))
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_who_leaves_while_a_drafter_is_made_does_not_cost_its_place():
+    class Slow(OracleFactory):
+        def create(self):
+            assert may_go_on.wait(5)
+            return super().create()
+
+    may_go_on = threading.Event()
+
+    async def scenario():
+        async with serving() as (_, address), device_on(address) as device:
+            device._factory = Slow()
+            leaving = asyncio.ensure_future(read(device))
+            await until(lambda: not device._unused)
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+            may_go_on.set()
+            assert (await read(device))[-1].stats.rounds > 0
 
     asyncio.run(scenario())

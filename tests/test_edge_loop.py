@@ -211,3 +211,43 @@ def test_an_interrupted_block_does_not_hold_up_the_next_sequence():
         thread.close()
 
     asyncio.run(scenario())
+
+
+def test_a_drafter_that_cannot_say_what_is_ready_fails_like_any_other(caplog):
+    class Broken(OracleDrafter):
+        @property
+        def ready(self):
+            raise RuntimeError("no idea")
+
+        def look_ahead(self, block, length):
+            return iter(())
+
+    async def scenario():
+        verdicts = [Verdict(3, (5,)), Verdict(4, (6,), finish_reason="eos")]
+        script, seen = await commits_of(verdicts, Broken(1.0))
+        assert [commit.tokens for commit in seen] == [(5,), (6,)] and not script.drafts
+
+    asyncio.run(scenario())
+    assert "goes on without drafts" in caplog.text
+
+
+def test_nothing_is_heard_after_the_last_verdict():
+    """A session that was asked once more would be opened again."""
+
+    class Counted(Script):
+        asked = 0
+
+        async def next_verdict(self):
+            self.asked += 1
+            return await super().next_verdict()
+
+    async def scenario():
+        script = Counted([Verdict(3, (5,)), Verdict(4, (6,), finish_reason="eos")])
+        thread = DraftThread(NoneDrafter(), StopRule(2))
+        async with aclosing(generate(script, thread, LONG)) as commits:
+            assert len([commit async for commit in commits]) == 2
+        await asyncio.sleep(0.02)
+        assert script.asked == 2
+        thread.close()
+
+    asyncio.run(scenario())

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from opensled.errors import FutureBase, TruthConflict
 from opensled.messages import DraftBlock, DraftToken, Verdict
-from opensled.protocol import EndRules, Truth, common_prefix, cut, rebase
+from opensled.protocol import EndRules, Truth, agreed, common_prefix, cut, likeliest_path, rebase
 
 
 def block(base, *ids):
@@ -110,3 +110,36 @@ def test_a_commit_ends_where_the_sequence_ends(tokens, base, kept, reason):
 def test_common_prefix():
     pairs = [((), (1,)), ((1, 2), (1, 2)), ((1, 2), (1, 3)), ((2,), (1,))]
     assert [common_prefix(left, right) for left, right in pairs] == [0, 2, 1, 0]
+
+
+def tree(base, *nodes):
+    """Of (id, parent)."""
+    ids, parents = zip(*nodes)
+    return DraftBlock(base, tuple(map(DraftToken, ids)), parents)
+
+
+def test_a_tree_descends_along_the_committed_tokens():
+    block = tree(2, (5, -1), (6, -1), (7, 0), (8, 1), (9, 3), (7, 3))
+    assert rebase(block, (1, 2)) == block
+    assert rebase(block, (1, 2, 6)) == tree(3, (8, -1), (9, 0), (7, 0))
+    assert rebase(block, (1, 2, 6, 8, 7)) == DraftBlock(5)
+    assert rebase(block, (1, 2, 9)) is None and rebase(block, (1, 2, 5, 7, 7)) is None
+
+
+def test_the_path_that_tokens_take_through_a_block():
+    block = tree(2, (5, -1), (6, -1), (7, 0), (8, 1))
+    assert [agreed(block, path) for path in ((5, 7, 1), (6, 8), (6, 7), (9,), ())] == [
+        (0, 2),
+        (1, 3),
+        (1,),
+        (),
+        (),
+    ]
+    assert agreed(DraftBlock(2, (DraftToken(5), DraftToken(6))), (5, 9)) == (0,)
+
+
+def test_the_first_branch_of_a_tree_is_a_chain():
+    block = tree(2, (5, -1), (6, -1), (7, 0), (8, 1), (9, 2))
+    assert likeliest_path(block).ids == (5, 7, 9) and not likeliest_path(block).parents
+    chain = DraftBlock(2, (DraftToken(5), DraftToken(6)))
+    assert likeliest_path(chain) is chain

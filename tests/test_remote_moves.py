@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -127,6 +128,16 @@ def test_a_sequence_moves_in_mid_answer_with_all_it_holds_and_without_a_pause():
     assert session.truth.generated == (7, 9) and session.reopened == 1
     assert session.hint is None, "what one server hinted at says nothing of the next"
     assert world.loop.now == 0 and world.open_streams == 1
+
+
+def test_a_tree_goes_to_a_server_without_trees_as_its_first_branch():
+    tree = DraftBlock(4, (DraftToken(9), DraftToken(8), DraftToken(7)), (-1, -1, 0))
+    before = [replace(opened(), limits=Limits(8, 100, 16)), Verdict(3, (7,)), Moved("b:1")]
+    world = World(home=[before], **{"b:1": [[opened(), Verdict(4, (9,), 1, 1)]]})
+    world.run(told(world, 2, draft=Draft(1, tree)))
+    (_, tree_sent), (_, chain_sent) = world.sent
+    assert tree_sent.block == tree
+    assert chain_sent.block == DraftBlock(4, (DraftToken(9), DraftToken(7)))
 
 
 def test_without_address_and_token_it_goes_where_it_asked_first_with_the_token_it_has():

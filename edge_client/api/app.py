@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from edge_client.absence import HEARTBEAT
 from edge_client.api import requests
 from edge_client.api.backend import Backend
 from edge_client.api.failures import error_response, http_error_response
@@ -32,12 +33,18 @@ CLIENT_GONE = 499  # nobody reads it; nginx's number for the log
 Read = Callable[[dict[str, Any], ModelInfo], requests.Request]
 
 
-def build_app(backend: Backend, access: Access = Access(), ending: asyncio.Event | None = None) -> Starlette:
+def build_app(
+    backend: Backend,
+    access: Access = Access(),
+    ending: asyncio.Event | None = None,
+    heartbeat: float = HEARTBEAT,
+) -> Starlette:
     """The ASGI application of one device, for whom `access` lets in.
 
-    Once `ending` is set, answers under way end by an error: 503, or the last event of a stream.
+    Once `ending` is set, answers under way end by an error: 503, or the last event of a stream. `heartbeat`: see
+    `EventStream`.
     """
-    api = Api(backend, ending or asyncio.Event())
+    api = Api(backend, ending or asyncio.Event(), heartbeat)
     chat = partial(api.complete, requests.chat_request)
     raw = partial(api.complete, requests.completion_request)
     return Starlette(
@@ -47,6 +54,7 @@ def build_app(backend: Backend, access: Access = Access(), ending: asyncio.Event
             Route("/v1/models", api.models),
             Route("/v1/models/{model:path}", api.model),
             Route("/openapi.json", api.openapi),
+            Route("/status", api.status),
             Route("/health", api.health),
         ],
         middleware=access.middleware(),
@@ -61,8 +69,8 @@ def build_app(backend: Backend, access: Access = Access(), ending: asyncio.Event
 class Api:
     """The endpoints."""
 
-    def __init__(self, backend: Backend, ending: asyncio.Event) -> None:
-        self._backend, self._ending = backend, ending
+    def __init__(self, backend: Backend, ending: asyncio.Event, heartbeat: float) -> None:
+        self._backend, self._ending, self._heartbeat = backend, ending, heartbeat
         self._created = int(time.time())
 
     async def complete(self, read: Read, request: Request) -> Response:
@@ -73,9 +81,10 @@ class Api:
             answers = [self._backend.answer(task) for task in wanted.tasks]
             chunks = merged(answers, wanted.spelled, self._ending)
             if not wanted.stream:
-                return _json(await attended(request.receive, whole(chunks, reply)))
+                answer = await attended(request.receive, whole(chunks, reply))
+                return _json(answer, reply.headers)
             first = await attended(request.receive, begun(chunks, len(answers)))
-            return EventStream(first, chunks, reply)
+            return EventStream(first, chunks, reply, self._heartbeat)
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
 
@@ -90,13 +99,16 @@ class Api:
     async def openapi(self, request: Request) -> Response:
         return _json(description(self._backend.info))
 
+    async def status(self, request: Request) -> Response:
+        return _json(self._backend.status.figures())
+
     async def health(self, request: Request) -> Response:
         """Asks for no key, and so tells nothing that could be of use to a stranger."""
         return _json({"status": "ok"})
 
 
-def _json(payload: object) -> Response:
-    return Response(to_json(payload), media_type="application/json")
+def _json(payload: object, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(to_json(payload), headers=headers, media_type="application/json")
 
 
 async def _body(request: Request) -> bytes:

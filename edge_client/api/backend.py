@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from edge_client.answer import Chunk, Task
+from edge_client.draft_status import DraftStatus
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.messages import ModelInfo
 
@@ -16,6 +17,10 @@ class Backend(Protocol):
     info: ModelInfo
     rule: str  # acceptance rule its answers come by
     tokenizer: EdgeTokenizer
+
+    @property
+    def status(self) -> DraftStatus:
+        """How it drafts just now, and why."""
 
     def answer(self, task: Task) -> AsyncGenerator[Chunk, None]:
         """Stream one answer; only its last chunk has a finish reason and statistics.

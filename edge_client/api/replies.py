@@ -31,12 +31,28 @@ def components() -> Schema:
         "ModelList": _all({"object": one_of("list"), "data": items(ref("Model"), 1, 1)}),
         "Error": _all({"error": _error()}),
         "Health": _all({"status": one_of("ok")}),
+        "Status": _status(),
         "Description": {
             "type": "object",
             "required": ["openapi", "info", "paths", "components"],
             "properties": {"openapi": one_of("3.1.0")},
         },
     }
+
+
+def _status() -> Schema:
+    rate = {"type": ["number", "null"], "minimum": 0}
+    return _all(
+        {
+            "drafting": {"type": "boolean"},
+            "words": {**TEXT, "description": "what it has settled on, and why"},
+            "length": {**NATURAL, "description": "tokens of a draft block; 0 = drafts do not pay"},
+            "expected_rate": {**rate, "description": "tokens/s with drafts; null = not known yet"},
+            "server_rate": {**rate, "description": "tokens/s of the server's own decoding"},
+            "token_seconds": {**rate, "description": "to draft one token"},
+            "acceptance": {**rate, "maximum": 1, "description": "chance of the first token of a block"},
+        }
+    )
 
 
 def _frame(kind: str, choice: Schema) -> Schema:
@@ -47,7 +63,8 @@ def _frame(kind: str, choice: Schema) -> Schema:
         "model": TEXT,
         "system_fingerprint": {
             **TEXT,
-            "description": "opensled-RELEASE/MODEL/NUMERICS/RULE: with it equal, equal seeds give equal answers.",
+            "description": "opensled-RELEASE/MODEL/NUMERICS/RULE: with it equal, equal seeds give equal answers. "
+            "opensled-RELEASE/draft-model/local-only: the draft model's own words, see local_tokens.",
         },
         "choices": items(choice),
     }
@@ -139,12 +156,17 @@ def _completion_choice(*reasons: str | None) -> Schema:
 def _usage() -> Schema:
     details = _all({"accepted_prediction_tokens": NATURAL, "rejected_prediction_tokens": NATURAL})
     figures = {
-        "rule": {**TEXT, "description": "acceptance rule"},
+        "rule": {**TEXT, "description": "acceptance rule; local-only: none, for some of the words"},
         "rounds": NATURAL,
         "drafted": NATURAL,
         "accepted": NATURAL,
         "tokens_per_round": NUMBER,
+        "wasted": NATURAL,
         "server_decoded": NATURAL,
+        "local_tokens": {
+            **NATURAL,
+            "description": "of the draft model alone, while no server could be reached",
+        },
         "tokens_per_second": NUMBER,
     }
     counts = ("prompt_tokens", "completion_tokens", "total_tokens")

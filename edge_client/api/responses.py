@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from edge_client.absence import LOCAL_ONLY
 from edge_client.answer import Chunk, Stats, Task
 from edge_client.api.backend import Backend
 from edge_client.api.calls import CallReader
@@ -17,6 +18,8 @@ from edge_client.api.logprobs import ChatLogprobs, CompletionLogprobs
 from edge_client.api.requests import Request
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.messages import ModelInfo, Prompt
+
+LOCAL_HEADER = "OpenSLED-Answer"  # of a response with words that the draft model wrote alone
 
 
 def to_json(payload: object) -> bytes:
@@ -34,7 +37,7 @@ def usage(stats: Stats, rule: str) -> dict[str, Any]:
             "accepted_prediction_tokens": stats.accepted,
             "rejected_prediction_tokens": stats.drafted - stats.accepted,
         },
-        "opensled": {"rule": rule, **stats.figures()},
+        "opensled": {"rule": LOCAL_ONLY if stats.local_tokens else rule, **stats.figures()},
     }
 
 
@@ -49,6 +52,11 @@ def total(accounts: Sequence[Stats], per_prompt: int) -> Stats:
 def fingerprint(info: ModelInfo, rule: str) -> str:
     """Names what decides about equal answers to equal seeds: release, model, numerics level, acceptance rule."""
     return f"opensled-{info.version}/{info.model_id}/{info.numerics}/{rule}"
+
+
+def local_fingerprint(info: ModelInfo) -> str:
+    """In the same place, of words that the draft model wrote alone: no target and no rule had a part in them."""
+    return f"opensled-{info.version}/draft-model/{LOCAL_ONLY}"
 
 
 def model_card(info: ModelInfo, created: int) -> dict[str, Any]:
@@ -69,6 +77,8 @@ class Reply:
         self._request, self._rule = request, backend.rule
         self._choices = _choices(request, backend.tokenizer)
         self._stats: dict[int, Stats] = {}
+        self._local_fingerprint = local_fingerprint(backend.info)
+        self.headers: dict[str, str] = {}  # that tell of what was pushed so far
         prefix, kind = ("chatcmpl", "chat.completion") if request.is_chat else ("cmpl", "text_completion")
         self._kind = kind
         self._frame: dict[str, Any] = {
@@ -87,6 +97,9 @@ class Reply:
         """Take a chunk of a choice; what a stream shows of it."""
         if chunk.stats:
             self._stats[index] = chunk.stats
+        if "local" in chunk.origins:
+            self._frame["system_fingerprint"] = self._local_fingerprint
+            self.headers = {LOCAL_HEADER: LOCAL_ONLY}
         return [self._piece(piece) for piece in self._choices[index].push(chunk)]
 
     def whole(self) -> dict[str, Any]:

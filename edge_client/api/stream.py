@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -12,9 +13,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from edge_client.absence import LOCAL_ONLY
 from edge_client.answer import Chunk
 from edge_client.api.failures import error_object
-from edge_client.api.responses import Reply, to_json
+from edge_client.api.responses import LOCAL_HEADER, Reply, to_json
 from opensled.errors import EngineError, OpenSledError, Unreachable
 
 log = logging.getLogger(__name__)
@@ -105,16 +107,27 @@ async def begun(chunks: AsyncGenerator[tuple[int, Chunk], None], answers: int) -
 
 
 class EventStream(Response):
-    """The answers as server-sent events. Their beginnings were awaited, so that early errors have a status."""
+    """The answers as server-sent events. Their beginnings were awaited, so that early errors have a status.
+
+    While the verification server is away, a comment goes out every `heartbeat` seconds (0 = never), so that neither
+    clients nor proxies take the silence for the end; clients do not hear comments.
+    """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, first: list[tuple[int, Chunk]], rest: AsyncGenerator[tuple[int, Chunk], None], reply: Reply
+        self,
+        first: list[tuple[int, Chunk]],
+        rest: AsyncGenerator[tuple[int, Chunk], None],
+        reply: Reply,
+        heartbeat: float,
     ) -> None:
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        local = any("local" in chunk.origins for _, chunk in first)
+        headers = {LOCAL_HEADER: LOCAL_ONLY} if local else {}
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
         del self.headers["content-length"]
         self._first, self._rest, self._reply = first, rest, reply
+        self._heartbeat, self._spoke = heartbeat, time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._rest):
@@ -127,33 +140,42 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with aclosing(self._events()) as events:
             async for event in events:
-                await send(_body(b"data: " + event + b"\n\n", more=True))
+                await send(_body(event + b"\n\n", more=True))
+                self._spoke = time.monotonic()
         await send(_body(b"", more=False))
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
         try:
-            async with aclosing(self._payloads()) as payloads:
-                async for payload in payloads:
-                    yield to_json(payload)
+            for payload in self._reply.opening():
+                yield _data(payload)
+            async with aclosing(self._chunks()) as chunks:
+                async for number, chunk in chunks:
+                    for payload in self._reply.push(number, chunk):
+                        yield _data(payload)
+                    if chunk.waiting and self._is_due():
+                        yield b": waiting for the server, %.0f s" % chunk.waiting
+            for payload in self._reply.account():
+                yield _data(payload)
         except OpenSledError as error:
-            yield to_json(error_object(error))
+            yield _data(error_object(error))
         except Exception as error:
             log.exception("an answer failed midway")
-            yield to_json(error_object(error))
+            yield _data(error_object(error))
         else:
-            yield b"[DONE]"
+            yield b"data: [DONE]"
 
-    async def _payloads(self) -> AsyncGenerator[dict[str, Any], None]:
-        for payload in self._reply.opening():
-            yield payload
-        for number, chunk in self._first:
-            for payload in self._reply.push(number, chunk):
-                yield payload
-        async for number, chunk in self._rest:
-            for payload in self._reply.push(number, chunk):
-                yield payload
-        for payload in self._reply.account():
-            yield payload
+    async def _chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
+        for item in self._first:
+            yield item
+        async for item in self._rest:
+            yield item
+
+    def _is_due(self) -> bool:
+        return 0 < self._heartbeat <= time.monotonic() - self._spoke
+
+
+def _data(payload: dict[str, Any]) -> bytes:
+    return b"data: " + to_json(payload)
 
 
 def _body(content: bytes, more: bool) -> dict[str, Any]:

@@ -169,8 +169,8 @@ def _died(config: LinkConfig, code: int, complaint: str) -> Finding:
         "draft model",
         f"trying it failed ({name}): {complaint or 'no message'}",
         f"reinstall the runtime: {REBUILD}"
-        if config.drafter == "llamacpp"
-        else f'pip install --force-reinstall "opensled[{config.drafter}]"',
+        if model_drafter(config.drafter) == "llamacpp"
+        else f'pip install --force-reinstall "opensled[{model_drafter(config.drafter) or "llamacpp"}]"',
     )
 
 

@@ -34,7 +34,10 @@ class TreeDrafter(Drafter, Protocol):
     """A drafter that has several ways on at hand."""
 
     def propose_tree(self) -> Iterator[TreeNode]:
-        """Nodes of a draft tree that grows from the truth, likeliest first, for as long as the caller asks."""
+        """Nodes of a draft tree that grows from the truth, likeliest first, for as long as the caller asks.
+
+        None at all: a chain is worth more here.
+        """
 
 
 @runtime_checkable
@@ -127,10 +130,13 @@ class ModelDrafter(ABC):
             return False
         self._keep(length - 1)  # the logits after the last token are needed: compute it (again)
         logits = self._compute(self.sequence[self.computed :])
-        token = self.sampler.draw(logits, length)
+        token = self._draw(logits, length)
         self.drafted.append(token)
         self.sequence.append(token.id)
         return True
+
+    def _draw(self, logits: np.ndarray, position: int) -> DraftToken:
+        return self.sampler.draw(logits, position)
 
     def _compute(self, fresh: Sequence[int]) -> np.ndarray:
         try:

@@ -7,6 +7,7 @@ thread; ctypes releases the GIL while llama.cpp computes.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import weakref
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from edge_client.drafters.base import ModelDrafter
+from edge_client.drafters.outcomes import BranchingDrafter
 from edge_client.drafters.threads import draft_threads
 from opensled import llama
 from opensled.errors import EngineError, UnsupportedModel
@@ -26,31 +27,45 @@ from opensled.vocabulary import require_same
 
 CONTEXT_CAP = 8192  # positions; the KV cache of a small draft model (0.5B) then takes about 100 MB
 BATCH = 512  # tokens per call; a long prompt goes in chunks of this size
-SEQUENCE = 0  # the one sequence id of a context
+SEQUENCE = 0  # id of the main line's sequence; those of branches follow
+BRANCH = 64  # positions of a branch that is not shared, at most
 
 
 class LlamaCppFactory:
     """One GGUF model in memory; every drafter adds a context (KV cache) of its own."""
 
+    outcomes = 0
+
     def __init__(self, model: str, threads: int = 0) -> None:
         path = model_file(model, "*.gguf")
         self.name = f"llamacpp {path.name}"
-        self.threads = draft_threads(threads)
+        self.threads = draft_threads(threads, "llamacpp", model)
         self._model = LlamaModel(path)
 
     def check_vocabulary(self, target: ModelInfo) -> None:
         require_same(self.name, self._model.pieces(), target.model_id, target.vocab_size, target.fingerprint)
 
     def create(self) -> LlamaCppDrafter:
-        return LlamaCppDrafter(self._model, self.threads)
+        return LlamaCppDrafter(self._model, self.threads, self.outcomes)
+
+    def use_outcomes(self, count: int) -> None:
+        """See `BranchingFactory`."""
+        self.outcomes = count
+
+    def with_threads(self, threads: int) -> LlamaCppFactory:
+        """One that shares the model, and whose drafters use `threads` threads."""
+        other = copy.copy(self)
+        other.threads = threads
+        return other
 
 
-class LlamaCppDrafter(ModelDrafter):
+class LlamaCppDrafter(BranchingDrafter):
     """One context and one reusable batch over a shared model."""
 
-    def __init__(self, model: LlamaModel, threads: int) -> None:
+    def __init__(self, model: LlamaModel, threads: int, outcomes: int = 0) -> None:
         super().__init__(min(CONTEXT_CAP, model.context_length))
-        params = _parameters(self.context_length, threads)
+        self.outcomes = outcomes if _shares_cells(model) else 0
+        params = _parameters(self.context_length, threads, self.outcomes)
         self._context = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._context:
             raise UnsupportedModel(
@@ -72,16 +87,31 @@ class LlamaCppDrafter(ModelDrafter):
             raise EngineError("this drafter is closed; create another one")
         for offset in range(0, len(tokens), BATCH):
             chunk = tokens[offset : offset + BATCH]
-            self._decode(chunk, start + offset, last=offset + len(chunk) == len(tokens))
-        row = llama_cpp.llama_get_logits_ith(self._context, -1)
-        address = ctypes.addressof(row.contents)
+            self._decode(chunk, start + offset, wanted=offset + len(chunk) == len(tokens))
+        return self._logits(-1)
+
+    def forward_rows(self, tokens: Sequence[int], start: int, wanted: int) -> list[np.ndarray]:
+        """Like `forward`; the logits [vocabulary] after each of the last `wanted` tokens, at most BATCH."""
+        if not self._free.alive:
+            raise EngineError("this drafter is closed; create another one")
+        first = len(tokens) % BATCH or BATCH  # the short chunk comes first: all the rows are of the last one
+        for begin in (0, *range(first, len(tokens), BATCH)):
+            end = begin + BATCH if begin else first
+            self._decode(tokens[begin:end], start + begin, wanted if end >= len(tokens) else 0)
+        return [self._logits(row) for row in range(-wanted, 0)]
+
+    def _logits(self, row: int) -> np.ndarray:
+        """Of the rows that the last call computed logits for; -1 is the last one."""
+        address = ctypes.addressof(llama_cpp.llama_get_logits_ith(self._context, row).contents)
         return np.frombuffer(self._row.from_address(address), dtype=np.float32)
 
-    def _decode(self, tokens: Sequence[int], start: int, last: bool) -> None:
+    def _decode(self, tokens: Sequence[int], start: int, wanted: int) -> None:
+        """Compute one batch; logits of its last `wanted` tokens."""
         self._batch.n_tokens = len(tokens)
         for index, token in enumerate(tokens):
             self._ids[index], self._positions[index], self._wanted[index] = token, start + index, 0
-        self._wanted[len(tokens) - 1] = last
+        for index in range(len(tokens) - wanted, len(tokens)):
+            self._wanted[index] = 1
         llama.forget_complaints()
         status = llama_cpp.llama_decode(self._context, self._batch)
         if status != 0:
@@ -97,14 +127,40 @@ class LlamaCppDrafter(ModelDrafter):
         llama_cpp.llama_memory_clear(self._memory, True)  # recurrent and sliding-window caches cannot go back
         return 0
 
+    def fork(self, number: int, length: int) -> None:
+        llama_cpp.llama_memory_seq_cp(self._memory, SEQUENCE, number, 0, length)
+
+    def forward_branch(self, number: int, token: int, position: int) -> np.ndarray:
+        self._batch.seq_id[0][0] = number
+        try:
+            self._decode((token,), position, wanted=1)
+        finally:
+            self._batch.seq_id[0][0] = SEQUENCE
+        return self._logits(-1)
+
+    def adopt(self, number: int, start: int) -> None:
+        llama_cpp.llama_memory_seq_rm(self._memory, SEQUENCE, start, -1)
+        llama_cpp.llama_memory_seq_cp(self._memory, number, SEQUENCE, start, -1)
+
+    def forget(self, number: int) -> None:
+        llama_cpp.llama_memory_seq_rm(self._memory, number, -1, -1)
+
     def close(self) -> None:
         super().close()
         self._free()
 
 
-def _parameters(context_length: int, threads: int) -> Any:
+def _shares_cells(model: LlamaModel) -> bool:
+    """Whether parts of sequences can be shared and removed: not in recurrent and sliding-window caches."""
+    handle = model.handle
+    recurrent = llama_cpp.llama_model_is_recurrent(handle) or llama_cpp.llama_model_is_hybrid(handle)
+    return not recurrent and llama_cpp.llama_model_n_swa(handle) == 0
+
+
+def _parameters(context_length: int, threads: int, outcomes: int) -> Any:
     params = llama_cpp.llama_context_default_params()
-    params.n_ctx = context_length
+    params.n_ctx = context_length + outcomes * BRANCH
+    params.n_seq_max, params.kv_unified = 1 + outcomes, outcomes > 0
     params.n_batch = params.n_ubatch = BATCH
     params.n_threads = params.n_threads_batch = threads
     return params

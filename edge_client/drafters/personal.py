@@ -1,0 +1,66 @@
+"""The dynamic table of one user, kept on this device from one answer, and one run, to the next (`--personal-table`).
+
+It holds fragments of what its user read and wrote, three or four tokens each: the file is his alone (mode 600), nothing
+of it leaves the device, and it is off unless asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+from edge_client.drafters import table_file
+from edge_client.drafters.table_file import TableFile, Vocabulary
+from edge_client.drafters.tables import LruTable, Shape, as_rows
+from opensled.errors import NotFound, UnsupportedModel
+from opensled.messages import ModelInfo
+
+log = logging.getLogger(__name__)
+
+SHAPE = Shape(leaders=32_768)  # a file of 3.3 MB at most, where ids take four bytes
+SAVE_EVERY_S = 30.0  # an answer that ends sooner is written with the next one, or in the end
+
+
+class PersonalTable:
+    """One table for all drafters of a device; they learn from each other's answers."""
+
+    def __init__(self, path: Path, target: ModelInfo) -> None:
+        """Raises VocabularyMismatch for the table of another vocabulary; a damaged one is reported and replaced."""
+        self.path = path.expanduser()
+        self.table = LruTable(SHAPE)
+        self._vocabulary = Vocabulary(target.vocab_size, target.fingerprint)
+        self._lock = threading.Lock()
+        self._restore(target)
+        self._saved, self._saved_at = self.table.learned, time.monotonic()
+
+    def _restore(self, target: ModelInfo) -> None:
+        try:
+            found = table_file.read(self.path)
+        except NotFound:
+            return  # the first run
+        except UnsupportedModel as error:
+            log.warning("%s; the personal table starts anew", str(error).partition(";")[0])
+            return
+        found.require(target, self.path)
+        if (found.shape.leader, found.shape.follower) != (SHAPE.leader, SHAPE.follower):
+            log.warning("%s has other sizes; the personal table starts anew", self.path)
+            return
+        self.table.restore(found.rows)
+
+    def save(self, now: bool = False) -> None:
+        """Write down what is new, if the last time is a while ago or `now`; a disk that fails is no reason to end."""
+        with self._lock:
+            learned = self.table.learned
+            due = now or time.monotonic() - self._saved_at >= SAVE_EVERY_S
+            if learned == self._saved or not due:
+                return
+            self._saved, self._saved_at = learned, time.monotonic()
+            try:
+                rows = as_rows(self.table.items(), SHAPE)
+                table_file.write(
+                    self.path, TableFile(rows, SHAPE, self._vocabulary, "personal"), private=True
+                )
+            except OSError as error:
+                log.warning("the personal table %s cannot be written: %s", self.path, error.strerror)

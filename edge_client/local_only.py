@@ -1,0 +1,88 @@
+"""The opt-in mode `local-only`: while no server can be reached, the draft model answers in the target's place.
+
+Its words are its own: no target has seen them, and every answer that holds any says so.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from edge_client.answer import Origin, Task
+from edge_client.drafting import DraftThread
+from edge_client.generate import Commit
+from edge_client.local_chat import render
+from edge_client.offline import SEGMENT
+from edge_client.tokenizer import EdgeTokenizer
+from opensled.errors import EngineError, Overloaded, Unreachable
+from opensled.messages import ModelInfo, SamplingParams, Verdict, is_chat
+from opensled.noise import KEY_BYTES, noise_key
+from opensled.protocol import EndRules, Truth, cut
+from opensled.sampling import sampler
+
+
+@dataclass(frozen=True)
+class LocalCommit(Commit):
+    """Tokens that the draft model wrote in the target's place."""
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        written: list[Origin] = ["local"] * len(self.tokens)
+        return tuple(written)
+
+
+async def alone(
+    drafter: DraftThread, truth: Truth, params: SamplingParams, key: bytes, rule: str, ends: EndRules
+) -> AsyncGenerator[Commit, None]:
+    """What the draft model has to say after `truth`, which it extends until it is finished.
+
+    Raises Overloaded where all drafters are busy with others, and EngineError when the drafter falls silent before the
+    end: it failed, or has no words of its own.
+    """
+    if not drafter.drafts:
+        raise Overloaded(
+            "no server can be reached, and every drafter is busy; see --parallel", retry_after=5.0
+        )
+    drafter.begin(truth, sampler(params, key, rule))
+    try:
+        while not truth.finish_reason:
+            block = (await drafter.draft(truth, SEGMENT)).block
+            tokens, reason = cut(block.ids, len(truth), ends)
+            if not tokens:
+                raise EngineError(
+                    "no server can be reached, and the drafter has nothing more to say by itself; answers of its own "
+                    "take a draft model with room for them, such as --drafter llamacpp"
+                )
+            truth.extend(Verdict(len(truth), tokens, finish_reason=reason))
+            yield LocalCommit(tokens, 0, 0)
+    finally:
+        drafter.interrupt()
+
+
+def own_key(params: SamplingParams) -> bytes:
+    """The noise key of an answer for which no server has drawn one."""
+    return secrets.token_bytes(KEY_BYTES) if params.seed is None else noise_key(params.seed)
+
+
+def own_prompt(task: Task, info: ModelInfo, tokenizer: EdgeTokenizer, template: str) -> tuple[int, ...]:
+    """The ids of a prompt that no server has read; `template`: the target's chat template.
+
+    Raises Unsupported for what cannot be rendered here, and Unreachable for a prompt that leaves no room.
+    """
+    prompt = task.prompt
+    if isinstance(prompt, str):
+        ids = tokenizer.encode(prompt)
+    else:
+        ids = render(prompt, template, info, tokenizer) if is_chat(prompt) else prompt  # type: ignore[assignment]
+    if not 0 < len(ids) < info.limits.context_length:
+        raise Unreachable(f"no server can be reached, and {len(ids)} tokens are no prompt for a draft model")
+    return ids
+
+
+def require_possible(task: Task, error: Unreachable) -> None:
+    """Raises Unreachable, with the reason, for an answer that takes the target."""
+    if task.top_logprobs is not None:
+        raise Unreachable(f"{error}; log-probabilities are the target's alone") from error
+    if task.guide is not None and (task.guide.masks or task.guide.tools):
+        raise Unreachable(f"{error}; tools and formats of answers are the server's alone") from error

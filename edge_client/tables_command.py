@@ -1,0 +1,145 @@
+"""`opensled draft-tables build`: a frozen draft table from texts like those that will be written."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from edge_client.drafters import table_file
+from edge_client.drafters.table_file import (
+    LONGEST_FOLLOWER,
+    LONGEST_LEADER,
+    MOST_FOLLOWERS,
+    TableFile,
+    Vocabulary,
+)
+from edge_client.drafters.tables import Shape
+from edge_client.table_builder import TableBuilder
+from edge_client.tokenizer import pieces_of
+from opensled.config import option
+from opensled.errors import NotFound, UnsupportedModel, UsageError
+from opensled.files import read_bytes
+from opensled.store import model_path
+from opensled.vocabulary import fingerprint
+
+CHUNK = 1 << 16  # characters that are tokenized at a time; lines are not torn apart
+SHAPE = Shape()
+
+
+@dataclass(frozen=True)
+class BuildConfig:
+    """From what a table is made, for whom, and how large."""
+
+    corpus: str = option(
+        "", "text files (UTF-8), or folders of them; several with commas between", metavar="FILE"
+    )
+    model: str = option(
+        "tiny", "whose tokens it speaks in: a bundled name, a folder or a tokenizer.json", metavar="MODEL"
+    )
+    out: str = option("", "where to write the table", metavar="FILE")
+    leader_length: int = option(
+        SHAPE.leader, "tokens that are looked up", low=1, high=LONGEST_LEADER, metavar="N"
+    )
+    follower_length: int = option(
+        SHAPE.follower, "tokens that follow them", low=1, high=LONGEST_FOLLOWER, metavar="N"
+    )
+    followers: int = option(
+        SHAPE.followers, "most followers of one leader", low=1, high=MOST_FOLLOWERS, metavar="N"
+    )
+    leaders: int = option(
+        SHAPE.leaders, "most leaders; the most frequent ones stay", low=1, high=10_000_000, metavar="N"
+    )
+    json: bool = option(False, "print JSON")
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.leader_length, self.follower_length, self.followers, self.leaders)
+
+
+def build(config: BuildConfig) -> int:
+    """Write the table and say what is in it."""
+    if not config.corpus or not config.out:
+        raise UsageError(
+            "name the texts with --corpus and the table with --out (see: draft-tables build --help)"
+        )
+    tokenizer = read_tokenizer(config.model)
+    builder = TableBuilder(config.shape)
+    files = list(_files(config.corpus))
+    for path in files:
+        for chunk in _chunks(_text(path)):
+            builder.read(tokenizer.encode(chunk, add_special_tokens=False).ids)
+        print(f"read {path}: {builder.tokens} tokens so far", file=sys.stderr)
+    table = finished(builder, tokenizer, f"{len(files)} files, {builder.tokens} tokens")
+    out = Path(config.out).expanduser()
+    table_file.write(out, table)
+    _report(out, table, builder.tokens, config.json)
+    return 0
+
+
+def read_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of a bundled model's name, a model's folder or a file; raises NotFound or UnsupportedModel."""
+    path = model_path(name)
+    if path.is_dir():
+        path = path / "tokenizer.json"
+    if not path.is_file():
+        raise NotFound(f"{path} is missing; name a model's folder that has it, or the file itself", "model")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise UnsupportedModel(f"{path} is no tokenizer.json: {error}") from error
+
+
+def finished(builder: TableBuilder, tokenizer: Tokenizer, source: str) -> TableFile:
+    """What was counted, as a table; raises UsageError where there was nothing to count."""
+    rows = builder.rows()
+    if not len(rows.leaders):
+        raise UsageError("these texts are too short for a table; name others with --corpus")
+    pieces = pieces_of(tokenizer)
+    return TableFile(rows, builder.shape, Vocabulary(len(pieces), fingerprint(pieces)), source)
+
+
+def _files(corpus: str) -> Iterator[Path]:
+    """Every file, folders walked through in the order of names; hidden ones are left out."""
+    for name in corpus.split(","):
+        path = Path(name.strip()).expanduser()
+        if not path.exists():
+            raise NotFound(f"corpus {path} does not exist", "corpus")
+        found = sorted(path.rglob("*")) if path.is_dir() else [path]
+        yield from (item for item in found if item.is_file() and not item.name.startswith("."))
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_bytes(path, "corpus").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"corpus {path} is no UTF-8 text (byte {error.start}); name text files only"
+        ) from error
+
+
+def _chunks(text: str) -> Iterator[str]:
+    """Whole lines, about CHUNK characters at a time."""
+    held: list[str] = []
+    size = 0
+    for line in text.splitlines(keepends=True):
+        held.append(line)
+        size += len(line)
+        if size >= CHUNK:
+            yield "".join(held)
+            held, size = [], 0
+    if held:
+        yield "".join(held)
+
+
+def _report(path: Path, table: TableFile, tokens: int, as_json: bool) -> None:
+    size, leaders, followers = path.stat().st_size, len(table.rows.leaders), len(table.rows.followers)
+    if as_json:
+        figures = {"bytes": size, "tokens": tokens, "leaders": leaders, "followers": followers}
+        print(json.dumps({"path": str(path), **figures}))
+        return
+    print(f"{path}: {leaders} leaders with {followers} followers from {tokens} tokens, {size / 1e6:.2f} MB")

@@ -1,0 +1,74 @@
+"""All that an edge does to hide its network, at once and over a link in a storm: the text stays the target's own.
+
+Real target in float64, real llama.cpp and ONNX Runtime, against the reference (tests/test_lossless.py).
+"""
+
+import asyncio
+
+import pytest
+
+from edge_client.adaptive import Adaptive
+from edge_client.predicted import Predicted
+from edge_client.stop import StopRule
+from hw_profiles.sysfs import BoardState
+from opensled.messages import RATIO
+from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check, exact64, factory  # noqa: F401
+
+TREE = 60
+
+
+def adaptive(**options) -> Adaptive:
+    return Adaptive(board=BoardState, **options)
+
+
+def edges():
+    """Drafter, and rule of its blocks."""
+    return {
+        "llamacpp adaptive": ("llamacpp", adaptive()),
+        "onnx predicted": ("onnx", Predicted(adaptive(), 0.3)),
+        "cacheback chains": ("cacheback", StopRule(8)),
+        "cacheback trees": ("cacheback", StopRule(8, tree=TREE)),
+        "chain, adaptive": ("chain:cacheback,llamacpp", adaptive(tree=TREE)),
+        "chain, trees": ("chain:cacheback,onnx", StopRule(4, tree=TREE)),
+        "accelerated": ("accelerated:llamacpp", adaptive()),
+    }
+
+
+@pytest.fixture(params=edges())
+def edge(request):
+    return edges()[request.param]
+
+
+def test_sixteen_mixed_sessions_in_a_storm(exact64, edge):  # noqa: F811
+    drafter, stop = edge
+    wanted = cases()
+    answers = asyncio.run(answer_all(exact64, wanted, drafter, stop=stop, weather=STORM, patience=IMPATIENT))
+    check(wanted, answers)
+    assert sum(answer.reopened for answer in answers) > 0
+
+
+def test_verdicts_commit_what_they_should(exact64, edge):  # noqa: F811
+    """No token is lost or sent twice: what rounds and the server by itself commit adds up to the text."""
+    drafter, stop = edge
+    wanted = cases()[-4:]
+    answers = asyncio.run(answer_all(exact64, wanted, drafter, stop=stop))
+    check(wanted, answers)
+    for answer in answers:
+        commits = answer.commits
+        assert sum(len(commit.tokens) for commit in commits) == len(answer.tokens)
+        assert all(commit.accepted <= min(len(commit.tokens), commit.drafted) for commit in commits)
+
+
+def test_other_outcomes_drafted_ahead_change_nothing(exact64, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(factory("llamacpp"), "outcomes", 2)
+    answers = asyncio.run(
+        answer_all(exact64, cases(), "llamacpp", stop=StopRule(3), weather=STORM, patience=IMPATIENT)
+    )
+    check(cases(), answers)
+
+
+@pytest.mark.parametrize("drafter", ["chain:cacheback,llamacpp", "accelerated:llamacpp"])
+def test_rule_ratio_is_greedy_at_temperature_zero(exact64, drafter):  # noqa: F811
+    wanted = [case for case in cases() if case.params.temperature == 0]
+    answers = asyncio.run(answer_all(exact64, wanted, drafter, stop=adaptive(tree=TREE), rule=RATIO))
+    check(wanted, answers)

@@ -1,0 +1,232 @@
+"""Mode `local-only`: the draft model's own words, and nowhere without saying that they are."""
+
+import asyncio
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from edge_client.absence import LOCAL_ONLY
+from edge_client.answer import Task
+from edge_client.config import GenerateConfig
+from edge_client.device import connect
+from edge_client.local_chat import render
+from edge_client.local_only import own_key, own_prompt
+from edge_client.memory import Memory
+from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
+from opensled.messages import ChatMessage, Guide, SamplingParams, ToolCall
+from opensled.noise import noise_key
+from opensled.store import model_path
+from tests.devices import TOKENIZER, read
+from tests.fake_target import _Text as TinyText
+from tests.fakes import POISON, OracleDrafter, continuation, next_token
+from tests.outages import INFO, LONG, QUICK, Reader, device_that_loses
+from tests.serving import GREEDY, PROMPT, serving
+
+NO_MEMORY = SimpleNamespace(recall=lambda: None)
+BRIEF = replace(QUICK, give_up=0.02)
+TEMPLATE = (model_path("tiny") / "chat_template.jinja").read_text()
+TALK = (ChatMessage("system", "Be kind."), ChatMessage("user", "Hi"), ChatMessage("assistant", "Yes?"))
+
+
+class OwnMind:
+    """Its drafters never say what the target says."""
+
+    name = "own mind"
+
+    def create(self):
+        return OracleDrafter(0.0)
+
+
+class Silent(OwnMind):
+    def create(self):
+        drafter = OracleDrafter(0.0)
+        drafter.propose = lambda: iter(())
+        return drafter
+
+
+def own_words(context, count):
+    tokens = list(context)
+    for _ in range(count):
+        tokens.append(1 + next_token(tokens) % (POISON - 1))
+    return tokens[len(context) :]
+
+
+def local_answer(task=LONG, factory=OwnMind, lost_at_first=True, seed=1):
+    async def scenario():
+        reader = Reader(seed, chance=0.0 if lost_at_first else 0.2, longest=10**6)
+        options = {"factory": factory(), "memory": NO_MEMORY, "patience": BRIEF}
+        async with device_that_loses(LOCAL_ONLY, **options) as (device, network):
+            if lost_at_first:
+                network.down, reader._away_for = True, 10**6
+            await reader.read(device, network, task)
+            return reader
+
+    return asyncio.run(scenario())
+
+
+# -- answers ---------------------------------------------------------------------------------------------
+
+
+def test_without_a_server_the_draft_model_answers_and_every_token_says_so():
+    reader = local_answer()
+    assert reader.ids == own_words(PROMPT, 60)
+    assert {origin for chunk in reader.chunks for origin in chunk.origins} == {"local"}
+    stats = reader.chunks[-1].stats
+    assert (stats.local_tokens, stats.completion_tokens, stats.server_decoded, stats.drafted) == (
+        60,
+        60,
+        0,
+        0,
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_in_mid_answer_the_draft_model_finishes_what_the_target_began(seed):
+    reader = local_answer(lost_at_first=False, seed=seed)
+    origins = [origin for chunk in reader.chunks for origin in chunk.origins]
+    known = origins.index("local")
+    assert set(origins[known:]) == {"local"} and 0 < known < 60
+    assert reader.ids[:known] == continuation(PROMPT, known)
+    assert reader.ids[known:] == own_words([*PROMPT, *reader.ids[:known]], 60 - known)
+    assert reader.chunks[-1].stats.local_tokens == 60 - known
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"top_logprobs": 1}, "log-probabilities are the target's"),
+        ({"guide": Guide("{}")}, "formats of answers"),
+    ],
+)
+def test_what_only_a_target_can_do_is_refused(wanted, said):
+    with pytest.raises(Unreachable, match=said):
+        local_answer(replace(LONG, **wanted))
+
+
+def test_an_answer_that_takes_the_target_does_not_go_on_without_it():
+    with pytest.raises(Unreachable, match="log-probabilities are the target's"):
+        local_answer(replace(LONG, top_logprobs=1), lost_at_first=False)
+
+
+def test_a_drafter_without_words_of_its_own_is_an_error():
+    with pytest.raises(EngineError, match="take a draft model"):
+        local_answer(factory=Silent)
+
+
+def test_where_every_drafter_is_busy_the_answer_comes_later():
+    async def scenario():
+        options = {"factory": OwnMind(), "memory": NO_MEMORY, "patience": BRIEF}
+        async with device_that_loses(LOCAL_ONLY, **options) as (device, network):
+            network.down = True
+            first, second = device.answer(LONG), device.answer(LONG)
+            await anext(first)
+            with pytest.raises(Overloaded, match="every drafter is busy"):
+                await anext(second)
+            await first.aclose()
+
+    asyncio.run(scenario())
+
+
+def test_a_seed_gives_the_same_words_again():
+    assert own_key(SamplingParams(seed=5)) == noise_key(5)
+    assert own_key(SamplingParams()) != own_key(SamplingParams())
+
+
+# -- prompts that no server has read -----------------------------------------------------------------------
+
+
+def test_texts_and_ids_are_prompts_as_they_are():
+    text = Task("one two", LONG.params)
+    assert own_prompt(text, INFO, TOKENIZER, "") == TOKENIZER.encode("one two")
+    assert own_prompt(LONG, INFO, TOKENIZER, "") == PROMPT
+    with pytest.raises(Unreachable, match="201 tokens"):
+        own_prompt(Task((1,) * 201, LONG.params), INFO, TOKENIZER, "")
+
+
+def test_a_chat_is_rendered_as_the_server_would():
+    from verify_server.gguf_text import GgufText
+
+    server = GgufText(model_path("tiny") / "tiny-f16.gguf")
+    assert render((*TALK, ChatMessage("user", "2+2?")), TEMPLATE, INFO, TOKENIZER) == server.render(
+        (*TALK, ChatMessage("user", "2+2?"))
+    )
+
+
+def test_a_chat_that_cannot_be_rendered_is_refused(monkeypatch):
+    called = ChatMessage("assistant", "", (ToolCall("1", "f", "{}"),))
+    for messages, template, error, said in (
+        (TALK, "", Unsupported, "no chat template"),
+        ((called,), TEMPLATE, Unsupported, "tools"),
+        (TALK, "{{ raise_exception('no system, please') }}", InvalidRequest, "no system, please"),
+        (TALK, "{{ ''.__class__.__mro__ }}", InvalidRequest, "unsafe"),
+    ):
+        with pytest.raises(error, match=said):
+            render(messages, template, INFO, TOKENIZER)
+    monkeypatch.setitem(__import__("sys").modules, "jinja2.ext", None)
+    with pytest.raises(Unsupported, match="pip install jinja2"):
+        render(TALK, TEMPLATE, INFO, TOKENIZER)
+
+
+# -- what is remembered ----------------------------------------------------------------------------------
+
+
+class Teller:
+    """A link to a server that has a template."""
+
+    asked = 0
+
+    async def chat_template(self):
+        self.asked += 1
+        return "template"
+
+
+def test_a_target_is_remembered_by_server_and_asked_for_once(tmp_path):
+    memory, link = Memory(tmp_path, "a:1"), Teller()
+    info = replace(INFO, has_chat_template=True, capabilities=("guide",))
+    assert memory.recall() is None
+    for _ in range(2):
+        asyncio.run(memory.keep(link, info))
+        assert (memory.recall().info, memory.recall().chat_template, link.asked) == (info, "template", 1)
+    asyncio.run(memory.keep(link, replace(info, version="2")))
+    assert link.asked == 2 and Memory(tmp_path, "b:1").recall() is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b'{"info": {}}', b"\xff", b'{"info": 3}'])
+def test_a_damaged_memory_is_none(tmp_path, damage):
+    memory = Memory(tmp_path, "a:1")
+    asyncio.run(memory.keep(Teller(), INFO))
+    memory._path.write_bytes(damage)
+    assert memory.recall() is None
+
+
+def test_a_device_starts_without_its_server_once_it_has_met_it(tmp_path):
+    prompt = (5, 6, 7) * 4
+
+    async def scenario():
+        options = {"drafter": "lookup", "cache_dir": str(tmp_path), "offline": LOCAL_ONLY}
+        async with serving(text=TinyText()) as (_, address):
+            config = GenerateConfig(server=address, **options)
+            met = await connect(config)
+            await met.close()
+        device = await connect(config)
+        assert device.info == met.info
+        chunks = await read(device, Task(prompt, GREEDY))
+        assert [id for chunk in chunks for id in chunk.token_ids][:6] == [5, 6, 7, 5, 6, 7]
+        assert chunks[-1].stats.local_tokens == GREEDY.max_tokens
+        await device.close()
+        with pytest.raises(Unreachable, match="has never met a server there"):
+            await connect(replace(config, server="127.0.0.1:9"))
+        for file in tmp_path.glob("*.json"):
+            file.unlink()
+        with pytest.raises(Unreachable, match="its tokenizer is not in"):
+            await connect(config)
+
+    asyncio.run(scenario())
+
+
+def test_a_memory_is_plain_json(tmp_path):
+    asyncio.run(Memory(tmp_path, "a:1").keep(Teller(), INFO))
+    (file,) = (tmp_path / "servers").iterdir()
+    assert json.loads(file.read_text())["info"]["model_id"] == "fake"
