@@ -9,7 +9,7 @@ from pathlib import Path
 from edge_client.answer import Stats
 from edge_client.chat_view import View
 from edge_client.conversation import Conversation
-from edge_client.draft_status import DraftStatus
+from edge_client.lengths.status import DraftStatus
 from opensled.errors import UsageError
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_client import remote
-from edge_client.absence import LOCAL_ONLY
 from edge_client.answer import ALONE, Chunk, Stats, Task
 from edge_client.config import EdgeConfig, GenerateConfig
 from edge_client.device import Device, connect
+from edge_client.offline.absence import LOCAL_ONLY
 from edge_client.standard_streams import require_text, use_utf8
 from edge_client.tail import Stderr
 from edge_client.telemetry import metrics

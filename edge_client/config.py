@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edge_client.absence import HEARTBEAT, LOCAL_PATIENCE, OFFLINE_MODES, STALL
 from edge_client.drafters import OFF, plain_names
+from edge_client.offline.absence import HEARTBEAT, LOCAL_PATIENCE, OFFLINE_MODES, STALL
 from edge_client.remote import Patience
 from edge_client.stop import UNADVISED
 from opensled.address import host_port, web_origins

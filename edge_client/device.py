@@ -9,21 +9,21 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
-from edge_client.absence import LOCAL_ONLY, Offline, patience_of
 from edge_client.answer import Chunk, Habits, Task
 from edge_client.config import LinkConfig
-from edge_client.draft_status import DraftStatus, rested
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.none import NoneDrafter
 from edge_client.drafters.outcomes import BranchingFactory
 from edge_client.drafters.table_choice import TableFiles, hand_over
 from edge_client.drafting import DraftThread
+from edge_client.lengths.rules import rule_of
+from edge_client.lengths.status import DraftStatus, rested
 from edge_client.link import Endpoint, Link
-from edge_client.local_only import own_key, own_prompt, require_possible
-from edge_client.memory import Memory
+from edge_client.offline.absence import LOCAL_ONLY, Offline, patience_of
+from edge_client.offline.local_only import own_key, own_prompt, require_possible
+from edge_client.offline.memory import Memory
 from edge_client.remote import Patience, RemoteSession
-from edge_client.rules import rule_of
 from edge_client.stop import BlockRule
 from edge_client.target import Target, is_another, meet
 from edge_client.telemetry import Telemetry

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from edge_client.draft_status import DraftStatus
+from edge_client.lengths.status import DraftStatus
 from opensled.messages import DraftBlock, DraftToken
 
 UNADVISED = 4  # tokens of a block about which neither the server nor the device's owner said anything

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from edge_client.board_metrics import board_metrics
-from edge_client.draft_status import DraftStatus
 from edge_client.drafting import Drafting
 from edge_client.generate import Commit
+from edge_client.lengths.status import DraftStatus
 from edge_client.remote import RemoteSession
 from opensled.errors import OpenSledError
 from opensled.metrics import SECONDS, DraftCounts, Histogram, Metric, draft_metrics

@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
-from edge_client.absence import LOCAL_ONLY, PROVISIONAL, Offline
 from edge_client.answer import Chunk, Stats, Task
 from edge_client.drafting import Drafting, DraftThread
 from edge_client.generate import Commit, generate
-from edge_client.local_only import LocalCommit, alone, require_possible
-from edge_client.offline import GoingOn, Watch
+from edge_client.offline.absence import LOCAL_ONLY, PROVISIONAL, Offline
+from edge_client.offline.going_on import GoingOn, Watch
+from edge_client.offline.local_only import LocalCommit, alone, require_possible
 from edge_client.remote import RemoteSession
 from edge_client.telemetry import Account
 from edge_client.tokenizer import EdgeTokenizer, Text

@@ -1,5 +1,5 @@
 """`opensled profile list | show | detect`: which profiles there are, what one says with its sources, and what board
-this is. `opensled profile calibrate` needs a drafter and lives with the devices (edge_client/calibrate.py)."""
+this is. `opensled profile calibrate` needs a drafter and lives with the devices (edge_client/calibration/)."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ VERBS = {
         "measure how fast this machine drafts, and its link",
         "opensled profile calibrate --server 192.0.2.1:7411",
         "edge_client.config:CalibrateConfig",
-        "edge_client.calibrate:calibrate",
+        "edge_client.calibration.calibrate:calibrate",
     ),
     "draft-tables build": Verb(
         "make a table that drafts without a model, from texts",

@@ -13,6 +13,7 @@ from hw_profiles.cost import TargetCost
 from opensled.config import read_file
 from opensled.errors import UsageError
 
+STOPS = ("fixed", "adaptive")
 Part = TypeVar("Part", "Group", "Server", "Fleet")
 
 
@@ -36,6 +37,8 @@ class Group:
     draft: str = "0.5b"  # size of the draft whose speed the device's profile gives
     draft_length: int = 4
     confidence: float = 0.0  # c_th of SLED; 0 = fixed length
+    stop: str = "fixed"  # who says how long blocks are: "fixed", or "adaptive" with draft_length as the most
+    look_ahead: bool = False  # draft on while a verdict travels
     live: bool = False  # run the real drafter, paced; else replay what it drafted when it was recorded
     pace: float = 0.0  # tokens/s that its users ask the server for; 0 = none
     background: bool = False  # they give way to others
@@ -146,6 +149,8 @@ def _check(fleet: Fleet, path: Path) -> None:
         where = f"{path}: [[device]] {number}"
         if group.count < 0 or group.draft_length < 0:
             raise UsageError(f"{where}: count and draft_length must not be negative")
+        if group.stop not in STOPS:
+            raise UsageError(f"{where}: stop = {group.stop!r} is not known; choose from {', '.join(STOPS)}")
         if not 0 <= group.pace < inf:
             raise UsageError(f"{where}: pace = {group.pace:g} is no number of tokens/s")
         if group.device:

@@ -18,7 +18,6 @@ from itertools import chain
 from multiprocessing import get_context
 from typing import NamedTuple
 
-from edge_client.stop import StopRule
 from hw_profiles import catalog
 from hw_profiles.device import DraftSpeed
 from opensled.errors import UsageError
@@ -26,6 +25,7 @@ from opensled_testbed.emulation.law import StepLaw
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RequestRecord, RunResult, ServerTotals
+from opensled_testbed.rules import plain_rule, rule_of
 from opensled_testbed.simulated.alone import AloneDevice
 from opensled_testbed.simulated.device import Device
 from opensled_testbed.simulated.drafts import Script, scripts
@@ -163,8 +163,7 @@ def _kind(group: Group, traces: TraceSet) -> _Kind:
         raise UsageError("a device that writes alone needs a device profile: set `device` in [[device]]")
     if group.drafter == "alone" and not all(item.alone_ids for item in traces.items):
         raise UsageError(f"the recorded drafts of {traces.drafter} do not say what it writes alone")
-    stop = StopRule(0 if group.drafter == "none" else group.draft_length, group.confidence)
-    return _Kind(group, speed, scripts(traces, stop))
+    return _Kind(group, speed, scripts(traces, plain_rule(_drafting(group))))
 
 
 def _device(kind: _Kind, events: Events, server: SimulatedServer, number: int, load_seed: int) -> Asks:
@@ -172,7 +171,14 @@ def _device(kind: _Kind, events: Events, server: SimulatedServer, number: int, l
     if group.drafter == "alone" and speed is not None:
         return AloneDevice(events, speed)
     user = ways(group.user_link, seed) if group.user_link else None
-    return Device(events, server, ways(group.link, seed), speed, user, group.wish(number))
+    looks_ahead = group.look_ahead and group.drafter != "lookup"
+    rule = rule_of(_drafting(group), lambda: events.now)
+    return Device(events, server, ways(group.link, seed), speed, user, group.wish(number), rule, looks_ahead)
+
+
+def _drafting(group: Group) -> Group:
+    """Where nobody drafts, all blocks are empty."""
+    return replace(group, draft_length=0, stop="fixed") if group.drafter == "none" else group
 
 
 def _speed(group: Group) -> DraftSpeed | None:

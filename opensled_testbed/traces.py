@@ -17,6 +17,7 @@ from opensled.errors import UsageError
 from opensled.protocol import common_prefix
 
 PACKAGED = Path(__file__).resolve().parent / "recorded"
+WHOLE = 8  # tokens recorded at a place; fewer where the drafter had no more to say
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,34 @@ class ItemTrace:
     finish_reason: str
     proposals: tuple[Proposal, ...]  # [i]: after prompt and target_ids[:i]
     alone_ids: tuple[int, ...] = ()  # what the draft model writes without the target
+
+    def proposed(self, place: int, index: int) -> tuple[int, float] | None:
+        """Draft token number `index` after `place` tokens of the text, and its confidence; None where none was drafted.
+
+        Drafts depend on what they follow alone: after eight right ones those of the place eight further on come.
+        What follows a wrong one is recorded no further, and never counts: the last one then stands for all others.
+        """
+        if place >= len(self.proposals):
+            return None
+        found = self.proposals[place]
+        while index >= len(found.ids):
+            if len(found.ids) < WHOLE:
+                return None
+            place, index = place + WHOLE, index - WHOLE
+            if found.ids != self.target_ids[place - WHOLE : place] or place >= len(self.proposals):
+                return found.ids[-1], found.confidences[-1]
+            found = self.proposals[place]
+        return found.ids[index], found.confidences[index]
+
+    def right(self, place: int, most: int) -> int:
+        """Of the first `most` tokens drafted after a place, how many are the text's before the first that is not."""
+        count = 0
+        while count < most and place + count < len(self.target_ids):
+            drafted = self.proposed(place, count)
+            if drafted is None or drafted[0] != self.target_ids[place + count]:
+                break
+            count += 1
+        return count
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m opensled_training", description=__doc__, epilog=EPILOG)
-    parser.add_argument("step", choices=("tokenizer", "train", "export", "eval", "all"))
+    parser.add_argument("step", choices=("tokenizer", "train", "export", "table", "eval", "all"))
     parser.add_argument(
         "--work",
         type=Path,
@@ -34,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from . import draft_table
     from .evaluate import run_eval
     from .family import FAMILY
     from .pipeline import Workshop
@@ -46,6 +47,8 @@ def _run(args: argparse.Namespace) -> int:
             shop.train(FAMILY[name])
     if args.step in ("export", "all"):
         shop.export_all()
+    if args.step in ("table", "all"):
+        print(f"built {draft_table.write()}", flush=True)
     return run_eval(args.items, args.json) if args.step in ("eval", "all") else 0
 
 

@@ -8,6 +8,7 @@ import httpx
 
 from edge_client.answer import Chunk, Stats, Task
 from edge_client.api.app import build_app
+from edge_client.lengths.status import DraftStatus
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 WORDS = ("Hello", "", " wörld", " 👍")
@@ -27,6 +28,7 @@ class FakeBackend:
     """Says `words` whatever it is asked; remembers what that was, and whether it was let go."""
 
     rule = "match"
+    status = DraftStatus(True, "k = 4: 31 tokens/s expected, server alone 18", 4, 31.0, 18.0, 0.01, 0.7)
 
     def __init__(
         self, error=None, fail_after=10**6, reason="eos", endless=False, words=WORDS, fails=None, **info

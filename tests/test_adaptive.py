@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.adaptive import Adaptive
-from edge_client.board_watch import EVERY_S, BoardWatch
-from edge_client.settling import BUDGET, FIRST_PAUSE_S, LONGEST_PAUSE_S, Pause
-from edge_client.trees import TreeChoice
+from edge_client.lengths.adaptive import Adaptive
+from edge_client.lengths.board_watch import EVERY_S, BoardWatch
+from edge_client.lengths.settling import BUDGET, FIRST_PAUSE_S, LONGEST_PAUSE_S, Pause
+from edge_client.lengths.trees import TreeChoice
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock, DraftToken
 from tests.draft_world import TOKEN, Site, World, best_fixed
@@ -191,7 +191,7 @@ def test_hints_and_the_owner_bound_the_length():
 
 
 def test_what_it_settles_on_is_logged_when_it_changes(caplog):
-    caplog.set_level(logging.INFO, logger="edge_client.adaptive")
+    caplog.set_level(logging.INFO, logger="edge_client.lengths.adaptive")
     world = World(FUTILE)
     world.run(adaptive(world), 30)
     told = [record.message for record in caplog.records]

@@ -170,6 +170,8 @@ def test_models_and_health():
     assert call(backend, "/v1/models/tiny", method="GET").json()["id"] == "tiny"
     assert refusal(call(backend, "/v1/models/other", method="GET"), 404)["param"] == "model"
     assert call(backend, "/health", method="GET").json()["status"] == "ok"
+    status = call(backend, "/status", method="GET").json()
+    assert status["drafting"] and status["length"] == 4 and status["words"].startswith("k = 4: 31 tokens/s")
 
 
 def test_the_field_of_an_error_midway_is_the_client_s_word():

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_client import draft_speed
-from edge_client.calibrate import calibrate
-from edge_client.calibrate_view import speed_lines
+from edge_client.calibration import draft_speed
+from edge_client.calibration.calibrate import calibrate
+from edge_client.calibration.draft_speed import Speed, fastest, measure, thread_counts
+from edge_client.calibration.view import speed_lines
 from edge_client.config import CalibrateConfig
-from edge_client.draft_speed import Speed, fastest, measure, thread_counts
 from edge_client.drafters.threads import draft_threads
 from hw_profiles import calibration, catalog
 from hw_profiles.cores import usable_cores

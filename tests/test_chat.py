@@ -14,6 +14,7 @@ from edge_client.chat_view import Painter, View
 from edge_client.colour import Palette, palette, visible
 from edge_client.config import ChatConfig
 from edge_client.generate import Commit
+from edge_client.lengths.status import DraftStatus
 from edge_client.standard_streams import require_text
 from opensled.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
 from opensled.messages import ChatMessage
@@ -28,6 +29,7 @@ class FakeDevice:
     """Answers from a script: texts, or errors to raise."""
 
     drafter_name = "fake"
+    status = DraftStatus(True, "k = 4: 31 tokens/s expected, server alone 18", 4)
 
     def __init__(self, *script, context=100, template=True):
         limits = SimpleNamespace(context_length=context)
@@ -86,8 +88,17 @@ def test_a_full_context_is_told(capsys):
 def test_the_commands_speak(tmp_path):
     path = tmp_path / "kept.json"
     shown = talk(
-        FakeDevice("one"), "a", "/help", "/stats", f"/save {path}", "/system", "/exit", "never asked"
+        FakeDevice("one"),
+        "a",
+        "/help",
+        "/stats",
+        "/status",
+        f"/save {path}",
+        "/system",
+        "/exit",
+        "never asked",
     )
+    assert "k = 4: 31 tokens/s expected, server alone 18" in shown
     assert "/system [TEXT]" in shown and "1 finished answer, " in shown and "no system message now" in shown
     assert json.loads(path.read_text())["messages"][1] == {"role": "assistant", "content": "one"}
 

@@ -92,22 +92,26 @@ def test_lines_are_edited_and_remembered_over_conversations(server, tmp_path):
         screen.expect("given up")
         screen.type(CTRL_C)
         screen.expect("> ")
-        screen.type("/sta\t")
-        screen.expect("/stats")
+        screen.type("/he\t")
+        screen.expect("/help")
         screen.type("\n")
+        screen.expect("this list")
+        screen.expect("> ")
+        screen.type("/stats\n")
         screen.expect("1 finished answer, 5 tokens")
         screen.type("/exit\n")
         assert screen.finish() == 0
     path = tmp_path / "state" / "opensled" / "chat_history.jsonl"
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
         "a question 👍",
+        "/help",
         "/stats",
         "/exit",
     ]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with chat(server, tmp_path, "--max-tokens", "5") as screen:
         screen.expect("> ")
-        screen.type(UP * 3)
+        screen.type(UP * 4)
         screen.expect("a question 👍")
         screen.type("\n")
         screen.expect("5 tokens")

@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
-from edge_client.adaptive import Adaptive
-from edge_client.predicted import Predicted
+from edge_client.lengths.adaptive import Adaptive
+from edge_client.lengths.predicted import Predicted
 from edge_client.stop import StopRule
 from hw_profiles.sysfs import BoardState
 from opensled.messages import RATIO

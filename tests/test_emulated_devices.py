@@ -54,11 +54,14 @@ def trace_of(wrong: int = 99) -> ItemTrace:
 class Replaying:
     """One device on a clock moved by hand: 0.1 s for a token, 0.4 s for the prompt."""
 
-    def __init__(self, stop: StopRule = StopRule(4), dilation: float = 1.0, pace=speed()) -> None:
+    def __init__(
+        self, stop: StopRule = StopRule(4), dilation: float = 1.0, pace=speed(), ahead: bool = False
+    ) -> None:
         self.loop = HandLoop()
         asyncio.set_event_loop(self.loop)
         self.truth = Truth(PROMPT)
-        self.drafts = ReplayDrafts({PROMPT: trace_of()}, pace, stop, dilation)
+        trace = sure_trace() if ahead else trace_of()
+        self.drafts = ReplayDrafts({PROMPT: trace}, pace, stop, dilation, ahead)
         self.drafts.begin(self.truth, GREEDY)
 
     def draft(self, limit: int = 16) -> asyncio.Future[Drafted]:
@@ -78,6 +81,28 @@ class Replaying:
 
     def commit(self, *tokens: int) -> None:
         self.truth.extend(Verdict(len(self.truth), tokens))
+        self.drafts.heard(self.truth)
+
+    def sent(self) -> DraftBlock:
+        """The next block, which then leaves; the device drafts ahead."""
+        drafted = self.draft()
+        self.seconds(drafted)
+        block = drafted.result().block
+        self.loop.call_soon(self.drafts.look_ahead, block, Room(16))
+        self.loop.settle()
+        return block
+
+
+def sure_trace(wrong_at: int = 5) -> ItemTrace:
+    """A drafter that is wrong at one place of the text, wherever it began to draft."""
+    drafted = [*TEXT[:wrong_at], 99]
+    proposals = tuple(
+        Proposal(
+            tuple([*drafted[place:], *([99] * 8)][:8] if place <= wrong_at else TEXT[place:]), (0.9,) * 8
+        )
+        for place in range(len(TEXT))
+    )
+    return ItemTrace("item", PROMPT, TEXT, "eos", proposals)
 
 
 @pytest.fixture
@@ -158,6 +183,66 @@ def test_a_text_that_was_not_recorded_is_told_at_once(replaying):
         device.drafts.begin(Truth((1, 2)), GREEDY)
 
 
+# -- drafting ahead ---------------------------------------------------------------------------------------------
+
+
+def test_what_a_verdict_confirms_of_the_work_ahead_is_sent_at_once(replaying):
+    device = replaying(StopRule(2), ahead=True)
+    assert device.sent().ids == (50, 51)
+    device.loop.advance(0.35)  # 52, the guess of the bonus token, and 53 and 54 after it; no further
+    device.commit(50, 51, 52)
+    ready = device.draft()
+    assert ready.done() and ready.result().block.ids == (53, 54)
+    assert ready.result().seconds == pytest.approx(0.2), "they took their time, if ahead of it"
+    assert (device.drafts.drafted, device.drafts.wasted) == (5, 0)
+
+
+def test_a_verdict_ends_the_work_ahead_between_two_tokens(replaying):
+    device = replaying(StopRule(2), ahead=True)
+    device.sent()
+    device.loop.advance(0.12)  # the guess is drafted, and 53 under way
+    device.commit(50, 51, 52)
+    block = device.draft()
+    assert device.seconds(block) == pytest.approx(0.08 + 0.1, abs=0.011)
+    assert block.result().block.ids == (53, 54)
+
+
+def test_a_lost_bet_costs_the_pass_under_way_and_is_counted(replaying):
+    device = replaying(StopRule(2), ahead=True)
+    device.commit(50, 51, 52)
+    assert device.sent().ids == (53, 54)
+    device.loop.advance(0.15)  # the guess is wrong, and one more after it is under way
+    device.commit(53, 54, 55)
+    block = device.draft()
+    assert device.seconds(block) == pytest.approx(0.05 + 0.2, abs=0.011)
+    assert block.result().block.ids == (56, 57)
+    assert device.drafts.wasted == 2
+
+
+def test_a_block_that_the_truth_contradicts_ends_between_two_tokens(replaying):
+    device = replaying(StopRule(4), ahead=True)
+    device.commit(50, 51, 52)
+    block = device.draft()
+    device.loop.advance(0.35)
+    device.commit(53)
+    device.loop.advance(0.1)
+    device.commit(54, 55)
+    assert device.seconds(block) == pytest.approx(0.43 + 0.1 - 0.45, abs=0.021), "0.43 s for prompt and news"
+    assert block.result().block.ids == (53, 54), "by then the truth has got further"
+
+
+def test_longer_blocks_than_were_recorded_go_on_at_the_place_they_reach():
+    text = tuple(range(100, 120))
+    proposals = [Proposal(text[place : place + 8], (0.9,) * 8) for place in range(12)]
+    trace = ItemTrace(
+        "long", PROMPT, text, "length", (*proposals, Proposal((112, 7, 7, 7, 7, 7, 7, 7), (0.4,) * 8))
+    )
+    assert [trace.proposed(4, index)[0] for index in range(10)] == [*range(104, 113), 7]
+    assert trace.proposed(4, 40) == (7, 0.4), "after a wrong one all are alike"
+    assert trace.proposed(13, 0) is None
+    assert (trace.right(4, 99), trace.right(4, 3)) == (9, 3)
+
+
 # -- real drafters ----------------------------------------------------------------------------------------------
 
 
@@ -215,6 +300,21 @@ def test_a_paced_pass_lasts_as_long_as_the_profile_says(clock):
     with pytest.raises(EngineError):
         drafter.begin([1, 2, 3], GREEDY)
         next(drafter.propose())
+
+
+def test_a_paced_drafter_works_ahead_at_its_pace(clock):
+    drafter = PacedFactory(DRAFTERS.get("llamacpp")("tiny-draft", 1), speed()).create()
+    drafter.begin(range(100, 150), GREEDY)
+    block = [next(drafter.propose())]
+    clock.now += 5.0  # the block is sent later
+    started, steps = clock.now, drafter.look_ahead(block, 2)
+    for tokens in (1, 2, 3):
+        next(steps)
+        assert clock.now - started == pytest.approx(0.1 * tokens)
+    assert next(steps, "over") == "over" and drafter.ready == 4
+    drafter.commit([block[0].id, drafter.drafted[1].id])
+    assert drafter.ready == 2
+    drafter.close()
 
 
 def test_a_drafter_without_a_model_needs_no_pace():

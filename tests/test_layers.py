@@ -57,7 +57,7 @@ HOMES = {
     "llguidance": ("verify_server/guide.py",),
     "uvloop": ("verify_server/command.py",),
     "llama_cpp": (*LLAMA_HOMES, BARE_LOOP),
-    "jinja2": ("verify_server/gguf_text.py",),
+    "jinja2": ("verify_server/gguf_text.py", "edge_client/offline/local_chat.py"),
     "onnxruntime": ("edge_client/drafters/onnx.py",),
     "google.protobuf": ("opensled/codec.py",),
     "opensled.v1.verify_pb2": ("opensled/codec.py", "opensled/open_codec.py", BARE_ROUNDS),

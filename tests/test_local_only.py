@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client.absence import LOCAL_ONLY
 from edge_client.answer import Task
 from edge_client.config import GenerateConfig
 from edge_client.device import connect
-from edge_client.local_chat import render
-from edge_client.local_only import own_key, own_prompt
-from edge_client.memory import Memory
+from edge_client.offline.absence import LOCAL_ONLY
+from edge_client.offline.local_chat import render
+from edge_client.offline.local_only import own_key, own_prompt
+from edge_client.offline.memory import Memory
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
 from opensled.messages import ChatMessage, Guide, SamplingParams, ToolCall
 from opensled.noise import noise_key

@@ -11,8 +11,11 @@ from functools import cache
 import pytest
 
 from edge_client.drafters import DRAFTERS
+from edge_client.lengths.adaptive import Adaptive
+from edge_client.lengths.predicted import Predicted
 from edge_client.remote import Patience
 from edge_client.stop import StopRule
+from hw_profiles.sysfs import BoardState
 from opensled.messages import MATCH, RATIO, SamplingParams
 from opensled.noise import noise_key
 from opensled.store import heldout_path, model_path
@@ -103,6 +106,14 @@ async def answer_all(
         return await asyncio.gather(*asked)
 
 
+def adaptive() -> Adaptive:
+    return Adaptive(tree=60, board=BoardState)
+
+
+def predicted() -> Predicted:
+    return Predicted(adaptive(), 0.4)
+
+
 def check(wanted, answers) -> None:
     for case, answer in zip(wanted, answers, strict=True):
         assert (answer.tokens, answer.finish_reason) == (case.expected, case.reason)
@@ -128,6 +139,26 @@ def test_every_batch_size(exact64, sessions):
     wanted = cases()[-sessions:]
     answers = asyncio.run(answer_all(exact64, wanted, "llamacpp", stop=StopRule(8, confidence=0.3)))
     check(wanted, answers)
+
+
+@pytest.mark.parametrize("learns", [adaptive, predicted])
+@pytest.mark.parametrize("drafter", ["llamacpp", "chain:cacheback,llamacpp"])
+def test_rules_that_learn_while_sixteen_sessions_share_them(exact64, drafter, learns):
+    rule = learns()
+    answers = asyncio.run(answer_all(exact64, cases(), drafter, stop=rule))
+    check(cases(), answers)
+    assert rule.status.server_rate and rule.status.expected_rate
+
+
+@pytest.mark.parametrize("outcomes", [0, 3])
+def test_look_ahead_over_several_outcomes_in_a_storm(exact64, outcomes):
+    drafters = factory("llamacpp")
+    drafters.use_outcomes(outcomes)
+    try:
+        answers = asyncio.run(answer_all(exact64, cases(), "llamacpp", weather=STORM, patience=IMPATIENT))
+    finally:
+        drafters.use_outcomes(0)
+    check(cases(), answers)
 
 
 @pytest.mark.parametrize("drafter", ALL_DRAFTERS)

@@ -70,7 +70,7 @@ class Both:
     def submit(self, back: int, hint: int | None, seconds: float) -> None:
         """A draft made on the truth of some tokens ago."""
         place = max(0, self.ours.committed - back)
-        block = self.script.block(place, hint)
+        block = self.script.block(place, StopRule(8).most(self.script.room(place), hint))
         ids = self.item.proposals[place].ids[: block.tokens]
         self.counter += 1
         base = len(self.item.prompt_ids) + place

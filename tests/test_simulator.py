@@ -206,7 +206,7 @@ def test_one_verifier_is_the_plain_simulation() -> None:
 def test_blocks_follow_the_position_rules(seed: int, length: int, confidence: float) -> None:
     traces = made(1, 0.7, seed, 12)
     item, [script] = traces.items[0], scripts(traces, StopRule(length, confidence))
-    for block in script.blocks:
+    for block in [script.block(place, min(length, script.room(place))) for place in range(script.text)]:
         ids = item.proposals[block.base].ids[: block.tokens]
         draft = DraftBlock(block.base, tuple(map(DraftToken, ids)))
         for committed in range(block.base, len(item.target_ids) + 1):

@@ -29,6 +29,7 @@ from tests.tree_drafts import grown, longest_agreeing, paths, tree
 from verify_server.acceptance.match import Match
 from verify_server.engine import torch_engine
 from verify_server.engine.base import MAX_TREE, Segment
+from verify_server.engine.packing import GATHER_TOKENS
 from verify_server.engine.torch_engine import TorchEngine, load
 from verify_server.guide import Guides
 from verify_server.kv import BlockPool, BlockTable
@@ -150,7 +151,12 @@ def test_an_engine_whose_trees_have_other_bits_is_not_called_exact(folder, monke
     """The mask alone gives the right logits, but sums them in another order."""
     by_mask = torch_engine.Geometry(rows=16, queries=8, span=64)
     monkeypatch.setattr(torch_engine, "EXACT", by_mask)
-    assert load(str(folder("llama")), "cpu", "float32", NUM_BLOCKS * 16).info.numerics == "fast"
+    info = load(str(folder("llama")), "cpu", "float32", NUM_BLOCKS * 16).info
+    assert (info.numerics, info.tree_reads) == ("fast", 0)
+
+
+def test_where_branches_attend_alone_they_read_no_more_than_attention_gathers_at_once() -> None:
+    assert tiny("float32").info.tree_reads == GATHER_TOKENS
 
 
 # The text

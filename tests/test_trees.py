@@ -24,7 +24,18 @@ from verify_server.acceptance.ratio import Ratio
 from verify_server.allowance import Quota
 from verify_server.kv import BlockTable, OutOfBlocks
 from verify_server.loop import VerifyLoop, run_step
-from verify_server.trees import depth, depth_first, depths, no_deeper, path_to, run_after, runs, without_twins
+from verify_server.pressure import Step
+from verify_server.trees import (
+    depth,
+    depth_first,
+    depths,
+    no_deeper,
+    no_wider,
+    path_to,
+    run_after,
+    runs,
+    without_twins,
+)
 
 BOOL = {"properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 
@@ -65,6 +76,17 @@ def test_what_is_too_deep_is_left_out(block: DraftBlock, longest: int) -> None:
     kept = no_deeper(block, longest)
     assert paths(kept) == [path for path in paths(block) if len(path) <= longest]
     assert depth(kept.tokens, kept.parents) == min(longest, max(map(len, paths(block))))
+
+
+@tried(200)
+@given(shapes(), st.integers(1, 5))
+def test_of_a_tree_that_is_too_wide_the_first_tokens_are_left(block: DraftBlock, branches: int) -> None:
+    kept = no_wider(block, branches)
+    assert kept == block.first(len(kept.tokens))
+    assert len(set(range(len(kept.tokens))) - set(kept.parents)) <= branches
+    if len(kept.tokens) < len(block.tokens):
+        more = block.first(len(kept.tokens) + 1)
+        assert len(set(range(len(more.tokens))) - set(more.parents)) > branches
 
 
 @tried(100)
@@ -259,6 +281,14 @@ def test_a_quota_counts_all_branches() -> None:
     assert bench.engine.computed == 5 + 4 + 1
 
 
+@pytest.mark.parametrize(("reads", "branches"), [(0, 16), (100, 16), (16, 3), (15, 3), (1, 1)])
+def test_where_each_branch_reads_the_text_by_itself_a_tree_is_no_wider_than_it_may(reads, branches) -> None:
+    bench = TreeBench()
+    bench.session.tree_reads = reads
+    bench.grow(tree(5, *[(id, -1) for id in range(1, 17)]))
+    assert bench.session.plan(Slice(1, 5, True)).segment.rows == 1 + branches
+
+
 def short_of_memory(free: int) -> TreeBench:
     """It holds one block of 4 tokens and has 5 of text; chains have at most 8 tokens."""
     bench = TreeBench()
@@ -279,6 +309,20 @@ def test_as_much_memory_as_a_chain_a_tree_asks_for() -> None:
     with pytest.raises(OutOfBlocks):
         bench.session.plan(Slice(1, 1, True))
     assert bench.session.pending is not None
+
+
+def test_a_tree_leaves_others_of_its_step_the_memory_they_need() -> None:
+    """Five blocks are free, and a tree would take them all; then a session whose device drafts would lose its KV."""
+    bench, resting, other = short_of_memory(6), TreeBench(), TreeBench()
+    for number, each in enumerate((resting, other), 2):
+        each.session.id, each.session.table = number, BlockTable(bench.pool)
+    resting.step(tokens=4, decide=False)
+    resting.session.driven = False
+    step = Step({1: bench.session, 2: resting.session, 3: other.session}, bench.pool, 0.0)
+    work = step.fit((Slice(1, 1, True), Slice(3, 5, True)), frozenset())
+    assert step.preempted == 0 and resting.session.computed == 4
+    rows = {planned.session.id: planned.segment.rows for planned in work}
+    assert rows == {1: 1 + 11, 3: 1}
 
 
 def test_a_tree_counts_by_its_depth_in_what_is_known_of_a_device() -> None:

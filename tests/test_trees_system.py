@@ -6,7 +6,7 @@ Run: pytest tests/test_trees_system.py
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,10 +15,19 @@ from edge_client.stop import StopRule
 from opensled.messages import DraftToken, SamplingParams, TreeNode
 from scheduler.fcfs import Fcfs
 from scheduler.goodput import Goodput
-from tests.fakes import IMPATIENT, FakeEngine, OracleDrafter, Weather, continuation, next_token
+from tests.fakes import (
+    IMPATIENT,
+    FakeEngine,
+    FakeScores,
+    OracleDrafter,
+    Weather,
+    continuation,
+    next_token,
+)
 from tests.system import CALM, FOREVER, Answer, ask, running
 from verify_server.command import _limits
 from verify_server.config import ServeConfig
+from verify_server.engine.base import EngineInfo, Segment
 from verify_server.security import Tenants
 from verify_server.sessions import DoorLimits
 
@@ -86,6 +95,26 @@ def test_a_sequence_may_ask_for_what_server_and_engine_allow() -> None:
             return network.door.sequence_limits.max_tree
 
     assert [asyncio.run(told(most)) for most in (64, 8, 0)] == [20, 8, 0]
+
+
+class OneBranch(FakeEngine):
+    """Each branch would read the text by itself, but there is time for one only."""
+
+    @property
+    def info(self) -> EngineInfo:
+        return replace(super().info, tree_reads=1)
+
+    def forward(self, segments: Sequence[Segment]) -> FakeScores:
+        assert not any(segment.parents for segment in segments)
+        return super().forward(segments)
+
+
+def test_a_tree_that_would_hold_others_up_is_cut() -> None:
+    found = asyncio.run(
+        answers(OneBranch(num_blocks=200), Fcfs(FOREVER), Weather(), DoorLimits(linger=0.2), 12)
+    )
+    for prompt, answer in zip(PROMPTS, found, strict=True):
+        assert list(answer.tokens) == continuation(prompt, 60)
 
 
 def test_a_server_of_chains_gets_chains() -> None:

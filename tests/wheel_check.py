@@ -25,6 +25,7 @@ MODELS = {
     "tiny/tiny-f16.gguf",
     "tiny/tokenizer.json",
     "tiny-draft/tokenizer.json",
+    "tiny-draft/tiny-draft.table",
     "heldout.jsonl",
 }
 

@@ -5,6 +5,7 @@ Nobody is failed because memory is short, and nobody computes in circles:
 - Of those with work to do only later comers give way, so that the oldest always gets on.
 - Whoever was left out of a step goes before all later comers in the next one, else short prompts would pass by a long
   one for ever.
+- A draft tree takes of free memory what it needs beyond the longest chain, when all others of the step have theirs.
 - What is computed ahead, before anybody waits for it, takes free blocks only.
 """
 
@@ -39,6 +40,8 @@ class Step:
 
     def fit(self, slices: Sequence[Slice], first: frozenset[int]) -> list[Planned]:
         """What can be computed of `slices`; `first`: who was left out of the step before."""
+        if any(self._has_tree(piece) for piece in slices):
+            slices = sorted(slices, key=self._has_tree)  # the rest of the free memory is theirs
         if first:
             slices = sorted(slices, key=lambda piece: _turn(piece.session, first))
         self._waiting = {piece.session: piece for piece in slices}
@@ -48,6 +51,10 @@ class Step:
             self._waiting, self._refused = self._refused, {}
             work = self._work(last_resort=True)
         return work
+
+    def _has_tree(self, piece: Slice) -> bool:
+        pending = self._sessions[piece.session].pending
+        return pending is not None and bool(pending.rest.parents)
 
     def _work(self, *, last_resort: bool) -> list[Planned]:
         work: list[Planned] = []

@@ -26,7 +26,7 @@ from verify_server.engine.base import Segment
 from verify_server.guide import Constraint
 from verify_server.kv import BlockTable
 from verify_server.outbox import Outbox
-from verify_server.trees import depth, depth_first, no_deeper, without_twins
+from verify_server.trees import depth, depth_first, no_deeper, no_wider, without_twins
 from verify_server.view import view_of
 from verify_server.work import Decision, Pending, Planned, decided
 
@@ -50,6 +50,7 @@ class Session:
     vocab_size: int  # ids that a draft may hold
     max_draft: int  # tokens of a chain
     max_tree: int = 0  # tokens of a tree; 0 = chains only
+    tree_reads: int = 0  # positions that its branches may read together; 0 = any number (`EngineInfo`)
     top_logprobs: int | None = None
     constraint: Constraint | None = None  # what a guided answer may go on with; knows all that is committed
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the last tokens: those committed here
@@ -227,7 +228,10 @@ class Session:
         allowed = self.allowance.longest(self.max_tree, len(self.tokens), self.clock())
         # What a tree needs beyond the longest chain it takes of free memory: nobody loses his KV for it.
         room = max(self.max_draft, self.table.reach() - len(self.tokens))
-        return depth_first(no_deeper(rest, useful).first(min(allowed, room, most)))
+        tree = no_deeper(rest, useful).first(min(allowed, room, most))
+        if self.tree_reads:
+            tree = no_wider(tree, max(1, self.tree_reads // len(self.tokens)))
+        return depth_first(tree)
 
     def commit(self, planned: Planned, decision: Decision | None, now: float) -> int:
         """Apply a step; returns how many tokens it committed."""

@@ -201,6 +201,7 @@ class Door:
             vocab_size=self._vocab_size,
             max_draft=self.limits.max_draft,
             max_tree=self.sequence_limits.max_tree,
+            tree_reads=self.loop.engine.info.tree_reads,
             top_logprobs=message.top_logprobs,
             constraint=constraint,
             pace=self._pace(message),

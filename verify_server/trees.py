@@ -71,6 +71,17 @@ def no_deeper(block: DraftBlock, longest: int) -> DraftBlock:
     return _reordered(block, [index for index, each in enumerate(depths(block.parents)) if each <= longest])
 
 
+def no_wider(block: DraftBlock, branches: int) -> DraftBlock:
+    """Of a tree the first tokens, up to where they are more than so many `branches`."""
+    inner: set[int] = set()  # tokens with a child
+    for index, parent in enumerate(block.parents):
+        branches -= parent in inner
+        if branches < 1:
+            return block.first(index)
+        inner.add(parent)
+    return block
+
+
 def depth_first(block: DraftBlock) -> DraftBlock:
     """A tree in the order in which every branch is one run, the likeliest first; a tree of one branch is a chain."""
     children: dict[int, list[int]] = {}

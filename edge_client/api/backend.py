@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from edge_client.answer import Chunk, Task
-from edge_client.draft_status import DraftStatus
+from edge_client.lengths.status import DraftStatus
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.messages import ModelInfo
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from edge_client.absence import LOCAL_ONLY
 from edge_client.answer import Chunk, Stats, Task
 from edge_client.api.backend import Backend
 from edge_client.api.calls import CallReader
 from edge_client.api.choices import ChatChoice, Choice, CompletionChoice
 from edge_client.api.logprobs import ChatLogprobs, CompletionLogprobs
 from edge_client.api.requests import Request
+from edge_client.offline.absence import LOCAL_ONLY
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.messages import ModelInfo, Prompt
 

@@ -13,10 +13,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from edge_client.absence import LOCAL_ONLY
 from edge_client.answer import Chunk
 from edge_client.api.failures import error_object
 from edge_client.api.responses import LOCAL_HEADER, Reply, to_json
+from edge_client.offline.absence import LOCAL_ONLY
 from opensled.errors import EngineError, OpenSledError, Unreachable
 
 log = logging.getLogger(__name__)

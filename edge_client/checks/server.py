@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import opensled
+from edge_client.calibration.round_trips import jitter, round_trips
 from edge_client.checks.certificate import check_tls
 from edge_client.checks.finding import Finding, fail, failed, ok, plain, warn
 from edge_client.checks.network import SECONDS, check_connection, check_name, check_plain
 from edge_client.config import LinkConfig
-from edge_client.round_trips import jitter, round_trips
 from opensled.address import host_port, is_local
 from opensled.errors import OpenSledError, Unauthorized, Unreachable
 from opensled.messages import ModelInfo

@@ -23,5 +23,6 @@ FIGURES = Registry(
         "garbage": "opensled_testbed.bench.garbage:measure",
         "peer": "opensled_testbed.bench.peer:measure",
         "failover": "opensled_testbed.bench.failover:measure",
+        "cacheback": "opensled_testbed.bench.cacheback:measure",
     },
 )

@@ -29,6 +29,7 @@ class Part(NamedTuple):
 PARTS = (
     Part("components and peer", "opensled_testbed.bench"),
     Part("six cells, emulated", "opensled_testbed.bench.regimes"),
+    Part("look-ahead, emulated", "opensled_testbed.bench.look_ahead"),
     Part("grid and map, simulated", "opensled_testbed.bench.grid"),
     Part("grid of adapted drafts", "opensled_testbed.bench.grid", ("--acceptance", "0.8")),
 )

@@ -50,6 +50,11 @@ class PacedDrafter(ModelDrafter):
         self._free_at = max(self._free_at, time.perf_counter())
         yield from super().propose()
 
+    def look_ahead(self, block: Sequence[DraftToken], length: int) -> Iterator[None]:
+        """See `AheadDrafter`; its passes follow each other like those of a block."""
+        self._free_at = max(self._free_at, time.perf_counter())
+        yield from super().look_ahead(block, length)
+
     def forward(self, tokens: Sequence[int], start: int) -> np.ndarray:
         """See `ModelDrafter`."""
         logits = self._inner.forward(tokens, start)

@@ -21,6 +21,7 @@ from opensled_testbed.emulation.paced import PacedFactory
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.fleet import Group
 from opensled_testbed.load.workload import Item
+from opensled_testbed.rules import stretched_rule_of
 from opensled_testbed.traces import ItemTrace, TraceSet
 
 
@@ -58,9 +59,15 @@ class NoDrafts:
 class LiveDrafts(DraftThread):
     """A drafter in its thread, counted."""
 
-    def __init__(self, drafter: Drafter, stop: StopRule, vocab_size: int) -> None:
-        super().__init__(drafter, stop, vocab_size)
+    def __init__(self, drafter: Drafter, stop: BlockRule, vocab_size: int, looks_ahead: bool = False) -> None:
+        super().__init__(drafter, stop, vocab_size, looks_ahead)
         self.drafted = 0
+        self._counted = 0  # of what was drafted ahead in vain for the present sequence
+
+    def begin(self, truth: Truth, sampler: Sampler) -> None:
+        """See `Drafting`."""
+        super().begin(truth, sampler)
+        self._counted = 0
 
     def draft(self, truth: Truth, room: Room) -> asyncio.Future[Drafted]:
         """See `Drafting`."""
@@ -70,7 +77,9 @@ class LiveDrafts(DraftThread):
 
     def _count(self, future: asyncio.Future[Drafted]) -> None:
         if not future.cancelled() and not future.exception():
-            self.drafted += len(future.result().block.tokens)
+            wasted = self.wasted
+            self.drafted += len(future.result().block.tokens) + wasted - self._counted
+            self._counted = wasted
 
 
 @dataclass(frozen=True)
@@ -116,14 +125,12 @@ def speed_of(group: Group) -> DraftSpeed | None:
     return catalog.device(group.device).draft(group.draft) if group.device else None
 
 
-def stop_of(group: Group) -> StopRule:
-    return StopRule(group.draft_length, group.confidence)
-
-
 def replaying(group: Group, found: Recorded, dilation: float) -> ReplayDrafts:
-    # A lookup has no model: it costs a device next to nothing.
-    speed = None if group.drafter == "lookup" else speed_of(group)
-    return ReplayDrafts(found.by_prompt, speed, stop_of(group), dilation)
+    # A lookup has no model: it costs a device next to nothing, and does nothing ahead.
+    has_model = group.drafter != "lookup"
+    speed = speed_of(group) if has_model else None
+    looks_ahead = group.look_ahead and has_model
+    return ReplayDrafts(found.by_prompt, speed, stretched_rule_of(group, dilation), dilation, looks_ahead)
 
 
 class Factories:
@@ -138,7 +145,8 @@ class Factories:
         factory, speed = self._factory(group), speed_of(group)
         if speed is not None:
             factory = PacedFactory(factory, speed, self._dilation)
-        return LiveDrafts(factory.create(), stop_of(group), self._info.vocab_size)
+        rule = stretched_rule_of(group, self._dilation)
+        return LiveDrafts(factory.create(), rule, self._info.vocab_size, group.look_ahead)
 
     def _factory(self, group: Group) -> DrafterFactory:
         name = (group.drafter, group.draft_model)

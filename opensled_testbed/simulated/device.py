@@ -1,16 +1,17 @@
 """The simulated device: the edge loop over recorded drafts, in the time that the device's profile says.
 
-It follows edge_client/generate.py, and emulation/replay.py for how long a block takes and what an interrupt leaves.
+It follows edge_client/generate.py, and the drafter's thread of edge_client/drafting.py in simulated/drafting.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from edge_client.stop import BlockRule, StopRule
 from hw_profiles.device import DraftSpeed
-from opensled_testbed.emulation.device_time import forward_s
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import Arrival, RequestRecord, Round
+from opensled_testbed.simulated.drafting import Drafted, Drafting, Thread
 from opensled_testbed.simulated.drafts import Block, Script
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import Ways, draft_bytes, open_bytes, opened_bytes, verdict_bytes
@@ -26,7 +27,7 @@ class Device:
     It drafts for one answer at a time; the server alone decodes a request that finds it at work, as in the product.
     """
 
-    __slots__ = ("drafts_for", "events", "free_at", "pass_s", "server", "speed", "user", "ways", "wish")
+    __slots__ = ("drafts_for", "events", "server", "thread", "user", "ways", "wish")
 
     def __init__(
         self,
@@ -36,11 +37,12 @@ class Device:
         speed: DraftSpeed | None,
         user: Ways | None,
         wish: Wish = Wish(),
+        rule: BlockRule = StopRule(),
+        looks_ahead: bool = False,
     ) -> None:
-        self.events, self.server, self.ways, self.speed, self.user = events, server, ways, speed, user
+        self.events, self.server, self.ways, self.user = events, server, ways, user
         self.wish = wish
-        self.free_at = 0.0  # when the draft model has done all it was asked
-        self.pass_s = forward_s(speed, 1)
+        self.thread = Thread(events, speed, rule, looks_ahead)
         self.drafts_for: Answer | None = None
 
     def ask(self, record: RequestRecord, script: Script, done: Done) -> None:
@@ -62,11 +64,9 @@ class Answer:
 
     __slots__ = (
         "_answered",
-        "_computed",
         "_device",
         "_done",
         "_drafting",
-        "_first_at",
         "_hint",
         "_over",
         "_record",
@@ -75,7 +75,7 @@ class Answer:
         "_sent_at",
         "_server_drives",
         "_session",
-        "_spent",
+        "_streamed_at",
         "_truth",
     )
 
@@ -83,12 +83,12 @@ class Answer:
         self._device, self._record, self._script, self._done = device, record, script, done
         self._session = Session(self, script, device.wish)
         self._truth = 0
-        self._computed = 0  # positions in the draft model's cache, prompt included
-        self._drafting: Block | None = None
-        self._first_at = 0.0  # when the first token of that block is drafted
-        self._spent = 0.0  # seconds that it takes
+        self._drafting: Drafting | None = None
         self._sent: Block | None = None
         self._sent_at = 0.0
+        self._streamed_at = (
+            0.0  # when the latest verdict came that the server decoded by itself, 0 = something else
+        )
         self._answered = self._server_drives = True
         self._hint: int | None = (
             None  # longest useful block, 0 = the server's own tokens are read; the latest one
@@ -136,76 +136,79 @@ class Answer:
 
     def _begin(self, hint: int | None) -> None:
         self._hint = hint
-        if hint != 0:
-            self._draft()
+        device = self._device
+        if device.drafts_for is self:
+            self._drafting = device.thread.begin(self._script, self._record, self._drafted)
+        self._draft()
 
     def _draft(self) -> None:
-        """Draft at the truth: the first pass computes what the draft model has not seen, the others a token each."""
-        device = self._device
-        if device.drafts_for is not self:
-            self._hand_back()
+        """`Exchange.draft`: unless something else is under way, or the server has no use for it."""
+        if not self._answered or self._hint == 0:
             return
-        block = self._drafting = self._script.block(self._truth, self._hint)
-        if not block.passes or device.speed is None:
-            self._spent = 0.0
-            self._drafted(block)
+        if self._drafting is None:  # without a draft model at hand an empty block is all that can be drafted
+            self._send(Block(self._truth, 0, 0, 0), 0.0)
+        elif self._drafting.idle:
+            self._drafting.draft(self._truth, self._hint)
+
+    def _drafted(self, drafted: Drafted) -> None:
+        """`Exchange.send`: what of a block the server has use for by now, unless it went on elsewhere."""
+        block, seconds = drafted
+        if self._hint is not None and block.tokens > self._hint:
+            seconds *= self._hint / block.tokens
+            block = block.cut(self._hint)
+        if not self._server_drives and block.rest_at(self._truth) is None:
+            self._draft()
             return
-        start = max(device.events.now, device.free_at)
-        unseen = self._script.prompt + self._truth - self._computed
-        self._first_at = start + forward_s(device.speed, unseen)
-        device.free_at = self._first_at + (block.passes - 1) * device.pass_s
-        self._spent = device.free_at - start
-        device.events.at(device.free_at, self._drafted, block)
+        self._send(block, seconds)
+        if block.tokens and self._drafting is not None:
+            self._drafting.look_ahead(block, self._truth, self._hint)
 
-    def _drafted(self, block: Block) -> None:
-        if self._drafting is not block:
-            return
-        self._drafting = None
-        self._computed = self._script.prompt + block.base + block.kept
-        self._record.wasted += block.passes
-        sent = block if self._hint is None else block.cut(self._hint)
-        if sent is not block:
-            self._spent *= sent.tokens / block.tokens
-        self._send(sent)
-
-    def _hand_back(self) -> None:
-        """Without a draft model at hand an empty block is the whole of what can be drafted."""
-        self._spent = 0.0
-        self._send(Block(self._truth, 0, 0, 0, 0))
-
-    def _send(self, block: Block) -> None:
+    def _send(self, block: Block, seconds: float) -> None:
         if block.tokens or not self._server_drives:  # an empty block hands the drive back to the server
             self._sent, self._sent_at = block, self._device.events.now
             self._answered = self._server_drives = not block.tokens
-            self._up(
-                self._device.server.submit, (self._session, block, self._spent), draft_bytes(block.tokens)
-            )
+            self._up(self._device.server.submit, (self._session, block, seconds), draft_bytes(block.tokens))
 
     def _hear(self, verdict: tuple[int, Block | None, int | None]) -> None:
+        """`Exchange.hear`."""
         if self._over:
             return
         end, block, hint = verdict
         known, self._truth = self._truth, max(self._truth, end)
-        if not self._answered and block is self._sent and block is not None:
-            self._answered = True
-            self._account(block, known, end)
+        answers = not self._answered and block is self._sent
+        self._answered = self._answered or answers
         self._obey(hint)
+        self._learn(block if answers else None, end - known)
+        if answers and block is not None:
+            self._account(block, known, end)
         if end > known:
             self._show(end - known)
         if self._truth == self._script.text:
-            self._interrupt()
-        elif self._answered and self._drafting is None and self._hint != 0:
-            self._draft()
+            if self._drafting is not None:
+                self._drafting.end()
+            return
+        if self._drafting is not None:
+            self._drafting.heard(self._truth)
+        self._draft()
+
+    def _learn(self, block: Block | None, news: int) -> None:
+        """`Exchange._learn`; `block`: the one that is answered."""
+        now, drafting = self._device.events.now, self._drafting
+        streamed = self._streamed_at if block is None and self._server_drives else 0.0
+        self._streamed_at = now if self._server_drives and block is None else 0.0
+        if drafting is None:
+            return
+        if block is not None:
+            drafting.answered(block, self._truth, now - self._sent_at)
+        elif streamed and news > 0:
+            drafting.rule.streamed(news, now - streamed)
 
     def _obey(self, hint: int | None) -> None:
         """0: the server drives until another hint comes, and then waits for a draft, be it an empty one."""
         if hint is None:
             return
-        if hint == 0:
-            self._server_drives = True
-        elif self._hint == 0:
-            self._server_drives = False
-        self._hint = hint
+        rested, self._hint = self._hint == 0, hint
+        self._server_drives = hint == 0 or (self._server_drives and not rested)
 
     def _account(self, block: Block, known: int, end: int) -> None:
         """A round is over; of the accepted tokens those count that were not known before."""
@@ -234,15 +237,3 @@ class Answer:
         if last:
             self._record.finish_reason = self._script.reason
             self._end()
-
-    def _interrupt(self) -> None:
-        """The answer is whole: the token under way is still drafted, and what was to follow it is not."""
-        block, device = self._drafting, self._device
-        self._drafting = None
-        if block is None:
-            return
-        now, passes = device.events.now, 1
-        while passes < block.passes and self._first_at + (passes - 1) * device.pass_s < now:
-            passes += 1
-        device.free_at = self._first_at + (passes - 1) * device.pass_s
-        self._record.wasted += passes

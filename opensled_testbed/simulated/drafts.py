@@ -10,33 +10,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from edge_client.stop import StopRule
-from opensled.messages import DraftToken
-from opensled.protocol import common_prefix
-from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
+from edge_client.stop import StopRule, pulled
+from opensled.messages import DraftBlock, DraftToken
+from opensled_testbed.traces import ItemTrace, TraceSet
 from verify_server.sessions import DoorLimits
 
 MAX_DRAFT = DoorLimits.max_draft
-NOTHING = Proposal((), ())
 
 
 class Block:
     """A draft block of `tokens` tokens that follow the first `base` tokens of an item's text."""
 
-    __slots__ = ("base", "kept", "passes", "reach", "tokens")
+    __slots__ = ("base", "passes", "reach", "tokens")
 
-    def __init__(self, base: int, tokens: int, passes: int, reach: int, kept: int) -> None:
+    def __init__(self, base: int, tokens: int, passes: int, reach: int) -> None:
         self.base = base
         self.tokens = tokens
         self.passes = passes  # of the draft model; one more than tokens when the stop rule threw one away
         self.reach = reach  # tokens at its head that are the text's
-        self.kept = kept  # positions after `base` in the draft model's cache that the text will confirm
 
     def cut(self, longest: int) -> Block:
-        """As it is sent when only so many tokens of it are asked for any more."""
+        """Its first `longest` tokens: where no more are asked for, or it was interrupted."""
         if self.tokens <= longest:
             return self
-        return Block(self.base, longest, self.passes, min(self.reach, longest), self.kept)
+        return Block(self.base, longest, self.passes, min(self.reach, longest))
 
     def rest_at(self, committed: int) -> int | None:
         """Tokens that still draft beyond the first `committed` tokens of the text; None = stale."""
@@ -45,40 +42,71 @@ class Block:
 
 
 class Script:
-    """One item: its text, and the block that a device drafts after each of its places."""
+    """One item: its text, and the blocks that a device drafts after each of its places."""
 
-    __slots__ = ("_hinted", "_stop", "_trace", "alone", "blocks", "item", "last", "prompt", "reason", "text")
+    __slots__ = (
+        "_blocks",
+        "_drafts",
+        "_reach",
+        "_stop",
+        "_trace",
+        "alone",
+        "item",
+        "last",
+        "prompt",
+        "reason",
+        "text",
+    )
 
     def __init__(self, trace: ItemTrace, stop: StopRule, last: int) -> None:
+        """`stop` says which tokens belong to a block; how many were asked for is said for each of them."""
         self._trace, self._stop = trace, stop
         self.item, self.reason = trace.item, trace.finish_reason
         self.prompt, self.text, self.alone = (
             len(ids) for ids in (trace.prompt_ids, trace.target_ids, trace.alone_ids)
         )
         self.last = last  # length of the text at which max_tokens would end it
-        self.blocks = [_block(trace, place, stop, last) for place in range(self.text)]
-        self._hinted: dict[tuple[int, int], Block] = {}
+        self._reach: dict[int, int] = {}
+        self._blocks: dict[tuple[int, int], Block] = {}
+        self._drafts: dict[tuple[int, int], DraftBlock] = {}
 
-    def block(self, place: int, hint: int | None) -> Block:
-        """The block drafted after `place` tokens of the text under the server's hint, None = it gave none."""
-        if hint is None:
-            return self.blocks[place]
-        found = self._hinted.get((place, hint))
+    def room(self, place: int) -> int:
+        """Draft tokens that can still commit: the very last one of a sequence is the bonus token (generate.py)."""
+        return max(0, min(self.last - place - 1, MAX_DRAFT))
+
+    def reach(self, place: int) -> int:
+        """Tokens that a device would draft right after a place, one after the other, before its first wrong one."""
+        found = self._reach.get(place)
         if found is None:
-            found = self._hinted[place, hint] = _block(self._trace, place, self._stop, self.last, hint)
+            found = self._reach[place] = self._trace.right(place, self.text)
         return found
 
+    def block(self, place: int, length: int) -> Block:
+        """What is drafted after `place` tokens of the text where up to `length` are asked for."""
+        found = self._blocks.get((place, length))
+        if found is None:
+            found = self._blocks[place, length] = self._block(place, length)
+        return found
 
-def _block(trace: ItemTrace, place: int, stop: StopRule, last: int, hint: int | None = None) -> Block:
-    proposal = trace.proposals[place] if place < len(trace.proposals) else NOTHING
-    proposed = [DraftToken(*pair) for pair in zip(proposal.ids, proposal.confidences)]
-    counted = _Counted(iter(proposed))
-    # The very last token of a sequence needs no draft: it is the bonus token (edge_client/generate.py).
-    room = max(0, min(last - place - 1, MAX_DRAFT))
-    taken = len(stop.take(counted, room, _never, hint))
-    agreed = common_prefix(proposal.ids[: counted.count], trace.target_ids[place:])
-    kept = max(0, min(counted.count - 1, agreed))
-    return Block(place, taken, counted.count, min(taken, agreed), kept)
+    def draft(self, block: Block) -> DraftBlock:
+        """As rules of blocks know it."""
+        found = self._drafts.get((block.base, block.tokens))
+        if found is None:
+            tokens = tuple(self._drafted(block.base))[: block.tokens]
+            found = self._drafts[block.base, block.tokens] = DraftBlock(self.prompt + block.base, tokens)
+        return found
+
+    def _block(self, place: int, length: int) -> Block:
+        counted = _Counted(self._drafted(place))
+        taken = len(tuple(pulled(self._stop, counted, length, _never)))
+        return Block(place, taken, counted.count, min(taken, self.reach(place)))
+
+    def _drafted(self, place: int) -> Iterator[DraftToken]:
+        for index in range(MAX_DRAFT):
+            found = self._trace.proposed(place, index)
+            if found is None:
+                return
+            yield DraftToken(*found)
 
 
 class _Counted:

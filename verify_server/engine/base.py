@@ -100,6 +100,9 @@ class EngineInfo:
     shares_blocks: bool = False  # whether sessions may read KV blocks that another one wrote
     shape: TargetShape | None = None  # what a forward pass reads and computes, where that is known
     max_tree: int = 0  # tokens of the largest draft tree in a segment, at most MAX_TREE; 0 = chains only
+    # Positions of the text that the branches of a tree may read together, where each reads it by itself; 0 = all of
+    # them read it once.
+    tree_reads: int = 0
 
 
 class TargetEngine(Protocol):

@@ -15,7 +15,7 @@ from verify_server.engine.base import MAX_TREE, EngineInfo, Segment
 from verify_server.engine.host_memory import free_host_bytes
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.packed_model import PackedModel
-from verify_server.engine.packing import Geometry
+from verify_server.engine.packing import GATHER_TOKENS, Geometry
 from verify_server.engine.scores import TorchScores
 from verify_server.engine.shape import shape_of
 
@@ -103,6 +103,7 @@ def load(
         shares_blocks=True,
         shape=shape_of(network, model),
         max_tree=MAX_TREE,
+        tree_reads=GATHER_TOKENS if level == "exact" else 0,
     )
     return TorchEngine(dataclasses.replace(tested, memory=memory), info)
 

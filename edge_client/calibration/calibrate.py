@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from edge_client.calibrate_view import link_lines, speed_lines
+from edge_client.calibration.draft_speed import Speed, Tell, measure, quantity
+from edge_client.calibration.round_trips import jitter, round_trips
+from edge_client.calibration.view import link_lines, speed_lines
 from edge_client.checks.files import with_edge_section
 from edge_client.config import CalibrateConfig
 from edge_client.device import endpoint_of
-from edge_client.draft_speed import Speed, Tell, measure, quantity
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.threads import MODELS, model_drafter
 from edge_client.link import Link
-from edge_client.round_trips import jitter, round_trips
 from hw_profiles import catalog
 from hw_profiles.calibration import THIS_MACHINE, baseline, key_of, size_of, write
 from hw_profiles.cores import usable_cores

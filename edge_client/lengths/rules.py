@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from edge_client.adaptive import Adaptive
 from edge_client.config import LinkConfig
-from edge_client.predicted import Predicted
+from edge_client.lengths.adaptive import Adaptive
+from edge_client.lengths.predicted import Predicted
 from edge_client.stop import UNADVISED, BlockRule, StopRule
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from edge_client.answer import Origin, Task
 from edge_client.drafting import DraftThread
 from edge_client.generate import Commit
-from edge_client.local_chat import render
-from edge_client.offline import SEGMENT
+from edge_client.offline.going_on import SEGMENT
+from edge_client.offline.local_chat import render
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.errors import EngineError, Overloaded, Unreachable
 from opensled.messages import ModelInfo, SamplingParams, Verdict, is_chat

@@ -12,9 +12,9 @@ from math import exp, log, log1p
 
 import numpy as np
 
-from edge_client.adaptive import Adaptive
-from edge_client.draft_status import DraftStatus
-from edge_client.observed import LATER
+from edge_client.lengths.adaptive import Adaptive
+from edge_client.lengths.observed import LATER
+from edge_client.lengths.status import DraftStatus
 from opensled.messages import DraftBlock, DraftToken
 
 Features = tuple[float, ...]

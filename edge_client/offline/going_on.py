@@ -13,9 +13,9 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge_client.absence import Offline
 from edge_client.drafting import Drafted, DraftThread, Room
 from edge_client.generate import Commit
+from edge_client.offline.absence import Offline
 from edge_client.remote import RemoteSession
 from edge_client.stop import StopRule
 from opensled.messages import DraftBlock, DraftToken, Verdict

@@ -1,7 +1,7 @@
 """The default rule of blocks: most expected tokens per second, by the law of this device, from what it hears anyway.
 
 It learns acceptance by position, the speed of the draft model, how long rounds take and how fast the server is alone
-(edge_client/observed.py), asks the law for the best length (draft_law.py), and leaves the writing to the server where
+(edge_client/lengths/observed.py), asks the law for the best length (law.py), and leaves the writing to the server where
 drafts do not pay (settling.py). A hot board drafts more slowly and is followed like that; on a low battery drafts rest.
 """
 
@@ -13,13 +13,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from edge_client.board_watch import BoardWatch
-from edge_client.draft_law import DraftLaw, Lengths
-from edge_client.draft_status import DraftStatus, battery_words, drafting_words, resting_words
-from edge_client.observed import DOUBTFUL, Acceptance, Bets, RoundTimes, Speed, Streamed
-from edge_client.settling import Settling
+from edge_client.lengths.board_watch import BoardWatch
+from edge_client.lengths.law import DraftLaw, Lengths
+from edge_client.lengths.observed import DOUBTFUL, Acceptance, Bets, RoundTimes, Speed, Streamed
+from edge_client.lengths.settling import Settling
+from edge_client.lengths.status import DraftStatus, battery_words, drafting_words, resting_words
+from edge_client.lengths.trees import CHAIN, TreeChoice
 from edge_client.stop import UNADVISED
-from edge_client.trees import CHAIN, TreeChoice
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock, DraftToken
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from edge_client.draft_speed import Speed, quantity
+from edge_client.calibration.draft_speed import Speed, quantity
 from hw_profiles.cores import usable_cores
 from hw_profiles.device import MeasuredLink
 

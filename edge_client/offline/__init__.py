@@ -1,0 +1,1 @@
+"""What a device does while its server is away (`--offline`)."""

@@ -1,0 +1,134 @@
+"""Where the edge that hides the network is measured: its cells, who is compared there, and what the law expects.
+
+The law's word is a pure function of profiles and recorded drafts: it is written down before anything is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import floor
+from typing import Any
+
+from opensled_testbed.baselines import centralized
+from opensled_testbed.cells import REGIMES
+from opensled_testbed.fleet import Fleet, Group
+from opensled_testbed.planner.law import Setting
+from opensled_testbed.planner.setting import of_fleet, recorded
+from opensled_testbed.planner.trip import mean_s, slowest_s
+from opensled_testbed.traces import TraceSet
+
+BANDWIDTH_POOR, DENSE = "hub", "dense-8k"
+DEVICES = ("pi-5", "orin-nano-super", "laptop-cpu")
+LINKS = ("wifi-good", "5g", "lte")
+USERS = 8
+PLAIN, ADAPTIVE, EVERYTHING, CENTRALIZED = "plain", "adaptive", "all", "centralized"
+CONTENDERS = (PLAIN, ADAPTIVE, EVERYTHING)  # that need devices
+PLAIN_LENGTHS = (2, 4, 8)  # of plain SLED, which gets the best of them by the law
+LAW_LENGTHS = range(1, 9)  # draft lengths that the law looks at
+LONGEST = 12  # draft tokens of an adaptive block at most
+EXPECTED = 1.5  # times plain SLED: where the law expects as much, it must be reached
+# Real seconds for each emulated one: with eight users a step's real work stays below a fifth of it on two cores.
+DILATION = {BANDWIDTH_POOR: 1.5, DENSE: 2.5}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Eight equal devices at one server."""
+
+    regime: str
+    device: str
+    link: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.regime}, {self.device}, {self.link}"
+
+    def fleet(self, contender: str, length: int) -> Fleet:
+        """`length`: of the blocks of plain SLED."""
+        group = Group(USERS, self.device, self.link, draft_length=length)
+        fleet = Fleet(REGIMES[self.regime], (group,), DILATION[self.regime])
+        if contender == CENTRALIZED:
+            return centralized(fleet)
+        if contender == PLAIN:
+            return replace(fleet, server=replace(fleet.server, policy="static"))
+        adaptive = replace(group, stop="adaptive", draft_length=LONGEST, look_ahead=contender == EVERYTHING)
+        return served_by("goodput", replace(fleet, groups=(adaptive,)))
+
+
+def served_by(policy: str, fleet: Fleet) -> Fleet:
+    return replace(fleet, server=replace(fleet.server, policy=policy))
+
+
+def cells() -> Iterator[Cell]:
+    """All eighteen; those that share a server and a link follow each other."""
+    for regime in (BANDWIDTH_POOR, DENSE):
+        for link in LINKS:
+            for device in DEVICES:
+                yield Cell(regime, device, link)
+
+
+@dataclass(frozen=True)
+class Word:
+    """What the law says of one cell, tokens/s of one user."""
+
+    plain_length: int
+    plain: float
+    centralized: float
+    length: int  # with which drafting pays most, 0 = not at all
+    everything: float
+
+    @property
+    def gain(self) -> float:
+        """Over plain SLED."""
+        return self.everything / self.plain
+
+    def as_json(self) -> dict[str, Any]:
+        ratios = {"over_plain": self.gain, "over_centralized": self.everything / self.centralized}
+        rounded = {name: round(value, 3) for name, value in {**vars(self), **ratios}.items()}
+        return {**rounded, "expected": self.gain >= EXPECTED}
+
+
+def law(cell: Cell, traces: TraceSet) -> Word:
+    """Best lengths and their paces; the server of `all` decodes where drafting does not pay."""
+    setting = of_fleet(cell.fleet(PLAIN, 1), recorded(traces))
+    alone = 1 / setting.step_s(USERS, 0, 1)
+    plain = {length: _plain(setting, length) for length in PLAIN_LENGTHS}
+    ahead = {0: alone} | {length: _ahead(setting, length) for length in LAW_LENGTHS}
+    shortest, best = max(plain, key=plain.__getitem__), max(ahead, key=ahead.__getitem__)
+    return Word(shortest, plain[shortest], alone, best, ahead[best])
+
+
+def _plain(setting: Setting, length: int) -> float:
+    """All eight in lockstep with the slowest, blocks padded, prompts in steps of their own (law.sled_static)."""
+    tokens, bare = setting.acceptance.tokens[length], replace(setting, prompt=0.0)
+    away = setting.draft_s(length) + slowest_s(setting.link, USERS)
+    step_s = bare.step_s(USERS, length, tokens) + setting.prompts_step_s(USERS, tokens)
+    return tokens / (away + step_s)
+
+
+def _ahead(setting: Setting, length: int) -> float:
+    """A session is away, waits for the step under way, and is in a step with whoever arrived meanwhile; a bet that is
+    won saves the drafting for which waiting and verifying left time (law.sled_continuous)."""
+    tokens, trip = setting.acceptance.tokens[length], mean_s(setting.link)
+    won, each = _won(setting, length), setting.draft_s(1)
+
+    def round_s(together: float) -> tuple[float, float]:
+        step_s = setting.step_s(max(1.0, together), length, tokens)
+        bare = trip + length * each
+        waits = min(1.0, together) * max(step_s / 2, step_s - bare)
+        ready = min(length, max(0, floor((trip + waits + step_s) / each) - 1))
+        return bare - won * ready * each + waits + step_s, step_s
+
+    together = float(USERS)
+    for _ in range(50):  # n = m T / t, whose right side grows with m: half steps towards it converge
+        whole, step_s = round_s(together)
+        together = (together + USERS * step_s / whole) / 2
+    return tokens / round_s(together)[0]
+
+
+def _won(setting: Setting, length: int) -> float:
+    """Share of rounds whose block stands and whose bonus token was guessed: one more accepted token than it has."""
+    tokens = setting.acceptance.tokens
+    longer = min(length + 1, len(tokens) - 1)
+    return tokens[longer] - tokens[longer - 1]

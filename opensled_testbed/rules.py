@@ -1,0 +1,52 @@
+"""Who says how long the draft blocks of a device of a fleet are: the product's own rules, on the clock of the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from edge_client.lengths.adaptive import Adaptive
+from edge_client.stop import BlockRule, StopRule
+from hw_profiles.sysfs import BoardState
+from opensled.messages import DraftBlock
+from opensled_testbed.fleet import STOPS, Group
+
+
+def rule_of(group: Group, clock: Callable[[], float]) -> BlockRule:
+    """A rule of its own for one device; `clock`: seconds of the run."""
+    assert group.stop in STOPS, "checked when the fleet is read"
+    if group.stop == "adaptive":
+        return Adaptive(group.draft_length, group.look_ahead, clock=clock, board=BoardState)
+    return plain_rule(group)
+
+
+def plain_rule(group: Group) -> StopRule:
+    """What the group says of length and confidence."""
+    return StopRule(group.draft_length, group.confidence)
+
+
+def stretched_rule_of(group: Group, dilation: float) -> BlockRule:
+    """The same for a run that takes `dilation` real seconds for each emulated one."""
+    return Stretched(group, dilation) if group.stop == "adaptive" else rule_of(group, time.monotonic)
+
+
+class Stretched(Adaptive):
+    """The adaptive rule, which hears emulated seconds where it is told real ones."""
+
+    def __init__(self, group: Group, dilation: float) -> None:
+        super().__init__(
+            group.draft_length,
+            group.look_ahead,
+            clock=lambda: time.monotonic() / dilation,
+            board=BoardState,
+        )
+        self._dilation = dilation
+
+    def drafted(self, tokens: int, seconds: float) -> None:
+        super().drafted(tokens, seconds / self._dilation)
+
+    def answered(self, block: DraftBlock, accepted: int, seconds: float) -> None:
+        super().answered(block, accepted, seconds / self._dilation)
+
+    def streamed(self, tokens: int, seconds: float) -> None:
+        super().streamed(tokens, seconds / self._dilation)

@@ -1,0 +1,108 @@
+"""A server that is lost and found again, in memory: its streams break, and it forgets its sequences."""
+
+from __future__ import annotations
+
+import random
+from contextlib import aclosing, asynccontextmanager
+
+from edge_client.answer import Chunk, Task
+from edge_client.device import Device
+from edge_client.offline.absence import PROVISIONAL, Offline
+from edge_client.remote import Patience
+from edge_client.stop import StopRule
+from opensled.errors import Unreachable
+from opensled.messages import Limits, ModelInfo, SamplingParams
+from tests.devices import TOKENIZER, OracleFactory
+from tests.fakes import EOS, VOCAB, FakeEngine, MemoryNetwork
+from tests.serving import PROMPT
+from tests.system import running
+
+QUICK = Patience(silence=20.0, first_retry=0.001, slowest_retry=0.004, first_open=0.05, give_up=60.0)
+LIMITS = Limits(max_draft=16, context_length=200)
+INFO = ModelInfo("fake", VOCAB, "f" * 64, (EOS,), LIMITS, ("match", "ratio"), "exact", "0", "0" * 64, False)
+LONG = Task(PROMPT, SamplingParams(temperature=0.0, max_tokens=60))
+
+
+class LostStream:
+    """What a device gets of a server that is away."""
+
+    async def send(self, message):
+        raise Unreachable("nobody listens")
+
+    async def close(self, linger=0.0):
+        pass
+
+
+class Outages(MemoryNetwork):
+    """`lose` the server, and `find` it again."""
+
+    down = False
+    lost = 0
+
+    def connect(self, address=""):
+        return LostStream() if self.down else super().connect()
+
+    async def lose(self):
+        self.down, self.lost = True, self.lost + 1
+        for stream in self.streams:
+            await stream.close()
+        for session in list(self.door.remembered):
+            self.door.forget(session)
+
+    def find(self):
+        self.down = False
+
+
+@asynccontextmanager
+async def device_that_loses(
+    mode=PROVISIONAL, factory=None, patience=QUICK, memory=None, weather=None, engine=None, **offline
+):
+    """A device on a server that can be lost; yields (device, network)."""
+    options = {"weather": weather} if weather else {}
+    async with running(engine or FakeEngine(num_blocks=200), network_type=Outages, **options) as network:
+        device = Device(
+            network,
+            INFO,
+            TOKENIZER,
+            factory or OracleFactory(),
+            StopRule(4),
+            patience=patience,
+            offline=Offline(mode, look=0.001, **offline),
+            memory=memory,
+        )
+        try:
+            yield device, network
+        finally:
+            for drafter in device._idle:
+                drafter.close()
+
+
+class Reader:
+    """Reads an answer as a person would, while the server is lost at random moments, and found again."""
+
+    def __init__(self, seed: int, chance: float = 0.15, longest: int = 12) -> None:
+        self._random, self._chance, self._longest = random.Random(seed), chance, longest
+        self._away_for = 0
+        self.ids: list[int] = []
+        self.screens: list[tuple[str, str]] = []  # confirmed, provisional
+        self.chunks: list[Chunk] = []
+
+    async def read(self, device, network, task=LONG) -> str:
+        confirmed = ""
+        async with aclosing(device.answer(task)) as chunks:
+            async for chunk in chunks:
+                confirmed += chunk.text
+                self.ids += chunk.token_ids
+                self.chunks.append(chunk)
+                self.screens.append((confirmed, chunk.provisional))
+                await self._fate(chunk, network)
+        return confirmed
+
+    async def _fate(self, chunk, network) -> None:
+        if network.down:
+            self._away_for -= 1
+            if self._away_for <= 0:
+                network.find()
+        elif self._random.random() < self._chance:
+            self._away_for = self._random.randint(1, self._longest)
+            await network.lose()

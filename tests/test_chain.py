@@ -1,0 +1,247 @@
+"""Chains of drafters, and a draft model with tables in front: who speaks, who hears, whose drafts they are."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+
+import pytest
+
+from edge_client.config import LinkConfig
+from edge_client.device import _factory
+from edge_client.drafters import DRAFTERS
+from edge_client.drafters.base import AheadDrafter, TreeDrafter
+from edge_client.drafters.cacheback import CachebackDrafter
+from edge_client.drafters.chain import ChainDrafter, ChainFactory, Record
+from edge_client.drafting import DraftThread, Room
+from edge_client.stop import StopRule
+from opensled.errors import NotFound, UsageError, VocabularyMismatch
+from opensled.messages import RATIO, DraftToken, SamplingParams
+from opensled.noise import noise_key
+from opensled.protocol import Truth
+from opensled.sampling import Sampler
+from tests.drafter_contract import BLOCK, DrafterContract, ids, pull
+from tests.test_drafters import ToyDrafter
+from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check, exact64  # noqa: F401
+from tests.tiny_drafts import tiny_info
+
+CHAIN = "chain:cacheback,llamacpp"
+BOTH = "chain:cacheback,accelerated:llamacpp"
+GREEDY = Sampler(SamplingParams(temperature=0), noise_key(1))
+
+
+class Speaker:
+    """Says always the same, so surely, and remembers what it hears."""
+
+    def __init__(self, tokens, confidence=0.5) -> None:
+        self.tokens, self.confidence = tokens, confidence
+        self.heard: list = []
+        self.closed = False
+
+    def begin(self, prompt, sampler):
+        self.heard = list(prompt)
+
+    def propose(self):
+        return (DraftToken(token, self.confidence) for token in self.tokens)
+
+    def commit(self, tokens):
+        self.heard += tokens
+
+    def close(self):
+        self.closed = True
+
+
+class TestChain(DrafterContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def factory(cls):
+        pytest.importorskip("llama_cpp")
+        factory = DRAFTERS.get(CHAIN)("tiny-draft", 1)
+        factory.check_vocabulary(tiny_info())
+        return factory
+
+    @pytest.fixture
+    def assert_on_path(self):
+        """Who speaks depends on how each fared before; what is said is what that one says without a history."""
+        parts = [DRAFTERS.get(name)("tiny-draft", 1).create() for name in ("cacheback", "llamacpp")]
+
+        def agreement(said, truth, draw, count) -> int:
+            agreed = []
+            for part in parts:
+                part.begin(truth, draw)
+                fresh = ids(pull(part, count))
+                agreed.append(sum(1 for left, right in zip(said, fresh) if left == right))
+            return max(agreed)
+
+        def check(drafter, truth, draw, count=BLOCK):
+            said = ids(pull(drafter, count))
+            assert agreement(said, truth, draw, count) >= len(said) - 1  # a rounding of llama.cpp may tip one
+
+        yield check
+        for part in parts:
+            part.close()
+
+    def test_is_a_drafter_of_trees_and_one_that_looks_ahead(self, drafter):
+        assert isinstance(drafter, TreeDrafter) and isinstance(drafter, AheadDrafter)
+
+
+class TestWhoSpeaks:
+    SURE = 0.99
+
+    def test_the_first_that_is_sure_all_hear(self):
+        sure, last = Speaker(range(8), self.SURE), Speaker([13, 14])
+        chain = ChainDrafter([sure, last])
+        chain.begin([7, 8], GREEDY)
+        assert ids(pull(chain, 8)) == [*range(8)]
+        chain.commit([0, 1, 5])
+        assert sure.heard == last.heard == [7, 8, 0, 1, 5]
+        chain.close()
+        assert sure.closed and last.closed
+
+    def test_the_last_where_nobody_is_sure_and_whoever_else_where_it_is_silent(self):
+        unsure, silent = Speaker(range(8), 0.7), Speaker([])
+        assert ids(pull(ChainDrafter([unsure, Speaker([13])]))) == [13]
+        assert ids(pull(ChainDrafter([unsure, silent]), 8)) == [*range(8)]
+        assert ids(pull(ChainDrafter([silent, silent]))) == []
+
+    def test_few_tokens_however_sure_are_less_than_many(self):
+        chain = ChainDrafter([Speaker([1, 2], 1.0), Speaker(range(8))])
+        assert ids(pull(chain, 8)) == [*range(8)]
+
+    def test_a_last_one_that_errs_leaves_more_to_those_before_until_the_next_sequence(self):
+        chain = ChainDrafter([Speaker(range(8), 0.8), Speaker([13] * 8)])
+        for _ in range(2):
+            chain.begin([7], GREEDY)
+            said = []
+            for _ in range(12):
+                said.append(ids(pull(chain, 8))[0])
+                chain.commit([9])
+            assert said[0] == 13 and said[-1] == 0
+
+    def test_a_last_one_that_is_right_keeps_the_word(self):
+        chain = ChainDrafter([Speaker(range(8), 0.95), Speaker([13] * 8)])
+        chain.begin([7], GREEDY)
+        assert ids(pull(chain, 1)) == [0]
+        record = chain._record
+        for _ in range(30):
+            record.add([13] * 8, [13] * 8)
+        assert ids(pull(chain, 1)) == [13]
+
+    def test_only_tokens_that_were_tried_count(self):
+        record, before = Record(), Record().expected()
+        record.add([1, 2, 3], [1, 9])  # one right, one wrong, one never tried
+        after = (0.9 * 18 + 1) / (0.9 * 20 + 2)
+        assert record.expected() == pytest.approx(sum(after**count for count in range(1, 9))) != before
+        record = Record()
+        record.add([1, 2, 3], [1])  # the verdict has more to come
+        assert record.expected() > before
+
+    def test_a_tree_comes_from_who_has_one(self):
+        text = [1, 2, 3, 4] * 10
+        tables, model = CachebackDrafter(), ToyDrafter(rolls_back=True)
+        chain = ChainDrafter([tables, model])
+        chain.begin(text, GREEDY)
+        assert list(chain.propose_tree()) == []  # nobody is sure yet: a chain of the model
+        chain.commit(text * 5)
+        assert list(chain.propose_tree()) == list(tables.propose_tree()) != []
+
+    def test_where_nobody_has_a_tree_a_chain_is_sent(self):
+        async def drafted():
+            chain = ChainDrafter([CachebackDrafter(), ToyDrafter(rolls_back=True)])
+            thread = DraftThread(chain, StopRule(3, tree=8))
+            truth = Truth((1, 2, 3, 4, 1))
+            try:
+                thread.begin(truth, GREEDY)
+                return (await thread.draft(truth, Room(3, tree=8))).block
+            finally:
+                thread.close()
+
+        block = asyncio.run(drafted())
+        alone = ToyDrafter(rolls_back=True)
+        alone.begin((1, 2, 3, 4, 1), GREEDY)
+        assert list(block.ids) == ids(pull(alone, 3)) and block.parents == ()
+
+    def test_the_model_goes_on_behind_the_tables_block_while_its_verdict_travels(self):
+        text = [1, 2, 3, 4] * 10
+        tables, model = CachebackDrafter(), ToyDrafter(rolls_back=True)
+        chain = ChainDrafter([tables, model])
+        chain.begin(text, GREEDY)
+        chain.commit(text * 5)
+        block = pull(chain, 4)
+        assert ids(block) == [1, 2, 3, 4] and chain.ready == 0
+        assert len(list(islice(chain.look_ahead(block, 3), 9))) == 4  # the bonus token and three more
+        guessed = ids(model.drafted)[4:]
+        chain.commit([1, 2, 3, 4, guessed[0]])
+        computed = model.forwarded
+        assert model.ready == chain.ready == 3 and ids(pull(chain, 3)) == guessed[1:]
+        assert model.forwarded == computed
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", ["chain:cacheback", "chain:", "chain"])
+    def test_a_chain_has_two(self, name):
+        with pytest.raises(UsageError, match="two drafters or more"):
+            DRAFTERS.get(name)("tiny-draft", 1)
+
+    def test_unknown_ones_are_told_with_the_choices(self):
+        for name in ("chain:cacheback,nothing", "accelerated:nothing"):
+            with pytest.raises(UsageError, match=r"unknown drafter 'nothing'; choose from none, lookup"):
+                DRAFTERS.get(name)("tiny-draft", 1)
+
+    def test_all_parts_compare_vocabularies_and_get_the_model(self):
+        factory = DRAFTERS.get(BOTH)("tiny-draft", 1)
+        assert factory.name == ("chain cacheback tiny-draft.table, accelerated llamacpp tiny-draft-q8_0.gguf")
+        with pytest.raises(VocabularyMismatch):
+            factory.check_vocabulary(tiny_info(vocab_size=2047))
+        with pytest.raises(NotFound):
+            DRAFTERS.get(CHAIN)("nothing", 1)
+
+    def test_a_part_that_cannot_be_made_leaves_none_open(self, monkeypatch):
+        made = []
+        factory = ChainFactory("lookup,none", "")
+        monkeypatch.setattr(factory._factories[0], "create", lambda: made.append(Speaker([])) or made[0])
+        monkeypatch.setattr(factory._factories[1], "create", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            factory.create()
+        assert made[0].closed
+
+    def test_flags_reach_the_tables_of_every_part(self, tmp_path):
+        mine = str(tmp_path / "mine.table")
+        config = LinkConfig(drafter=BOTH, draft_table="off", personal_table=mine, threads=1)
+        factory = _factory(config)
+        assert factory.name == "chain cacheback, accelerated llamacpp tiny-draft-q8_0.gguf"
+        with pytest.raises(UsageError, match="--personal-table"):
+            _factory(LinkConfig(drafter="llamacpp", personal_table=mine, threads=1))
+        with pytest.raises(UsageError, match="no drafter factory"):
+            _factory(LinkConfig(drafter="json:JSONDecoder"))
+
+
+@pytest.mark.parametrize(
+    ("drafter", "stop"),
+    [(CHAIN, StopRule(4)), (BOTH, StopRule(5, tree=16))],
+    ids=["chains", "trees, and a model with tables in front"],
+)
+def test_sixteen_mixed_sessions_in_a_storm(exact64, drafter, stop):  # noqa: F811
+    pytest.importorskip("llama_cpp")
+    answers = asyncio.run(answer_all(exact64, cases(), drafter, stop=stop, weather=STORM, patience=IMPATIENT))
+    check(cases(), answers)
+    assert sum(answer.reopened for answer in answers) > 0
+
+
+def test_rule_ratio_is_greedy_at_temperature_zero(exact64):  # noqa: F811
+    pytest.importorskip("llama_cpp")
+    wanted = [case for case in cases() if case.params.temperature == 0]
+    answers = asyncio.run(answer_all(exact64, wanted, CHAIN, rule=RATIO))
+    check(wanted, answers)
+    assert sum(round.accepted for answer in answers for round in answer.rounds) > 0
+
+
+def test_its_rounds_bring_more_than_those_of_the_tables_alone(exact64):  # noqa: F811
+    pytest.importorskip("llama_cpp")
+    tokens = {}
+    for drafter in ("cacheback", CHAIN):
+        answers = asyncio.run(answer_all(exact64, cases(), drafter))
+        check(cases(), answers)
+        rounds = [round for answer in answers for round in answer.rounds]
+        tokens[drafter] = sum(len(round.tokens) for round in rounds) / len(rounds)
+    assert 1 < tokens["cacheback"] < tokens[CHAIN]

@@ -1,0 +1,260 @@
+"""Drafting ahead, simulated against emulated: the product's edge loop over replayed drafts, on a clock that is moved.
+
+Both face the same made-up server, which decodes until a draft comes and then waits. Every block they send must be the
+same one, and leave at the same time. Run: .venv/bin/python -m pytest tests/test_look_ahead_simulated.py -q
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from edge_client.generate import generate
+from edge_client.stop import StopRule
+from hw_profiles.device import DraftSpeed
+from opensled.errors import UsageError
+from opensled.messages import MATCH, Draft, Limits, SamplingParams, Verdict
+from opensled.protocol import Truth, common_prefix
+from opensled_testbed.emulation.replay import ReplayDrafts
+from opensled_testbed.fleet import Group, read_fleet
+from opensled_testbed.load.records import RequestRecord
+from opensled_testbed.rules import rule_of
+from opensled_testbed.simulated.device import Device
+from opensled_testbed.simulated.drafts import MAX_DRAFT, Block, scripts
+from opensled_testbed.simulated.events import Events
+from opensled_testbed.simulated.links import ways
+from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
+from tests.by_hand import HandLoop
+from tests.emulated import speed
+
+WRONG, TOKENS = 7, 48
+Sent = tuple[float, int, int, float]  # when a block was sent, its base in the text, its tokens, its seconds
+
+
+def steady(seed: int, acceptance: float, tokens: int = TOKENS) -> ItemTrace:
+    """A drafter whose token at a position is right or wrong wherever it began to draft, as real ones are."""
+    rng = random.Random(seed)
+    text = tuple(rng.randrange(20, 2000) for _ in range(tokens))
+    drafted = [token if rng.random() < acceptance else WRONG for token in text]
+    sure = [round(rng.uniform(0.3, 1.0), 3) for _ in range(tokens + 8)]
+    proposals = []
+    for place in range(tokens):
+        right = common_prefix(drafted[place:], text[place:])
+        ids = [*text[place : place + right], *[WRONG] * 8][:8]
+        # What follows a wrong token is recorded no further than eight from where it was drafted: all alike here.
+        known = sure[place : place + right + 1]
+        proposals.append(Proposal(tuple(ids), tuple([*known, *known[-1:] * 8][:8])))
+    return ItemTrace(f"steady-{seed}", tuple(range(1, 31)), text, "length", tuple(proposals))
+
+
+@dataclass
+class Waits:
+    """A server of one sequence, in lengths: `at` calls after some seconds, `tell` sends a verdict."""
+
+    length: int
+    step_s: float
+    at: Callable[[float, Callable[[], None]], object]
+    tell: Callable[[int, int, object], None]  # base, end, the draft it answers
+    committed: int = 0
+    driven: bool = True
+
+    def start(self) -> None:
+        self.at(self.step_s, self._tick)
+
+    def _tick(self) -> None:
+        if self.committed >= self.length:
+            return
+        if self.driven:
+            self._commit(1, self.committed, None)
+        self.start()
+
+    def submit(self, base: int, tokens: int, reach: int, draft: object) -> None:
+        self.driven = not tokens
+        if not tokens:
+            return
+        if self.committed - base > reach:
+            self.at(self.step_s / 7, lambda: self.tell(base, self.committed, draft))
+            return
+        self.at(self.step_s, lambda: self._commit(base + reach + 1 - self.committed, base, draft))
+
+    def _commit(self, tokens: int, base: int, draft: object) -> None:
+        self.committed = min(self.length, self.committed + max(1, tokens))
+        self.tell(base, self.committed, draft)
+
+
+# -- emulated ---------------------------------------------------------------------------------------------------
+
+
+class TimedLoop(HandLoop):
+    """Goes from one timer to the next."""
+
+    def drain(self, task: asyncio.Task[None]) -> None:
+        self.settle()
+        while not task.done():
+            self.advance(max(0.0, min(timer._when for timer in self._scheduled) - self.now))
+
+
+@dataclass
+class Served:
+    """A `Verifier` over `Waits`."""
+
+    trace: ItemTrace
+    loop: TimedLoop
+    step_s: float
+    sent: list[Sent] = field(default_factory=list)
+    rule: str = MATCH
+    noise_key: bytes = bytes(16)
+    hint: int | None = None
+    limits: Limits = field(default_factory=lambda: Limits(MAX_DRAFT, 4096))
+
+    def __post_init__(self) -> None:
+        self.truth = Truth(self.trace.prompt_ids)
+        self.verdicts: asyncio.Queue[Verdict] = asyncio.Queue()
+        self.server = Waits(len(self.trace.target_ids), self.step_s, self.loop.call_later, self._tell)
+        self.server.start()
+
+    def _tell(self, base: int, end: int, draft: object) -> None:
+        prompt, text = self.truth.prompt_length, self.trace.target_ids
+        reason = "length" if end == len(text) else ""
+        counter, right = (draft.counter, self._reach(draft)) if isinstance(draft, Draft) else (0, 0)
+        self.verdicts.put_nowait(
+            Verdict(
+                prompt + base, text[base:end], min(right, end - base), answers=counter, finish_reason=reason
+            )
+        )
+
+    def _reach(self, draft: Draft) -> int:
+        return common_prefix(
+            draft.block.ids, self.trace.target_ids[draft.block.base - self.truth.prompt_length :]
+        )
+
+    async def submit(self, draft: Draft) -> None:
+        base = draft.block.base - self.truth.prompt_length
+        self.sent.append((self.loop.time(), base, len(draft.block.tokens), draft.seconds))
+        self.server.submit(base, len(draft.block.tokens), self._reach(draft), draft)
+
+    async def next_verdict(self) -> Verdict:
+        return await self.verdicts.get()
+
+    async def close(self) -> None:
+        pass
+
+
+def emulated(trace: ItemTrace, rule: StopRule, pace: DraftSpeed, step_s: float, ahead: bool) -> list[Sent]:
+    loop = TimedLoop()
+    asyncio.set_event_loop(loop)
+    try:
+        drafts = ReplayDrafts({trace.prompt_ids: trace}, pace, rule, looks_ahead=ahead)
+
+        async def read() -> list[Sent]:
+            served = Served(trace, loop, step_s)
+            params = SamplingParams(temperature=0, max_tokens=len(trace.target_ids))
+            async for _ in generate(served, drafts, params):
+                pass
+            assert served.truth.generated == trace.target_ids
+            return served.sent
+
+        task = loop.create_task(read())
+        loop.drain(task)
+        return task.result()
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+# -- simulated --------------------------------------------------------------------------------------------------
+
+
+class SimulatedWaits:
+    """In the place of a `SimulatedServer`."""
+
+    def __init__(self, events: Events, step_s: float) -> None:
+        self.events, self.step_s = events, step_s
+        self.sent: list[Sent] = []
+
+    def open(self, session) -> None:
+        self.server = Waits(
+            session.script.text,
+            self.step_s,
+            lambda seconds, call: self.events.at(self.events.now + seconds, lambda _: call()),
+            lambda base, end, block: session.reader.told(base, end, block, None),
+        )
+        session.reader.opened(None)
+        self.server.start()
+
+    def submit(self, arrived) -> None:
+        _, block, seconds = arrived
+        assert isinstance(block, Block)
+        self.sent.append((self.events.now, block.base, block.tokens, seconds))
+        self.server.submit(block.base, block.tokens, block.reach, block)
+
+
+def simulated(
+    trace: ItemTrace, rule: StopRule, pace: DraftSpeed, step_s: float, ahead: bool
+) -> tuple[list[Sent], RequestRecord]:
+    events = Events()
+    server = SimulatedWaits(events, step_s)
+    device = Device(events, server, ways("", 0), pace, None, rule=rule, looks_ahead=ahead)
+    [script] = scripts(TraceSet("steady", "steady", {}, (trace,)), rule)
+    record, done = RequestRecord(0, 0, trace.item, 0.0), []
+    device.ask(record, script, done.append)
+    events.run(1000.0)
+    assert done == [record] and record.tokens == len(trace.target_ids)
+    return server.sent, record
+
+
+# -- both -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_both_send_the_same_blocks_at_the_same_times(seed: int, ahead: bool) -> None:
+    rng = random.Random(seed)
+    trace = steady(seed, rng.choice((0.6, 0.8, 0.95)))
+    rule = StopRule(rng.randint(1, 12), rng.choice((0.0, 0.0, 0.5)))
+    pace, step_s = speed(rng.uniform(5, 60), rng.uniform(50, 900)), rng.uniform(0.02, 0.4)
+    real, ours = (each(trace, rule, pace, step_s, ahead) for each in (emulated, simulated))
+    assert len(real) > 3
+    assert [sent[1:3] for sent in ours[0]] == [sent[1:3] for sent in real]
+    for name in (0, 3):
+        assert [sent[name] for sent in ours[0]] == pytest.approx([sent[name] for sent in real], abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drafting_ahead_saves_time_and_no_tokens(seed: int) -> None:
+    """With a drafter that is mostly right and as slow as the server; what is written in a round stays the same."""
+    trace, pace = steady(seed, 0.9), speed(20, 500)
+    first, second = (simulated(trace, StopRule(3), pace, 0.21, ahead)[1] for ahead in (False, True))
+    assert second.arrivals[-1].time < 0.85 * first.arrivals[-1].time
+    assert sum(r.accepted for r in second.rounds) / len(second.rounds) == pytest.approx(
+        sum(r.accepted for r in first.rounds) / len(first.rounds), rel=0.2
+    )
+    assert second.wasted > first.wasted
+
+
+def test_the_adaptive_rule_runs_on_the_simulator_s_clock() -> None:
+    """A device that is far slower than its server soon leaves it alone."""
+    trace = replace(steady(1, 0.5, 400), item="long")
+    events = Events()
+    server = SimulatedWaits(events, 0.02)
+    rule = rule_of(Group(stop="adaptive", draft_length=8, look_ahead=True), lambda: events.now)
+    device = Device(events, server, ways("", 0), speed(4, 40), None, rule=rule, looks_ahead=True)
+    [script] = scripts(TraceSet("steady", "steady", {}, (trace,)), StopRule(8))
+    record = RequestRecord(0, 0, trace.item, 0.0)
+    device.ask(record, script, lambda _: None)
+    events.run(1000.0)
+    assert record.finish_reason and not rule.status.drafting
+    assert record.tokens / record.arrivals[-1].time > 0.8 / 0.02
+
+
+def test_a_rule_that_does_not_exist_is_refused_where_the_fleet_is_read(tmp_path) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text('[[device]]\nstop = "never"\n')
+    with pytest.raises(UsageError, match=r"stop = 'never' is not known; choose from fixed, adaptive"):
+        read_fleet(path)
+    path.write_text('[[device]]\nstop = "adaptive"\nlook_ahead = true\n')
+    assert read_fleet(path).groups[0].look_ahead

@@ -1,0 +1,103 @@
+"""What clients of the API get of a server that is away: comments that keep a stream open, and labels."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from edge_client.answer import Chunk, Stats
+from edge_client.api.app import build_app
+from edge_client.api.responses import LOCAL_HEADER
+from tests.fake_backend import STATS, FakeBackend, chat
+
+PATH = "/v1/chat/completions"
+
+
+class AwayBackend(FakeBackend):
+    """Says "Hello", lets its reader wait `looks` times with a guess of what may follow, and goes on."""
+
+    def __init__(self, looks=6, local=(), **options):
+        super().__init__(**options)
+        self.looks, self.local = looks, local
+
+    async def _chunks(self, number, top):
+        yield Chunk("Hello", (7,), origins=("local",) if 0 in self.local else ("server",))
+        for look in range(1, self.looks + 1):
+            await asyncio.sleep(0.02)
+            yield Chunk("", (), waiting=10.0 * look, provisional=" guess")
+        yield Chunk(" there", (8,), origins=("local",) if 1 in self.local else ("server",))
+        stats = Stats(**{**vars(STATS), "local_tokens": len(self.local)})
+        yield Chunk("", (9,), "eos", stats, origins=("server",))
+
+
+def ask(backend, heartbeat=0.05, **fields):
+    async def scenario():
+        transport = httpx.ASGITransport(build_app(backend, heartbeat=heartbeat))
+        async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
+            return await client.post(PATH, json=chat(**fields))
+
+    return asyncio.run(scenario())
+
+
+def parts(response):
+    return [part for part in response.text.split("\n\n") if part]
+
+
+def chunks_of(response):
+    data = [part.removeprefix("data: ") for part in parts(response) if part.startswith("data: ")]
+    assert data.pop() == "[DONE]"
+    return [json.loads(line) for line in data]
+
+
+def test_a_stream_is_kept_open_by_comments_and_holds_confirmed_text_only():
+    response = ask(AwayBackend(), stream=True)
+    comments = [part for part in parts(response) if not part.startswith("data: ")]
+    assert 1 <= len(comments) <= 3, "not with every look"
+    assert all(comment.startswith(": waiting for the server, ") for comment in comments)
+    assert comments[0].endswith("0 s") and comments == sorted(set(comments))
+    deltas = [choice["delta"].get("content", "") for c in chunks_of(response) for choice in c["choices"]]
+    assert "".join(deltas) == "Hello there" and "guess" not in response.text
+
+
+def test_heartbeats_can_be_turned_off():
+    assert ": waiting" not in ask(AwayBackend(), heartbeat=0, stream=True).text
+    assert ": waiting" not in ask(AwayBackend(), heartbeat=60, stream=True).text
+
+
+@pytest.mark.parametrize("kind", ["chat.completion", "text_completion"])
+def test_whole_answers_just_wait(kind):
+    if kind == "chat.completion":
+        answer = ask(AwayBackend()).json()
+        assert answer["choices"][0]["message"]["content"] == "Hello there"
+    else:
+
+        async def scenario():
+            transport = httpx.ASGITransport(build_app(AwayBackend()))
+            async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
+                return (await client.post("/v1/completions", json={"model": "tiny", "prompt": "Hi"})).json()
+
+        answer = asyncio.run(scenario())
+        assert answer["choices"][0]["text"] == "Hello there"
+    assert answer["object"] == kind and answer["usage"]["opensled"]["rule"] == "match"
+
+
+def test_the_draft_models_own_words_are_labelled():
+    response = ask(AwayBackend(looks=0, local=(0, 1)))
+    answer = response.json()
+    assert response.headers[LOCAL_HEADER] == "local-only"
+    assert answer["system_fingerprint"].endswith("/draft-model/local-only")
+    assert answer["usage"]["opensled"]["rule"] == "local-only"
+    assert answer["usage"]["opensled"]["local_tokens"] == 2
+    usual = ask(AwayBackend(looks=0))
+    assert LOCAL_HEADER not in usual.headers and usual.json()["usage"]["opensled"]["local_tokens"] == 0
+    assert usual.json()["system_fingerprint"].endswith("/match")
+
+
+def test_in_a_stream_the_label_comes_with_the_first_word_of_its_own():
+    response = ask(AwayBackend(looks=0, local=(1,)), stream=True)
+    labels = [chunk["system_fingerprint"].rsplit("/")[-1] for chunk in chunks_of(response)]
+    assert labels == ["match"] * 2 + ["local-only"] * (len(labels) - 2) and len(labels) > 3
+    assert LOCAL_HEADER not in response.headers, "it had gone out before"
+    response = ask(AwayBackend(looks=0, local=(0, 1)), stream=True)
+    assert response.headers[LOCAL_HEADER] == "local-only"

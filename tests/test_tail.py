@@ -1,0 +1,134 @@
+"""Words that are taken back: whatever a terminal showed meanwhile, in the end it shows what was confirmed."""
+
+import io
+import os
+import random
+
+import pytest
+
+from edge_client.chat_view import View
+from edge_client.colour import CODES, Palette
+from edge_client.tail import DumbTail, LiveTail, NoTail, tail_of
+from tests.vt import Terminal
+
+LETTERS = "abc dé 漢字👍\n"
+
+
+class Screen(io.StringIO):
+    """A terminal of a size, that keeps what it got."""
+
+    def isatty(self):
+        return True
+
+
+class SizedTail(LiveTail):
+    size = os.terminal_size((20, 8))
+
+    def _size(self):
+        return self.size
+
+
+def view_of(size, colours=True):
+    out = Screen()
+    palette = Palette(colours)
+    view = View(palette, chatty=True, out=out)
+    view._tail = SizedTail(palette, out)
+    view._tail.size = os.terminal_size(size)
+    return view, out
+
+
+def read(out, size):
+    terminal = Terminal(*size)
+    terminal.feed(out.getvalue())
+    return terminal.lines
+
+
+def words(draw, most):
+    return "".join(draw.choice(LETTERS) for _ in range(draw.randint(0, most)))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_guesses_leave_no_trace_whatever_the_width(seed):
+    draw = random.Random(seed)
+    size = (draw.randint(7, 24), draw.randint(4, 12))
+    view, out = view_of(size, colours=bool(seed % 2))
+    plain = ""
+    for _ in range(40):
+        if draw.random() < 0.5:
+            view.guess(words(draw, 60), draw.choice([0, 5.2, 12]))
+        else:
+            piece = words(draw, 12)
+            view.text(piece)
+            plain += piece
+    view.guess("", 0)
+    expected = Terminal(*size)
+    expected.feed(plain)
+    assert "".join(read(out, size)).split() == "".join(expected.lines).split()
+
+
+def test_a_guess_follows_the_text_marked_and_the_status_after_it():
+    view, out = view_of((20, 8))
+    view.text("It was a dark and ")
+    view.guess("stormy night", 12.4)
+    assert read(out, (20, 8)) == ["It was a dark and st", "ormy night (waiting", "for the server, 12 s", ")"]
+    assert f"\x1b[{CODES['guess']}mstormy night\x1b[0m" in out.getvalue()
+    view.text("rainy")
+    assert read(out, (20, 8)) == ["It was a dark and ra", "iny"]
+
+
+def test_without_colours_a_guess_stands_between_brackets():
+    view, out = view_of((40, 8), colours=False)
+    view.text("so ")
+    view.guess("far", 0)
+    assert read(out, (40, 8)) == ["so [far]"]
+
+
+def test_a_guess_that_is_higher_than_the_screen_is_cut():
+    view, out = view_of((10, 6))
+    view.text("yes")
+    view.guess("no " * 100, 3)
+    assert len(read(out, (10, 6))) <= 6 and "…" in "".join(read(out, (10, 6)))
+    view.guess("", 0)
+    assert read(out, (10, 6)) == ["yes"]
+
+
+def test_the_wrap_that_is_due_after_a_full_row_is_kept():
+    view, out = view_of((5, 6))
+    view.text("12345")
+    view.guess("abc", 0)
+    view.text("678")
+    assert read(out, (5, 6)) == ["12345", "678"]
+
+
+def test_a_guess_cannot_send_commands_to_the_terminal():
+    view, out = view_of((60, 6))
+    view.guess("\x1b]0;title\x07", 0)
+    assert "\x1b]0" not in out.getvalue() and "\\x1b]0" in out.getvalue()
+
+
+def test_a_dumb_terminal_reads_a_guess_once(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    out = Screen()
+    view = View(Palette(False), chatty=True, out=out)
+    view.text("Once ")
+    for guess in ("", "upon", "upon a", "upon a"):
+        view.guess(guess, 3.0)
+    view.text("there was")
+    view.guess("judged", 0)
+    view.text(".")
+    assert out.getvalue() == "Once  [waiting for the server; not confirmed: upon a]\nthere was."
+
+
+def test_pipes_get_nothing_but_text():
+    out = io.StringIO()
+    view = View(Palette(False), chatty=False, out=out)
+    view.text("a")
+    view.guess("b", 3.0)
+    assert out.getvalue() == "a" and isinstance(tail_of(out, Palette(False)), NoTail)
+
+
+def test_the_tail_fits_the_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(tail_of(Screen(), Palette(True)), LiveTail)
+    monkeypatch.delenv("TERM")
+    assert isinstance(tail_of(Screen(), Palette(True)), DumbTail)
