@@ -139,8 +139,12 @@ class DraftThread:
 
     def interrupt(self) -> None:
         """See `Drafting`."""
-        self._job.over = True
-        self._job.end_bet()
+        job = self._job
+        job.over = True
+        job.end_bet()
+        bet, job.bet = job.bet, None
+        if bet is not None:  # nobody will ever ask for what it drafted
+            self.wasted += bet.tokens
 
     def close(self) -> None:
         self.interrupt()
@@ -175,7 +179,8 @@ class DraftThread:
                 block.extend(islice(drafter.propose_tree(), nodes))
             if block:
                 return
-        length = rule.most(room.length, room.hint, job.ready)
+        # By rule `ratio` how much is sent must not depend on what was drawn, and what is ready may.
+        length = rule.most(room.length, room.hint, 0 if job.sparse else job.ready)
 
         def interrupted() -> bool:
             return job.over or self._overtaken(job, block)

@@ -103,7 +103,9 @@ class Exchange:
             self._answered = self._server_drives = not block.tokens
             await self._verifier.submit(self._sent)
             if block.tokens:
-                self._drafter.look_ahead(block, self._room())
+                room = self._room()
+                left = max(0, room.length - len(block.tokens) - 1)  # behind the block and its bonus token
+                self._drafter.look_ahead(block, room._replace(length=left))
 
     def hear(self, verdict: Verdict) -> Commit:
         """Extend the truth; what the verdict confirms of the work ahead goes out at once."""
@@ -112,10 +114,14 @@ class Exchange:
         answers_draft = not self._answered and verdict.answers == self._sent.counter
         self._answered = self._answered or answers_draft
         rested, self._hint = self._hint == 0, self._verifier.hint
-        # A server that let the device rest and hints at a draft again waits for it, be it empty.
-        self._server_drives = self._hint == 0 or (self._server_drives and not rested)
+        # A server that let the device rest and hints at a draft again waits for it, be it empty. Without advice it is
+        # another server, to which the sequence has gone.
+        is_asked = rested and bool(self._hint)
+        self._server_drives = self._hint == 0 or (self._server_drives and not is_asked)
         self._learn(news, answers_draft)
-        if not truth.finish_reason:
+        if truth.finish_reason:
+            self._drafter.interrupt()
+        else:
             self._drafter.heard(truth)
             self.draft()
         return _commit(news, base, verdict, self._sent.block if answers_draft else None)

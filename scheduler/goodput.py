@@ -86,7 +86,9 @@ class Goodput:
         if forecast is None or not forecast.drafts:
             return inf, asked + self.draft_wait
         length = session.hint or 0
-        if forecast.length is not None:  # a device knows best what pays for it, and changes its mind in small steps
+        if (
+            forecast.length is not None
+        ):  # a device knows best what pays for it, and changes its mind in small steps
             length = min(length, forecast.length + 1)
         expected = asked + forecast.away_s(length) + forecast.jitter_s
         # One long outage is no measure of the next.

@@ -15,7 +15,7 @@ from edge_client.generate import generate
 from edge_client.stop import StopRule
 from opensled.messages import DraftBlock, DraftToken, SamplingParams, Verdict
 from opensled.protocol import Truth
-from opensled.sampling import Sampler
+from opensled.sampling import Sampler, SparseSampler
 from tests.fakes import POISON, continuation, next_token
 from tests.system import until
 from tests.test_edge_loop import PROMPT, Script
@@ -255,5 +255,90 @@ def test_work_ahead_ends_when_the_server_goes_elsewhere_on_its_own():
         await asyncio.get_running_loop().run_in_executor(thread._thread, len, ())  # behind all of its work
         assert len(drafter.passes) == 5, "the pass under way was the last one"
         thread.close()
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_drafted_ahead_beyond_the_last_token_and_all_work_is_accounted_for():
+    """Four tokens in all: the block, the bonus token, and no room for another block."""
+
+    async def scenario():
+        drafter = Model()
+        right = continuation(PROMPT, 4)
+        script = Script([Verdict(3, tuple(right[:1])), Verdict(4, tuple(right[1:]), 2, 1, "length")])
+        thread = DraftThread(drafter, StopRule(2))
+        params = SamplingParams(temperature=0, max_tokens=4)
+        async with aclosing(generate(script, thread, params)) as commits:
+            assert sum([len(commit.tokens) async for commit in commits]) == 4
+        thread.close()
+        assert len(drafter.passes) <= 3 and thread.wasted == 0
+
+    asyncio.run(scenario())
+
+
+def test_work_ahead_of_the_last_block_is_wasted():
+    async def scenario():
+        drafter, truth = Model(), Truth(PROMPT)
+        thread = begun(drafter)
+        block = (await thread.draft(truth, Room(8))).block
+        await worked_ahead(thread, block, drafter, 7)
+        thread.interrupt()
+        assert thread.wasted == 4
+        thread.close()
+
+    asyncio.run(scenario())
+
+
+def test_by_rule_ratio_the_length_of_a_block_does_not_depend_on_what_is_ready():
+    asked = []
+
+    class Listening(StopRule):
+        def most(self, limit, hint=None, ready=0):
+            asked.append(ready)
+            return 3
+
+    async def scenario():
+        for kind in (Sampler, SparseSampler):
+            drafter, truth = Model(), Truth(PROMPT)
+            thread = DraftThread(drafter, Listening(3))
+            thread.begin(truth, kind(SamplingParams(temperature=0.01), b"k" * 16))
+            block = (await thread.draft(truth, Room(8))).block
+            await worked_ahead(thread, block, drafter, 7)
+            truth.extend(Verdict(3, tuple(continuation(PROMPT, 4))))
+            asked.clear()
+            await thread.draft(truth, Room(8))
+            assert asked == ([3] if kind is Sampler else [0])
+            thread.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_server_to_which_a_resting_sequence_goes_drives_until_it_has_a_draft():
+    """So the first draft goes out though the server has gone on meanwhile: it asks for the drive."""
+
+    class Late(Model):
+        def forward(self, tokens, start):
+            if len(self.passes) == 1:
+                assert heard.wait(5)
+            return super().forward(tokens, start)
+
+    class Moving(Script):
+        async def next_verdict(self):
+            if len(self.truth) > 5:
+                heard.set()
+                await until(lambda: self.drafts)
+            self.hint = None if len(self.truth) > 3 else self.hint
+            return await super().next_verdict()
+
+    heard = threading.Event()
+
+    async def scenario():
+        unasked = [Verdict(3, (5,), hint=0), Verdict(4, (6,)), Verdict(5, (7,))]
+        script = Moving([*unasked, Verdict(6, (8,), finish_reason="eos")], hint=0)
+        thread = DraftThread(Late(), StopRule(3))
+        async with aclosing(generate(script, thread, GREEDY)) as commits:
+            assert len([commit async for commit in commits]) == 4
+        thread.close()
+        assert [draft.block.base for draft in script.drafts] == [5]
 
     asyncio.run(scenario())

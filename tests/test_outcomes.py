@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.outcomes import BranchingFactory
+from edge_client.drafters.outcomes import BranchingFactory, Rival
 from opensled.messages import DraftToken, SamplingParams
 from opensled.noise import noise_key
 from opensled.sampling import Sampler, SparseSampler
@@ -209,6 +209,16 @@ def test_branches_end_with_the_context(drafter_with):
     assert finish(drafter.look_ahead(block, 50)) == 4 + sum(
         drafter.context_length - len(prompt) - len(branch.line) for branch in drafter._branches
     )
+
+
+def test_a_block_of_another_drafter_that_reaches_the_end_of_the_context_has_no_branches(drafter_with):
+    drafter = drafter_with(2)
+    drafter.begin(PROMPT, sampler(0.8))
+    room = drafter.context_length - len(PROMPT)
+    foreign = [DraftToken(7)] * room
+    drafter.begin(PROMPT, sampler(0.8))
+    drafter._rivals.update({len(PROMPT) + at: Rival(token.id, 5, 0.1) for at, token in enumerate(foreign)})
+    assert finish(drafter.look_ahead(foreign, BLOCK)) == 0
 
 
 def test_a_chain_hands_the_number_on():

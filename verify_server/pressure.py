@@ -41,7 +41,7 @@ class Step:
     def fit(self, slices: Sequence[Slice], first: frozenset[int]) -> list[Planned]:
         """What can be computed of `slices`; `first`: who was left out of the step before."""
         if any(self._has_tree(piece) for piece in slices):
-            slices = sorted(slices, key=self._has_tree)  # the rest of the free memory is theirs
+            slices = sorted(slices, key=lambda piece: (piece.ahead, self._has_tree(piece)))
         if first:
             slices = sorted(slices, key=lambda piece: _turn(piece.session, first))
         self._waiting = {piece.session: piece for piece in slices}

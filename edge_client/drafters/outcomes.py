@@ -108,7 +108,8 @@ class BranchingDrafter(ModelDrafter):
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._absence.ends(self.clock())
-        hit = next((branch for branch in self._branches if self._is_hit(branch, tokens)), None)
+        stands = self.sequence[self._base : self._base + len(tokens)] == list(tokens)
+        hit = None if stands else next((each for each in self._branches if self._is_hit(each, tokens)), None)
         if hit is None:
             super().commit(tokens)
         else:
@@ -174,7 +175,10 @@ class BranchingDrafter(ModelDrafter):
             return False
         if not branch.drafted:
             branch.computed = branch.base + len(branch.line) - 1
-            assert branch.computed <= self.computed, "the main line is computed to its last token but one"
+            if (
+                branch.computed > self.computed
+            ):  # another drafter's block ends with the context: no line from here
+                return False
             self.fork(branch.number, branch.computed)
             self._branches.append(branch)
         logits = self.forward_branch(branch.number, branch.tokens()[-1], branch.computed)

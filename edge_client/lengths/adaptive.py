@@ -58,6 +58,7 @@ class Adaptive:
         self._acceptance, self._times, self._speed = Acceptance(), RoundTimes(), Speed()
         self._streamed, self._bets = Streamed(), Bets()
         self._choice, self._trees = Settling(), TreeChoice(tree)
+        self._has_trees = False  # drafter and server, when asked last
         self._ends: OrderedDict[int, float] = OrderedDict()  # base of a next block -> when its wait began
         # When the latest verdict on a block came, and when the latest draft token.
         self._heard_at = self._drafted_at = float("-inf")
@@ -102,9 +103,10 @@ class Adaptive:
         """See `BlockRule`."""
         with self._lock:
             top = min(limit, self._most_nodes)
-            if not top or hint == 0 or not self._trees.present or not self._drafts(self.top(top, hint), hint):
+            self._has_trees = top > 0
+            if hint == 0 or not self._tree or not self._drafts(self.top(top, hint), hint):
                 return 0
-            return min(top, self._trees.present)
+            return min(top, self._tree)
 
     def goes_on(self, index: int) -> bool:
         """See `BlockRule`."""
@@ -153,7 +155,8 @@ class Adaptive:
             if not block.parents:
                 self._judged(len(block.tokens), accepted, seconds, drafting_s)
             spent_s = seconds + drafting_s
-            self._trees.took(len(block.tokens) if block.parents else CHAIN, accepted + 1, spent_s)
+            if self._has_trees:
+                self._trees.took(len(block.tokens) if block.parents else CHAIN, accepted + 1, spent_s)
             self._choice.round_over(now, accepted + 1, spent_s, self._rate(), self._streamed.rate)
             self._ends[block.base + accepted + 1] = now
             if len(self._ends) > OPEN_BLOCKS:
@@ -198,7 +201,7 @@ class Adaptive:
             self._tell(self._battery())
             return False
         law, best = self._law(top)
-        ours, servers = max(best.rate, self._trees.rate if self._trees.present else 0.0), self._streamed.rate
+        ours, servers = max(best.rate, self._trees.rate if self._tree else 0.0), self._streamed.rate
         drafts = not self._times.rounds or self._choice.drafts(now, ours, servers)
         self._tell(self._description(law, best, ours, servers))
         return drafts
@@ -212,6 +215,11 @@ class Adaptive:
         self._hint = hint
         if freer or charged or more:
             self._choice.changed(now, much=bool(freer or charged))
+
+    @property
+    def _tree(self) -> int:
+        """Nodes of a tree that is worth more than a chain; 0 = none is."""
+        return self._trees.present if self._has_trees else CHAIN
 
     def _rests(self) -> bool:
         state = self._state
@@ -259,7 +267,7 @@ class Adaptive:
         if not self._times.rounds:
             return self._status
         drafting = not self._choice.alone
-        nodes = self._trees.present
+        nodes = self._tree
         words = (
             drafting_words(best.cold, ours, servers, nodes)
             if drafting

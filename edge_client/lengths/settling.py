@@ -6,7 +6,9 @@ cost BUDGET of the time until the next, and the pause between them grows as long
 
 from __future__ import annotations
 
-MARGIN = 0.03  # by so much one must be better than the other before they change
+# By so much the server must be better before drafts rest, and may still be when they come back. Drafts have the benefit
+# of the doubt: the server alone is heard while others draft, and looks faster than it would be without drafts at all.
+LEAVE, RETURN = 0.10, 0.05
 UNSURE, SURE = 0.5, 4  # the margin before so many rounds were seen
 TRIAL = 4  # rounds of a trial of drafts, the first of which mostly comes too late and counts as the way back
 LISTEN, PATIENCE_S = 4, 3.0  # tokens of a trial of the server; seconds after which it is given up
@@ -57,7 +59,7 @@ class Settling:
             if now < self._until:
                 return False
             self._listened(now)
-        margin = MARGIN if self._rounds >= SURE else UNSURE
+        margin = LEAVE if self._rounds >= SURE else UNSURE
         if self._rounds and servers is not None and servers > ours * (1 + margin):
             self._leave_it_to_the_server(now)
             return False
@@ -74,7 +76,7 @@ class Settling:
         self._drafts_due.ended(now, 0.0)
 
     def _tries_drafts(self, now: float, ours: float, servers: float) -> bool:
-        if ours > servers * (1 + MARGIN) and not self.trial:
+        if ours * (1 + RETURN) > servers and not self.trial:
             self.alone = False
             self._server_due.postponed(now)
             return True
@@ -93,7 +95,7 @@ class Settling:
         if servers is not None and servers > HOPELESS * ours:
             self.trial = 0
         if not self.trial:
-            self.alone = servers is not None and servers > ours
+            self.alone = servers is not None and servers > ours * (1 + LEAVE)
             self._drafts_due.ended(now, max(0.0, self._lost_s))
             self._server_due.postponed(now)
 

@@ -62,7 +62,7 @@ class Scale:
     """How much is measured. Emulated seconds of a run before and while it counts, by regime."""
 
     repeats: int = 2
-    warmup: float = 1.5
+    warmup: float = 2.5
     duration: float = 4.0
     of_dense: float = 0.65  # a faster server needs less of both
     max_tokens: int = 32  # of an answer

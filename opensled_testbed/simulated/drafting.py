@@ -9,7 +9,7 @@ from collections.abc import Callable
 from math import ceil
 from typing import NamedTuple
 
-from edge_client.stop import BlockRule
+from edge_client.stop import BlockRule, StopRule
 from hw_profiles.device import DraftSpeed
 from opensled_testbed.emulation.device_time import forward_s
 from opensled_testbed.load.records import RequestRecord
@@ -28,10 +28,11 @@ class Drafted(NamedTuple):
 class Thread:
     """What the answers of one device share: its draft model's time, and the rule of its blocks."""
 
-    __slots__ = ("events", "free_at", "looks_ahead", "pass_s", "rule", "speed")
+    __slots__ = ("events", "free_at", "learns", "looks_ahead", "pass_s", "rule", "speed")
 
     def __init__(self, events: Events, speed: DraftSpeed | None, rule: BlockRule, looks_ahead: bool) -> None:
         self.events, self.speed, self.rule, self.looks_ahead = events, speed, rule, looks_ahead
+        self.learns = not isinstance(rule, StopRule)  # that one need not be told anything
         self.pass_s = forward_s(speed, 1)
         self.free_at = 0.0  # when the draft model has done all it was asked
 
@@ -133,8 +134,9 @@ class Drafting:
 
     def answered(self, block: Block, truth: int, seconds: float) -> None:
         """Tell the rule what came of a block."""
-        accepted = min(block.reach, truth - block.base)
-        self.rule.answered(self._script.draft(block), accepted, seconds)
+        if self._thread.learns:
+            accepted = min(block.reach, truth - block.base)
+            self.rule.answered(self._script.draft(block), accepted, seconds)
 
     def end(self) -> None:
         """The answer is whole: the token under way is still drafted, and what was to follow it is not."""
@@ -161,7 +163,8 @@ class Drafting:
         self._model.advance(job.passes)
         self._record.wasted += job.passes
         seconds = job.ends_at(job.passes, self._thread.pass_s) - job.start
-        self._time(job, seconds)
+        if self._thread.learns:
+            self._time(job, seconds)
         seconds += min(job.ready, job.block.tokens) * self._ahead_s
         self._begun, self._ahead_s = True, 0.0
         self._done(Drafted(job.block, seconds))
