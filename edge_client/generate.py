@@ -90,7 +90,7 @@ class Exchange:
     def draft(self) -> None:
         """Draft what is to follow the truth, if nothing else is under way and the server has use for it."""
         if self._answered and self.drafting is None and self._hint != 0:
-            self.drafting = self._drafter.draft(self._verifier.truth, self._room())
+            self.drafting = self._drafter.draft(self._verifier.truth, self._room(len(self._verifier.truth)))
 
     async def send(self, drafted: Drafted) -> None:
         """A block is drafted. The drafter then works ahead on what may follow it, until the truth is known."""
@@ -103,9 +103,7 @@ class Exchange:
             self._answered = self._server_drives = not block.tokens
             await self._verifier.submit(self._sent)
             if block.tokens:
-                room = self._room()
-                left = max(0, room.length - len(block.tokens) - 1)  # behind the block and its bonus token
-                self._drafter.look_ahead(block, room._replace(length=left))
+                self._drafter.look_ahead(block, self._room(block.base + len(block.tokens) + 1))
 
     def hear(self, verdict: Verdict) -> Commit:
         """Extend the truth; what the verdict confirms of the work ahead goes out at once."""
@@ -136,12 +134,12 @@ class Exchange:
             stop.streamed(len(news), now - self._streamed_at)
         self._streamed_at = now if self._server_drives and not answers_draft else 0.0
 
-    def _room(self) -> Room:
-        """Draft tokens that can still commit; the very last token of a sequence needs no draft."""
+    def _room(self, base: int) -> Room:
+        """Draft tokens that can still commit from `base` on; the very last token of a sequence needs no draft."""
         truth, limits = self._verifier.truth, self._verifier.limits
         last = min(truth.prompt_length + self._params.max_tokens, limits.context_length)
         tree = 0 if self._verifier.rule == RATIO else limits.max_tree
-        return Room(max(0, min(last - len(truth) - 1, limits.max_draft)), tree, self._hint)
+        return Room(max(0, min(last - base - 1, limits.max_draft)), tree, self._hint)
 
 
 def _cut(drafted: Drafted, hint: int | None) -> Drafted:

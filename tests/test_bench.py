@@ -38,8 +38,8 @@ def test_a_ratio_above_one_is_a_gain_whatever_the_unit(more_is_better, ratios):
     assert (written["ratio"], written["lowest"], written["highest"]) == (ratios[1], min(ratios), max(ratios))
 
 
-# Half a minute each, of real servers under load: in `make test-long`.
-LONG = ("failover", "garbage", "overload")
+# From ten seconds to half a minute each, of real servers under load: in `make test-long`.
+LONG = ("cacheback", "failover", "garbage", "overload", "planner")
 NAMES = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in FIGURES.names()]
 
 

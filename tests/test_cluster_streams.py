@@ -40,6 +40,7 @@ def test_replicas_are_killed_under_sixteen_answers(cluster, asked):
     assert outcome.resumptions
 
 
+@pytest.mark.long
 def test_replicas_are_replaced_under_load(cluster, asked):
     outcome = outcome_of(roll_replicas, cluster, asked)
     assert outcome.resumptions

@@ -26,10 +26,8 @@ def edges():
     return {
         "llamacpp adaptive": ("llamacpp", adaptive()),
         "onnx predicted": ("onnx", Predicted(adaptive(), 0.3)),
-        "cacheback chains": ("cacheback", StopRule(8)),
-        "cacheback trees": ("cacheback", StopRule(8, tree=TREE)),
+        "cacheback, adaptive": ("cacheback", adaptive(tree=TREE)),
         "chain, adaptive": ("chain:cacheback,llamacpp", adaptive(tree=TREE)),
-        "chain, trees": ("chain:cacheback,onnx", StopRule(4, tree=TREE)),
         "accelerated": ("accelerated:llamacpp", adaptive()),
     }
 

@@ -111,8 +111,8 @@ def tell_from_the_end(self, base, answered=None):
     tell(self, max(base, len(self.tokens) - 1), answered)
 
 
-def useful_all(self, rest):
-    return rest.tokens
+def cut_nothing(self, rest, most, longest):
+    return rest
 
 
 slice_of = Fcfs._slice
@@ -213,7 +213,7 @@ MUTANTS = {
         Session, "_tell", tell_from_the_end, test_session.test_a_right_draft_commits_all_of_it_and_a_bonus
     ),
     "drafts beyond the end are computed": Mutant(
-        Session, "_useful", useful_all, test_session.test_max_tokens_inside_a_draft_wastes_no_position, (2,)
+        Session, "_cut", cut_nothing, test_session.test_max_tokens_inside_a_draft_wastes_no_position, (2,)
     ),
     "a chunk in the middle of a prompt decides": Mutant(
         Fcfs, "_slice", decide_mid_prompt, test_fcfs.test_a_prompt_is_computed_in_chunks_beside_verification

@@ -156,6 +156,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_bug_is_caught(name, monkeypatch):
     MUTANTS[name].must_be_caught(monkeypatch)

@@ -145,6 +145,7 @@ def test_void_runs_are_told_and_not_kept():
     assert entry["agreement"] == [] and entry["live_anchor"] == {}
 
 
+@pytest.mark.long
 def test_a_document_is_written_after_each_cell(tmp_path):
     seen = []
 
@@ -169,6 +170,7 @@ def test_cells_that_do_not_exist_are_refused(words, capsys):
     assert "from 1 to 6" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_one_cell_runs_end_to_end(tmp_path):
     """The real processes; the smallest cell of all."""
     scale = Scale(repeats=1, requests=5.0, warmup=0.5, max_tokens=6, most_users=2)

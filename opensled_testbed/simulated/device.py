@@ -161,7 +161,7 @@ class Answer:
             return
         self._send(block, seconds)
         if block.tokens and self._drafting is not None:
-            self._drafting.look_ahead(block, self._truth, self._hint)
+            self._drafting.look_ahead(block, self._hint)
 
     def _send(self, block: Block, seconds: float) -> None:
         if block.tokens or not self._server_drives:  # an empty block hands the drive back to the server

@@ -109,11 +109,11 @@ class Drafting:
         job = self._job = Job(block, start, ready, first_at, passes)
         self._until(job, passes)
 
-    def look_ahead(self, block: Block, truth: int, hint: int | None) -> None:
+    def look_ahead(self, block: Block, hint: int | None) -> None:
         """Draft on: the bonus token that is guessed, and after it the next block."""
         thread = self._thread
         if thread.looks_ahead:
-            length = thread.rule.ahead(self._script.room(truth), hint)
+            length = thread.rule.ahead(self._script.room(block.base + block.tokens + 1), hint)
             most = block.tokens + 1 + length if length else 0
             self._ahead = Ahead(block, max(thread.events.now, thread.free_at), most)
 
