@@ -117,15 +117,17 @@ def verdict_lines(document: Document) -> list[str]:
     lines = []
     for bar, wanted in bars:
         these = [each for each in found if _bar(each) == bar]
-        kept = sum(each.kept for each in these)
+        reached = sum(each.found.mean >= wanted for each in these)
+        within = sum(each.kept for each in these) - reached
         least = min(these, key=lambda each: each.found.mean)
         lines.append(
-            f"**{wanted:g} of {bar}**: {kept} of {len(these)} cells; the lowest is {least.found.mean:.2f} "
-            f"({least.cell})."
+            f"**{wanted:g} of {bar}**: reached in {reached} of {len(these)} cells, within the interval in {within}; the "
+            f"lowest is {least.found.mean:.2f} ({least.cell})."
         )
     void = sum(len(cell["void"]) for cell in document["cells"])
     lines.append(f"Void runs: {void}.")
-    return lines + [str(each) for each in found if not each.kept or _bar(each) == "plain SLED"]
+    missed = [each for each in found if each.found.mean < each.wanted]
+    return lines + [str(each) for each in found if each in missed or _bar(each) == "plain SLED"]
 
 
 def _bar(verdict: Verdict) -> str:

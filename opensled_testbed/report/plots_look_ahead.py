@@ -35,7 +35,7 @@ def write_plot(document: Document, path: Path) -> None:
 
 def plot(document: Document) -> Figure:
     """One panel for each server."""
-    figure = Figure(figsize=(10.5, 4.2), facecolor="white")
+    figure = Figure(figsize=(12.0, 4.2), facecolor="white")
     axes = figure.subplots(1, len(PANELS), sharex=True, squeeze=False)[0]
     for axis, (regime, title) in zip(axes, PANELS.items()):
         _panel(axis, [cell for cell in document["cells"] if cell["regime"] == regime])
@@ -43,7 +43,7 @@ def plot(document: Document) -> Figure:
         axis.set_xlabel("tokens/s of a user over centralized decoding")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=len(labels), frameon=False)
-    figure.subplots_adjust(wspace=0.42, bottom=0.2)
+    figure.subplots_adjust(wspace=0.6, bottom=0.2)
     return figure
 
 
