@@ -105,7 +105,9 @@ def _credentials(stack: ExitStack) -> FleetFlags:
 
 def _device_flags(drafter: str, extra: tuple[str, ...], config: DemoConfig) -> list[str]:
     fixed = ("--draft-model", DRAFT, "--http", "127.0.0.1:0", "--threads", "1")
-    return ["--drafter", drafter, *fixed, "--draft-length", str(config.draft_length), *extra]
+    # The tiny target is so quick that a device which decides by speed would leave the writing to it.
+    blocks = ("--stop", "fixed", "--draft-length", str(config.draft_length))
+    return ["--drafter", drafter, *fixed, *blocks, *extra]
 
 
 async def _ask_all(devices: list[Device], urls: list[str], refresh: Callable[[], None]) -> None:

@@ -121,8 +121,8 @@ def verdict_lines(document: Document) -> list[str]:
         within = sum(each.kept for each in these) - reached
         least = min(these, key=lambda each: each.found.mean)
         lines.append(
-            f"**{wanted:g} of {bar}**: reached in {reached} of {len(these)} cells, within the interval in {within}; the "
-            f"lowest is {least.found.mean:.2f} ({least.cell})."
+            f"**{wanted:g} of {bar}**: reached in {reached} of {len(these)} cells, within the interval in {within}; "
+            f"the lowest is {least.found.mean:.2f} ({least.cell})."
         )
     void = sum(len(cell["void"]) for cell in document["cells"])
     lines.append(f"Void runs: {void}.")
