@@ -38,8 +38,8 @@ def test_a_ratio_above_one_is_a_gain_whatever_the_unit(more_is_better, ratios):
     assert (written["ratio"], written["lowest"], written["highest"]) == (ratios[1], min(ratios), max(ratios))
 
 
-# From ten seconds to half a minute each, of real servers under load: in `make test-long`.
-LONG = ("cacheback", "failover", "garbage", "overload", "planner")
+# From five seconds to half a minute each, mostly of real servers under load: in `make test-long`.
+LONG = ("cacheback", "emulation", "failover", "garbage", "memory", "overload", "peer", "planner", "rounds")
 NAMES = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in FIGURES.names()]
 
 

@@ -156,6 +156,7 @@ link = "ethernet"
 """
 
 
+@pytest.mark.long
 def test_the_command_measures_baselines_in_turns_and_says_where_its_figures_come_from(tmp_path, capsys):
     path, out = tmp_path / "fleet.toml", tmp_path / "figures.json"
     path.write_text(FLEET)

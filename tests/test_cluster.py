@@ -147,6 +147,7 @@ async def uptime(cluster) -> float:
         return 0.0
 
 
+@pytest.mark.long
 def test_all_are_renewed_one_after_the_other(ray_cluster):
     async def scenario(cluster):
         before = ids(cluster)
