@@ -25,9 +25,7 @@ class Commit:
     drafted: int  # length of the draft this answers; 0 = decoded by the server unasked
     accepted: int  # how many of `tokens` came from that draft
     logprobs: tuple[TokenLogprobs, ...] = ()  # of each of `tokens`, when asked for
-    whole: bool = (
-        False  # whether a whole path of that draft stands, so that a token after it is the bonus token
-    )
+    whole: bool = False  # a whole path of that draft stands, so that a token after it is the bonus token
 
     @property
     def origins(self) -> tuple[Origin, ...]:

@@ -82,15 +82,6 @@ def measured(monkeypatch):
     return run
 
 
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    """A configuration folder of one's own."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.delenv("OPENSLED_NO_CONFIG", raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "opensled" / "profiles" / "devices" / "this-machine.toml"
-
-
 # -- measuring -------------------------------------------------------------------------------------------
 
 
@@ -174,7 +165,7 @@ def run(*arguments, **environ):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT)
 
 
-def test_a_real_draft_model_and_a_real_link(home):
+def test_a_real_draft_model_and_a_real_link(own_calibration):
     async def scenario():
         async with serving() as (_, address):
             return address, await asyncio.to_thread(run, "--server", address, "--json")
@@ -183,7 +174,7 @@ def test_a_real_draft_model_and_a_real_link(home):
     told = json.loads(done.stdout)
     profile = calibration.calibrated()
     measured = profile.calibrated["llamacpp:tiny-draft"]
-    assert told["path"] == str(home) and told["name"] == profile.name == detect().name
+    assert told["path"] == str(own_calibration) and told["name"] == profile.name == detect().name
     assert profile.drafts["tiny-draft"].decode_per_s.typical > 100
     assert profile.drafts["tiny-draft"].prefill_per_s.typical > profile.drafts["tiny-draft"].decode_per_s.min
     assert list(measured.decode_per_s) == [str(count) for count in thread_counts(usable_cores())]
@@ -209,10 +200,10 @@ def test_a_machine_without_a_server_is_measured_all_the_same(tmp_path):
         (CalibrateConfig(token_file="/nowhere/token"), NotFound, "token"),
     ],
 )
-def test_what_cannot_be_measured(config, error, said, home):
+def test_what_cannot_be_measured(config, error, said, own_calibration):
     with pytest.raises(error, match=said):
         calibrate(config)
-    assert not home.exists()
+    assert not own_calibration.exists()
 
 
 def test_a_machine_without_configuration_files_needs_a_place(monkeypatch):

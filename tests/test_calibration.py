@@ -16,15 +16,6 @@ from hw_profiles.quantity import Quantity
 from tests.golden_boards import plant
 
 
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    """A configuration folder of one's own."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.delenv("OPENSLED_NO_CONFIG", raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "opensled" / "profiles" / "devices" / "this-machine.toml"
-
-
 def a_profile(name="", **changes):
     board = detect()
     one = Quantity(12.5, 10.0, 15.25, 'it\'s said in "C:\\\\here", 50 °C')
@@ -39,14 +30,16 @@ def a_profile(name="", **changes):
     )
 
 
-def test_what_is_written_is_read_back(home):
+def test_what_is_written_is_read_back(own_calibration):
     profile = a_profile()
-    calibration.write(profile, home)
+    calibration.write(profile, own_calibration)
     assert catalog.device("this-machine") == profile == calibration.calibrated()
-    assert "this-machine" in catalog.names("devices") and list(home.parent.iterdir()) == [home]
+    assert "this-machine" in catalog.names("devices") and list(own_calibration.parent.iterdir()) == [
+        own_calibration
+    ]
 
 
-def test_a_board_keeps_what_is_published_of_other_drafts(home, tmp_path):
+def test_a_board_keeps_what_is_published_of_other_drafts(own_calibration, tmp_path):
     board = detect(plant("pi-5", tmp_path / "pi"))
     base = calibration.baseline(board)
     assert base.drafts["1b"] == catalog.device("pi-5").drafts["1b"]
@@ -55,14 +48,14 @@ def test_a_board_keeps_what_is_published_of_other_drafts(home, tmp_path):
     assert unknown.drafts == {} and unknown.busy_w.source.startswith("not measured")
 
 
-def test_a_home_folder_that_another_machine_shares(home):
-    calibration.write(a_profile(name="another machine"), home)
+def test_a_home_folder_that_another_machine_shares(own_calibration):
+    calibration.write(a_profile(name="another machine"), own_calibration)
     assert calibration.calibrated() is None
     assert calibration.baseline(detect()).calibrated == {}
 
 
-def test_measured_threads_are_used(home):
-    calibration.write(a_profile(), home)
+def test_measured_threads_are_used(own_calibration):
+    calibration.write(a_profile(), own_calibration)
     assert draft_threads(0, "llamacpp", "tiny-draft") == 1
     assert draft_threads(0, "chain:cacheback,llamacpp", "tiny-draft") == 1
     assert draft_threads(3, "llamacpp", "tiny-draft") == 3
@@ -73,10 +66,10 @@ def test_measured_threads_are_used(home):
     assert "3 are used now" in check_calibration(DoctorConfig(threads=3)).detail
 
 
-def test_more_threads_than_this_process_may_use(home, monkeypatch):
+def test_more_threads_than_this_process_may_use(own_calibration, monkeypatch):
     measured = next(iter(a_profile().calibrated.values()))
     many = MeasuredDraft(**{**vars(measured), "threads": 64})
-    calibration.write(a_profile(calibrated={"llamacpp:tiny-draft": many}), home)
+    calibration.write(a_profile(calibrated={"llamacpp:tiny-draft": many}), own_calibration)
     assert draft_threads(0, "llamacpp", "tiny-draft") == usable_cores()
 
 
@@ -89,24 +82,28 @@ def test_more_threads_than_this_process_may_use(home, monkeypatch):
         lambda text: text.replace("load = 0.25\n", ""),
     ],
 )
-def test_a_file_that_was_damaged_is_named_and_not_believed(home, damage, caplog):
-    calibration.write(a_profile(), home)
-    home.write_text(damage(home.read_text()))
+def test_a_file_that_was_damaged_is_named_and_not_believed(own_calibration, damage, caplog):
+    calibration.write(a_profile(), own_calibration)
+    own_calibration.write_text(damage(own_calibration.read_text()))
     with caplog.at_level(logging.WARNING):
         assert draft_threads(0, "llamacpp", "tiny-draft") == max(1, usable_cores() - 1)
-    assert str(home) in caplog.text
+    assert str(own_calibration) in caplog.text
     finding = check_calibration(DoctorConfig())
-    assert finding.status == "fail" and str(home) in finding.detail and "profile calibrate" in finding.fix
+    assert (
+        finding.status == "fail"
+        and str(own_calibration) in finding.detail
+        and "profile calibrate" in finding.fix
+    )
     assert calibration.baseline(detect()).calibrated == {}  # the next calibration replaces it
 
 
-def test_without_a_calibration(home):
+def test_without_a_calibration(own_calibration):
     finding = check_calibration(DoctorConfig())
     assert finding.status == "ok" and "opensled profile calibrate" in finding.detail
 
 
-def test_profiles_of_ones_own_win_over_packaged_ones(home):
-    folder = home.parents[1] / "links"
+def test_profiles_of_ones_own_win_over_packaged_ones(own_calibration):
+    folder = own_calibration.parents[1] / "links"
     folder.mkdir(parents=True)
     packaged = Path(catalog.__file__).parent / "links" / "lte.toml"
     (folder / "lte.toml").write_text(packaged.read_text().replace('"LTE"', '"my LTE"'))

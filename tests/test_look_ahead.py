@@ -41,6 +41,18 @@ class Model(ModelDrafter):
         return length
 
 
+class Held(Model):
+    """Each of its passes takes a permit of the gate."""
+
+    def __init__(self, permits):
+        super().__init__()
+        self.gate = threading.Semaphore(permits)
+
+    def forward(self, tokens, start):
+        self.gate.acquire()
+        return super().forward(tokens, start)
+
+
 def begun(drafter, length=3, **options):
     thread = DraftThread(drafter, StopRule(length), **options)
     thread.begin(Truth(PROMPT), Sampler(GREEDY, b"k" * 16))
@@ -91,23 +103,16 @@ def test_a_lost_bet_is_drafted_anew_and_counted(verdict, wasted):
 
 
 def test_work_ahead_ends_between_two_tokens():
-    class Held(Model):
-        def forward(self, tokens, start):
-            gate.acquire()
-            return super().forward(tokens, start)
-
-    gate = threading.Semaphore(3)
-
     async def scenario():
-        drafter, truth = Held(), Truth(PROMPT)
+        drafter, truth = Held(3), Truth(PROMPT)
         thread = begun(drafter)
         block = (await thread.draft(truth, Room(8))).block
-        gate.release()
+        drafter.gate.release()
         await worked_ahead(thread, block, drafter, 4)  # and the pass after it is held
         truth.extend(Verdict(3, (5, 6)))
         again = thread.draft(truth, Room(8))
         for _ in range(4):
-            gate.release()
+            drafter.gate.release()
         assert (await again).block.base == 5
         assert len(drafter.passes) == 3 + 2 + 3, (
             "the pass under way ends, and no other of the work ahead begins"
@@ -143,21 +148,14 @@ def test_a_model_goes_on_after_the_block_of_a_drafter_in_front_of_it():
 
 
 def test_a_block_that_the_truth_contradicts_ends_there():
-    class Held(Model):
-        def forward(self, tokens, start):
-            gate.acquire()
-            return super().forward(tokens, start)
-
-    gate = threading.Semaphore(1)
-
     async def scenario():
-        drafter, truth = Held(), Truth(PROMPT)
+        drafter, truth = Held(1), Truth(PROMPT)
         thread = begun(drafter, 8)
         drafting = thread.draft(truth, Room(8))
         await until(lambda: drafter.drafted)
         truth.extend(Verdict(3, (5,)))
         thread.heard(truth)
-        gate.release(8)
+        drafter.gate.release(8)
         assert len((await drafting).block.tokens) <= 2
         thread.close()
 
@@ -236,22 +234,15 @@ def test_the_seconds_of_a_block_drafted_ahead_are_those_that_it_took(monkeypatch
 
 
 def test_work_ahead_ends_when_the_server_goes_elsewhere_on_its_own():
-    class Held(Model):
-        def forward(self, tokens, start):
-            gate.acquire()
-            return super().forward(tokens, start)
-
-    gate = threading.Semaphore(3)
-
     async def scenario():
-        drafter, truth = Held(), Truth(PROMPT)
+        drafter, truth = Held(3), Truth(PROMPT)
         thread = begun(drafter)
         block = (await thread.draft(truth, Room(8))).block
-        gate.release()
+        drafter.gate.release()
         await worked_ahead(thread, block, drafter, 4)
         truth.extend(Verdict(3, (5,)))
         thread.heard(truth)
-        gate.release(9)
+        drafter.gate.release(9)
         await asyncio.get_running_loop().run_in_executor(thread._thread, len, ())  # behind all of its work
         assert len(drafter.passes) == 5, "the pass under way was the last one"
         thread.close()
