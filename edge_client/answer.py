@@ -27,7 +27,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Habits:
+class RequestDefaults:
     """What a device asks of its server for each answer, unless the answer's reader asks for something else."""
 
     pace: float = 0.0  # tokens/s, 0 = no promise
@@ -55,9 +55,8 @@ class Stats:
     round_tokens: int = 0  # tokens committed by those rounds: accepted, recovered and bonus
     wasted: int = 0  # tokens drafted ahead of verdicts, and in vain
     server_decoded: int = 0  # tokens the server committed without a draft
-    local_tokens: int = (
-        0  # tokens that the draft model wrote while no server could be reached; nobody verified them
-    )
+    # Tokens that the draft model wrote while no server could be reached; nobody verified them
+    local_tokens: int = 0
     seconds: float = 0.0  # from the request to the last token
 
     @property

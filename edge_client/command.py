@@ -19,9 +19,9 @@ from edge_client.answer import ALONE, Chunk, Stats, Task
 from edge_client.config import EdgeConfig, GenerateConfig
 from edge_client.device import Device, connect
 from edge_client.offline.absence import LOCAL_ONLY
-from edge_client.standard_streams import require_text, use_utf8
-from edge_client.tail import Stderr
 from edge_client.telemetry import metrics
+from edge_client.terminal.standard_streams import require_text, use_utf8
+from edge_client.terminal.tail import Stderr
 from opensled import notify
 from opensled.address import host_port, is_local, joined, web_origins
 from opensled.errors import OpenSledError, UsageError
@@ -31,7 +31,7 @@ from opensled.pem import read_identity
 
 if TYPE_CHECKING:
     from edge_client.api.guard import Access
-    from edge_client.api.server import ApiServer
+    from edge_client.api.http_server import ApiServer
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def edge(config: EdgeConfig) -> int:
 
 async def _edge(config: EdgeConfig) -> int:
     from edge_client.api.app import build_app
-    from edge_client.api.server import ApiServer
+    from edge_client.api.http_server import ApiServer
 
     access = _access(config)
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edge_client.drafters import OFF, plain_names
+from edge_client.lengths.fixed import UNADVISED
 from edge_client.offline.absence import HEARTBEAT, LOCAL_PATIENCE, OFFLINE_MODES, STALL
-from edge_client.remote import Patience
-from edge_client.stop import UNADVISED
+from edge_client.remote import RetryPolicy
 from opensled.address import host_port, web_origins
 from opensled.config import option
 from opensled.errors import UsageError
@@ -28,7 +28,7 @@ def device_name(name: str) -> None:
 
 
 @dataclass(frozen=True)
-class LinkConfig:
+class DeviceConfig:
     """How a device reaches its server, and how it drafts."""
 
     server: str = option(
@@ -105,7 +105,7 @@ class LinkConfig:
     look_ahead: bool = option(
         True, "draft on while a verdict travels; without it a device rests then, and saves power"
     )
-    outcomes: int = option(
+    lookahead_branches: int = option(
         2,
         "verdicts other than full acceptance that are drafted ahead too, where the draft model has time for it; "
         "llama.cpp only",
@@ -139,7 +139,7 @@ class LinkConfig:
     give_up: float = option(
         0.0,
         "seconds for which a lost server is tried again before an answer ends by an error, or by the draft model's "
-        f"words; 0 = {Patience().give_up:g}, with local-only {LOCAL_PATIENCE:g}",
+        f"words; 0 = {RetryPolicy().give_up:g}, with local-only {LOCAL_PATIENCE:g}",
         low=0,
         metavar="SECONDS",
     )
@@ -149,7 +149,7 @@ class LinkConfig:
 
 
 @dataclass(frozen=True)
-class EdgeConfig(LinkConfig):
+class EdgeConfig(DeviceConfig):
     """A device that serves the OpenAI-compatible API."""
 
     http: str = option(
@@ -187,7 +187,7 @@ class EdgeConfig(LinkConfig):
 
 
 @dataclass(frozen=True)
-class SamplingConfig(LinkConfig):
+class SamplingConfig(DeviceConfig):
     """What answers are like."""
 
     max_tokens: int = option(256, "most tokens of the answer", low=1, high=2**31 - 1, metavar="N")
@@ -234,7 +234,7 @@ class ChatConfig(SamplingConfig):
 
 
 @dataclass(frozen=True)
-class CalibrateConfig(LinkConfig):
+class CalibrateConfig(DeviceConfig):
     """What to measure: the draft model and the link that the other flags and files set up."""
 
     out: str = option(
@@ -244,7 +244,7 @@ class CalibrateConfig(LinkConfig):
 
 
 @dataclass(frozen=True)
-class DoctorConfig(LinkConfig):
+class DoctorConfig(DeviceConfig):
     """What to examine: this device, as the other flags and files would set it up."""
 
     http: str = option(

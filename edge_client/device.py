@@ -9,26 +9,26 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
-from edge_client.answer import Chunk, Habits, Task
-from edge_client.config import LinkConfig
+from edge_client.answer import Chunk, RequestDefaults, Task
+from edge_client.answer_stream import AnswerStream
+from edge_client.config import DeviceConfig
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
+from edge_client.drafters.branching import BranchingFactory
 from edge_client.drafters.none import NoneDrafter
-from edge_client.drafters.outcomes import BranchingFactory
 from edge_client.drafters.table_choice import TableFiles, hand_over
 from edge_client.drafting import DraftThread
-from edge_client.lengths.rules import rule_of
+from edge_client.lengths.choice import length_policy
+from edge_client.lengths.fixed import DraftLengthPolicy
 from edge_client.lengths.status import DraftStatus, rested
 from edge_client.link import Endpoint, Link
 from edge_client.offline.absence import LOCAL_ONLY, Offline, patience_of
 from edge_client.offline.local_only import own_key, own_prompt, require_possible
-from edge_client.offline.memory import Memory
-from edge_client.remote import Patience, RemoteSession
-from edge_client.stop import BlockRule
-from edge_client.target import Target, is_another, meet
+from edge_client.offline.target_memory import Memory
+from edge_client.remote import RemoteSession, RetryPolicy
+from edge_client.served_target import ServedTarget, is_another, meet
 from edge_client.telemetry import Telemetry
 from edge_client.tokenizer import EdgeTokenizer
-from edge_client.words import Words
 from opensled.address import is_local
 from opensled.errors import NotFound, OpenSledError, Unreachable, UsageError, VocabularyMismatch
 from opensled.files import read_secret_text
@@ -48,12 +48,12 @@ class Device:
         info: ModelInfo,
         tokenizer: EdgeTokenizer,
         factory: DrafterFactory,
-        stop: BlockRule,
+        stop: DraftLengthPolicy,
         parallel: int = 1,
-        patience: Patience = Patience(),
+        patience: RetryPolicy = RetryPolicy(),
         rule: str = MATCH,
         cache: Path | None = None,
-        habits: Habits = Habits(),
+        habits: RequestDefaults = RequestDefaults(),
         looks_ahead: bool = True,
         offline: Offline = Offline(),
         memory: Memory | None = None,
@@ -81,7 +81,7 @@ class Device:
                 account.session = session
                 opened = await self._begin(session, task)
                 self._latest = session if opened else None
-                words = Words(session, drafter, task, self.info, self.tokenizer, self._offline)
+                words = AnswerStream(session, drafter, task, self.info, self.tokenizer, self._offline)
                 account.drafter = words.drafter
                 async with aclosing(words.chunks(opened, account)) as chunks:
                     async for chunk in chunks:
@@ -198,7 +198,7 @@ class Device:
         await self._link.close()
 
 
-async def connect(config: LinkConfig, parallel: int = 1) -> Device:
+async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
     """A device as configured; refuses a draft whose vocabulary is not the server's before anything is drafted."""
     endpoint = endpoint_of(config)
     if endpoint.token and not endpoint.tls and not is_local(config.server):
@@ -210,9 +210,9 @@ async def connect(config: LinkConfig, parallel: int = 1) -> Device:
     except BaseException:
         await link.close()
         raise
-    habits = Habits(config.pace, config.background, config.device_name or secrets.token_hex(8))
+    habits = RequestDefaults(config.pace, config.background, config.device_name or secrets.token_hex(8))
     return Device(
-        link, target.info, target.tokenizer, factory, rule_of(config), parallel,
+        link, target.info, target.tokenizer, factory, length_policy(config), parallel,
         patience_of(config.offline, config.give_up),
         rule=config.rule, cache=cache, habits=habits, looks_ahead=config.look_ahead,
         offline=Offline(config.offline), memory=memory,
@@ -220,8 +220,8 @@ async def connect(config: LinkConfig, parallel: int = 1) -> Device:
 
 
 async def _meet_first(
-    link: Link, config: LinkConfig, cache: Path, memory: Memory | None
-) -> tuple[DrafterFactory, Target]:
+    link: Link, config: DeviceConfig, cache: Path, memory: Memory | None
+) -> tuple[DrafterFactory, ServedTarget]:
     """A server that is not there is told before a draft model is looked for; with a memory the device does without."""
     try:
         await link.describe()
@@ -238,7 +238,7 @@ async def _meet_first(
     return factory, target
 
 
-def endpoint_of(config: LinkConfig) -> Endpoint:
+def endpoint_of(config: DeviceConfig) -> Endpoint:
     """Where the server is and what lets this device in; raises UsageError or NotFound for a file of no use."""
     return Endpoint(
         server=config.server,
@@ -249,7 +249,7 @@ def endpoint_of(config: LinkConfig) -> Endpoint:
     )
 
 
-def _factory(config: LinkConfig) -> DrafterFactory:
+def _factory(config: DeviceConfig) -> DrafterFactory:
     kind = DRAFTERS.get(config.drafter)
     if not hasattr(getattr(kind, "func", kind), "check_vocabulary"):  # `chain:...` comes as a partial
         raise UsageError(
@@ -258,7 +258,7 @@ def _factory(config: LinkConfig) -> DrafterFactory:
     factory: DrafterFactory = kind(config.draft_model, config.threads)
     hand_over(TableFiles(config.draft_table, config.personal_table), [factory])
     if isinstance(factory, BranchingFactory):
-        factory.use_outcomes(config.outcomes if config.look_ahead else 0)
+        factory.use_branches(config.lookahead_branches if config.look_ahead else 0)
     return factory
 
 

@@ -12,15 +12,15 @@ from collections.abc import Awaitable
 import opensled
 from edge_client.checks.board import HERE, check_board
 from edge_client.checks.draft import LOAD_SECONDS, DraftReport, check_draft
-from edge_client.checks.files import check_files, with_edge_section
+from edge_client.checks.drafting_gain import check_gain
 from edge_client.checks.finding import Finding, guarded, in_thread
-from edge_client.checks.gain import check_gain
 from edge_client.checks.install import check_install
 from edge_client.checks.machine import check_machine
-from edge_client.checks.server import ServerReport, check_server
-from edge_client.colour import palette
+from edge_client.checks.model_files import check_files, with_edge_section
+from edge_client.checks.server_checks import ServerReport, check_server
 from edge_client.config import DoctorConfig
 from edge_client.doctor_view import show, summary
+from edge_client.terminal.colour import palette
 from hw_profiles import catalog
 from hw_profiles.detect import require_board
 from opensled import logs

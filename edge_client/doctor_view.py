@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from edge_client.checks.finding import Finding, Status
-from edge_client.colour import Palette
+from edge_client.terminal.colour import Palette
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 CHECK_WIDTH = 20  # columns of the widest name of a check

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 
 from edge_client.drafters.base import AheadDrafter, Drafter, TreeDrafter
 from edge_client.drafters.none import NoneDrafter
+from edge_client.lengths.fixed import DraftLengthPolicy, pulled
 from edge_client.lookahead import LookAhead
-from edge_client.stop import BlockRule, pulled
 from opensled.messages import DraftBlock, DraftToken, TreeNode
 from opensled.protocol import Truth
 from opensled.sampling import Sampler, SparseSampler
@@ -30,19 +30,19 @@ class Drafted(NamedTuple):
     seconds: float = 0.0
 
 
-class Room(NamedTuple):
+class BlockBudget(NamedTuple):
     """How much a block may hold."""
 
     length: int  # tokens of a chain, or the depth of a tree
     tree: int = 0  # tokens of a tree; 0 = chains only
     hint: int | None = None  # the server's advice: longest useful chain, or depth; None = it gave none
-    rule: BlockRule | None = None  # of this one block, instead of the device's own
+    rule: DraftLengthPolicy | None = None  # of this one block, instead of the device's own
 
 
 class Drafting(Protocol):
     """What the edge loop asks for drafts: a drafter in its thread, or drafts recorded earlier."""
 
-    stop: BlockRule
+    stop: DraftLengthPolicy
 
     @property
     def wasted(self) -> int:
@@ -51,10 +51,10 @@ class Drafting(Protocol):
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         """Start a sequence; nobody waits for the prompt to be read."""
 
-    def draft(self, truth: Truth, room: Room) -> asyncio.Future[Drafted]:
+    def draft(self, truth: Truth, room: BlockBudget) -> asyncio.Future[Drafted]:
         """Draft what is to follow the truth as it is now; ends whatever else the drafter does."""
 
-    def look_ahead(self, block: DraftBlock, room: Room) -> None:
+    def look_ahead(self, block: DraftBlock, room: BlockBudget) -> None:
         """Work ahead on what may follow `block`, which has just been sent, until the next call of anything."""
 
     def heard(self, truth: Truth) -> None:
@@ -91,7 +91,7 @@ class DraftThread:
     """
 
     def __init__(
-        self, drafter: Drafter, stop: BlockRule, vocab_size: int = 1 << 31, looks_ahead: bool = True
+        self, drafter: Drafter, stop: DraftLengthPolicy, vocab_size: int = 1 << 31, looks_ahead: bool = True
     ) -> None:
         self._drafter, self.stop, self._vocab_size = drafter, stop, vocab_size
         self._looks_ahead = looks_ahead
@@ -114,7 +114,7 @@ class DraftThread:
         )
         self._thread.submit(self._guarded, self._job, self._drafter.begin, list(truth.tokens), sampler)
 
-    def draft(self, truth: Truth, room: Room) -> asyncio.Future[Drafted]:
+    def draft(self, truth: Truth, room: BlockBudget) -> asyncio.Future[Drafted]:
         """See `Drafting`; the seconds are the drafter's own, without the wait for its thread."""
         job = self._job
         news, job.known = tuple(truth.tokens[job.known :]), len(truth)
@@ -123,7 +123,7 @@ class DraftThread:
         work = partial(self._draft, job, news, job.base, room)
         return asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def look_ahead(self, block: DraftBlock, room: Room) -> None:
+    def look_ahead(self, block: DraftBlock, room: BlockBudget) -> None:
         """See `Drafting`. Nothing is bet on one path of a tree."""
         if self._looks_ahead and isinstance(self._drafter, AheadDrafter) and not block.parents:
             job = self._job
@@ -151,7 +151,7 @@ class DraftThread:
         self._thread.submit(self._drafter.close)
         self._thread.shutdown()
 
-    def _draft(self, job: Job, news: tuple[int, ...], base: int, room: Room) -> Drafted:
+    def _draft(self, job: Job, news: tuple[int, ...], base: int, room: BlockBudget) -> Drafted:
         nodes: list[TreeNode] = []
         if news:
             self._guarded(job, self._drafter.commit, news)
@@ -171,7 +171,7 @@ class DraftThread:
         """Whether the target knows the id and, where it must, the distribution it was drawn from."""
         return 0 <= token.id < self._vocab_size and (not job.sparse or token.drawn_from is not None)
 
-    def _propose(self, job: Job, room: Room, block: list[TreeNode]) -> None:
+    def _propose(self, job: Job, room: BlockBudget, block: list[TreeNode]) -> None:
         drafter, rule = self._drafter, room.rule or self.stop
         if isinstance(drafter, TreeDrafter) and room.length and not job.sparse:
             nodes = rule.nodes(room.tree, room.hint)
@@ -207,7 +207,7 @@ class DraftThread:
         since = job.since
         return bool(since) and tuple([node.token.id for node in block[: len(since)]]) != since
 
-    def _ahead(self, bet: LookAhead, room: Room) -> None:
+    def _ahead(self, bet: LookAhead, room: BlockBudget) -> None:
         assert isinstance(self._drafter, AheadDrafter), "asked only of those"
         length = self.stop.ahead(room.length, room.hint)
         if length:

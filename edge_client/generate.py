@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_client.answer import Origin
-from edge_client.drafting import Drafted, Drafting, Room
+from edge_client.drafting import BlockBudget, Drafted, Drafting
 from edge_client.verifier import Verifier
 from opensled.errors import ProtocolError
 from opensled.messages import RATIO, Draft, DraftBlock, SamplingParams, TokenLogprobs, Verdict
@@ -75,15 +75,13 @@ class Exchange:
     def __init__(self, verifier: Verifier, drafter: Drafting, params: SamplingParams) -> None:
         self.drafting: asyncio.Future[Drafted] | None = None
         self._verifier, self._drafter, self._params = verifier, drafter, params
-        self._hint = (
-            verifier.hint
-        )  # 0 = the server decodes by itself, and nothing is drafted until it says otherwise
+        # 0 = the server decodes by itself, and nothing is drafted until it says otherwise
+        self._hint = verifier.hint
         self._sent = Draft(0, DraftBlock(0))  # the latest draft
         self._sent_at = 0.0
         self._answered, self._server_drives = True, True
-        self._streamed_at = (
-            0.0  # when the latest verdict came that the server decoded by itself, 0 = something else
-        )
+        # When the latest verdict came that the server decoded by itself, 0 = something else
+        self._streamed_at = 0.0
 
     def draft(self) -> None:
         """Draft what is to follow the truth, if nothing else is under way and the server has use for it."""
@@ -132,12 +130,12 @@ class Exchange:
             stop.streamed(len(news), now - self._streamed_at)
         self._streamed_at = now if self._server_drives and not answers_draft else 0.0
 
-    def _room(self, base: int) -> Room:
+    def _room(self, base: int) -> BlockBudget:
         """Draft tokens that can still commit from `base` on; the very last token of a sequence needs no draft."""
         truth, limits = self._verifier.truth, self._verifier.limits
         last = min(truth.prompt_length + self._params.max_tokens, limits.context_length)
         tree = 0 if self._verifier.rule == RATIO else limits.max_tree
-        return Room(max(0, min(last - base - 1, limits.max_draft)), tree, self._hint)
+        return BlockBudget(max(0, min(last - base - 1, limits.max_draft)), tree, self._hint)
 
 
 def _cut(drafted: Drafted, hint: int | None) -> Drafted:

@@ -53,7 +53,7 @@ class Endpoint:
     connect: float = 2.5  # seconds a sequence waits for a connection that its channel is still making
 
 
-class Line:
+class Channel:
     """One channel to one address."""
 
     def __init__(self, config: Endpoint) -> None:
@@ -77,8 +77,8 @@ class Link:
 
     def __init__(self, config: Endpoint) -> None:
         self._config = config
-        self._home = Line(config)
-        self._others: OrderedDict[str, Line] = OrderedDict()  # by address, the one used last at the end
+        self._home = Channel(config)
+        self._others: OrderedDict[str, Channel] = OrderedDict()  # by address, the one used last at the end
         self._closing: set[asyncio.Future[None]] = set()
 
     async def describe(self) -> ModelInfo:
@@ -100,7 +100,7 @@ class Link:
         """
         return (self._line(address) if address else self._home).connect()
 
-    def _line(self, address: str) -> Line:
+    def _line(self, address: str) -> Channel:
         config = self._config
         address = destination(address, config.server, secret_in_clear=bool(config.token) and not config.tls)
         if not address:
@@ -108,7 +108,7 @@ class Link:
         line = self._others.pop(address, None)
         if line is None:
             self._close_idle(len(self._others) + 1 - MOST_LINES)
-            line = Line(replace(config, server=address))
+            line = Channel(replace(config, server=address))
         self._others[address] = line
         return line
 
@@ -213,9 +213,8 @@ class GrpcStream:
 
 
 def _channel(config: Endpoint) -> grpc.aio.Channel:
-    target = (
-        f"dns:///{config.server}"  # without the scheme gRPC would take "unix:80" for the path of a socket
-    )
+    # Without the scheme gRPC would take "unix:80" for the path of a socket
+    target = f"dns:///{config.server}"
     if not config.tls:
         return grpc.aio.insecure_channel(target, options=_OPTIONS)
     roots = read_authorities(config.tls_ca) if config.tls_ca else None

@@ -52,7 +52,7 @@ HOME = Moved()  # where the device asks first
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How a lost server is waited for. All in seconds."""
 
     silence: float = 30.0  # without a word for so long, the stream is taken for dead
@@ -72,7 +72,7 @@ class RemoteSession:
     limits: Limits
     hint: int | None  # the newest; a server that takes the sequence over begins anew
 
-    def __init__(self, connect: Connect, request: Open, patience: Patience = Patience()) -> None:
+    def __init__(self, connect: Connect, request: Open, patience: RetryPolicy = RetryPolicy()) -> None:
         self._connect, self._request, self._patience = connect, request, patience
         self._stream: Stream | None = None
         self._unanswered: Draft | None = None

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from edge_client.drafters.tables import Rows, Shape, as_rows
+from edge_client.drafters.tables import Rows, TableShape, as_rows
 
-MOST_WINDOWS = (
-    8_000_000  # different ones kept at a time, about 2 GB; beyond it those seen least are forgotten
-)
+# Different ones kept at a time, about 2 GB; beyond it those seen least are forgotten
+MOST_WINDOWS = 8_000_000
 
 
 class TableBuilder:
@@ -18,7 +17,7 @@ class TableBuilder:
     The same documents in the same order give the same table.
     """
 
-    def __init__(self, shape: Shape, most_windows: int = MOST_WINDOWS) -> None:
+    def __init__(self, shape: TableShape, most_windows: int = MOST_WINDOWS) -> None:
         self.shape, self._most = shape, most_windows
         self.tokens = 0
         self._windows: Counter[tuple[int, ...]] = Counter()

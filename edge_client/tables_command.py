@@ -18,7 +18,7 @@ from edge_client.drafters.table_file import (
     TableFile,
     Vocabulary,
 )
-from edge_client.drafters.tables import Shape
+from edge_client.drafters.tables import TableShape
 from edge_client.table_builder import TableBuilder
 from edge_client.tokenizer import pieces_of
 from opensled.config import option
@@ -28,7 +28,7 @@ from opensled.store import model_path
 from opensled.vocabulary import fingerprint
 
 CHUNK = 1 << 16  # characters that are tokenized at a time; lines are not torn apart
-SHAPE = Shape()
+SHAPE = TableShape()
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class BuildConfig:
     json: bool = option(False, "print JSON")
 
     @property
-    def shape(self) -> Shape:
-        return Shape(self.leader_length, self.follower_length, self.followers, self.leaders)
+    def shape(self) -> TableShape:
+        return TableShape(self.leader_length, self.follower_length, self.followers, self.leaders)
 
 
 def build(config: BuildConfig) -> int:

@@ -48,9 +48,9 @@ class Telemetry:
     per_token: Histogram = field(default_factory=_seconds)
 
     @contextmanager
-    def answer(self) -> Iterator[Account]:
+    def answer(self) -> Iterator[AnswerMetrics]:
         """The account of one answer; counts how it ends, whichever way that is."""
-        account = Account(self)
+        account = AnswerMetrics(self)
         try:
             yield account
         except BaseException as error:
@@ -70,7 +70,7 @@ class Telemetry:
         log.info("an answer ends by an error", extra={"code": code})
 
 
-class Account:
+class AnswerMetrics:
     """One answer under way. Seconds count from here to the token, as its reader waits for it."""
 
     def __init__(self, telemetry: Telemetry) -> None:

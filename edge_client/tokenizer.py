@@ -174,7 +174,7 @@ class StopStrings:
         return 0
 
 
-class Text:
+class AnswerText:
     """The text of a growing answer, up to a stop string."""
 
     def __init__(self, tokenizer: EdgeTokenizer, stop: tuple[str, ...]) -> None:

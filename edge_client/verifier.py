@@ -18,9 +18,8 @@ class Verifier(Protocol):
     noise_key: bytes
     rule: str  # acceptance rule
     limits: Limits
-    hint: (
-        int | None
-    )  # longest useful next block, by the newest advice heard; 0 = do not draft, None = no advice
+    # Longest useful next block, by the newest advice heard; 0 = do not draft, None = no advice
+    hint: int | None
 
     async def submit(self, draft: Draft) -> None:
         """Propose a block; a later one replaces it. Never waits for the verdict."""

@@ -11,11 +11,11 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from hw_profiles.accelerator import AcceleratorProfile
-from hw_profiles.device import DeviceProfile, DraftSpeed, MeasuredDraft, MeasuredLink
-from hw_profiles.link import LinkProfile
+from hw_profiles.accelerator_profile import AcceleratorProfile
+from hw_profiles.device_profile import DeviceProfile, DraftSpeed, MeasuredDraft, MeasuredLink
+from hw_profiles.link_profile import LinkProfile
 from hw_profiles.quantity import Quantity
-from hw_profiles.target import TargetShape
+from hw_profiles.target_shape import TargetShape
 from opensled.config import config_folder, read_file
 from opensled.errors import NotFound, UsageError
 

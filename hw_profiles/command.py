@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hw_profiles import catalog
-from hw_profiles.accelerator import AcceleratorProfile
+from hw_profiles.accelerator_profile import AcceleratorProfile
 from hw_profiles.describe import board_lines, cost_table, facts, summary
 from hw_profiles.detect import detect, require_board
 from hw_profiles.steps import step_costs
@@ -23,7 +23,7 @@ WIDEST = 110  # columns; longer lines are hard to read
 
 
 @dataclass(frozen=True)
-class ListConfig:
+class ProfileListConfig:
     kind: str = option("", "only one kind", choices=KINDS)
     json: bool = option(False, "print JSON")
 
@@ -54,7 +54,7 @@ def detect_board(config: DetectConfig) -> int:
     return 0
 
 
-def list_profiles(config: ListConfig) -> int:
+def list_profiles(config: ProfileListConfig) -> int:
     kinds = (config.kind,) if config.kind else KINDS
     profiles = {kind: [catalog.load(kind, name) for name in catalog.names(kind)] for kind in kinds}
     if config.json:

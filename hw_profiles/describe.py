@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from hw_profiles.accelerator import AcceleratorProfile
+from hw_profiles.accelerator_profile import AcceleratorProfile
 from hw_profiles.detect import Board
-from hw_profiles.device import DeviceProfile, DraftSpeed
-from hw_profiles.link import LinkProfile
+from hw_profiles.device_profile import DeviceProfile, DraftSpeed
+from hw_profiles.link_profile import LinkProfile
 from hw_profiles.quantity import Quantity
 from hw_profiles.steps import DRAFT_TOKENS, SESSIONS, StepCosts
 from hw_profiles.sysfs import BoardState
-from hw_profiles.target import TargetShape
+from hw_profiles.target_shape import TargetShape
 
 # field -> what it is called, and its unit
 WORDS = {

@@ -21,7 +21,7 @@ STEPS = 1.5  # of a busy server, from a block to its answer: half of one under w
 
 
 @dataclass(frozen=True)
-class Exchange:
+class RoundCosts:
     """What the rounds between one device and one server consist of, in seconds."""
 
     draft_s: float  # for one draft token

@@ -13,7 +13,6 @@ ROOFLINE = Roofline()  # of a machine that nobody has measured
 class HardwareProfile:
     """A target on its machine, for step planning."""
 
-    max_step_tokens: int = (
-        512  # tokens one forward computes at most: bounds how long a step holds everybody up
-    )
+    # Tokens one forward computes at most: bounds how long a step holds everybody up
+    max_step_tokens: int = 512
     cost: StepCost = ROOFLINE

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hw_profiles import catalog
-from hw_profiles.accelerator import AcceleratorProfile
-from hw_profiles.cost import TargetCost
-from hw_profiles.target import TargetShape
+from hw_profiles.accelerator_profile import AcceleratorProfile
+from hw_profiles.target_cost import TargetCost
+from hw_profiles.target_shape import TargetShape
 
 SESSIONS = (1, 16, 64)
 DRAFT_TOKENS = (0, 4)
@@ -23,9 +23,8 @@ class StepCosts:
     context: int  # KV positions of each session
     weight_bits: int  # the most that leave room for a session; 0 = none of WEIGHT_BITS does
     sessions_that_fit: int
-    verify_s: dict[
-        str, float
-    ]  # by "sessions x (draft tokens + 1)", such as "16x5"; without those that do not fit
+    # By "sessions x (draft tokens + 1)", such as "16x5"; without those that do not fit
+    verify_s: dict[str, float]
 
 
 def step_costs(accelerator: AcceleratorProfile) -> list[StepCosts]:

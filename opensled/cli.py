@@ -54,7 +54,7 @@ VERBS = {
         "talk with the target in the terminal",
         "opensled chat --show-drafts",
         "edge_client.config:ChatConfig",
-        "edge_client.chat:chat",
+        "edge_client.terminal.chat:chat",
     ),
     "top": Verb(
         "watch servers live: sessions, tokens, steps, KV memory",
@@ -95,7 +95,7 @@ VERBS = {
     "profile list": Verb(
         "list profiles of devices, links, accelerators and targets",
         "opensled profile list --kind devices",
-        "hw_profiles.command:ListConfig",
+        "hw_profiles.command:ProfileListConfig",
         "hw_profiles.command:list_profiles",
     ),
     "profile show": Verb(
@@ -125,7 +125,7 @@ VERBS = {
     "models list": Verb(
         "list the models that come with OpenSLED",
         "opensled models list",
-        "opensled.models_command:ListConfig",
+        "opensled.models_command:ModelListConfig",
         "opensled.models_command:list_models",
     ),
     "models path": Verb(

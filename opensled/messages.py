@@ -57,9 +57,8 @@ class DraftBlock:
 
     base: int
     tokens: tuple[DraftToken, ...] = ()
-    parents: tuple[
-        int, ...
-    ] = ()  # of each token, index into `tokens`, -1 = it follows the base; () = a chain
+    # Of each token, index into `tokens`, -1 = it follows the base; () = a chain
+    parents: tuple[int, ...] = ()
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -219,9 +218,8 @@ class Opened:
     noise_key: bytes
     resume_token: bytes
     limits: Limits
-    hint: int | None = (
-        None  # longest useful first block, of a tree its depth; 0 = do not draft; None = no advice
-    )
+    # Longest useful first block, of a tree its depth; 0 = do not draft; None = no advice
+    hint: int | None = None
 
 
 # Log-probabilities at one position, (id, nats): the committed id first, then the likeliest in descending order.
@@ -237,9 +235,8 @@ class Verdict:
     num_accepted: int = 0  # how many tokens of the answered draft stand in the truth
     answers: int = 0  # counter of the Draft answered; 0 = decoded unasked
     finish_reason: str = ""  # "" = goes on; else "eos", "stop" (a stop id) or "length" (max_tokens, context)
-    hint: int | None = (
-        None  # longest useful next block, of a tree its depth; 0 = do not draft; None = no advice
-    )
+    # Longest useful next block, of a tree its depth; 0 = do not draft; None = no advice
+    hint: int | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()  # of the last of `tokens`, when asked for
 
 

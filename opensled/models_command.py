@@ -15,7 +15,7 @@ EVALUATIONS = Registry("evaluation", {"models eval": "opensled_training.evaluate
 
 
 @dataclass(frozen=True)
-class ListConfig:
+class ModelListConfig:
     json: bool = option(False, "print JSON")
 
 
@@ -31,7 +31,7 @@ class EvalConfig:
     json: bool = option(False, "print JSON")
 
 
-def list_models(config: ListConfig) -> int:
+def list_models(config: ModelListConfig) -> int:
     models = [_describe(name) for name in known_models()]
     if config.json:
         print(json.dumps({"models": models}, indent=2))

@@ -1,7 +1,7 @@
 """Drawing a token from logits in numpy: masks in a fixed order, then argmax with shared noise.
 
 The device draws drafts with this over its own most likely candidates; the target draws in
-`verify_server/engine/scores.py` by the same rules over the whole vocabulary.
+`verify_server/engine/torch_scores.py` by the same rules over the whole vocabulary.
 """
 
 from __future__ import annotations

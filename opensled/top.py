@@ -53,14 +53,14 @@ class TopConfig:
 def top(config: TopConfig) -> int:
     """Until q is pressed; one look where there is no terminal to draw on."""
     with ThreadPoolExecutor(8) as pool:
-        watch = Watch(addresses(config.metrics), pool)
+        watch = TopScreen(addresses(config.metrics), pool)
         if config.once or config.json or not sys.stdout.isatty():
             return _once(watch, config)
         return _live(watch, config.interval)
 
 
 @dataclass
-class Watch:
+class TopScreen:
     """Servers, and what they said last."""
 
     addresses: Sequence[str]
@@ -93,7 +93,7 @@ def _asked(address: str) -> Sample | OpenSledError:
         return error
 
 
-def _once(watch: Watch, config: TopConfig) -> int:
+def _once(watch: TopScreen, config: TopConfig) -> int:
     """Two looks, so that there are rates; the exit code is that of the first server that did not tell."""
     watch.look()
     if len(watch.errors) == len(watch.addresses):
@@ -110,7 +110,7 @@ def _once(watch: Watch, config: TopConfig) -> int:
     return 0
 
 
-def _live(watch: Watch, interval: float) -> int:
+def _live(watch: TopScreen, interval: float) -> int:
     watch.look()
     if len(watch.errors) == len(watch.addresses):
         raise watch.errors[0]

@@ -6,9 +6,8 @@ from typing import Any
 
 from opensled.scrape import Between
 
-Figures = dict[
-    str, Any
-]  # as `opensled top --json` prints them: numbers, None where there is nothing to tell, tables
+# As `opensled top --json` prints them: numbers, None where there is nothing to tell, tables
+Figures = dict[str, Any]
 
 
 def figures(address: str, between: Between) -> Figures:

@@ -19,9 +19,8 @@ class Reply:
 
     text: str = ""
     finish_reason: str | None = None
-    usage: dict[str, Any] = field(
-        default_factory=dict
-    )  # its "opensled" entry: rounds, drafted, accepted, ...
+    # Its "opensled" entry: rounds, drafted, accepted, ...
+    usage: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from edge_client.drafters.llamacpp import LlamaCppFactory
 from edge_client.drafting import DraftThread
 from edge_client.generate import generate
+from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, GrpcStream, Link
 from edge_client.remote import RemoteSession
-from edge_client.stop import StopRule
 from opensled.errors import OpenSledError
 from opensled.messages import ChatMessage, ClientMessage, Open, SamplingParams
 from opensled.store import model_path
@@ -89,7 +89,7 @@ class Crowd:
     async def __aenter__(self) -> Crowd:
         factory = LlamaCppFactory(DRAFT, 1)
         drafters = [await asyncio.to_thread(factory.create) for _ in self.users]
-        self._threads = [DraftThread(drafter, StopRule(BLOCK)) for drafter in drafters]
+        self._threads = [DraftThread(drafter, FixedLength(BLOCK)) for drafter in drafters]
         self._tasks = [
             asyncio.create_task(self._ask(user, thread)) for user, thread in zip(self.users, self._threads)
         ]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from opensled.errors import OpenSledError
-from opensled_testbed.cluster import READY_S, REPLICA, SCHEDULER, Cluster
 from opensled_testbed.crowd import Crowd, Question, Resumption, User, judge
+from opensled_testbed.replica_processes import READY_S, REPLICA, SCHEDULER, Cluster
 
 Scenario = Callable[[Cluster, Crowd], Awaitable[None]]
 

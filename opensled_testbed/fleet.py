@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from hw_profiles import catalog
-from hw_profiles.cost import TargetCost
+from hw_profiles.target_cost import TargetCost
 from opensled.config import read_file
 from opensled.errors import UsageError
 
@@ -62,9 +62,8 @@ class Server:
     policy: str = "fcfs"
     batch: int = 0  # drafts that policy `static` waits for; 0 = all sessions there are
     draft_wait: float = 0.25  # seconds, emulated where time is
-    draft: str = (
-        ""  # size of a draft that runs on the same accelerator, for server-side speculation; "" = none
-    )
+    # Size of a draft that runs on the same accelerator, for server-side speculation; "" = none
+    draft: str = ""
 
     @property
     def cost(self) -> TargetCost:

@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from opensled_testbed.link import Relay
+    from opensled_testbed.link_relay import Relay
 
 # What travels as one. Longer reads are cut, so that their first part need not wait for the last.
 PIECE_BYTES = 16 * 1024

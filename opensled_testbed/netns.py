@@ -93,7 +93,7 @@ class Testbed:
         at = f"127.0.0.1:{RELAY_PORT}"
         flags = ("--profile", link, "--to", to, "--listen", at, "--seed", str(seed))
         with inside(space):
-            relay = Process(flags, isolated=True, module="opensled_testbed.link")
+            relay = Process(flags, isolated=True, module="opensled_testbed.link_relay")
         return self._stack.enter_context(relay).wait_ready()
 
     def _start_verifier(self) -> Process:

@@ -27,7 +27,7 @@ class Process:
     ) -> None:
         """`isolated` from the user's OPENSLED_* variables and configuration files; `environment` comes on top.
 
-        `module`: another program with a ready line, such as opensled_testbed.link.
+        `module`: another program with a ready line, such as opensled_testbed.link_relay.
         """
         self.arguments = [sys.executable, "-m", module, *arguments]
         self.address = ""  # HOST:PORT of the ready line

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 
 from edge_client.lengths.adaptive import Adaptive
-from edge_client.stop import BlockRule, StopRule
+from edge_client.lengths.fixed import DraftLengthPolicy, FixedLength
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock
 from opensled_testbed.fleet import STOPS, Group
 
 
-def rule_of(group: Group, clock: Callable[[], float]) -> BlockRule:
+def rule_of(group: Group, clock: Callable[[], float]) -> DraftLengthPolicy:
     """A rule of its own for one device; `clock`: seconds of the run."""
     assert group.stop in STOPS, "checked when the fleet is read"
     if group.stop == "adaptive":
@@ -20,12 +20,12 @@ def rule_of(group: Group, clock: Callable[[], float]) -> BlockRule:
     return plain_rule(group)
 
 
-def plain_rule(group: Group) -> StopRule:
+def plain_rule(group: Group) -> FixedLength:
     """What the group says of length and confidence."""
-    return StopRule(group.draft_length, group.confidence)
+    return FixedLength(group.draft_length, group.confidence)
 
 
-def stretched_rule_of(group: Group, dilation: float) -> BlockRule:
+def stretched_rule_of(group: Group, dilation: float) -> DraftLengthPolicy:
     """The same for a run that takes `dilation` real seconds for each emulated one."""
     return Stretched(group, dilation) if group.stop == "adaptive" else rule_of(group, time.monotonic)
 

@@ -19,9 +19,9 @@ from multiprocessing import get_context
 from typing import NamedTuple
 
 from hw_profiles import catalog
-from hw_profiles.device import DraftSpeed
+from hw_profiles.device_profile import DraftSpeed
 from opensled.errors import UsageError
-from opensled_testbed.emulation.law import StepLaw
+from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RequestRecord, RunResult, ServerTotals

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from .item import Item
 from .tasks import TASKS
 from .tasks.code import training_files
-from .tokenizer import END, render_prompt
+from .train_tokenizer import END, render_prompt
 
 ITEMS_PER_CHUNK = 2000
 

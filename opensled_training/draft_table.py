@@ -9,19 +9,19 @@ from pathlib import Path
 
 from edge_client.drafters import table_file
 from edge_client.drafters.table_file import TableFile
-from edge_client.drafters.tables import Shape
+from edge_client.drafters.tables import TableShape
 from edge_client.table_builder import TableBuilder
 from edge_client.tables_command import finished, read_tokenizer
 
 from .family import MODELS_DIR
 from .tasks import TASKS
 from .tasks.code import RAW_TASK, training_files
-from .tokenizer import END
+from .train_tokenizer import END
 
 TABLE_SEED = 6
 ITEMS_PER_TASK = 6000
 # The family's tokens are short (2,048 of them): two say about as much as one of a large vocabulary.
-SHAPE = Shape(leader=2, followers=4, leaders=16_384)
+SHAPE = TableShape(leader=2, followers=4, leaders=16_384)
 
 
 def replies(items_per_task: int, seed: int = TABLE_SEED) -> Iterator[str]:

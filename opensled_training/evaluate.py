@@ -25,7 +25,7 @@ from .family import DRAFT, TARGET
 from .heldout import read_heldout
 from .item import Item, Task
 from .tasks import TASKS
-from .tokenizer import load_tokenizer, render_prompt
+from .train_tokenizer import load_tokenizer, render_prompt
 
 TEMPERATURE = 0.8
 MAX_NEW_TOKENS = 128

@@ -17,7 +17,7 @@ from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizer
 from .export_gguf import write_gguf
 from .export_onnx import write_onnx
 from .family import DRAFT, END_ID, Recipe
-from .tokenizer import SPECIAL_TOKENS
+from .train_tokenizer import SPECIAL_TOKENS
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from transformers import LlamaConfig
 
-from .tokenizer import SPECIAL_TOKENS
+from .train_tokenizer import SPECIAL_TOKENS
 
 LAYER_TENSORS = {
     "input_layernorm": "attn_norm",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import LlamaConfig
 
-from .tokenizer import CONTEXT, SPECIAL_TOKENS, VOCAB_SIZE
+from .train_tokenizer import CONTEXT, SPECIAL_TOKENS, VOCAB_SIZE
 
 MODELS_DIR = Path(__file__).resolve().parents[1] / "models"
 END_ID = 0

@@ -11,8 +11,8 @@ from . import corpus
 from .export import export
 from .family import CHAT_TOKENS, CORPUS_SEED, FAMILY, MODELS_DIR, TOKENIZER_SEED, Recipe
 from .heldout import write_heldout
-from .tokenizer import load_tokenizer, train_tokenizer
 from .train import Trainer, short_checkpoint
+from .train_tokenizer import load_tokenizer, train_tokenizer
 
 
 class Workshop:

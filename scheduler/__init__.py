@@ -7,7 +7,7 @@ from scheduler.plan import PolicyOptions, SchedulingPolicy
 POLICIES = Registry(
     "policy",
     {
-        "goodput": "scheduler.goodput:Goodput",
+        "goodput": "scheduler.goodput.policy:Goodput",
         "fcfs": "scheduler.fcfs:Fcfs",
         "static": "scheduler.static:Static",
     },

@@ -20,7 +20,7 @@ PROMISED = 0.5
 BACKGROUND = 8  # one place in so many is never given to background sessions
 
 
-class Newcomer(NamedTuple):
+class AdmissionRequest(NamedTuple):
     """Who asks to be let in."""
 
     tenant: str
@@ -29,7 +29,7 @@ class Newcomer(NamedTuple):
     background: bool = False
 
 
-class Crowd(NamedTuple):
+class ActiveLoad(NamedTuple):
     """Sessions that share the target's time."""
 
     sessions: int
@@ -37,7 +37,7 @@ class Crowd(NamedTuple):
     pace: float  # the fastest that one of them is promised, tokens/s
 
     @classmethod
-    def around(cls, newcomer: Newcomer, views: Iterable[SessionView]) -> Crowd:
+    def around(cls, newcomer: AdmissionRequest, views: Iterable[SessionView]) -> ActiveLoad:
         """A newcomer among those whose pace he may cost: background sessions give way, unless he is one himself."""
         sessions, positions, pace = 1, newcomer.positions, newcomer.pace
         for view in views:
@@ -48,7 +48,9 @@ class Crowd(NamedTuple):
         return cls(sessions, positions, pace)
 
 
-def most_sessions(crowd: Crowd, profile: HardwareProfile, places: int, max_pace: float | None = None) -> int:
+def most_sessions(
+    crowd: ActiveLoad, profile: HardwareProfile, places: int, max_pace: float | None = None
+) -> int:
     """How many sessions like those of `crowd` keep the pace of the fastest, drafts left aside; one to `places`.
 
     The target gives each of them one token a step, which is always possible; where a step is too small for all of
@@ -78,7 +80,7 @@ def _cycle_s(sessions: int, positions: float, profile: HardwareProfile) -> float
     return sessions / largest * cost.verify_s(largest, largest * positions, largest)
 
 
-def places_for(newcomer: Newcomer, places: int) -> int:
+def places_for(newcomer: AdmissionRequest, places: int) -> int:
     """Of `places`, those that sessions of his kind may fill."""
     return places - places // BACKGROUND if newcomer.background else places
 

@@ -26,9 +26,8 @@ class Forecast(NamedTuple):
     draft_s: float = 0.02  # to draft one token
     jitter_s: float = 0.05  # how far from that it usually arrives
     drafts: int = 0  # that have arrived: how much the times rest on; 0 = they are guesses
-    length: int | None = (
-        None  # of the latest one, which may be shorter than was hinted; None = none has arrived
-    )
+    # Of the latest one, which may be shorter than was hinted; None = none has arrived
+    length: int | None = None
 
     def away_s(self, length: int) -> float:
         """From a verdict that leaves to the arrival of the next draft of `length` tokens."""

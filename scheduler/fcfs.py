@@ -48,14 +48,14 @@ class Fcfs:
             return True
         if session.paused:
             return False
-        return session.driven or now >= session.waiting_since + self.draft_wait
+        return session.server_drives or now >= session.waiting_since + self.draft_wait
 
     def _wake_at(self, present: Sequence[SessionView], now: float) -> float | None:
         """When the next session stops waiting for its device."""
         waits = [
             session.waiting_since + self.draft_wait
             for session in present
-            if not session.driven and not session.paused and session.draft is None
+            if not session.server_drives and not session.paused and session.draft is None
         ]
         wake_at = min((wait for wait in waits if wait > now), default=float("inf"))
         return None if wake_at == float("inf") else wake_at

@@ -18,7 +18,7 @@ class SessionView(NamedTuple):
     id: int
     uncomputed: int  # committed tokens whose KV is missing, >= 1: the newest one always is
     draft: int | None  # tokens of the pending draft, of all branches of a tree; None = none pending
-    driven: bool  # the server decodes it unasked (no draft expected)
+    server_drives: bool  # the server decodes it unasked (no draft expected)
     waiting_since: float  # when its last verdict left
     paused: bool = False  # the reader is slow: nothing unasked until it catches up
     absent: bool = False  # the reader is gone: nothing at all until one comes back
@@ -52,9 +52,8 @@ class Slice(NamedTuple):
     decide: bool
     ahead: bool = False  # nothing waits for it yet: it takes free KV blocks only, and nobody loses his for it
     padding: int = 0  # positions computed in vain, so that all slices of a static batch are equally long
-    draft: int | None = (
-        None  # draft tokens to verify at most, of a tree the first ones; None = all that are pending
-    )
+    # Draft tokens to verify at most, of a tree the first ones; None = all that are pending
+    draft: int | None = None
     # Goes with the verdict: longest useful next draft, of a tree its depth; 0 = do not draft, None = no advice.
     hint: int | None = None
 

@@ -41,7 +41,7 @@ class Static:
         return BatchPlan(_padded_slices(first, profile.max_step_tokens))
 
     def _is_ready(self, session: SessionView, now: float) -> bool:
-        if session.draft is not None or session.driven:
+        if session.draft is not None or session.server_drives:
             return True
         return now >= session.waiting_since + self.draft_wait
 
@@ -50,7 +50,7 @@ class Static:
         waits = [
             session.waiting_since + self.draft_wait
             for session in awaited
-            if not session.driven and session.draft is None
+            if not session.server_drives and session.draft is None
         ]
         wake_at = min((wait for wait in waits if wait > now), default=float("inf"))
         return None if wake_at == float("inf") else wake_at

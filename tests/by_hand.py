@@ -10,8 +10,8 @@ from opensled import codec
 from opensled.errors import InvalidRequest, ProtocolError, Unreachable
 from opensled.v1 import verify_pb2 as pb
 from tests.fakes import FakeEngine
-from verify_server.loop import run_step
-from verify_server.sessions import Door
+from verify_server.session_manager import SessionManager
+from verify_server.step import run_step
 
 
 class HandLoop(asyncio.SelectorEventLoop):
@@ -40,7 +40,7 @@ class HandLoop(asyncio.SelectorEventLoop):
 class Server:
     """A door whose loop turns only when told to."""
 
-    door: Door
+    door: SessionManager
     engine: FakeEngine
 
     def step(self, profile: HardwareProfile) -> bool:

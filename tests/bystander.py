@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 
+from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Link
-from edge_client.stop import StopRule
 from opensled.errors import Unsupported
 from tests.bad_input import CONTEXT, MAX_DRAFT, MAX_TREE, PROMPT, WIDTH
 from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
 from tests.serving import GREEDY, blocks_return, finish, linked, serving
 from tests.small_tokenizer import small_tokenizer
 from tests.system import ask
-from verify_server.sessions import Door, DoorLimits
+from verify_server.session_manager import SessionLimits, SessionManager
 
 BYSTANDER_TOKENS = 20
 HELD = (9, 9, 9)
@@ -66,7 +66,7 @@ class GatedText(FakeText):
 class Place:
     """One server."""
 
-    door: Door
+    door: SessionManager
     address: str
     engine: GatedEngine
     text: GatedText
@@ -93,7 +93,7 @@ def two_servers(linger: float) -> Iterator[Bench]:
         places = {}
         for trusting in (False, True):
             engine, text = GatedEngine(), GatedText()
-            limits = DoorLimits(
+            limits = SessionLimits(
                 max_sessions=3, max_draft=MAX_DRAFT, max_tree=MAX_TREE, linger=linger, trust_devices=trusting
             )
             server = stack.enter_async_context(serving(limits=limits, engine=engine, text=text))
@@ -120,13 +120,13 @@ async def _bystand(link: Link, over: asyncio.Event) -> None:
     """Sequence after sequence until it is `over`, each with drafts and the target's own."""
     params = replace(GREEDY, max_tokens=BYSTANDER_TOKENS)
     while True:
-        answer = await ask(link, PROMPT, OracleDrafter(0.5), params, stop=StopRule(2))
+        answer = await ask(link, PROMPT, OracleDrafter(0.5), params, stop=FixedLength(2))
         assert list(answer.tokens) == continuation(PROMPT, BYSTANDER_TOKENS)
         if over.is_set():
             return
 
 
-async def _nobody_remembered(door: Door) -> None:
+async def _nobody_remembered(door: SessionManager) -> None:
     deadline = time.monotonic() + 5
     while door.remembered or door.loop.sessions:
         assert time.monotonic() < deadline, "a session is never forgotten"

@@ -4,7 +4,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from edge_client.answer import Task
 from edge_client.device import Device
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.store import model_path
 from tests.fakes import OracleDrafter
@@ -29,7 +29,7 @@ class OracleFactory:
 @asynccontextmanager
 async def device_on(address, parallel=1):
     async with linked(address) as link:
-        device = Device(link, await link.describe(), TOKENIZER, OracleFactory(), StopRule(4), parallel)
+        device = Device(link, await link.describe(), TOKENIZER, OracleFactory(), FixedLength(4), parallel)
         try:
             yield device
         finally:

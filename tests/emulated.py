@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hw_profiles.accelerator import AcceleratorProfile
-from hw_profiles.cost import TargetCost
-from hw_profiles.device import DraftSpeed
+from hw_profiles.accelerator_profile import AcceleratorProfile
+from hw_profiles.device_profile import DraftSpeed
 from hw_profiles.quantity import Quantity
-from hw_profiles.target import TargetShape
+from hw_profiles.target_cost import TargetCost
+from hw_profiles.target_shape import TargetShape
 
 
 class HandClock:

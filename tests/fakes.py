@@ -8,14 +8,14 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from edge_client.remote import Patience
+from edge_client.remote import RetryPolicy
 from opensled import codec
 from opensled.errors import NonFiniteLogits, Unreachable
 from opensled.messages import ClientMessage, DraftToken, SamplingParams, ServerMessage
 from opensled.sampling import Sampler
 from verify_server.engine.base import EngineInfo, Segment
-from verify_server.sessions import Door
-from verify_server.stream import serve_stream
+from verify_server.session_manager import SessionManager
+from verify_server.session_stream import serve_stream
 
 VOCAB = 50
 EOS = 0
@@ -186,13 +186,13 @@ class Weather:
     seed: int = 0
 
 
-IMPATIENT = Patience(silence=0.05, first_retry=0.001, slowest_retry=0.01, first_open=60.0, give_up=60.0)
+IMPATIENT = RetryPolicy(silence=0.05, first_retry=0.001, slowest_retry=0.01, first_open=60.0, give_up=60.0)
 
 
 class MemoryNetwork:
     """Streams to a door in this process, through the real codec, in the given weather."""
 
-    def __init__(self, door: Door, weather: Weather = Weather()) -> None:
+    def __init__(self, door: SessionManager, weather: Weather = Weather()) -> None:
         self.door, self.weather = door, weather
         self.random = random.Random(weather.seed)
         self.tasks: set[asyncio.Task] = set()

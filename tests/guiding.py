@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from opensled.messages import Guide, Tool
-from verify_server.guide import Constraint, Guides
+from verify_server.text.guide import Constraint, Guides
 
 TINY = Path(__file__).resolve().parents[1] / "models/tiny"
 EOS = 0  # of tiny; ids 1 to 3 are its other control tokens

@@ -22,9 +22,10 @@ from opensled.protocol import common_prefix
 from opensled.sampling import Sampler
 from scheduler.plan import BatchPlan, SchedulingPolicy, SessionView, Slice, Snapshot
 from tests.fakes import MemoryNetwork, Weather
-from verify_server.loop import Outcome, VerifyLoop
-from verify_server.session import Decision, Planned, Session
-from verify_server.sessions import Door
+from verify_server.loop import VerifyLoop
+from verify_server.session import AcceptanceResult, Session, StepItem
+from verify_server.session_manager import SessionManager
+from verify_server.step import Outcome
 
 HINTS = (None, 0, 1, 2, 5, 8)  # that whims give
 Scripts = Mapping[tuple[tuple[int, ...], bytes], Sequence[int]]
@@ -64,7 +65,7 @@ class Witness(VerifyLoop):
             self.account.evictions += 1
         return super()._snapshot()
 
-    def _prepare(self, plan: BatchPlan) -> list[Planned]:
+    def _prepare(self, plan: BatchPlan) -> list[StepItem]:
         work = super()._prepare(plan)
         pieces = {piece.session: piece for piece in plan.slices}
         for planned in work:
@@ -73,17 +74,17 @@ class Witness(VerifyLoop):
                 self.account.wrong.append(f"{len(planned.question.ids)} draft tokens verified, not {trim}")
         return work
 
-    def _commit_one(self, planned: Planned, outcome: Outcome, now: float) -> None:
+    def _commit_one(self, planned: StepItem, outcome: Outcome, now: float) -> None:
         session, before = planned.session, len(planned.session.tokens)
         super()._commit_one(planned, outcome, now)
-        if isinstance(outcome, Decision) and planned.question is not None:
+        if isinstance(outcome, AcceptanceResult) and planned.question is not None:
             self._hold_against(self._script(session), planned, outcome, len(session.tokens) - before)
 
     def _script(self, session: Session) -> Sequence[int]:
         return self.scripts[tuple(session.tokens[: session.prompt_length]), session.key]
 
     def _hold_against(
-        self, script: Sequence[int], planned: Planned, decision: Decision, committed: int
+        self, script: Sequence[int], planned: StepItem, decision: AcceptanceResult, committed: int
     ) -> None:
         """The head of the draft that the target would have written stands, and one token more."""
         assert planned.question is not None
@@ -141,7 +142,7 @@ class SlowNetwork(MemoryNetwork):
 
     longest = 0.02  # seconds
 
-    def __init__(self, door: Door, weather: Weather) -> None:
+    def __init__(self, door: SessionManager, weather: Weather) -> None:
         super().__init__(door, weather)
         self._last: dict[asyncio.Queue, float] = {}  # when the latest message of each arrives
 

@@ -7,9 +7,9 @@ from contextlib import aclosing, asynccontextmanager
 
 from edge_client.answer import Chunk, Task
 from edge_client.device import Device
+from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.absence import PROVISIONAL, Offline
-from edge_client.remote import Patience
-from edge_client.stop import StopRule
+from edge_client.remote import RetryPolicy
 from opensled.errors import Unreachable
 from opensled.messages import Limits, ModelInfo, SamplingParams
 from tests.devices import TOKENIZER, OracleFactory
@@ -17,7 +17,7 @@ from tests.fakes import EOS, VOCAB, FakeEngine, MemoryNetwork
 from tests.serving import PROMPT
 from tests.system import running
 
-QUICK = Patience(silence=20.0, first_retry=0.001, slowest_retry=0.004, first_open=0.05, give_up=60.0)
+QUICK = RetryPolicy(silence=20.0, first_retry=0.001, slowest_retry=0.004, first_open=0.05, give_up=60.0)
 LIMITS = Limits(max_draft=16, context_length=200)
 INFO = ModelInfo("fake", VOCAB, "f" * 64, (EOS,), LIMITS, ("match", "ratio"), "exact", "0", "0" * 64, False)
 LONG = Task(PROMPT, SamplingParams(temperature=0.0, max_tokens=60))
@@ -65,7 +65,7 @@ async def device_that_loses(
             INFO,
             TOKENIZER,
             factory or OracleFactory(),
-            StopRule(4),
+            FixedLength(4),
             patience=patience,
             offline=Offline(mode, look=0.001, **offline),
             memory=memory,

@@ -53,7 +53,7 @@ class Kind(NamedTuple):
 
     uncomputed: int
     draft: int | None
-    driven: bool
+    server_drives: bool
     reader: str  # "reads", "slow" or "gone"
     ages: tuple[float, float]  # since its last verdict, and since its draft came if that is later
     context: int
@@ -74,7 +74,7 @@ class Kind(NamedTuple):
             id=id,
             uncomputed=self.uncomputed,
             draft=draft,
-            driven=self.driven,
+            server_drives=self.server_drives,
             waiting_since=since,
             paused=self.reader == "slow",
             absent=self.reader == "gone",
@@ -110,7 +110,7 @@ def _kind(choose) -> Kind:
     return Kind(
         uncomputed=choose(UNCOMPUTED),
         draft=choose((None, None, *LENGTHS)),
-        driven=choose((False, True)),
+        server_drives=choose((False, True)),
         reader=choose(("reads", "reads", "reads", "slow", "gone")),
         ages=(choose(AGES), choose(AGES)),
         context=choose(CONTEXTS),

@@ -21,9 +21,10 @@ from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy
 from tests.fakes import EOS, VOCAB, FakeEngine, continuation
 from verify_server.acceptance.match import Match
-from verify_server.kv import BlockTable
-from verify_server.loop import VerifyLoop, run_step
-from verify_server.session import Planned, Session
+from verify_server.kv.blocks import BlockTable
+from verify_server.loop import VerifyLoop
+from verify_server.session import Session, StepItem
+from verify_server.step import run_step
 
 MAX_DRAFT = 16
 
@@ -113,7 +114,7 @@ class World:
                 self._sleep(plan.wake_at)
         self.loop.close()
 
-    def _step(self, work: list[Planned]) -> None:
+    def _step(self, work: list[StepItem]) -> None:
         self.steps += 1
         tokens = sum(len(planned.segment.tokens) for planned in work)
         contexts = sum(planned.segment.start for planned in work)

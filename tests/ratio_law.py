@@ -15,8 +15,8 @@ import torch
 from opensled import codec
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams, SparseDistribution
 from verify_server.acceptance import ratio
-from verify_server.acceptance.base import Question
-from verify_server.engine import scores
+from verify_server.acceptance.base import DraftCheck
+from verify_server.engine import torch_scores as scores
 
 KEY = b"k" * 16
 
@@ -120,7 +120,7 @@ def _travelled(tokens: tuple[DraftToken, ...]) -> tuple[DraftToken, ...]:
 
 
 def _add_rounds(world: World, tokens, chance: float, joint: np.ndarray) -> None:
-    question = Question(tokens, 9, world.params, KEY)
+    question = DraftCheck(tokens, 9, world.params, KEY)
     rows = Laws(world.rows(question.ids))
     seen = set()
     for fates in product([False, True], repeat=len(tokens)):

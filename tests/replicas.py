@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from hw_profiles.profile import HardwareProfile
+from scheduler.cluster.placement import Heartbeat
 from scheduler.fcfs import Fcfs
-from scheduler.placement import Heartbeat
 from tests.fakes import FakeEngine, FakeText
 from tests.system import until
 from verify_server import gateway, service
@@ -15,15 +15,15 @@ from verify_server.command import describe
 from verify_server.config import ServeConfig
 from verify_server.loop import VerifyLoop
 from verify_server.security import Tenants
-from verify_server.sessions import Door, DoorLimits
+from verify_server.session_manager import SessionLimits, SessionManager
+from verify_server.signing import GatewayClients, Passes, TokenSigner, derived
 from verify_server.target import Target
-from verify_server.tokens import GatewayClients, Passes, TokenSigner, derived
 
 KEY = b"the cluster's key"
 
 
 class Replica:
-    """One server with a door for devices and one for gateways, as `verify_server.replica` runs it."""
+    """One server with a door for devices and one for gateways, as `verify_server.cluster.replica` runs it."""
 
     def __init__(self, name, tenants=Tenants(), tls=None, places=64, key=KEY):
         target = Target("fake", FakeEngine(num_blocks=2000), FakeText())
@@ -33,8 +33,8 @@ class Replica:
             target.engine, Fcfs(float("inf")), HardwareProfile(64), time.monotonic, prefix_key=prefix_key
         )
         signer = TokenSigner(time.time, 3600, key, name)
-        limits = DoorLimits(max_sessions=places, max_draft=8, linger=30.0, tenants=tenants)
-        self.door = Door(self.loop, target, limits, signer)
+        limits = SessionLimits(max_sessions=places, max_draft=8, linger=30.0, tenants=tenants)
+        self.door = SessionManager(self.loop, target, limits, signer)
         self._info, self._text, self._tenants, self._tls = (
             describe(self.door, target),
             target.text,

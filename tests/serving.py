@@ -13,7 +13,7 @@ from verify_server import service
 from verify_server.command import describe
 from verify_server.loop import VerifyLoop
 from verify_server.security import Tenants
-from verify_server.sessions import Door, DoorLimits
+from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.target import Target
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
@@ -24,7 +24,7 @@ PROMPT = (3, 1, 4)
 async def serving(
     tenants=Tenants(),
     tls=None,
-    limits=DoorLimits(max_sessions=3, max_draft=8, linger=0.05),
+    limits=SessionLimits(max_sessions=3, max_draft=8, linger=0.05),
     engine=None,
     text=None,
     policy=Fcfs(float("inf")),
@@ -32,7 +32,7 @@ async def serving(
     """A server on a free port; yields (door, address)."""
     target = Target("fake", engine or FakeEngine(num_blocks=100), text or FakeText())
     loop = VerifyLoop(target.engine, policy, HardwareProfile(64), time.monotonic)
-    door = Door(loop, target, limits)
+    door = SessionManager(loop, target, limits)
     face = service.VerifyService(door, describe(door, target), target.text, tenants)
     server, port = await service.start(face, "127.0.0.1:0", tls)
     running = asyncio.ensure_future(loop.run())

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 
 from edge_client.drafting import DraftThread
 from edge_client.generate import Commit, generate
-from edge_client.remote import Patience, RemoteSession
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
+from edge_client.remote import RemoteSession, RetryPolicy
 from hw_profiles.profile import HardwareProfile
 from opensled.messages import Open, SamplingParams
 from scheduler.fcfs import Fcfs
 from scheduler.plan import SchedulingPolicy
 from tests.fakes import FakeText, MemoryNetwork, Weather
 from verify_server.loop import VerifyLoop
-from verify_server.sessions import Door, DoorLimits
+from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.target import Target
 
 FOREVER = float("inf")
-CALM = Patience(silence=20.0)
+CALM = RetryPolicy(silence=20.0)
 
 
 @dataclass
@@ -50,7 +50,7 @@ async def running(
     draft_wait: float = FOREVER,
     policy: SchedulingPolicy | None = None,
     max_step_tokens: int = 64,
-    limits: DoorLimits = DoorLimits(linger=0.2),
+    limits: SessionLimits = SessionLimits(linger=0.2),
     weather: Weather = Weather(),
     text=None,
     loop_type: type[VerifyLoop] = VerifyLoop,
@@ -60,7 +60,7 @@ async def running(
     policy = policy or Fcfs(draft_wait)
     loop = loop_type(engine, policy, HardwareProfile(max_step_tokens), time.monotonic)
     text = text or FakeText(engine.info.vocab_size)
-    door = Door(loop, Target("fake", engine, text), limits)
+    door = SessionManager(loop, Target("fake", engine, text), limits)
     network = network_type(door, weather)
     serving = asyncio.ensure_future(loop.run())
     try:
@@ -83,8 +83,8 @@ async def ask(
     drafter,
     params: SamplingParams = SamplingParams(temperature=0.0, max_tokens=40),
     *,
-    stop: StopRule = StopRule(4),
-    patience: Patience = CALM,
+    stop: FixedLength = FixedLength(4),
+    patience: RetryPolicy = CALM,
     session_type: type[RemoteSession] = RemoteSession,
     **request,
 ) -> Answer:

@@ -13,8 +13,8 @@ import pytest
 
 from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.board_watch import EVERY_S, BoardWatch
-from edge_client.lengths.settling import BUDGET, FIRST_PAUSE_S, LONGEST_PAUSE_S, Pause
-from edge_client.lengths.trees import TreeChoice
+from edge_client.lengths.gate import BUDGET, FIRST_PAUSE_S, LONGEST_PAUSE_S, TrialTimer
+from edge_client.lengths.tree_choice import TreeChoice
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock, DraftToken
 from tests.draft_world import TOKEN, Site, World, best_fixed
@@ -139,7 +139,7 @@ def test_it_finds_back_without_being_told():
 
 
 def test_trials_cost_little_and_a_change_makes_the_next_one_come_soon():
-    pause = Pause(0.0)
+    pause = TrialTimer(0.0)
     pause.ended(10.0, 0.3)
     assert pause.due == 10 + 0.3 / BUDGET
     for _ in range(6):

@@ -10,8 +10,8 @@ from hw_profiles.profile import HardwareProfile
 from hw_profiles.step_cost import Roofline
 from scheduler.admission import (
     HEADROOM,
-    Crowd,
-    Newcomer,
+    ActiveLoad,
+    AdmissionRequest,
     fair_level,
     fair_share,
     kept,
@@ -31,7 +31,7 @@ def view(number, **fields):
 
 
 def crowd(sessions, pace, positions=0):
-    return Crowd(sessions, positions * sessions, pace)
+    return ActiveLoad(sessions, positions * sessions, pace)
 
 
 # -- paces ------------------------------------------------------------------------------------------------------
@@ -69,24 +69,24 @@ def test_who_asks_for_more_than_there_is_keeps_nobody_out():
 
 def test_the_fastest_promise_counts():
     views = [view(1, pace=5.0), view(2, pace=30.0), view(3)]
-    assert Crowd.around(Newcomer("a", pace=10.0), views) == Crowd(4, 3, 30.0)
-    assert Crowd.around(Newcomer("a", positions=7, pace=40.0), views) == Crowd(4, 10, 40.0)
+    assert ActiveLoad.around(AdmissionRequest("a", pace=10.0), views) == ActiveLoad(4, 3, 30.0)
+    assert ActiveLoad.around(AdmissionRequest("a", positions=7, pace=40.0), views) == ActiveLoad(4, 10, 40.0)
 
 
 def test_whose_reader_is_gone_costs_nobody_pace():
-    assert Crowd.around(Newcomer("a"), [view(1, pace=9.0, absent=True)]) == Crowd(1, 0, 0.0)
+    assert ActiveLoad.around(AdmissionRequest("a"), [view(1, pace=9.0, absent=True)]) == ActiveLoad(1, 0, 0.0)
 
 
 def test_background_sessions_give_way_to_others_and_not_to_each_other():
     views = [view(1, pace=5.0), view(2, background=True, context=100)]
-    assert Crowd.around(Newcomer("a"), views) == Crowd(2, 1, 5.0)
-    assert Crowd.around(Newcomer("a", background=True), views) == Crowd(3, 102, 5.0)
+    assert ActiveLoad.around(AdmissionRequest("a"), views) == ActiveLoad(2, 1, 5.0)
+    assert ActiveLoad.around(AdmissionRequest("a", background=True), views) == ActiveLoad(3, 102, 5.0)
 
 
 def test_background_sessions_never_fill_the_last_places():
-    assert places_for(Newcomer("a", background=True), 16) == 14
-    assert places_for(Newcomer("a"), 16) == 16
-    assert places_for(Newcomer("a", background=True), 1) == 1
+    assert places_for(AdmissionRequest("a", background=True), 16) == 14
+    assert places_for(AdmissionRequest("a"), 16) == 16
+    assert places_for(AdmissionRequest("a", background=True), 1) == 1
 
 
 costs = st.builds(

@@ -8,27 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
 from opensled.errors import Overloaded
 from opensled.messages import Open, SamplingParams
-from scheduler.goodput import Goodput
+from scheduler.goodput.policy import Goodput
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.system import ask, running
 from tests.test_session import Bench
-from verify_server.allowance import (
+from verify_server.draft_budget import (
     BURST,
     EVIDENCE,
     MOST_DEVICES,
     PROBE,
     RESUMED,
     RETURN,
-    Allowance,
+    DraftBudget,
+    DraftRecord,
+    DraftRecords,
     Quota,
-    Record,
-    Records,
 )
 from verify_server.security import TenantLimits, Tenants
-from verify_server.sessions import DoorLimits
+from verify_server.session_manager import SessionLimits
 
 WRONG = (9, 9, 9, 9)
 PARAMS = SamplingParams(temperature=0, max_tokens=150)
@@ -66,7 +66,7 @@ def test_no_more_is_verified_than_the_quota_and_one_burst(per_second, drafts):
 def test_quotas_of_tenants_do_not_touch_each_other():
     async def scenario():
         tenants = Tenants(limits={"a": TenantLimits(positions_per_s=1)})
-        async with running(FakeEngine(), limits=DoorLimits(linger=0.2, tenants=tenants)) as network:
+        async with running(FakeEngine(), limits=SessionLimits(linger=0.2, tenants=tenants)) as network:
             door = network.door
             door._quotas.of("a").take(2, door.loop.clock())
             with pytest.raises(Overloaded, match="quota of your tenant") as error:
@@ -82,21 +82,21 @@ def test_quotas_of_tenants_do_not_touch_each_other():
 
 
 def record(drafts, gains=0):
-    found = Record()
+    found = DraftRecord()
     for number in range(drafts):
         found.add(accepted=int(number < gains))
     return found
 
 
 def test_a_device_is_hopeless_only_after_many_drafts():
-    assert Allowance(record=record(EVIDENCE + 4), floor=0.05).longest(8, 10, 0.0) == 0
-    assert Allowance(record=record(EVIDENCE - 1), floor=0.05).longest(8, 10, 0.0) == 8
-    assert Allowance(record=record(100, gains=90), floor=0.05).longest(8, 10, 0.0) == 8
-    assert Allowance(record=record(100)).longest(8, 10, 0.0) == 8  # without a floor
+    assert DraftBudget(record=record(EVIDENCE + 4), floor=0.05).longest(8, 10, 0.0) == 0
+    assert DraftBudget(record=record(EVIDENCE - 1), floor=0.05).longest(8, 10, 0.0) == 8
+    assert DraftBudget(record=record(100, gains=90), floor=0.05).longest(8, 10, 0.0) == 8
+    assert DraftBudget(record=record(100)).longest(8, 10, 0.0) == 8  # without a floor
 
 
 def test_one_draft_of_a_hopeless_device_is_looked_at_now_and_then():
-    allowance = Allowance(record=record(100), floor=0.05)
+    allowance = DraftBudget(record=record(100), floor=0.05)
     looked_at = []
     for length in range(10, 10 + 3 * PROBE):
         tokens = allowance.longest(8, length, 0.0)
@@ -106,7 +106,7 @@ def test_one_draft_of_a_hopeless_device_is_looked_at_now_and_then():
 
 
 def test_a_device_that_has_become_better_is_heard_again():
-    allowance = Allowance(record=record(1000), floor=0.05)
+    allowance = DraftBudget(record=record(1000), floor=0.05)
     for _ in range(3):
         assert allowance.longest(8, 10, 0.0) == 0
         allowance.judged(8, 3)
@@ -114,7 +114,7 @@ def test_a_device_that_has_become_better_is_heard_again():
 
 
 def test_devices_are_known_by_name_and_nameless_ones_by_their_tenant():
-    records = Records()
+    records = DraftRecords()
     assert records.of("a", "kitchen") is records.of("a", "kitchen") is not records.of("b", "kitchen")
     assert records.of("a", "") is records.of("a", "") is not records.of("b", "")
     first = records.of("a", "0")
@@ -124,7 +124,7 @@ def test_devices_are_known_by_name_and_nameless_ones_by_their_tenant():
 
 
 def test_a_device_is_told_to_rest_and_to_go_on_whatever_the_policy():
-    allowance = Allowance()
+    allowance = DraftBudget()
     assert allowance.hint(None, 8) is None and allowance.hint(5, 8) == 5 and allowance.hint(5, 3) == 3
     assert allowance.hint(None, 0) == allowance.hint(5, 0) == 0
     assert allowance.hint(None, 8) == RETURN  # it rested for lack of an allowance
@@ -134,7 +134,7 @@ def test_a_device_is_told_to_rest_and_to_go_on_whatever_the_policy():
 
 def test_a_draft_beyond_the_quota_is_not_computed_and_its_reader_is_served():
     bench, now = Bench(), count()
-    bench.session.allowance = Allowance(Quota(1, 0.0))
+    bench.session.allowance = DraftBudget(Quota(1, 0.0))
     bench.session.clock = lambda: next(now) / 1000
     bench.step()
     bench.draft(*bench.right(4))
@@ -156,14 +156,13 @@ def test_an_answer_survives_its_tenants_quota(policy):
     async def scenario():
         tenants = Tenants(default=TenantLimits(positions_per_s=20))
         engine = FakeEngine()
-        limits = DoorLimits(linger=0.2, tenants=tenants)
+        limits = SessionLimits(linger=0.2, tenants=tenants)
         async with running(engine, draft_wait=0.05, policy=policy, limits=limits) as network:
             started = time.monotonic()
-            answer = await ask(network, (3, 1, 4), OracleDrafter(0.9), PARAMS, stop=StopRule(8))
+            answer = await ask(network, (3, 1, 4), OracleDrafter(0.9), PARAMS, stop=FixedLength(8))
             assert list(answer.tokens) == continuation((3, 1, 4), 150)
-            drafted = engine.computed - (
-                3 + 149
-            )  # the rest is what plain decoding computes; some of it was drafted
+            # The rest is what plain decoding computes; some of it was drafted
+            drafted = engine.computed - (3 + 149)
             assert drafted <= 20 * (BURST + time.monotonic() - started) + 1
 
     asyncio.run(scenario())
@@ -182,7 +181,7 @@ def test_garbage_drafts_buy_nothing(policy):
         async with running(engine, draft_wait=0.02, policy=policy) as network:
             params = SamplingParams(temperature=0, max_tokens=600)
             for prompt in ((3, 1, 4), (1, 5, 9)):
-                answer = await ask(network, prompt, Garbage(0.0), params, stop=StopRule(4), device="bad")
+                answer = await ask(network, prompt, Garbage(0.0), params, stop=FixedLength(4), device="bad")
                 assert list(answer.tokens) == continuation(prompt, 600)
             # Drafts until the device is known, then one in PROBE tokens; without a floor some 4,800 positions.
             assert engine.computed - 1200 <= 4 * (2 * EVIDENCE + 1200 / PROBE) + 20

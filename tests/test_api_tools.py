@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.api.calls import Arguments, CallReader, CallStart, Words
+from edge_client.api.calls import Arguments, CallReader, CallStart, PlainText
 from opensled.errors import InvalidRequest
 from opensled.messages import Guide, Tool
 from tests.fake_backend import FakeBackend, call, chat, events, refusal
@@ -144,7 +144,7 @@ ANSWERS = [
 def understood(parts):
     reader, text, calls = CallReader(("lamp", "clock")), "", []
     for piece in [piece for part in parts for piece in reader.push(part)] + reader.flush():
-        if isinstance(piece, Words):
+        if isinstance(piece, PlainText):
             text += piece.text
         elif isinstance(piece, CallStart):
             calls.append([piece.name, ""])

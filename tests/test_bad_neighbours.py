@@ -14,10 +14,10 @@ from tests.fakes import VOCAB, FakeEngine
 from tests.system import running
 from tests.test_session import PROMPT, Bench
 from verify_server.engine.base import Scores
-from verify_server.kv import BlockPool, BlockTable
-from verify_server.loop import run_step
-from verify_server.session import Decision
-from verify_server.sessions import DoorLimits
+from verify_server.kv.blocks import BlockPool, BlockTable
+from verify_server.session import AcceptanceResult
+from verify_server.session_manager import SessionLimits
+from verify_server.step import run_step
 
 PARAMS = SamplingParams(temperature=0, max_tokens=20)
 BAD_OPENS = {
@@ -34,7 +34,7 @@ def test_a_bad_open_pushes_nobody_out(name):
     message, error = BAD_OPENS[name]
 
     async def scenario():
-        async with running(FakeEngine(), limits=DoorLimits(max_sessions=1, linger=60)) as network:
+        async with running(FakeEngine(), limits=SessionLimits(max_sessions=1, linger=60)) as network:
             door = network.door
             absent, _ = await door.open(Open((3, 1), PARAMS), "local")
             absent.attach(2)
@@ -63,4 +63,4 @@ def test_a_bug_in_one_sequences_rule_fails_that_sequence_alone():
     work = [bench.session.plan(Slice(1, len(PROMPT), True)) for bench in (sick, well)]
     expected = well.right(1)[0]
     failure, decision = run_step(FakeEngine(), work)
-    assert isinstance(failure, EngineError) and decision == Decision(0, expected)
+    assert isinstance(failure, EngineError) and decision == AcceptanceResult(0, expected)

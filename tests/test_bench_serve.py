@@ -16,7 +16,7 @@ from opensled.store import model_path
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.run import run_fleet, run_on
-from opensled_testbed.load.server import command, ready
+from opensled_testbed.load.server_process import command, ready
 from opensled_testbed.load.slo import Slo, measured
 from opensled_testbed.load.sources import heldout_items
 from opensled_testbed.load.summary import summarise

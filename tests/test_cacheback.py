@@ -14,9 +14,9 @@ from edge_client.drafters.cacheback import CachebackDrafter, CachebackFactory
 from edge_client.drafters.growth import DEEPEST, FROZEN, MOST_NODES, Cacheback, Calibration, Row
 from edge_client.drafters.table_choice import TableFiles, hand_over
 from edge_client.drafters.table_file import TableFile, Vocabulary
-from edge_client.drafters.tables import FrozenTable, LruTable, Shape, as_rows
+from edge_client.drafters.tables import FrozenTable, LruTable, TableShape, as_rows
+from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import _shortened
-from edge_client.stop import StopRule
 from opensled.errors import NotFound, UsageError, VocabularyMismatch
 from opensled.messages import RATIO, Draft, DraftBlock, DraftToken, Limits, SamplingParams
 from opensled.noise import noise_key
@@ -27,16 +27,16 @@ from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check, exac
 from tests.tiny_drafts import TEXT, TINY_DRAFT, tiny_info, tiny_tokenizer
 
 GREEDY = Sampler(SamplingParams(temperature=0), noise_key(1))
-TREES = StopRule(6, tree=24)
+TREES = FixedLength(6, tree=24)
 
 
-def learned(text, shape: Shape = Shape(1, 2, 2, 100)) -> LruTable:
+def learned(text, shape: TableShape = TableShape(1, 2, 2, 100)) -> LruTable:
     table = LruTable(shape)
     table.update((), text)
     return table
 
 
-def frozen_of(text, shape: Shape = Shape(1, 2, 2, 100)) -> FrozenTable:
+def frozen_of(text, shape: TableShape = TableShape(1, 2, 2, 100)) -> FrozenTable:
     return FrozenTable(as_rows(learned(text, shape).items(), shape), 100)
 
 
@@ -110,7 +110,7 @@ class TestGrowth:
     def test_the_likeliest_grow_first(self):
         """By the sum of ranks on the way, then by depth: the first followers' chain, then what has one second rank."""
         text = (1, 2, 3, 1, 4, 5, 1, 6, 7, 2, 3, 8, 4, 5, 9, 1)
-        tree = nodes_of(Cacheback(learned(text, Shape(1, 2, 8, 100)), None), text)
+        tree = nodes_of(Cacheback(learned(text, TableShape(1, 2, 8, 100)), None), text)
         roots = [token for token, parent in tree if parent == -1]
         assert roots == [6, 4, 2]
         assert tree[:4] == [(6, -1), (7, 0), (2, 1), (3, 2)]
@@ -118,11 +118,11 @@ class TestGrowth:
     def test_a_tree_ends_with_its_nodes(self):
         draw = random.Random(1)
         text = [draw.randrange(6) for _ in range(500)]
-        assert len(nodes_of(Cacheback(learned(text, Shape()), None), text)) == MOST_NODES
+        assert len(nodes_of(Cacheback(learned(text, TableShape()), None), text)) == MOST_NODES
 
     def test_nothing_follows_the_end(self):
         text = (1, 2, 0, 3, 1, 2, 0, 5, 1)
-        cache = Cacheback(learned(text, Shape()), None, frozenset({0}))
+        cache = Cacheback(learned(text, TableShape()), None, frozenset({0}))
         assert [token for token, _ in cache.chain(text)] == [2, 0]
         tree = nodes_of(cache, text)
         ends = {number for number, (token, _) in enumerate(tree) if token == 0}
@@ -256,7 +256,7 @@ def test_sixty_nodes_take_far_less_than_a_verdict():
     assert sorted(took)[100] < 1e-3
 
 
-@pytest.mark.parametrize("stop", [StopRule(4), TREES], ids=["chains", "trees"])
+@pytest.mark.parametrize("stop", [FixedLength(4), TREES], ids=["chains", "trees"])
 def test_sixteen_mixed_sessions_in_a_storm(exact64, stop):  # noqa: F811
     answers = asyncio.run(
         answer_all(exact64, cases(), "cacheback", stop=stop, weather=STORM, patience=IMPATIENT)
@@ -304,7 +304,7 @@ def test_more_than_a_token_a_round_on_text_that_repeats_itself_and_one_on_noise(
 def test_a_table_of_the_same_vocabulary_is_taken(tmp_path):
     path = tmp_path / "mine.table"
     info = tiny_info()
-    shape = Shape()
+    shape = TableShape()
     rows = as_rows(learned((11, 12, 13, 14, 15), shape).items(), shape)
     table_file.write(path, TableFile(rows, shape, Vocabulary(info.vocab_size, info.fingerprint)))
     factory = CachebackFactory("tiny-draft")

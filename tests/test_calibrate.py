@@ -11,8 +11,8 @@ import pytest
 
 from edge_client.calibration import draft_speed
 from edge_client.calibration.calibrate import calibrate
-from edge_client.calibration.draft_speed import Speed, fastest, measure, thread_counts
-from edge_client.calibration.view import speed_lines
+from edge_client.calibration.calibration_view import speed_lines
+from edge_client.calibration.draft_speed import SpeedReading, fastest, measure, thread_counts
 from edge_client.config import CalibrateConfig
 from edge_client.drafters.threads import draft_threads
 from hw_profiles import calibration, catalog
@@ -149,7 +149,7 @@ def test_numbers_of_threads():
 def test_a_busy_machine_is_told_of():
     settled, torn = ([100.0, 101, 99, 100], [100.0, 20, 90, 30])
     lines = [
-        list(speed_lines(Speed(1, {1: rates}, {1: [0.01]}, 64, [1.0], [1.0]), load))
+        list(speed_lines(SpeedReading(1, {1: rates}, {1: [0.01]}, 64, [1.0], [1.0]), load))
         for rates, load in ((settled, 0.1), (torn, 0.1), (settled, 99.0))
     ]
     assert ["mind" in told[-1] for told in lines] == [False, True, True]

@@ -11,7 +11,7 @@ from edge_client.drafters.threads import draft_threads, model_drafter
 from hw_profiles import calibration, catalog
 from hw_profiles.cores import usable_cores
 from hw_profiles.detect import Board, detect
-from hw_profiles.device import MeasuredDraft, MeasuredLink
+from hw_profiles.device_profile import MeasuredDraft, MeasuredLink
 from hw_profiles.quantity import Quantity
 from tests.golden_boards import plant
 

@@ -7,14 +7,14 @@ from itertools import islice
 
 import pytest
 
-from edge_client.config import LinkConfig
+from edge_client.config import DeviceConfig
 from edge_client.device import _factory
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import AheadDrafter, TreeDrafter
 from edge_client.drafters.cacheback import CachebackDrafter
-from edge_client.drafters.chain import ChainDrafter, ChainFactory, Record
-from edge_client.drafting import DraftThread, Room
-from edge_client.stop import StopRule
+from edge_client.drafters.chain import ChainDrafter, ChainFactory, MemberRecord
+from edge_client.drafting import BlockBudget, DraftThread
+from edge_client.lengths.fixed import FixedLength
 from opensled.errors import NotFound, UsageError, VocabularyMismatch
 from opensled.messages import RATIO, DraftToken, SamplingParams
 from opensled.noise import noise_key
@@ -128,11 +128,11 @@ class TestWhoSpeaks:
         assert ids(pull(chain, 1)) == [13]
 
     def test_only_tokens_that_were_tried_count(self):
-        record, before = Record(), Record().expected()
+        record, before = MemberRecord(), MemberRecord().expected()
         record.add([1, 2, 3], [1, 9])  # one right, one wrong, one never tried
         after = (0.9 * 18 + 1) / (0.9 * 20 + 2)
         assert record.expected() == pytest.approx(sum(after**count for count in range(1, 9))) != before
-        record = Record()
+        record = MemberRecord()
         record.add([1, 2, 3], [1])  # the verdict has more to come
         assert record.expected() > before
 
@@ -148,11 +148,11 @@ class TestWhoSpeaks:
     def test_where_nobody_has_a_tree_a_chain_is_sent(self):
         async def drafted():
             chain = ChainDrafter([CachebackDrafter(), ToyDrafter(rolls_back=True)])
-            thread = DraftThread(chain, StopRule(3, tree=8))
+            thread = DraftThread(chain, FixedLength(3, tree=8))
             truth = Truth((1, 2, 3, 4, 1))
             try:
                 thread.begin(truth, GREEDY)
-                return (await thread.draft(truth, Room(3, tree=8))).block
+                return (await thread.draft(truth, BlockBudget(3, tree=8))).block
             finally:
                 thread.close()
 
@@ -207,18 +207,18 @@ class TestNames:
 
     def test_flags_reach_the_tables_of_every_part(self, tmp_path):
         mine = str(tmp_path / "mine.table")
-        config = LinkConfig(drafter=BOTH, draft_table="off", personal_table=mine, threads=1)
+        config = DeviceConfig(drafter=BOTH, draft_table="off", personal_table=mine, threads=1)
         factory = _factory(config)
         assert factory.name == "chain cacheback, accelerated llamacpp tiny-draft-q8_0.gguf"
         with pytest.raises(UsageError, match="--personal-table"):
-            _factory(LinkConfig(drafter="llamacpp", personal_table=mine, threads=1))
+            _factory(DeviceConfig(drafter="llamacpp", personal_table=mine, threads=1))
         with pytest.raises(UsageError, match="no drafter factory"):
-            _factory(LinkConfig(drafter="json:JSONDecoder"))
+            _factory(DeviceConfig(drafter="json:JSONDecoder"))
 
 
 @pytest.mark.parametrize(
     ("drafter", "stop"),
-    [(CHAIN, StopRule(4)), (BOTH, StopRule(5, tree=16))],
+    [(CHAIN, FixedLength(4)), (BOTH, FixedLength(5, tree=16))],
     ids=["chains", "trees, and a model with tables in front"],
 )
 def test_sixteen_mixed_sessions_in_a_storm(exact64, drafter, stop):  # noqa: F811

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from edge_client.answer import Chunk, Stats
-from edge_client.chat import Chat, Runner
-from edge_client.chat_input import KEPT_LINES, History, history_path
-from edge_client.chat_view import Painter, View
-from edge_client.colour import Palette, palette, visible
 from edge_client.config import ChatConfig
 from edge_client.generate import Commit
 from edge_client.lengths.status import DraftStatus
-from edge_client.standard_streams import require_text
+from edge_client.terminal.chat import Chat, Runner
+from edge_client.terminal.chat_input import KEPT_LINES, History, history_path
+from edge_client.terminal.chat_view import Painter, View
+from edge_client.terminal.colour import Palette, palette, visible
+from edge_client.terminal.standard_streams import require_text
 from opensled.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
 from opensled.messages import ChatMessage
 from tests.devices import device_on, read
@@ -142,10 +142,8 @@ def test_a_target_without_a_template_is_refused():
         (Commit((7, 8, 9), 2, 2, whole=True), ("accepted", "accepted", "bonus")),
         (Commit((9,), 4, 0, whole=True), ("bonus",)),  # the draft's own tokens were known before
         (Commit((7, 8), 4, 2), ("accepted", "accepted")),  # the end, in the middle of a draft
-        (
-            Commit((7, 8, 9), 4, 1),
-            ("accepted", "server", "server"),
-        ),  # stale: the server had gone on by itself
+        # Stale: the server had gone on by itself
+        (Commit((7, 8, 9), 4, 1), ("accepted", "server", "server")),
         (Commit((), 4, 0), ()),
     ],
 )

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from edge_client.chat_view import COLOURS
-from edge_client.colour import CODES
+from edge_client.terminal.chat_view import COLOURS
+from edge_client.terminal.colour import CODES
 from opensled_testbed.processes import Process
 from tests.gated_target import GATE
 from tests.terminal import Screen

@@ -175,7 +175,7 @@ def test_flags_reach_the_command(run_with: Callable, monkeypatch: pytest.MonkeyP
     seen = []
     monkeypatch.setenv("OPENSLED_JSON", "yes")
     assert run_with(lambda config: seen.append(config) or 0) == 0
-    assert seen == [models_command.ListConfig(json=True)]
+    assert seen == [models_command.ModelListConfig(json=True)]
 
 
 def test_a_switch_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_a_switch_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENSLED_JSON", "1")
     monkeypatch.setattr(models_command, "list_models", lambda config: seen.append(config) or 0)
     assert cli.main(["models", "list", "--no-json"]) == 0
-    assert seen == [models_command.ListConfig(json=False)]
+    assert seen == [models_command.ModelListConfig(json=False)]
 
 
 def test_the_file_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,9 +20,9 @@ import pytest
 from opensled.address import is_loopback
 from opensled.errors import Unreachable, UsageError
 from opensled_testbed.processes import Process
-from scheduler import ray_guard
-from scheduler.placement import STALE
-from scheduler.roster import Spec
+from scheduler.cluster import ray_guard
+from scheduler.cluster.placement import STALE
+from scheduler.cluster.supervisor import ClusterSpec
 from verify_server.config import ServeConfig
 
 REPLICAS = ("replica-0", "replica-1")
@@ -44,19 +44,19 @@ TINY = [
 def ray_cluster() -> Iterator:
     """Two tiny replicas for all tests of this file, which leave every one alive or on its way back."""
     ray_guard.prepare()
-    from scheduler import cluster
+    from scheduler.cluster import ray_runtime
 
     config = ServeConfig(model="tiny", device="cpu", dtype="float64", listen="127.0.0.1:0", threads=1)
-    with cluster.own_ray(2):
-        spec = Spec(2, "verify_server.replica:start", asdict(config))
-        yield cluster.Cluster(spec)
+    with ray_runtime.own_ray(2):
+        spec = ClusterSpec(2, "verify_server.cluster.replica:start", asdict(config))
+        yield ray_runtime.Cluster(spec)
 
 
 def pid(actor: str) -> int:
     """The process of an actor that lives."""
     import ray
 
-    from scheduler.cluster import NAMESPACE
+    from scheduler.cluster.ray_runtime import NAMESPACE
 
     return ray.get(ray.get_actor(actor, NAMESPACE).__ray_call__.remote(lambda _: os.getpid()))
 
@@ -221,7 +221,7 @@ def test_everything_listens_on_loopback(served):
 
 def test_a_ray_with_a_dashboard_is_refused():
     ray_guard.prepare()
-    from scheduler.cluster import _require_no_dashboard
+    from scheduler.cluster.ray_runtime import _require_no_dashboard
 
     _require_no_dashboard("")
     with pytest.raises(

@@ -8,17 +8,17 @@ from types import SimpleNamespace
 import pytest
 
 from opensled.errors import Unreachable, UsageError
-from scheduler import ray_guard
-from scheduler.roster import Spec
-from verify_server import cluster_command
+from scheduler.cluster import ray_guard
+from scheduler.cluster.supervisor import ClusterSpec
+from verify_server.cluster import cluster_command
 from verify_server.config import ServeConfig
 
 ray_guard.prepare()
 from ray.exceptions import RaySystemError  # noqa: E402
 
-from scheduler import cluster  # noqa: E402
+from scheduler.cluster import ray_runtime  # noqa: E402
 
-PAIR = Spec(2, "module:callable", {})
+PAIR = ClusterSpec(2, "module:callable", {})
 
 
 class Method:
@@ -67,12 +67,12 @@ class FakeRay:
 @pytest.fixture
 def ray(monkeypatch):
     fake = FakeRay()
-    monkeypatch.setattr(cluster, "ray", fake)
+    monkeypatch.setattr(ray_runtime, "ray", fake)
     return fake
 
 
 def test_of_two_gateways_that_start_together_both_have_the_schedulers_key(ray):
-    assert cluster._settled(PAIR) == (ray.scheduler, b"the key of the one who was first")
+    assert ray_runtime._settled(PAIR) == (ray.scheduler, b"the key of the one who was first")
 
 
 def test_any_failure_of_a_start_is_told(ray, monkeypatch):
@@ -80,20 +80,20 @@ def test_any_failure_of_a_start_is_told(ray, monkeypatch):
         raise RuntimeError("out of memory")
 
     ray.look = lambda: ray.scheduler
-    monkeypatch.setattr(cluster, "STARTS", SimpleNamespace(get=lambda name: start))
+    monkeypatch.setattr(ray_runtime, "STARTS", SimpleNamespace(get=lambda name: start))
     with pytest.raises(RuntimeError):
-        cluster.Replica("replica-0", PAIR, b"key")
+        ray_runtime.Replica("replica-0", PAIR, b"key")
     assert ray.scheduler.told == [("replica-0", "engine", "RuntimeError: out of memory")]
     ray.look = ray.nobody
     with pytest.raises(RuntimeError, match="out of memory"):
-        cluster.Replica("replica-0", PAIR, b"key")
+        ray_runtime.Replica("replica-0", PAIR, b"key")
 
 
 def test_whatever_ray_says_the_table_is_asked_for_again(ray):
     def broken():
         raise RaySystemError("GCS is away")
 
-    hold = object.__new__(cluster.Cluster)
+    hold = object.__new__(ray_runtime.Cluster)
     hold._scheduler = SimpleNamespace(table=Method(broken))
     ray.look = broken
     with pytest.raises(Unreachable):
@@ -105,10 +105,10 @@ def test_nodes_that_have_left_are_no_danger(ray, monkeypatch):
     nodes += [{"Alive": False, "NodeManagerAddress": "8.8.8.8"}]
     ray.nodes = lambda: nodes
     monkeypatch.setattr(ray_guard, "require_token", lambda address: None)
-    with cluster.joined_ray("127.0.0.1:6379", ()):
+    with ray_runtime.joined_ray("127.0.0.1:6379", ()):
         pass
     nodes[1]["Alive"] = True
-    with pytest.raises(UsageError), cluster.joined_ray("127.0.0.1:6379", ()):
+    with pytest.raises(UsageError), ray_runtime.joined_ray("127.0.0.1:6379", ()):
         pass
 
 
@@ -120,7 +120,7 @@ def config(**fields) -> ServeConfig:
 def test_its_own_ray_has_a_cpu_for_each_thread(monkeypatch, replicas, threads, cpus):
     taken = []
     monkeypatch.setattr(cluster_command, "_cores", lambda: 8)
-    monkeypatch.setattr(cluster, "own_ray", lambda cpus: taken.append(cpus) or memoryview(b""))
+    monkeypatch.setattr(ray_runtime, "own_ray", lambda cpus: taken.append(cpus) or memoryview(b""))
     with cluster_command._ray(config(replicas=replicas, threads=threads)):
         pass
     assert taken == [cpus]
@@ -141,7 +141,7 @@ def test_its_own_ray_has_a_cpu_for_each_thread(monkeypatch, replicas, threads, c
     ],
 )
 def test_replicas_must_find_gpus_unless_machines_may_still_come(monkeypatch, there, fields, each):
-    monkeypatch.setattr(cluster, "gpus_there", lambda: float(there))
+    monkeypatch.setattr(ray_runtime, "gpus_there", lambda: float(there))
     if isinstance(each, float):
         assert cluster_command._spec(config(**fields)).gpus == each
     else:

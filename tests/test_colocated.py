@@ -9,9 +9,9 @@ import pytest
 from hw_profiles.profile import HardwareProfile
 from opensled_testbed.baselines import COLOCATED, server_sd
 from opensled_testbed.cells import CELLS
-from opensled_testbed.emulation.accelerator import EmulatedEngine
 from opensled_testbed.emulation.colocated import Colocated
-from opensled_testbed.emulation.law import Piece, StepLaw
+from opensled_testbed.emulation.emulated_accelerator import EmulatedEngine
+from opensled_testbed.emulation.step_law import Piece, StepLaw
 from opensled_testbed.fleet import Server
 from scheduler import POLICIES
 from scheduler.fcfs import Fcfs
@@ -23,8 +23,8 @@ WAIT = 1.0
 SERVER = Server(accelerator="a100-80", draft="0.5b")
 
 
-def view(id, uncomputed=1, draft=None, driven=False, waiting_since=0.0, paused=False, absent=False):
-    return SessionView(id, uncomputed, draft, driven, waiting_since, paused, absent)
+def view(id, uncomputed=1, draft=None, server_drives=False, waiting_since=0.0, paused=False, absent=False):
+    return SessionView(id, uncomputed, draft, server_drives, waiting_since, paused, absent)
 
 
 def plan(*sessions, now=0.5):
@@ -41,7 +41,7 @@ def test_it_is_the_policy_of_the_baseline():
 
 
 def test_a_batch_waits_for_the_last_draft_and_then_takes_all():
-    sessions = [view(1, draft=4), view(2, waiting_since=0.2), view(3, uncomputed=30, driven=True)]
+    sessions = [view(1, draft=4), view(2, waiting_since=0.2), view(3, uncomputed=30, server_drives=True)]
     assert plan(*sessions) == BatchPlan((), 1.2)
     sessions[1] = view(2, draft=2)
     assert {each.session for each in plan(*sessions).slices} == {1, 2, 3}
@@ -51,7 +51,7 @@ def test_a_batch_waits_for_the_last_draft_and_then_takes_all():
 def test_it_waits_no_longer_than_it_was_told_and_not_for_those_who_will_not_draft():
     late = view(1, draft=4), view(2, waiting_since=0.2)
     assert plan(*late, now=1.2) == fcfs(*late, now=1.2)
-    others = view(1, draft=4), view(2, paused=True), view(3, absent=True), view(4, driven=True)
+    others = view(1, draft=4), view(2, paused=True), view(3, absent=True), view(4, server_drives=True)
     assert plan(*others) == fcfs(*others)
 
 
@@ -83,9 +83,8 @@ def test_the_time_in_which_drafts_come_in_is_the_time_in_which_they_are_drafted(
     segment = Segment((5, 6, 7, 8, 9), 10, (0, 1), rows=5)
     whole_s = 2 * law.step_s([Piece(5, 15, 4)])
     drafting_s = 2 * law.drafting_s([Piece(5, 15, 4)])
-    assert timed(engine, [segment], time.perf_counter) == pytest.approx(
-        whole_s - drafting_s
-    )  # idle for long before
+    # Idle for long before
+    assert timed(engine, [segment], time.perf_counter) == pytest.approx(whole_s - drafting_s)
     now[0] += drafting_s / 2
     assert timed(engine, [segment], time.perf_counter) == pytest.approx(whole_s - drafting_s / 2)
     assert timed(engine, [segment], time.perf_counter) == pytest.approx(whole_s)

@@ -21,7 +21,7 @@ import yaml
 from hw_profiles import catalog
 from opensled import config
 from opensled.cli import CONFIGS, _parser
-from opensled_testbed.link import _relay
+from opensled_testbed.link_relay import _relay
 from opensled_testbed.netns import DEVICES
 from tests.serving import serving
 
@@ -92,7 +92,7 @@ def test_opensled_takes_the_command(name):
 @pytest.mark.parametrize("name", RELAYS)
 def test_the_relay_takes_the_command(name):
     python, module, link, *arguments = SERVICES[name]["entrypoint"]
-    assert (python, module, link) == ("python3", "-m", "opensled_testbed.link")
+    assert (python, module, link) == ("python3", "-m", "opensled_testbed.link_relay")
     relay = _relay([*arguments, *SERVICES[name]["command"]])
     assert relay.to == ("verify", 7411)
 
@@ -125,9 +125,8 @@ def test_an_image_is_public_by_default_and_runs_as_nobody_special(name):
     final = text.split("FROM ")[-1]
     for line in ("USER opensled", "HEALTHCHECK ", "STOPSIGNAL SIGTERM", "LABEL org.opencontainers"):
         assert f"\n{line}" in final
-    assert (
-        "--mount" not in text and "TARGETARCH" not in text
-    )  # neither BuildKit only nor one architecture only
+    # Neither BuildKit only nor one architecture only
+    assert "--mount" not in text and "TARGETARCH" not in text
 
 
 @pytest.mark.parametrize(("name", "port"), [("edge", "http 8411"), ("verify", "grpc 7411")])

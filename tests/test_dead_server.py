@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from edge_client.link import Endpoint, Link
-from edge_client.remote import Patience, RemoteSession
+from edge_client.remote import RemoteSession, RetryPolicy
 from opensled.errors import Unreachable
 from opensled.messages import Cancel, Open
 from tests.serving import PROMPT, linked, serving
@@ -46,7 +46,7 @@ def test_a_new_request_is_told_soon(dead):
 
 
 def test_what_is_promised_is_what_is_waited_for():
-    assert max(Patience().first_open, Endpoint("a:1").connect) < PROMISED
+    assert max(RetryPolicy().first_open, Endpoint("a:1").connect) < PROMISED
 
 
 def test_a_server_that_died_between_two_requests():

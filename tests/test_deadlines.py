@@ -14,8 +14,8 @@ from tests.fakes import FakeEngine
 from tests.serving import PROMPT, finish, linked, serving
 from tests.system import running, until
 from tests.test_tenants import SlowText
-from verify_server.sessions import DoorLimits
-from verify_server.stream import Deadline, serve_stream
+from verify_server.session_manager import SessionLimits
+from verify_server.session_stream import Deadline, serve_stream
 
 LONG = SamplingParams(temperature=0, max_tokens=190)
 HUNG = 10.0  # seconds: a test that waits so long has failed
@@ -38,7 +38,7 @@ class SteppedEngine(FakeEngine):
 async def stepped():
     """A server that steps when told to; yields (door, engine, address). At the end it still serves."""
     engine = SteppedEngine()
-    async with serving(engine=engine, limits=DoorLimits(max_sessions=3, max_draft=8, linger=60)) as (
+    async with serving(engine=engine, limits=SessionLimits(max_sessions=3, max_draft=8, linger=60)) as (
         door,
         address,
     ):
@@ -139,7 +139,7 @@ def test_a_deadline_holds_whatever_carries_the_stream():
 
     async def scenario():
         engine = SteppedEngine()
-        async with running(engine, limits=DoorLimits(linger=60)) as network:
+        async with running(engine, limits=SessionLimits(linger=60)) as network:
             messages, sent = [Open(PROMPT, LONG)], []
 
             async def receive():

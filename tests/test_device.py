@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.answer import Habits, Stats, Task
+from edge_client.answer import RequestDefaults, Stats, Task
+from edge_client.answer_stream import count
 from edge_client.config import GenerateConfig
 from edge_client.device import connect
 from edge_client.generate import Commit
-from edge_client.stop import UNADVISED, StopRule
-from edge_client.tokenizer import Text
-from edge_client.words import count
+from edge_client.lengths.fixed import UNADVISED, FixedLength
+from edge_client.tokenizer import AnswerText
 from opensled.config import options
 from opensled.errors import NotFound, Overloaded, Unreachable, UsageError, VocabularyMismatch
 from opensled.messages import DraftToken
@@ -23,7 +23,7 @@ from tests.fake_target import _Text as TinyText
 from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, serving
 from tests.system import until
-from verify_server.sessions import DoorLimits
+from verify_server.session_manager import SessionLimits
 
 LENGTH = GREEDY.max_tokens
 
@@ -51,7 +51,7 @@ def test_the_account_adds_up():
 
 def test_more_readers_than_drafters_all_get_their_text():
     async def scenario():
-        async with device_with_door(parallel=1, limits=DoorLimits(linger=0.05)) as (device, _):
+        async with device_with_door(parallel=1, limits=SessionLimits(linger=0.05)) as (device, _):
             prompts = [(id, 2, 3) for id in range(1, 6)]
             answers = await asyncio.gather(*(read(device, Task(prompt, GREEDY)) for prompt in prompts))
             for prompt, chunks in zip(prompts, answers, strict=True):
@@ -92,7 +92,7 @@ def test_a_stop_string_ends_the_sequence_on_the_server_too():
 
 def test_a_full_server_is_told_at_once():
     async def scenario():
-        async with device_with_door(limits=DoorLimits(max_sessions=0)) as (device, _):
+        async with device_with_door(limits=SessionLimits(max_sessions=0)) as (device, _):
             with pytest.raises(Overloaded):
                 await asyncio.wait_for(read(device), 5)
 
@@ -101,7 +101,7 @@ def test_a_full_server_is_told_at_once():
 
 def test_text_counts_the_token_that_completes_a_stop_string():
     ids = tuple(TOKENIZER.encode("one two three"))
-    text = Text(TOKENIZER, ("two",))
+    text = AnswerText(TOKENIZER, ("two",))
     kept, shown = text.push(ids)
     assert shown == "one " and text.stopped and text.flush() == ""
     assert "two" in TOKENIZER.decode(kept) and "two" not in TOKENIZER.decode(kept[:-1])
@@ -119,12 +119,12 @@ def test_counting_commits():
 @pytest.mark.parametrize(
     ("rule", "taken"),
     [
-        (StopRule(2), 2),
-        (StopRule(9), 4),
-        (StopRule(9, confidence=0.5), 2),
-        (StopRule(0), 0),
-        (StopRule(9, 0.95), 0),
-        (StopRule(), UNADVISED),
+        (FixedLength(2), 2),
+        (FixedLength(9), 4),
+        (FixedLength(9, confidence=0.5), 2),
+        (FixedLength(0), 0),
+        (FixedLength(9, 0.95), 0),
+        (FixedLength(), UNADVISED),
     ],
 )
 def test_the_stop_rule(rule, taken):
@@ -135,22 +135,22 @@ def test_the_stop_rule(rule, taken):
 @pytest.mark.parametrize(
     ("rule", "hint", "most"),
     [
-        (StopRule(6), None, 6),
-        (StopRule(6), 3, 3),
-        (StopRule(6), 9, 6),
-        (StopRule(6), 0, 0),
-        (StopRule(may_grow=True), None, UNADVISED),
-        (StopRule(may_grow=True), 3, 3),
-        (StopRule(may_grow=True), 9, 9),
-        (StopRule(may_grow=True), 50, 12),
-        (StopRule(50), None, 12),
+        (FixedLength(6), None, 6),
+        (FixedLength(6), 3, 3),
+        (FixedLength(6), 9, 6),
+        (FixedLength(6), 0, 0),
+        (FixedLength(may_grow=True), None, UNADVISED),
+        (FixedLength(may_grow=True), 3, 3),
+        (FixedLength(may_grow=True), 9, 9),
+        (FixedLength(may_grow=True), 50, 12),
+        (FixedLength(50), None, 12),
     ],
 )
 def test_how_long_a_block_may_get_where_twelve_have_room(rule, hint, most):
     assert rule.most(12, hint) == most
 
 
-@pytest.mark.parametrize(("length", "rule"), [(0, StopRule(UNADVISED, 0.0, True)), (7, StopRule(7))])
+@pytest.mark.parametrize(("length", "rule"), [(0, FixedLength(UNADVISED, 0.0, True)), (7, FixedLength(7))])
 def test_what_the_flag_of_the_draft_length_means(length, rule):
     async def scenario():
         async with serving(text=TinyText()) as (_, address):
@@ -167,7 +167,7 @@ def test_what_the_flag_of_the_draft_length_means(length, rule):
 def test_what_a_device_asks_of_its_server_and_what_a_single_answer_changes():
     async def scenario():
         async with serving() as (door, address), device_on(address) as device:
-            device._habits = Habits(pace=9.0, background=True, device="kitchen")
+            device._habits = RequestDefaults(pace=9.0, background=True, device="kitchen")
             tasks = [
                 Task(PROMPT, GREEDY),
                 Task(PROMPT, GREEDY, pace=3.0),
@@ -193,7 +193,7 @@ async def opened_by(device, door, task):
 def test_an_answer_for_which_no_drafter_is_left_is_a_strangers():
     async def scenario():
         async with device_with_door(parallel=1) as (device, _):
-            device._habits = Habits(device="kitchen")
+            device._habits = RequestDefaults(device="kitchen")
             request = [device._open(Task(PROMPT, GREEDY), drafts).device for drafts in (True, False)]
             assert request == ["kitchen", ""]
             async with device._drafter() as first, device._drafter() as second:
@@ -236,9 +236,9 @@ def test_the_stop_rule_obeys_limit_and_interrupt():
         while True:
             yield DraftToken(1, 1.0)
 
-    assert len(StopRule(8).take(forever(), 3, lambda: False)) == 3
+    assert len(FixedLength(8).take(forever(), 3, lambda: False)) == 3
     looks = iter([False, False, True])
-    assert len(StopRule(8).take(forever(), 8, lambda: next(looks))) == 2
+    assert len(FixedLength(8).take(forever(), 8, lambda: next(looks))) == 2
 
 
 def test_a_foreign_draft_is_refused_before_anything_is_drafted():

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.checks import files, install, machine
+from edge_client.checks import install, machine
+from edge_client.checks import model_files as files
 from edge_client.checks.finding import LONGEST, fail, guarded, in_thread, ok, plain, warn
 from edge_client.config import DoctorConfig
 from edge_client.doctor import variables

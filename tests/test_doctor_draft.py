@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from edge_client.checks import draft
-from edge_client.checks.server import ServerReport
+from edge_client.checks.server_checks import ServerReport
 from edge_client.config import DoctorConfig
 from opensled.errors import NotFound, VocabularyMismatch
 from tests.tiny_drafts import tiny_info

@@ -11,9 +11,10 @@ from datetime import datetime, timedelta, timezone
 import grpc
 import pytest
 
-from edge_client.checks import network, server
+from edge_client.checks import network
+from edge_client.checks import server_checks as server
 from edge_client.checks.certificate import read_validity
-from edge_client.checks.server import ServerReport, check_description, check_round_trip, check_server
+from edge_client.checks.server_checks import ServerReport, check_description, check_round_trip, check_server
 from edge_client.config import DoctorConfig
 from opensled import codec
 from opensled.messages import Limits

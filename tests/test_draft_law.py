@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from edge_client.lengths.law import DraftLaw
-from edge_client.lengths.observed import Acceptance, Bets, RoundTimes, Speed, Streamed
+from edge_client.lengths.draft_law import DraftLaw
+from edge_client.lengths.observed import Acceptance, DraftPace, LookAheadHits, RoundTimes, Streamed
 
 
 def law(chance=0.8, **options):
@@ -107,7 +107,7 @@ def test_an_outage_is_no_measure_of_the_next_round():
 
 
 def test_the_speed_of_a_device_is_followed_within_some_tokens():
-    speed = Speed()
+    speed = DraftPace()
     assert speed.token_s is None
     for seconds in [0.01] * 9 + [1.0]:
         speed.took(seconds)
@@ -118,7 +118,7 @@ def test_the_speed_of_a_device_is_followed_within_some_tokens():
 
 
 def test_bets_that_are_won_more_often_than_foretold_count_for_more():
-    bets = Bets()
+    bets = LookAheadHits()
     for turn in range(200):
         bets.placed(0.3)
         if turn % 2:

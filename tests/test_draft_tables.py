@@ -16,7 +16,7 @@ import pytest
 from edge_client.drafters import table_file
 from edge_client.drafters.personal import PersonalTable
 from edge_client.drafters.table_file import TableFile, Vocabulary
-from edge_client.drafters.tables import FrozenTable, LruTable, Shape, as_rows, each
+from edge_client.drafters.tables import FrozenTable, LruTable, TableShape, as_rows, each
 from edge_client.table_builder import TableBuilder
 from opensled import cli
 from opensled.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
@@ -26,14 +26,14 @@ from opensled_training.item import Task
 from opensled_training.tasks import TASKS
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
-SMALL = Shape(leader=1, follower=2, followers=2, leaders=100)
+SMALL = TableShape(leader=1, follower=2, followers=2, leaders=100)
 TRACE = (5, 7, 9, 5, 7, 8, 5)  # of methods.md, section 3
 
 
 class NaiveTable:
     """The same, as it is told: a list of leaders, each with a list of followers, moved about by hand."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: TableShape) -> None:
         self.shape, self.text = shape, []
         self.leaders: OrderedDict[tuple, list] = OrderedDict()
 
@@ -58,7 +58,8 @@ class NaiveTable:
 
 
 @pytest.mark.parametrize(
-    "shape", [Shape(1, 3, 4, 20), Shape(2, 2, 3, 60), Shape(1, 1, 1, 5), Shape(3, 4, 8, 1000)]
+    "shape",
+    [TableShape(1, 3, 4, 20), TableShape(2, 2, 3, 60), TableShape(1, 1, 1, 5), TableShape(3, 4, 8, 1000)],
 )
 def test_the_table_is_the_naive_one_after_100_000_random_operations(shape):
     """A quarter of them for each shape: tokens in pieces of any length, with looks in between."""
@@ -94,7 +95,7 @@ def test_windows_straddle_updates(cut):
 
 
 def some_table(leaders: int = 50, vocab_size: int = 2048) -> TableFile:
-    draw, table = random.Random(leaders), LruTable(Shape(2, 3, 4, 1000))
+    draw, table = random.Random(leaders), LruTable(TableShape(2, 3, 4, 1000))
     tail: tuple[int, ...] = ()
     while len(table) < leaders:
         tail = table.update(tail, [draw.randrange(vocab_size) for _ in range(3)] * 2)
@@ -169,7 +170,7 @@ class TestFile:
 
 class TestBuilder:
     def test_the_most_frequent_come_first_and_stay(self):
-        builder = TableBuilder(Shape(1, 2, followers=2, leaders=2))
+        builder = TableBuilder(TableShape(1, 2, followers=2, leaders=2))
         for text in ((1, 2, 3), (1, 2, 4), (1, 2, 4), (1, 9, 9), (1, 0, 0), (7, 1, 1), (6, 5, 5), (6, 5, 5)):
             builder.read(text)
         frozen = FrozenTable(builder.rows(), 10)
@@ -178,13 +179,13 @@ class TestBuilder:
         assert builder.tokens == 24
 
     def test_no_window_reaches_across_two_documents(self):
-        builder = TableBuilder(Shape(1, 1))
+        builder = TableBuilder(TableShape(1, 1))
         for text in ((1, 2), (), (3, 4)):
             builder.read(text)
         assert dict(each(builder.rows())) == {(1,): ((2,),), (3,): ((4,),)}
 
     def test_rare_windows_are_forgotten_before_memory_runs_out(self):
-        builder, draw = TableBuilder(Shape(1, 1, followers=1), most_windows=100), random.Random(1)
+        builder, draw = TableBuilder(TableShape(1, 1, followers=1), most_windows=100), random.Random(1)
         for _ in range(60):
             builder.read([500, 501, *(draw.randrange(500) for _ in range(10))])
             assert len(builder._windows) <= 100

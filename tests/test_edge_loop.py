@@ -10,9 +10,9 @@ import pytest
 
 from edge_client import drafting
 from edge_client.drafters.none import NoneDrafter
-from edge_client.drafting import Drafted, DraftThread, Room
+from edge_client.drafting import BlockBudget, Drafted, DraftThread
 from edge_client.generate import _cut, generate
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
 from opensled.messages import MATCH, Draft, DraftBlock, DraftToken, Limits, SamplingParams, Verdict
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
@@ -47,7 +47,7 @@ class Script:
 
 
 async def commits_of(verdicts, drafter, hint=None):
-    script, thread = Script(verdicts, hint), DraftThread(drafter, StopRule(2))
+    script, thread = Script(verdicts, hint), DraftThread(drafter, FixedLength(2))
     async with aclosing(generate(script, thread, SamplingParams(temperature=0, max_tokens=9))) as commits:
         seen = [commit async for commit in commits]
     thread.close()
@@ -112,7 +112,7 @@ def test_a_hint_that_comes_while_a_block_is_drafted_cuts_it(hint, sent):
     async def scenario():
         first = tuple(continuation(PROMPT, 1))
         script = Hearing([Verdict(3, first, hint=hint), Verdict(4, (6,), finish_reason="eos")])
-        thread = DraftThread(Held(1.0), StopRule(2))
+        thread = DraftThread(Held(1.0), FixedLength(2))
         async with aclosing(generate(script, thread, LONG)) as commits:
             assert [commit.tokens async for commit in commits] == [first, (6,)]
         thread.close()
@@ -150,11 +150,11 @@ def test_the_time_of_a_draft_is_that_of_its_tokens_alone(monkeypatch):
 
     async def scenario():
         script = Script([Verdict(3, (5,), 0, 1), Verdict(4, (6,), 0, 2, finish_reason="eos")])
-        thread, truth = DraftThread(Timed(1.0), StopRule(2)), Truth(PROMPT)
+        thread, truth = DraftThread(Timed(1.0), FixedLength(2)), Truth(PROMPT)
         thread.begin(truth, Sampler(LONG, b"k" * 16))
-        first = await thread.draft(truth, Room(8))
+        first = await thread.draft(truth, BlockBudget(8))
         truth.extend(Verdict(3, (5,)))
-        assert (first.seconds, (await thread.draft(truth, Room(8, hint=1))).seconds) == (0.5, 0.25)
+        assert (first.seconds, (await thread.draft(truth, BlockBudget(8, hint=1))).seconds) == (0.5, 0.25)
         async with aclosing(generate(script, thread, LONG)) as commits:
             assert [commit.drafted async for commit in commits] == [2, 2]
         assert [draft.seconds for draft in script.drafts] == [0.5, 0.5]
@@ -182,9 +182,9 @@ def test_ids_the_target_does_not_know_end_a_block():
             yield from (DraftToken(7), DraftToken(50), DraftToken(8))
 
     async def scenario():
-        thread = DraftThread(Foreign(1.0), StopRule(8), vocab_size=50)
+        thread = DraftThread(Foreign(1.0), FixedLength(8), vocab_size=50)
         thread.begin(Truth(PROMPT), Sampler(LONG, b"k" * 16))
-        assert (await thread.draft(Truth(PROMPT), Room(8))).block.ids == (7,)
+        assert (await thread.draft(Truth(PROMPT), BlockBudget(8))).block.ids == (7,)
         thread.close()
 
     asyncio.run(scenario())
@@ -200,13 +200,13 @@ def test_an_interrupted_block_does_not_hold_up_the_next_sequence():
     time_spent: list[int] = []
 
     async def scenario():
-        thread = DraftThread(Slow(1.0), StopRule(20_000))
+        thread = DraftThread(Slow(1.0), FixedLength(20_000))
         thread.begin(Truth(PROMPT), Sampler(LONG, b"k" * 16))
-        old = thread.draft(Truth(PROMPT), Room(1_000_000))
+        old = thread.draft(Truth(PROMPT), BlockBudget(1_000_000))
         await until(lambda: time_spent)
         thread.interrupt()
         thread.begin(Truth((9,)), Sampler(LONG, b"k" * 16))
-        block = (await thread.draft(Truth((9,)), Room(3))).block
+        block = (await thread.draft(Truth((9,)), BlockBudget(3))).block
         assert block.ids == tuple(continuation((9,), 3)) and len((await old).block.tokens) < 20_000
         thread.close()
 
@@ -243,7 +243,7 @@ def test_nothing_is_heard_after_the_last_verdict():
 
     async def scenario():
         script = Counted([Verdict(3, (5,)), Verdict(4, (6,), finish_reason="eos")])
-        thread = DraftThread(NoneDrafter(), StopRule(2))
+        thread = DraftThread(NoneDrafter(), FixedLength(2))
         async with aclosing(generate(script, thread, LONG)) as commits:
             assert len([commit async for commit in commits]) == 2
         await asyncio.sleep(0.02)

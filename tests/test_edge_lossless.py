@@ -8,8 +8,8 @@ import asyncio
 import pytest
 
 from edge_client.lengths.adaptive import Adaptive
+from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.predicted import Predicted
-from edge_client.stop import StopRule
 from hw_profiles.sysfs import BoardState
 from opensled.messages import RATIO
 from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check, exact64, factory  # noqa: F401
@@ -58,9 +58,9 @@ def test_verdicts_commit_what_they_should(exact64, edge):  # noqa: F811
 
 
 def test_other_outcomes_drafted_ahead_change_nothing(exact64, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(factory("llamacpp"), "outcomes", 2)
+    monkeypatch.setattr(factory("llamacpp"), "branches", 2)
     answers = asyncio.run(
-        answer_all(exact64, cases(), "llamacpp", stop=StopRule(3), weather=STORM, patience=IMPATIENT)
+        answer_all(exact64, cases(), "llamacpp", stop=FixedLength(3), weather=STORM, patience=IMPATIENT)
     )
     check(cases(), answers)
 

@@ -11,8 +11,8 @@ import pytest
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.none import NoneFactory
-from edge_client.drafting import Drafted, DraftThread, Room
-from edge_client.stop import StopRule
+from edge_client.drafting import BlockBudget, Drafted, DraftThread
+from edge_client.lengths.fixed import FixedLength
 from opensled.errors import EngineError
 from opensled.messages import DraftBlock, SamplingParams, Verdict
 from opensled.noise import noise_key
@@ -55,7 +55,7 @@ class Replaying:
     """One device on a clock moved by hand: 0.1 s for a token, 0.4 s for the prompt."""
 
     def __init__(
-        self, stop: StopRule = StopRule(4), dilation: float = 1.0, pace=speed(), ahead: bool = False
+        self, stop: FixedLength = FixedLength(4), dilation: float = 1.0, pace=speed(), ahead: bool = False
     ) -> None:
         self.loop = HandLoop()
         asyncio.set_event_loop(self.loop)
@@ -66,7 +66,7 @@ class Replaying:
 
     def draft(self, limit: int = 16) -> asyncio.Future[Drafted]:
         async def asked() -> asyncio.Future[Drafted]:
-            return self.drafts.draft(self.truth, Room(limit))
+            return self.drafts.draft(self.truth, BlockBudget(limit))
 
         return self.loop.run_until_complete(asked())
 
@@ -88,7 +88,7 @@ class Replaying:
         drafted = self.draft()
         self.seconds(drafted)
         block = drafted.result().block
-        self.loop.call_soon(self.drafts.look_ahead, block, Room(16))
+        self.loop.call_soon(self.drafts.look_ahead, block, BlockBudget(16))
         self.loop.settle()
         return block
 
@@ -137,7 +137,7 @@ def test_time_is_dilated(replaying):
 
 
 def test_the_doubtful_token_that_ends_a_block_was_drafted_as_well(replaying):
-    device = replaying(StopRule(4, confidence=0.7))
+    device = replaying(FixedLength(4, confidence=0.7))
     block = device.draft()
     assert device.seconds(block) == pytest.approx(0.4 + 2 * 0.1, abs=0.011)
     assert (block.result().block.ids, device.drafts.drafted) == ((50, 51), 3)
@@ -187,7 +187,7 @@ def test_a_text_that_was_not_recorded_is_told_at_once(replaying):
 
 
 def test_what_a_verdict_confirms_of_the_work_ahead_is_sent_at_once(replaying):
-    device = replaying(StopRule(2), ahead=True)
+    device = replaying(FixedLength(2), ahead=True)
     assert device.sent().ids == (50, 51)
     device.loop.advance(0.35)  # 52, the guess of the bonus token, and 53 and 54 after it; no further
     device.commit(50, 51, 52)
@@ -198,7 +198,7 @@ def test_what_a_verdict_confirms_of_the_work_ahead_is_sent_at_once(replaying):
 
 
 def test_a_verdict_ends_the_work_ahead_between_two_tokens(replaying):
-    device = replaying(StopRule(2), ahead=True)
+    device = replaying(FixedLength(2), ahead=True)
     device.sent()
     device.loop.advance(0.12)  # the guess is drafted, and 53 under way
     device.commit(50, 51, 52)
@@ -208,7 +208,7 @@ def test_a_verdict_ends_the_work_ahead_between_two_tokens(replaying):
 
 
 def test_a_lost_bet_costs_the_pass_under_way_and_is_counted(replaying):
-    device = replaying(StopRule(2), ahead=True)
+    device = replaying(FixedLength(2), ahead=True)
     device.commit(50, 51, 52)
     assert device.sent().ids == (53, 54)
     device.loop.advance(0.15)  # the guess is wrong, and one more after it is under way
@@ -220,7 +220,7 @@ def test_a_lost_bet_costs_the_pass_under_way_and_is_counted(replaying):
 
 
 def test_a_block_that_the_truth_contradicts_ends_between_two_tokens(replaying):
-    device = replaying(StopRule(4), ahead=True)
+    device = replaying(FixedLength(4), ahead=True)
     device.commit(50, 51, 52)
     block = device.draft()
     device.loop.advance(0.35)
@@ -252,14 +252,14 @@ async def blocks_of(drafts, trace: ItemTrace, item) -> list[DraftBlock]:
     drafts.begin(truth, Sampler(params_of(item), noise_key(item.seed)))
     while truth.generated != trace.target_ids:
         place = len(truth) - truth.prompt_length
-        blocks.append((await drafts.draft(truth, Room(max(0, item.max_tokens - place - 1)))).block)
+        blocks.append((await drafts.draft(truth, BlockBudget(max(0, item.max_tokens - place - 1)))).block)
         accepted = common_prefix(blocks[-1].ids, trace.target_ids[place:])
         truth.extend(Verdict(len(truth), trace.target_ids[place:][: accepted + 1]))
     drafts.interrupt()
     return blocks
 
 
-@pytest.mark.parametrize("stop", [StopRule(4), StopRule(8, 0.5)])
+@pytest.mark.parametrize("stop", [FixedLength(4), FixedLength(8, 0.5)])
 def test_a_replaying_device_drafts_what_the_real_one_drafts_in_the_same_time(stop, clock):
     """The blocks, and the passes that the same product code makes for them."""
     traces = read_traces(PACKAGED / "tiny-llamacpp.jsonl.gz").items

@@ -12,9 +12,9 @@ import pytest
 
 from opensled.errors import NotFound, UsageError
 from opensled.messages import SamplingParams
-from opensled_testbed.emulation import accelerator
-from opensled_testbed.emulation.accelerator import TOTALS, VARIABLE, EmulatedEngine, environment
-from opensled_testbed.emulation.law import Piece, StepLaw
+from opensled_testbed.emulation import emulated_accelerator as accelerator
+from opensled_testbed.emulation.emulated_accelerator import TOTALS, VARIABLE, EmulatedEngine, environment
+from opensled_testbed.emulation.step_law import Piece, StepLaw
 from opensled_testbed.fleet import Server
 from opensled_testbed.processes import Process
 from tests.emulated import HandClock, cost
@@ -180,7 +180,13 @@ def test_the_environment_says_all_that_the_law_needs(monkeypatch):
 
 def test_a_real_server_tells_its_totals_at_the_end():
     settings = environment(Server(accelerator="a100-80", engine="llamacpp"), 2.0)
-    words = ["serve", "--engine", "opensled_testbed.emulation.accelerator:load", "--listen", "127.0.0.1:0"]
+    words = [
+        "serve",
+        "--engine",
+        "opensled_testbed.emulation.emulated_accelerator:load",
+        "--listen",
+        "127.0.0.1:0",
+    ]
     with Process(words, isolated=True, environment=settings) as server:
         generate = [
             "generate",

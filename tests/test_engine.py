@@ -213,9 +213,8 @@ def test_info_states_the_model(engine, folder) -> None:
 def test_several_eos_ids_come_from_the_generation_config(tmp_path) -> None:
     loaded = load(str(random_model("llama", tmp_path, eos_token_id=[2, 5])))
     assert loaded.info.eos_ids == (2, 5)
-    assert (
-        loaded.info.num_blocks * 16 == 64 * 512
-    )  # an unstated KV pool holds 64 full contexts, if memory allows
+    # An unstated KV pool holds 64 full contexts, if memory allows
+    assert loaded.info.num_blocks * 16 == 64 * 512
 
 
 def test_a_segment_may_want_no_rows(engine) -> None:

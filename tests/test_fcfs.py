@@ -7,8 +7,8 @@ from scheduler.plan import BatchPlan, SessionView, Slice, Snapshot
 PROFILE = HardwareProfile(max_step_tokens=10)
 
 
-def view(id, uncomputed=1, draft=None, driven=False, waiting_since=0.0, paused=False):
-    return SessionView(id, uncomputed, draft, driven, waiting_since, paused)
+def view(id, uncomputed=1, draft=None, server_drives=False, waiting_since=0.0, paused=False):
+    return SessionView(id, uncomputed, draft, server_drives, waiting_since, paused)
 
 
 def plan(*sessions, wait=1.0, now=0.5):
@@ -20,7 +20,10 @@ def test_nobody_there_sleeps_until_an_arrival():
 
 
 def test_drafts_are_verified_and_driven_sessions_decoded_in_one_step():
-    assert plan(view(1, draft=4), view(2, driven=True)).slices == (Slice(1, 1, True), Slice(2, 1, True))
+    assert plan(view(1, draft=4), view(2, server_drives=True)).slices == (
+        Slice(1, 1, True),
+        Slice(2, 1, True),
+    )
 
 
 def test_a_session_waits_for_its_device_and_then_decodes_alone():
@@ -38,12 +41,12 @@ def test_the_earliest_waiter_wakes_the_loop():
 
 
 def test_a_prompt_is_computed_in_chunks_beside_verification():
-    slices = plan(view(1, uncomputed=30, driven=True), view(2, draft=4)).slices
+    slices = plan(view(1, uncomputed=30, server_drives=True), view(2, draft=4)).slices
     assert slices == (Slice(2, 1, True), Slice(1, 5, False))
 
 
 def test_the_last_chunk_of_a_prompt_decides():
-    assert plan(view(1, uncomputed=10, driven=True)).slices == (Slice(1, 10, True),)
+    assert plan(view(1, uncomputed=10, server_drives=True)).slices == (Slice(1, 10, True),)
 
 
 def test_lost_kv_is_recomputed_while_the_device_drafts_but_decides_nothing():
@@ -51,13 +54,13 @@ def test_lost_kv_is_recomputed_while_the_device_drafts_but_decides_nothing():
 
 
 def test_what_nobody_waits_for_comes_last():
-    slices = plan(view(1, uncomputed=30), view(2, uncomputed=6, driven=True)).slices
+    slices = plan(view(1, uncomputed=30), view(2, uncomputed=6, server_drives=True)).slices
     assert slices == (Slice(2, 6, True), Slice(1, 4, False, ahead=True))
 
 
 def test_a_slow_reader_pauses_its_own_session_only():
     slices = plan(
-        view(1, driven=True, paused=True), view(2, driven=True), view(3, draft=0, paused=True)
+        view(1, server_drives=True, paused=True), view(2, server_drives=True), view(3, draft=0, paused=True)
     ).slices
     assert slices == (Slice(2, 1, True), Slice(3, 1, True))
 

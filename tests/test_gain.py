@@ -6,22 +6,22 @@ import time
 import pytest
 
 from edge_client.checks.draft import DraftReport
-from edge_client.checks.gain import check_gain, verdict
-from edge_client.checks.server import ServerReport
+from edge_client.checks.drafting_gain import check_gain, verdict
+from edge_client.checks.server_checks import ServerReport
 from edge_client.checks.server_speed import ServerSpeed, check_server_speed
 from edge_client.config import DoctorConfig
-from hw_profiles.gain import WORTH, Exchange
+from hw_profiles.gain import WORTH, RoundCosts
 from opensled.errors import Overloaded
 from opensled.messages import Limits
 from tests.fakes import FakeEngine
 from tests.golden_boards import BOARDS, plant
 from tests.serving import linked, serving
 from tests.tiny_drafts import tiny_info
-from verify_server.sessions import DoorLimits
+from verify_server.session_manager import SessionLimits
 
 
 def exchange(draft_s=0.02, rtt_s=0.01, answer_s=0.09, own_s=0.06, acceptance=0.5):
-    return Exchange(draft_s, rtt_s, lambda length: answer_s, own_s, acceptance)
+    return RoundCosts(draft_s, rtt_s, lambda length: answer_s, own_s, acceptance)
 
 
 # -- the law ---------------------------------------------------------------------------------------------
@@ -30,9 +30,8 @@ def exchange(draft_s=0.02, rtt_s=0.01, answer_s=0.09, own_s=0.06, acceptance=0.5
 def test_a_round_by_hand():
     law = exchange()
     assert law.tokens(2) == 1 + 0.5 + 0.25
-    assert law.seconds(2) == pytest.approx(
-        0.04 + 0.10 - 0.125 * 0.04
-    )  # three tokens right: drafting is hidden
+    # Three tokens right: drafting is hidden
+    assert law.seconds(2) == pytest.approx(0.04 + 0.10 - 0.125 * 0.04)
     assert law.rate(2) == pytest.approx(1.75 / 0.135)
     assert law.rate(0) == pytest.approx(1 / 0.06)
 
@@ -126,7 +125,7 @@ def test_what_was_measured_counts_more_than_what_is_published():
     )
     assert speed.detail == "1,000 tokens/s (measured just now, tiny-draft)"
     assert link.detail == "2.0 ms (measured just now)" and assumed.detail.endswith("; all else was measured")
-    law = Exchange(0.001, 0.002, lambda length: 0.05 + 0.002 * length, 0.05, 0.7)
+    law = RoundCosts(0.001, 0.002, lambda length: 0.05 + 0.002 * length, 0.05, 0.7)
     assert law.best(4).times > WORTH and f"about {law.best(4).times:.1f}x" in drafting.detail
     assert f"best with k = {law.best(4).length}" in drafting.detail and law.best(4).length <= 4
 
@@ -176,12 +175,12 @@ def test_a_real_link_to_a_fake_target():
 
 
 def test_a_server_that_takes_short_drafts_only():
-    speed, _ = asked(limits=DoorLimits(max_sessions=3, max_draft=4, linger=0.05))
+    speed, _ = asked(limits=SessionLimits(max_sessions=3, max_draft=4, linger=0.05))
     assert speed.block == 4 and speed.verdict_s > 0
 
 
 def test_a_server_that_takes_no_drafts():
-    speed, finding = asked(limits=DoorLimits(max_sessions=3, max_draft=0, linger=0.05))
+    speed, finding = asked(limits=SessionLimits(max_sessions=3, max_draft=0, linger=0.05))
     assert speed.block == 0 and finding.status == "ok"
 
 

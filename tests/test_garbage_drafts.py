@@ -17,13 +17,13 @@ import pytest
 from edge_client.link import GrpcStream, Link
 from opensled.errors import OpenSledError
 from opensled.messages import Draft, DraftBlock, DraftToken, Failure, Open, Opened, SamplingParams, Verdict
-from scheduler.goodput import Goodput
+from scheduler.goodput.policy import Goodput
 from tests.fakes import VOCAB, FakeEngine, OracleDrafter, continuation
 from tests.mischief import SLOW_STEPS, Believes
 from tests.serving import blocks_return, linked, serving
 from tests.system import Answer, ask
 from verify_server.security import Tenants
-from verify_server.sessions import Door, DoorLimits
+from verify_server.session_manager import SessionLimits, SessionManager
 
 TENANTS = Tenants((("good-token", "good"), ("bad-token", "bad")))
 MAX_DRAFT = 8
@@ -118,9 +118,9 @@ async def answers_of_the_good(address: str, prompts: list[list[int]]) -> list[An
         return await asyncio.gather(*asked)
 
 
-async def beside(flood: Flood) -> tuple[list[Answer], list[Flooder], Door]:
+async def beside(flood: Flood) -> tuple[list[Answer], list[Flooder], SessionManager]:
     """The good tenant's answers while the flood lasts."""
-    limits = DoorLimits(max_sessions=32, max_draft=MAX_DRAFT, linger=0.05)
+    limits = SessionLimits(max_sessions=32, max_draft=MAX_DRAFT, linger=0.05)
     policy = Believes(Goodput(0.05), SLOW_STEPS)
     engine = PacedEngine(num_blocks=800)
     async with (

@@ -17,7 +17,7 @@ from tests.replicas import KEY, cluster
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, opened_at
 from tests.system import until
 from verify_server.security import Tenants, Tls
-from verify_server.tokens import Passes, TokenSigner
+from verify_server.signing import Passes, TokenSigner
 
 TOKENS = Tenants((("secret-1", "alice"), ("secret-2", "bob")))
 LONG = SamplingParams(temperature=0, max_tokens=150)

@@ -14,7 +14,7 @@ from tests.raw_wire import raw_stream
 from tests.replicas import cluster
 from tests.serving import GREEDY, PROMPT, finish, linked, opened_at
 from tests.system import until
-from verify_server.replica_links import LinkClosed, ReplicaLink
+from verify_server.cluster.replica_links import LinkClosed, ReplicaLink
 from verify_server.security import Tenants
 
 TOKENS = Tenants((("secret-1", "alice"), ("secret-2", "bob")))
@@ -282,7 +282,7 @@ async def silent_port():
 
 
 def test_who_watches_its_health_hears_first_and_keeps_it_from_nothing(monkeypatch):
-    monkeypatch.setattr("verify_server.gateway.FAREWELL_SECONDS", 0.0)
+    monkeypatch.setattr("verify_server.cluster.gateway.FAREWELL_SECONDS", 0.0)
 
     async def scenario():
         async with cluster("a", proxy=True) as one, health(one) as told:

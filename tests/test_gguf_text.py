@@ -16,10 +16,10 @@ from opensled.llama import LlamaModel
 from opensled.messages import ChatMessage, Tool
 from opensled.store import model_path
 from tests.tiny_gguf import add_tokenizer, random_gguf, save, sentencepiece_gguf
-from verify_server.gguf_file import read_metadata
-from verify_server.gguf_text import PROBES, GgufText
-from verify_server.gguf_tokenizer import SPLITS
-from verify_server.text import TargetText
+from verify_server.text.gguf_file import read_metadata
+from verify_server.text.gguf_text import PROBES, GgufText
+from verify_server.text.gguf_tokenizer import SPLITS
+from verify_server.text.hf_text import HFText
 
 TINY = model_path("tiny")
 PIECES = [
@@ -60,7 +60,7 @@ def alone(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("place", ["alone", "beside"])
 def test_ids_and_chats_are_those_of_transformers(place, alone):
-    expected, text = TargetText(TINY), GgufText(alone if place == "alone" else TINY / "tiny-f16.gguf")
+    expected, text = HFText(TINY), GgufText(alone if place == "alone" else TINY / "tiny-f16.gguf")
     assert (text.fingerprint, text.vocab_size) == (expected.fingerprint, expected.vocab_size)
     assert text.chat_template == expected.chat_template
     for sample in texts():

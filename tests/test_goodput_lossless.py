@@ -13,8 +13,8 @@ import pytest
 
 from edge_client.drafters.lookup import LookupDrafter
 from edge_client.drafters.none import NoneDrafter
+from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RemoteSession
-from edge_client.stop import StopRule
 from opensled.messages import MATCH, RATIO
 from opensled.noise import noise_key
 from opensled.store import model_path
@@ -36,7 +36,7 @@ from tests.mischief import (
 from tests.system import CALM, Answer, ask, running, until
 from tests.test_lossless import IMPATIENT, STORM, Case, cases, check, factory
 from verify_server.engine.torch_engine import load
-from verify_server.sessions import DoorLimits
+from verify_server.session_manager import SessionLimits
 
 WAIT = 0.05  # seconds, for a device of which nothing is known
 GOODPUT = make_policy("goodput", PolicyOptions(WAIT))
@@ -84,7 +84,7 @@ async def answer_all(
         policy=policy,
         max_step_tokens=96,
         weather=weather,
-        limits=DoorLimits(linger=2.0, trust_devices=True),
+        limits=SessionLimits(linger=2.0, trust_devices=True),
         loop_type=witness_of(wanted),
         network_type=SlowNetwork,
     ) as network:
@@ -105,7 +105,7 @@ async def ask_on_device(network: MemoryNetwork, number: int, case: Case, rule: s
         case.prompt,
         drafter_of(kind, number),
         case.params,
-        stop=StopRule(LENGTHS[number % len(LENGTHS)]),
+        stop=FixedLength(LENGTHS[number % len(LENGTHS)]),
         patience=IMPATIENT if network.weather.loss else CALM,
         session_type=Silent if kind == "silent" else RemoteSession,
         rule=rule,

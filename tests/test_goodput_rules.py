@@ -10,15 +10,14 @@ import pytest
 from hw_profiles.profile import HardwareProfile
 from hw_profiles.step_cost import Roofline
 from scheduler.estimates import Forecast
-from scheduler.goodput import Goodput
+from scheduler.goodput.policy import Goodput
+from scheduler.goodput.step_budget import BACKGROUND_S
 from scheduler.plan import BatchPlan, SessionView, Slice, Snapshot
-from scheduler.rations import BACKGROUND_S
 
 WAIT, NOW = 0.25, 100.0
 SECONDS = 8  # for which the policy has seen what it plans for
-READS = HardwareProfile(
-    256, Roofline(read_s=0.03, token_s=1e-6)
-)  # bound by reading weights: tokens cost nothing
+# Bound by reading weights: tokens cost nothing
+READS = HardwareProfile(256, Roofline(read_s=0.03, token_s=1e-6))
 COMPUTES = HardwareProfile(256, Roofline(read_s=1e-4, token_s=3e-3))  # each token costs what it is worth
 # Nearly always right, 20 ms away and 5 ms a token; and one that is never right.
 GOOD = Forecast(0.95, 0.95, delay_s=0.02, draft_s=0.005, jitter_s=0.002, drafts=50)
@@ -28,14 +27,14 @@ FAR = GOOD._replace(delay_s=3.0)
 
 def view(id: int = 1, **fields: object) -> SessionView:
     """A session that the server decodes, whose last verdict has just left."""
-    known = {"uncomputed": 1, "draft": None, "driven": True, "waiting_since": NOW, "context": 50}
+    known = {"uncomputed": 1, "draft": None, "server_drives": True, "waiting_since": NOW, "context": 50}
     times = {"ready_since": NOW, "asked_since": NOW}
     return SessionView(id, **{**known, **times, **fields})  # type: ignore[arg-type]
 
 
 def drafting(id: int = 1, **fields: object) -> SessionView:
     """A session whose good device is at work on a draft of four."""
-    return view(id, **{"driven": False, "hint": 4, "forecast": GOOD, **fields})
+    return view(id, **{"server_drives": False, "hint": 4, "forecast": GOOD, **fields})
 
 
 def plan(*sessions: SessionView, profile: HardwareProfile = READS, now: float = NOW) -> BatchPlan:
@@ -96,7 +95,7 @@ def test_a_device_that_does_not_help_is_not_waited_for_and_told_to_rest(forecast
 
 
 def test_an_unknown_device_gets_no_advice_and_is_not_waited_for() -> None:
-    assert hints(plan(view(driven=False))) == {1: None}
+    assert hints(plan(view(server_drives=False))) == {1: None}
 
 
 def test_the_server_does_not_start_without_drafts_that_are_about_to_come() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler.fcfs import Fcfs
-from scheduler.goodput import Goodput
+from scheduler.goodput.policy import Goodput
 from tests.hypothesis_profiles import bounded
 from tests.mischief import SLOW_STEPS, Believes, Whims
 from tests.test_kv_pressure import (  # noqa: F401

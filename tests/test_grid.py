@@ -64,9 +64,8 @@ def test_a_grid_is_filled_with_capacities_and_with_throughput_at_the_load_of_the
     assert set(near["throughput"][0]["tokens_per_s"]) == set(grid_fill.RATED)
     assert near["throughput"][1]["tokens_per_s"]["opensled"] == 222
     assert document["facts"]["simulations"] == 3 * (2 + 3 + 2 + 3) + 4 * 4
-    assert (
-        len([unit for unit in units if isinstance(unit, grid_fill.Capacities)]) == 4
-    )  # one alone for each link
+    # One alone for each link
+    assert len([unit for unit in units if isinstance(unit, grid_fill.Capacities)]) == 4
 
 
 def test_only_what_is_named_is_measured_anew(units: list[Any]) -> None:

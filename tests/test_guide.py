@@ -29,8 +29,8 @@ from tests.guiding import (
     unpack,
     walk,
 )
-from verify_server.grammar import MAX_SCHEMA, WHITESPACE
-from verify_server.guide import Constraint, Guides
+from verify_server.text.guide import Constraint, Guides
+from verify_server.text.tool_grammar import MAX_SCHEMA, WHITESPACE
 
 SCHEMAS = {
     "any object": {},

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
 from opensled.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
 from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan
@@ -45,7 +45,7 @@ def by_place(seed):
     return lambda view: random.Random(seed * 1000 + view.context).choice([0, 0, 1, 2, 3, 8, None])
 
 
-def asked(network, drafter, stop=StopRule(4), **options):
+def asked(network, drafter, stop=FixedLength(4), **options):
     return asyncio.wait_for(ask(network, PROMPT, drafter, PARAMS, stop=stop, **options), 30)
 
 
@@ -86,12 +86,12 @@ def test_hints_that_are_lost_repeated_or_overtaken(seed):
 @pytest.mark.parametrize(
     ("hint", "stop", "longest"),
     [
-        (2, StopRule(4), 2),
-        (7, StopRule(4), 4),
-        (7, StopRule(4, may_grow=True), 7),
-        (1, StopRule(4, may_grow=True), 1),
-        (None, StopRule(4, may_grow=True), 4),
-        (40, StopRule(4, may_grow=True), 16),  # the server's own limit
+        (2, FixedLength(4), 2),
+        (7, FixedLength(4), 4),
+        (7, FixedLength(4, may_grow=True), 7),
+        (1, FixedLength(4, may_grow=True), 1),
+        (None, FixedLength(4, may_grow=True), 4),
+        (40, FixedLength(4, may_grow=True), 16),  # the server's own limit
     ],
 )
 def test_a_block_is_as_long_as_hint_and_owner_allow_and_no_round_wastes_a_token(hint, stop, longest):

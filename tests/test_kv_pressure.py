@@ -11,9 +11,10 @@ from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, Slice
 from tests.fakes import EOS, VOCAB, FakeEngine, continuation
 from verify_server.acceptance.match import Match
-from verify_server.kv import BlockTable
-from verify_server.loop import VerifyLoop, run_step
+from verify_server.kv.blocks import BlockTable
+from verify_server.loop import VerifyLoop
 from verify_server.session import Session
+from verify_server.step import run_step
 
 PROMPTS = ([3] * 30, [7] * 30)
 POOL = {"num_blocks": 10, "block_size": 4}  # one of the two and a little

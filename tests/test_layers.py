@@ -32,7 +32,7 @@ ALLOWED = {
     "opensled_training": EVERYTHING,
 }
 GRPC_HOMES = ("edge_client/link.py", "verify_server/service.py")
-GATEWAY_HOMES = ("verify_server/gateway.py", "verify_server/replica_links.py")
+GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/replica_links.py")
 # Figures measure the bare libraries beside the product.
 BARE_ROUNDS, BARE_LOOP = "opensled_testbed/bench/rounds.py", "opensled_testbed/bench/edge_loop.py"
 BARE_RAGGED = "opensled_testbed/bench/ragged"  # and the file of its peers
@@ -41,23 +41,23 @@ LLAMA_HOMES = ("opensled/llama.py", "edge_client/drafters/llamacpp.py", "verify_
 # library -> the files, or folders with a slash, that may import it
 HOMES = {
     "grpc": (*GRPC_HOMES, *GATEWAY_HOMES, BARE_ROUNDS),
-    "grpc_health": ("verify_server/service.py", "verify_server/replica_links.py"),
+    "grpc_health": ("verify_server/service.py", "verify_server/cluster/replica_links.py"),
     "grpc_reflection": ("verify_server/service.py",),
     "torch": TORCH_HOMES,
-    "transformers": (*TORCH_HOMES, "verify_server/text.py"),
+    "transformers": (*TORCH_HOMES, "verify_server/text/hf_text.py"),
     "huggingface_hub": ("verify_server/engine/loading.py",),
     "starlette": ("edge_client/api/",),
-    "uvicorn": ("edge_client/api/server.py",),
+    "uvicorn": ("edge_client/api/http_server.py",),
     "httpx": ("opensled_testbed/",),
     "matplotlib": ("opensled_testbed/planner/picture.py", "opensled_testbed/report/plots"),
-    "rich": ("opensled_testbed/demo_view.py", "opensled_testbed/load/view.py"),
+    "rich": ("opensled_testbed/demo_view.py", "opensled_testbed/load/load_view.py"),
     "prometheus_client": ("opensled/metrics.py",),
-    "ray": ("scheduler/cluster.py",),
+    "ray": ("scheduler/cluster/ray_runtime.py",),
     "cryptography": ("opensled_testbed/credentials.py",),
-    "llguidance": ("verify_server/guide.py",),
+    "llguidance": ("verify_server/text/guide.py",),
     "uvloop": ("verify_server/command.py",),
     "llama_cpp": (*LLAMA_HOMES, BARE_LOOP),
-    "jinja2": ("verify_server/gguf_text.py", "edge_client/offline/local_chat.py"),
+    "jinja2": ("verify_server/text/gguf_text.py", "edge_client/offline/local_chat.py"),
     "onnxruntime": ("edge_client/drafters/onnx.py",),
     "google.protobuf": ("opensled/codec.py",),
     "opensled.v1.verify_pb2": ("opensled/codec.py", "opensled/open_codec.py", BARE_ROUNDS),

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from hw_profiles import catalog
-from hw_profiles.cost import TargetCost
 from hw_profiles.learned import FIRST_FITS, CostModel, LearnedCost
 from hw_profiles.step_cost import Roofline
+from hw_profiles.target_cost import TargetCost
 from opensled.errors import NotFound
 from opensled.store import model_path
-from opensled_testbed.emulation.accelerator import DilatedCost, EmulatedEngine, Settings
-from opensled_testbed.emulation.law import Piece
+from opensled_testbed.emulation.emulated_accelerator import DilatedCost, EmulatedEngine, Settings
+from opensled_testbed.emulation.step_law import Piece
 from tests.fakes import FakeEngine, FakeText
 from tests.serving import finish, linked, serving
 from tests.tiny_models import random_model

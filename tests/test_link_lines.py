@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from edge_client import link as links
-from edge_client.remote import Patience, RemoteSession
+from edge_client.remote import RemoteSession, RetryPolicy
 from opensled import codec
 from opensled.errors import ProtocolError, Unreachable
 from opensled.messages import Moved, Open
@@ -21,7 +21,7 @@ from verify_server.security import Tenants, Tls
 
 EXPECTED = tuple(continuation(PROMPT, GREEDY.max_tokens))
 TOKENS = Tenants((("secret-1", "alice"),))
-BRIEF = Patience(first_open=0.2)
+BRIEF = RetryPolicy(first_open=0.2)
 
 
 @asynccontextmanager
@@ -51,7 +51,7 @@ async def pointing(*addresses, tls=None):
         await server.stop(None)
 
 
-async def answer(link, patience=Patience()) -> tuple[int, ...]:
+async def answer(link, patience=RetryPolicy()) -> tuple[int, ...]:
     session = RemoteSession(link.connect, Open(PROMPT, GREEDY), patience)
     await session.open()
     while not session.truth.finish_reason:

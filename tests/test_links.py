@@ -12,14 +12,14 @@ from grpc._cython import cygrpc
 from edge_client import link as edge_link
 from edge_client.drafting import DraftThread
 from edge_client.generate import generate
+from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RemoteSession
-from edge_client.stop import StopRule
 from opensled.errors import Unreachable
 from opensled.messages import Draft, DraftBlock, DraftToken, Open
 from tests.fakes import OracleDrafter, continuation
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from verify_server import service
-from verify_server.stream import FAREWELL
+from verify_server.session_stream import FAREWELL
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in edge_link._OPTIONS + service._OPTIONS}))
@@ -116,7 +116,7 @@ def test_a_peer_who_never_ends_a_finished_stream_does_not_keep_it():
 def test_many_short_answers_lose_no_stream():
     async def scenario():
         async with serving() as (_, address), linked(address) as link:
-            thread = DraftThread(OracleDrafter(0.8), StopRule(4))
+            thread = DraftThread(OracleDrafter(0.8), FixedLength(4))
             for _ in range(50):
                 session = RemoteSession(link.connect, Open(PROMPT, GREEDY))
                 await session.open()

@@ -10,8 +10,8 @@ from edge_client.device import Device
 from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import DraftThread
 from edge_client.generate import generate
-from edge_client.remote import Patience, RemoteSession
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
+from edge_client.remote import RemoteSession, RetryPolicy
 from opensled.errors import Overloaded, UsageError
 from opensled.messages import (
     Draft,
@@ -25,8 +25,8 @@ from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.serving import linked, serving
 from tests.system import CALM, ask, running, until
 from verify_server.outbox import MAX_UNREAD, Outbox
-from verify_server.sessions import DoorLimits
-from verify_server.stream import _read, serve_stream
+from verify_server.session_manager import SessionLimits
+from verify_server.session_stream import _read, serve_stream
 
 LONG = SamplingParams(temperature=0, max_tokens=150)
 PROMPT = (3, 1, 4)
@@ -100,11 +100,11 @@ def test_a_cancelled_reader_says_goodbye():
     async def scenario():
         params = SamplingParams(temperature=0, max_tokens=4000)  # never finished before the cancel
         engine = FakeEngine(num_blocks=1100, context_length=4100)
-        limits = DoorLimits(linger=60)
+        limits = SessionLimits(linger=60)
         async with serving(limits=limits, engine=engine) as (door, address), linked(address) as link:
             session = RemoteSession(link.connect, Open(PROMPT, params), CALM)
             await session.open()
-            thread = DraftThread(OracleDrafter(0.5), StopRule(4))
+            thread = DraftThread(OracleDrafter(0.5), FixedLength(4))
 
             async def read():
                 async with aclosing(generate(session, thread, params)) as commits:
@@ -123,15 +123,15 @@ def test_a_cancelled_reader_says_goodbye():
 
 def test_an_idle_session_gives_its_kv_to_one_with_work_and_gets_its_text_all_the_same():
     async def scenario():
-        async with running(FakeEngine(num_blocks=17), limits=DoorLimits(max_draft=8, linger=60)) as network:
-            prompt = [
-                1 + i % 40 for i in range(30)
-            ]  # with the other's 43 tokens more than the 68 there is room for
+        async with running(
+            FakeEngine(num_blocks=17), limits=SessionLimits(max_draft=8, linger=60)
+        ) as network:
+            # With the other's 43 tokens more than the 68 there is room for
+            prompt = [1 + i % 40 for i in range(30)]
             stream, _ = await open_stream(network, prompt, SamplingParams(temperature=0, max_tokens=25))
-            await stream.send(
-                Draft(1, DraftBlock(30, (DraftToken(48),)))
-            )  # from now on the server waits for it
-            await until(lambda: not _only(network).driven and not _only(network).in_step)
+            # From now on the server waits for it
+            await stream.send(Draft(1, DraftBlock(30, (DraftToken(48),))))
+            await until(lambda: not _only(network).server_drives and not _only(network).in_step)
             idle = _only(network)
             answer = await asyncio.wait_for(ask(network, [7, 2, 3], OracleDrafter(0.8)), 5)
             assert answer.tokens == tuple(continuation([7, 2, 3], 40))
@@ -149,7 +149,7 @@ def test_an_idle_session_gives_its_kv_to_one_with_work_and_gets_its_text_all_the
 def test_a_prompt_is_not_read_for_someone_who_left():
     async def scenario():
         engine = FakeEngine()
-        async with running(engine, max_step_tokens=4, limits=DoorLimits(linger=60)) as network:
+        async with running(engine, max_step_tokens=4, limits=SessionLimits(linger=60)) as network:
             stream, _ = await open_stream(
                 network, [1 + i % 40 for i in range(180)], SamplingParams(max_tokens=5)
             )
@@ -166,10 +166,10 @@ def test_a_prompt_is_not_read_for_someone_who_left():
 
 def test_a_resumed_session_is_not_forgotten_under_its_reader():
     async def scenario():
-        async with running(FakeEngine(), limits=DoorLimits(linger=0.05)) as network:
+        async with running(FakeEngine(), limits=SessionLimits(linger=0.05)) as network:
             stream, opened = await open_stream(network)
             await stream.send(Draft(1, DraftBlock(3, (DraftToken(48),))))
-            await until(lambda: not _only(network).driven)
+            await until(lambda: not _only(network).server_drives)
             await stream.close()
             await stream.task
             again = network.connect()
@@ -184,7 +184,7 @@ def test_a_resumed_session_is_not_forgotten_under_its_reader():
 
 def test_the_door_counts():
     async def scenario():
-        async with running(FakeEngine(), limits=DoorLimits(max_sessions=2, linger=60)) as network:
+        async with running(FakeEngine(), limits=SessionLimits(max_sessions=2, linger=60)) as network:
             first, second = [(await network.door.open(Open((id, 2), LONG), "local"))[0] for id in (1, 2)]
             for session in (first, second):
                 session.attach(2)
@@ -200,7 +200,7 @@ def test_the_door_counts():
 def test_kv_memory_smaller_than_a_draft_is_refused_at_the_start():
     async def scenario():
         with pytest.raises(UsageError, match="--kv-tokens"):
-            async with running(FakeEngine(num_blocks=2), limits=DoorLimits(max_draft=16)):
+            async with running(FakeEngine(num_blocks=2), limits=SessionLimits(max_draft=16)):
                 pass
 
     asyncio.run(scenario())
@@ -219,7 +219,7 @@ def test_a_drafter_that_cannot_be_made_costs_drafts_and_nothing_else():
 
     async def scenario():
         async with serving() as (_, address), linked(address) as link:
-            device = Device(link, await link.describe(), TOKENIZER, Broken(), StopRule(4))
+            device = Device(link, await link.describe(), TOKENIZER, Broken(), FixedLength(4))
             for _ in range(2):
                 chunks = [
                     chunk
@@ -236,12 +236,14 @@ def test_a_drafter_that_cannot_be_made_costs_drafts_and_nothing_else():
 
 def test_a_server_that_takes_less_after_a_restart_gets_shorter_drafts():
     async def scenario():
-        limits = DoorLimits(max_draft=8, linger=0.1)
+        limits = SessionLimits(max_draft=8, linger=0.1)
         async with running(FakeEngine(), limits=limits) as first:
-            session = RemoteSession(first.connect, Open(PROMPT, LONG), Patience(silence=5, first_retry=0.001))
+            session = RemoteSession(
+                first.connect, Open(PROMPT, LONG), RetryPolicy(silence=5, first_retry=0.001)
+            )
             await session.open()
-            thread = DraftThread(OracleDrafter(1.0), StopRule(8))
-            async with running(FakeEngine(), limits=DoorLimits(max_draft=2, linger=0.1)) as second:
+            thread = DraftThread(OracleDrafter(1.0), FixedLength(8))
+            async with running(FakeEngine(), limits=SessionLimits(max_draft=2, linger=0.1)) as second:
                 tokens: list[int] = []
                 async for commit in generate(session, thread, LONG):
                     tokens += commit.tokens
@@ -258,7 +260,7 @@ def test_drafts_that_are_on_their_way_in_share_a_step():
     """Each hop to the engine's thread costs as much as a few rounds: nobody hops alone who could come along."""
 
     async def scenario():
-        async with running(FakeEngine(num_blocks=100), limits=DoorLimits(max_draft=8)) as network:
+        async with running(FakeEngine(num_blocks=100), limits=SessionLimits(max_draft=8)) as network:
             loop = network.door.loop
             sessions = []
             for _ in range(4):

@@ -20,10 +20,10 @@ from tests.tiny_gguf import VOCABULARY, random_gguf
 from tests.tree_drafts import grown, paths, tree
 from verify_server.engine import llama_batch, llamacpp
 from verify_server.engine.base import Segment
-from verify_server.engine.llama_batch import Piece
+from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import LlamaCache
 from verify_server.engine.llamacpp import BRANCHES, LlamaCppEngine
-from verify_server.kv import BlockPool, BlockTable, OutOfBlocks
+from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
 from verify_server.trees import depth_first, path_to, without_twins
 
 MOST = 20  # tokens of a tree
@@ -54,7 +54,7 @@ def expected(gguf_of) -> Callable[[str, Sequence[int], DraftBlock], np.ndarray]:
             *(paths(block) if block.parents else [block.ids[: i + 1] for i in range(len(block.ids))]),
         ]:
             alone.truncate(0, 0)
-            found.append(alone.decode([Piece(0, 0, (*text, *path), 1)]))
+            found.append(alone.decode([LlamaPiece(0, 0, (*text, *path), 1)]))
         return np.concatenate(found)
 
     return rows
@@ -171,7 +171,7 @@ def test_the_path_that_stands_is_not_computed_again(engine, monkeypatch) -> None
     loaded, computed = engine("llama"), []
     decode = loaded._cache.decode
 
-    def counted(pieces: Sequence[Piece]) -> np.ndarray:
+    def counted(pieces: Sequence[LlamaPiece]) -> np.ndarray:
         computed.append(sum(len(piece.tokens) for piece in pieces))
         return decode(pieces)
 
@@ -186,7 +186,7 @@ def test_the_path_that_stands_is_not_computed_again(engine, monkeypatch) -> None
 def test_where_branches_are_computed_wrong_trees_are_not_offered(gguf_of, monkeypatch) -> None:
     """A llama.cpp that lets a token see all cells of its session."""
 
-    def blind(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+    def blind(piece: LlamaPiece) -> tuple[np.ndarray, np.ndarray]:
         count = len(piece.tokens)
         return np.ones(count, np.int32), np.full(count, piece.sequence, np.int32)
 

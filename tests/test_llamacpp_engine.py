@@ -20,10 +20,10 @@ from tests.tiny_gguf import VOCABULARY, WINDOW, random_gguf
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES, llama_probe, llamacpp
 from verify_server.engine.base import Segment
-from verify_server.engine.llama_batch import Piece
+from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import BATCH, LlamaCache
 from verify_server.engine.llamacpp import LlamaCppEngine
-from verify_server.kv import BlockPool, BlockTable, OutOfBlocks
+from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
 from verify_server.loop import VerifyLoop
 
 NUM_BLOCKS, BLOCK = 16, 16  # 256 tokens: the least that llama.cpp makes, so that every cell counts
@@ -56,7 +56,7 @@ def fresh(gguf_of) -> Callable[[str, Sequence[int]], np.ndarray]:
 
     def logits(family: str, tokens: Sequence[int]) -> np.ndarray:
         cache_of(family).truncate(0, 0)
-        return cache_of(family).decode([Piece(0, 0, tokens, len(tokens))])
+        return cache_of(family).decode([LlamaPiece(0, 0, tokens, len(tokens))])
 
     return logits
 

@@ -17,7 +17,7 @@ from opensled_testbed.load.command import FLEETS, bench_serve, fleet_of
 from opensled_testbed.load.config import BenchServeConfig
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.run import label
-from opensled_testbed.load.server import command, sessions
+from opensled_testbed.load.server_process import command, sessions
 from opensled_testbed.load.sources import TEMPERATURE, heldout_items, items_of
 from opensled_testbed.load.synthetic import Shape, synthetic_items
 

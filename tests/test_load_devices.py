@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from edge_client.drafting import Room
-from edge_client.remote import Patience
+from edge_client.drafting import BlockBudget
+from edge_client.remote import RetryPolicy
 from opensled.errors import UsageError
 from opensled.messages import Cancel, Draft, DraftBlock, DraftToken, Limits, Open, Opened
 from opensled.protocol import Truth
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.clock import Clock
-from opensled_testbed.load.drafts import NoDrafts, recorded
+from opensled_testbed.load.device_drafts import NoDrafts, recorded
 from opensled_testbed.load.http_device import shared
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import Arrival
@@ -61,7 +61,7 @@ class Echo:
 def test_messages_are_weighed_and_the_time_of_a_draft_is_that_of_its_first_sending():
     async def scenario():
         weight, clock = record(), Clock()
-        session = TimedSession(weighed(Echo, weight), Open((1, 2, 3)), Patience(), clock)
+        session = TimedSession(weighed(Echo, weight), Open((1, 2, 3)), RetryPolicy(), clock)
         await session.open()
         opened = (weight.bytes_up, weight.bytes_down)
         draft = Draft(1, DraftBlock(3, (DraftToken(7),)))
@@ -79,7 +79,7 @@ def test_messages_are_weighed_and_the_time_of_a_draft_is_that_of_its_first_sendi
 
 def test_a_device_without_a_drafter_answers_at_once_with_nothing():
     async def scenario():
-        future = NoDrafts().draft(Truth((1, 2, 3)), Room(4))
+        future = NoDrafts().draft(Truth((1, 2, 3)), BlockBudget(4))
         assert future.done()
         return future.result()
 

@@ -13,7 +13,7 @@ from edge_client.device import connect
 from edge_client.offline.absence import LOCAL_ONLY
 from edge_client.offline.local_chat import render
 from edge_client.offline.local_only import own_key, own_prompt
-from edge_client.offline.memory import Memory
+from edge_client.offline.target_memory import Memory
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
 from opensled.messages import ChatMessage, Guide, SamplingParams, ToolCall
 from opensled.noise import noise_key
@@ -146,7 +146,7 @@ def test_texts_and_ids_are_prompts_as_they_are():
 
 
 def test_a_chat_is_rendered_as_the_server_would():
-    from verify_server.gguf_text import GgufText
+    from verify_server.text.gguf_text import GgufText
 
     server = GgufText(model_path("tiny") / "tiny-f16.gguf")
     assert render((*TALK, ChatMessage("user", "2+2?")), TEMPLATE, INFO, TOKENIZER) == server.render(

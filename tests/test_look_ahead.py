@@ -10,9 +10,9 @@ import pytest
 
 from edge_client import drafting, lookahead
 from edge_client.drafters.base import ModelDrafter
-from edge_client.drafting import DraftThread, Room
+from edge_client.drafting import BlockBudget, DraftThread
 from edge_client.generate import generate
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
 from opensled.messages import DraftBlock, DraftToken, SamplingParams, Verdict
 from opensled.protocol import Truth
 from opensled.sampling import Sampler, SparseSampler
@@ -54,14 +54,14 @@ class Held(Model):
 
 
 def begun(drafter, length=3, **options):
-    thread = DraftThread(drafter, StopRule(length), **options)
+    thread = DraftThread(drafter, FixedLength(length), **options)
     thread.begin(Truth(PROMPT), Sampler(GREEDY, b"k" * 16))
     return thread
 
 
 async def worked_ahead(thread, block, drafter, drafts):
     """Send `block`, and wait until so many proposals are at hand."""
-    thread.look_ahead(block, Room(8))
+    thread.look_ahead(block, BlockBudget(8))
     await until(lambda: len(drafter.drafted) == drafts)
 
 
@@ -69,13 +69,12 @@ def test_a_won_bet_is_the_next_block_without_a_pass_of_the_model():
     async def scenario():
         drafter, truth = Model(), Truth(PROMPT)
         thread = begun(drafter)
-        block = (await thread.draft(truth, Room(8))).block
-        await worked_ahead(
-            thread, block, drafter, 7
-        )  # the block, the guess of the bonus token, and three more
+        block = (await thread.draft(truth, BlockBudget(8))).block
+        # The block, the guess of the bonus token, and three more
+        await worked_ahead(thread, block, drafter, 7)
         passes = len(drafter.passes)
         truth.extend(Verdict(3, tuple(continuation(PROMPT, 4))))
-        ahead = (await thread.draft(truth, Room(8))).block
+        ahead = (await thread.draft(truth, BlockBudget(8))).block
         assert ahead.ids == tuple(continuation(PROMPT, 7)[4:]) and len(drafter.passes) == passes == 7
         assert thread.wasted == 0
         thread.close()
@@ -90,11 +89,11 @@ def test_a_lost_bet_is_drafted_anew_and_counted(verdict, wasted):
     async def scenario():
         drafter, truth = Model(errs={3 + verdict}), Truth(PROMPT)
         thread = begun(drafter)
-        block = (await thread.draft(truth, Room(8))).block
+        block = (await thread.draft(truth, BlockBudget(8))).block
         await worked_ahead(thread, block, drafter, 7)
         drafter.errs.clear()
         truth.extend(Verdict(3, tuple(continuation(PROMPT, verdict + 1))))
-        again = (await thread.draft(truth, Room(8))).block
+        again = (await thread.draft(truth, BlockBudget(8))).block
         assert again.ids == tuple(continuation(PROMPT, verdict + 4)[verdict + 1 :])
         assert thread.wasted == wasted
         thread.close()
@@ -106,11 +105,11 @@ def test_work_ahead_ends_between_two_tokens():
     async def scenario():
         drafter, truth = Held(3), Truth(PROMPT)
         thread = begun(drafter)
-        block = (await thread.draft(truth, Room(8))).block
+        block = (await thread.draft(truth, BlockBudget(8))).block
         drafter.gate.release()
         await worked_ahead(thread, block, drafter, 4)  # and the pass after it is held
         truth.extend(Verdict(3, (5, 6)))
-        again = thread.draft(truth, Room(8))
+        again = thread.draft(truth, BlockBudget(8))
         for _ in range(4):
             drafter.gate.release()
         assert (await again).block.base == 5
@@ -126,9 +125,9 @@ def test_a_device_may_rest_while_the_verdict_travels():
     async def scenario():
         drafter = Model()
         thread = begun(drafter, looks_ahead=False)
-        block = (await thread.draft(Truth(PROMPT), Room(8))).block
-        thread.look_ahead(block, Room(8))
-        await thread.draft(Truth(PROMPT), Room(8))
+        block = (await thread.draft(Truth(PROMPT), BlockBudget(8))).block
+        thread.look_ahead(block, BlockBudget(8))
+        await thread.draft(Truth(PROMPT), BlockBudget(8))
         assert len(drafter.passes) == 3
         thread.close()
 
@@ -151,7 +150,7 @@ def test_a_block_that_the_truth_contradicts_ends_there():
     async def scenario():
         drafter, truth = Held(1), Truth(PROMPT)
         thread = begun(drafter, 8)
-        drafting = thread.draft(truth, Room(8))
+        drafting = thread.draft(truth, BlockBudget(8))
         await until(lambda: drafter.drafted)
         truth.extend(Verdict(3, (5,)))
         thread.heard(truth)
@@ -188,7 +187,7 @@ def test_a_contradicted_block_is_not_sent_where_the_server_waits_for_one():
         script = Hearing(
             [Verdict(3, tuple(right), 3, 1), Verdict(7, (other,)), Verdict(8, (9, 9), 0, 2, "length")]
         )
-        thread = DraftThread(drafter, StopRule(3))
+        thread = DraftThread(drafter, FixedLength(3))
         async with aclosing(generate(script, thread, GREEDY)) as commits:
             _ = [commit async for commit in commits]
         thread.close()
@@ -202,8 +201,8 @@ def test_nothing_is_drafted_ahead_of_a_tree():
         drafter = Model()
         thread = begun(drafter)
         tree = DraftBlock(3, (DraftToken(1), DraftToken(2)), (-1, -1))
-        thread.look_ahead(tree, Room(8))
-        await thread.draft(Truth(PROMPT), Room(8))
+        thread.look_ahead(tree, BlockBudget(8))
+        await thread.draft(Truth(PROMPT), BlockBudget(8))
         assert len(drafter.passes) == 3
         thread.close()
 
@@ -223,10 +222,10 @@ def test_the_seconds_of_a_block_drafted_ahead_are_those_that_it_took(monkeypatch
     async def scenario():
         drafter, truth = Timed(), Truth(PROMPT)
         thread = begun(drafter)
-        first = await thread.draft(truth, Room(8))
+        first = await thread.draft(truth, BlockBudget(8))
         await worked_ahead(thread, first.block, drafter, 7)
         truth.extend(Verdict(3, tuple(continuation(PROMPT, 4))))
-        ahead = await thread.draft(truth, Room(8))
+        ahead = await thread.draft(truth, BlockBudget(8))
         assert (first.seconds, ahead.seconds) == (0.75, 0.75)
         thread.close()
 
@@ -237,7 +236,7 @@ def test_work_ahead_ends_when_the_server_goes_elsewhere_on_its_own():
     async def scenario():
         drafter, truth = Held(3), Truth(PROMPT)
         thread = begun(drafter)
-        block = (await thread.draft(truth, Room(8))).block
+        block = (await thread.draft(truth, BlockBudget(8))).block
         drafter.gate.release()
         await worked_ahead(thread, block, drafter, 4)
         truth.extend(Verdict(3, (5,)))
@@ -257,7 +256,7 @@ def test_nothing_is_drafted_ahead_beyond_the_last_token_and_all_work_is_accounte
         drafter = Model()
         right = continuation(PROMPT, 4)
         script = Script([Verdict(3, tuple(right[:1])), Verdict(4, tuple(right[1:]), 2, 1, "length")])
-        thread = DraftThread(drafter, StopRule(2))
+        thread = DraftThread(drafter, FixedLength(2))
         params = SamplingParams(temperature=0, max_tokens=4)
         async with aclosing(generate(script, thread, params)) as commits:
             assert sum([len(commit.tokens) async for commit in commits]) == 4
@@ -271,7 +270,7 @@ def test_work_ahead_of_the_last_block_is_wasted():
     async def scenario():
         drafter, truth = Model(), Truth(PROMPT)
         thread = begun(drafter)
-        block = (await thread.draft(truth, Room(8))).block
+        block = (await thread.draft(truth, BlockBudget(8))).block
         await worked_ahead(thread, block, drafter, 7)
         thread.interrupt()
         assert thread.wasted == 4
@@ -283,7 +282,7 @@ def test_work_ahead_of_the_last_block_is_wasted():
 def test_by_rule_ratio_the_length_of_a_block_does_not_depend_on_what_is_ready():
     asked = []
 
-    class Listening(StopRule):
+    class Listening(FixedLength):
         def most(self, limit, hint=None, ready=0):
             asked.append(ready)
             return 3
@@ -293,11 +292,11 @@ def test_by_rule_ratio_the_length_of_a_block_does_not_depend_on_what_is_ready():
             drafter, truth = Model(), Truth(PROMPT)
             thread = DraftThread(drafter, Listening(3))
             thread.begin(truth, kind(SamplingParams(temperature=0.01), b"k" * 16))
-            block = (await thread.draft(truth, Room(8))).block
+            block = (await thread.draft(truth, BlockBudget(8))).block
             await worked_ahead(thread, block, drafter, 7)
             truth.extend(Verdict(3, tuple(continuation(PROMPT, 4))))
             asked.clear()
-            await thread.draft(truth, Room(8))
+            await thread.draft(truth, BlockBudget(8))
             assert asked == ([3] if kind is Sampler else [0])
             thread.close()
 
@@ -326,7 +325,7 @@ def test_a_server_to_which_a_resting_sequence_goes_drives_until_it_has_a_draft()
     async def scenario():
         unasked = [Verdict(3, (5,), hint=0), Verdict(4, (6,)), Verdict(5, (7,))]
         script = Moving([*unasked, Verdict(6, (8,), finish_reason="eos")], hint=0)
-        thread = DraftThread(Late(), StopRule(3))
+        thread = DraftThread(Late(), FixedLength(3))
         async with aclosing(generate(script, thread, GREEDY)) as commits:
             assert len([commit async for commit in commits]) == 4
         thread.close()

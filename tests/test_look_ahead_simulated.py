@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from edge_client.generate import generate
-from edge_client.stop import StopRule
-from hw_profiles.device import DraftSpeed
+from edge_client.lengths.fixed import FixedLength
+from hw_profiles.device_profile import DraftSpeed
 from opensled.errors import UsageError
 from opensled.messages import MATCH, Draft, Limits, SamplingParams, Verdict
 from opensled.protocol import Truth, common_prefix
@@ -60,7 +60,7 @@ class Waits:
     at: Callable[[float, Callable[[], None]], object]
     tell: Callable[[int, int, object], None]  # base, end, the draft it answers
     committed: int = 0
-    driven: bool = True
+    server_drives: bool = True
 
     def start(self) -> None:
         self.at(self.step_s, self._tick)
@@ -68,12 +68,12 @@ class Waits:
     def _tick(self) -> None:
         if self.committed >= self.length:
             return
-        if self.driven:
+        if self.server_drives:
             self._commit(1, self.committed, None)
         self.start()
 
     def submit(self, base: int, tokens: int, reach: int, draft: object) -> None:
-        self.driven = not tokens
+        self.server_drives = not tokens
         if not tokens:
             return
         if self.committed - base > reach:
@@ -144,7 +144,7 @@ class Served:
         pass
 
 
-def emulated(trace: ItemTrace, rule: StopRule, pace: DraftSpeed, step_s: float, ahead: bool) -> list[Sent]:
+def emulated(trace: ItemTrace, rule: FixedLength, pace: DraftSpeed, step_s: float, ahead: bool) -> list[Sent]:
     loop = TimedLoop()
     asyncio.set_event_loop(loop)
     try:
@@ -194,7 +194,7 @@ class SimulatedWaits:
 
 
 def simulated(
-    trace: ItemTrace, rule: StopRule, pace: DraftSpeed, step_s: float, ahead: bool
+    trace: ItemTrace, rule: FixedLength, pace: DraftSpeed, step_s: float, ahead: bool
 ) -> tuple[list[Sent], RequestRecord]:
     events = Events()
     server = SimulatedWaits(events, step_s)
@@ -215,7 +215,7 @@ def simulated(
 def test_both_send_the_same_blocks_at_the_same_times(seed: int, ahead: bool) -> None:
     rng = random.Random(seed)
     trace = steady(seed, rng.choice((0.6, 0.8, 0.95)))
-    rule = StopRule(rng.randint(1, 12), rng.choice((0.0, 0.0, 0.5)))
+    rule = FixedLength(rng.randint(1, 12), rng.choice((0.0, 0.0, 0.5)))
     pace, step_s = speed(rng.uniform(5, 60), rng.uniform(50, 900)), rng.uniform(0.02, 0.4)
     real, ours = (each(trace, rule, pace, step_s, ahead) for each in (emulated, simulated))
     assert len(real) > 3
@@ -228,7 +228,7 @@ def test_both_send_the_same_blocks_at_the_same_times(seed: int, ahead: bool) -> 
 def test_drafting_ahead_saves_time_and_no_tokens(seed: int) -> None:
     """With a drafter that is mostly right and as slow as the server; what is written in a round stays the same."""
     trace, pace = steady(seed, 0.9), speed(20, 500)
-    first, second = (simulated(trace, StopRule(3), pace, 0.21, ahead)[1] for ahead in (False, True))
+    first, second = (simulated(trace, FixedLength(3), pace, 0.21, ahead)[1] for ahead in (False, True))
     assert second.arrivals[-1].time < 0.85 * first.arrivals[-1].time
     assert sum(r.accepted for r in second.rounds) / len(second.rounds) == pytest.approx(
         sum(r.accepted for r in first.rounds) / len(first.rounds), rel=0.2
@@ -243,7 +243,7 @@ def test_the_adaptive_rule_runs_on_the_simulator_s_clock() -> None:
     server = SimulatedWaits(events, 0.02)
     rule = rule_of(Group(stop="adaptive", draft_length=8, look_ahead=True), lambda: events.now)
     device = Device(events, server, ways("", 0), speed(4, 40), None, rule=rule, looks_ahead=True)
-    [script] = scripts(TraceSet("steady", "steady", {}, (trace,)), StopRule(8))
+    [script] = scripts(TraceSet("steady", "steady", {}, (trace,)), FixedLength(8))
     record = RequestRecord(0, 0, trace.item, 0.0)
     device.ask(record, script, lambda _: None)
     events.run(1000.0)

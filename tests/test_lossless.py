@@ -12,9 +12,9 @@ import pytest
 
 from edge_client.drafters import DRAFTERS
 from edge_client.lengths.adaptive import Adaptive
+from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.predicted import Predicted
-from edge_client.remote import Patience
-from edge_client.stop import StopRule
+from edge_client.remote import RetryPolicy
 from hw_profiles.sysfs import BoardState
 from opensled.messages import MATCH, RATIO, SamplingParams
 from opensled.noise import noise_key
@@ -23,12 +23,12 @@ from opensled_testbed.reference import Reference, Sampling
 from tests.fakes import Weather
 from tests.system import CALM, ask, running
 from verify_server.engine.torch_engine import load
-from verify_server.sessions import DoorLimits
+from verify_server.session_manager import SessionLimits
 
 MODEL_DRAFTERS = ("llamacpp", "onnx")
 ALL_DRAFTERS = ("none", "lookup", *MODEL_DRAFTERS)
 STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=11)
-IMPATIENT = Patience(silence=0.3, first_retry=0.001, slowest_retry=0.02, first_open=60.0, give_up=120.0)
+IMPATIENT = RetryPolicy(silence=0.3, first_retry=0.001, slowest_retry=0.02, first_open=60.0, give_up=120.0)
 
 SAMPLINGS = (
     {"temperature": 0.0},
@@ -89,10 +89,10 @@ def factory(name: str):
 
 
 async def answer_all(
-    engine, wanted, drafter, *, stop=StopRule(4), weather=Weather(), patience=CALM, rule=MATCH
+    engine, wanted, drafter, *, stop=FixedLength(4), weather=Weather(), patience=CALM, rule=MATCH
 ):
     """All cases at once, each with a drafter of its own."""
-    limits = DoorLimits(linger=2.0, trust_devices=True)
+    limits = SessionLimits(linger=2.0, trust_devices=True)
     async with running(
         engine, draft_wait=0.5, max_step_tokens=256, weather=weather, limits=limits
     ) as network:
@@ -130,14 +130,14 @@ def test_sixteen_mixed_sessions_in_a_storm(exact64, drafter):
 @pytest.mark.parametrize("length", range(9))
 def test_every_draft_length(exact64, drafter, length):
     wanted = cases()[length % 4 :: 4]
-    answers = asyncio.run(answer_all(exact64, wanted, drafter, stop=StopRule(length)))
+    answers = asyncio.run(answer_all(exact64, wanted, drafter, stop=FixedLength(length)))
     check(wanted, answers)
 
 
 @pytest.mark.parametrize("sessions", [1, 2, 5, 16])
 def test_every_batch_size(exact64, sessions):
     wanted = cases()[-sessions:]
-    answers = asyncio.run(answer_all(exact64, wanted, "llamacpp", stop=StopRule(8, confidence=0.3)))
+    answers = asyncio.run(answer_all(exact64, wanted, "llamacpp", stop=FixedLength(8, confidence=0.3)))
     check(wanted, answers)
 
 
@@ -153,11 +153,11 @@ def test_rules_that_learn_while_sixteen_sessions_share_them(exact64, drafter, le
 @pytest.mark.parametrize("outcomes", [0, 3])
 def test_look_ahead_over_several_outcomes_in_a_storm(exact64, outcomes):
     drafters = factory("llamacpp")
-    drafters.use_outcomes(outcomes)
+    drafters.use_branches(outcomes)
     try:
         answers = asyncio.run(answer_all(exact64, cases(), "llamacpp", weather=STORM, patience=IMPATIENT))
     finally:
-        drafters.use_outcomes(0)
+        drafters.use_branches(0)
     check(cases(), answers)
 
 

@@ -19,9 +19,9 @@ from tests.fakes import POISON, FakeEngine, OracleDrafter
 from tests.scraping import SPEC, samples, scrape
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
 from tests.system import ask, running, until
-from verify_server.metrics import metrics as server_metrics
 from verify_server.security import Tenants
-from verify_server.sessions import DoorLimits
+from verify_server.server_metrics import metrics as server_metrics
+from verify_server.session_manager import SessionLimits
 
 
 def test_histograms_count_bounds_as_prometheus_does():
@@ -159,7 +159,7 @@ def test_a_draft_of_which_only_a_rest_was_open_counts_that_rest():
 
 def test_refusals_and_failures_by_code():
     async def scenario():
-        limits = DoorLimits(max_sessions=2, max_draft=8, linger=0.05)
+        limits = SessionLimits(max_sessions=2, max_draft=8, linger=0.05)
         async with serving(limits=limits) as (door, address), linked(address) as link:
             await first_reply(link, Open((), GREEDY))
             await first_reply(link, Open((1, POISON), GREEDY), Draft(1, DraftBlock(2)))
@@ -187,7 +187,7 @@ def test_a_stranger_is_counted_as_refused():
 
 def test_readers_who_leave_and_come_back():
     async def scenario():
-        limits = DoorLimits(max_sessions=2, max_draft=8, linger=30)
+        limits = SessionLimits(max_sessions=2, max_draft=8, linger=30)
         async with serving(limits=limits) as (door, address), linked(address) as link:
             params = SamplingParams(temperature=0, max_tokens=150)
             session = RemoteSession(link.connect, Open(PROMPT, params))

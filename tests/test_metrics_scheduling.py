@@ -15,9 +15,9 @@ from tests.scraping import samples, scrape
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked
 from tests.system import ask, running
 from tests.test_kv_pressure import Pressed
-from verify_server.gateway_metrics import gateway_metrics
-from verify_server.metrics import metrics as server_metrics
-from verify_server.metrics import waiting
+from verify_server.cluster.gateway_metrics import gateway_metrics
+from verify_server.server_metrics import metrics as server_metrics
+from verify_server.server_metrics import waiting
 
 POOL = {"num_blocks": 40, "block_size": 4}
 
@@ -36,7 +36,7 @@ def test_everybody_who_is_not_in_the_step_waits_for_something():
     computed.in_step = True
     pressed.now = 6.0
     pressed.draft(late, 1)
-    device.driven = False
+    device.server_drives = False
     reader.outbox.put(Verdict(6, (1,) * 1_000_000))
     while not reader.outbox.full:
         reader.outbox.put(Verdict(6, (1,)))

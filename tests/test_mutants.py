@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import verify_server.prefix
+import verify_server.kv.prefix
 import verify_server.session
 from opensled.messages import DraftBlock
 from opensled.noise import gumbel, hash_bits
@@ -15,7 +15,7 @@ from scheduler.fcfs import Fcfs
 from scheduler.plan import Slice
 from tests import test_fcfs, test_kv, test_noise, test_prefix, test_protocol, test_session
 from verify_server.acceptance.match import Match
-from verify_server.kv import BlockPool, BlockTable
+from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.session import Session
 
 
@@ -143,9 +143,8 @@ class Mutant:
     def must_be_caught(self, monkeypatch) -> None:
         self.caught_by(*self.arguments)  # sound without the bug
         monkeypatch.setattr(self.owner, self.name, self.bug)
-        with pytest.raises(
-            (AssertionError, pytest.fail.Exception)
-        ):  # nothing else: a bug that crashes proves nothing
+        # Nothing else: a bug that crashes proves nothing
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
             self.caught_by(*self.arguments)
 
 
@@ -196,7 +195,7 @@ MUTANTS = {
         BlockPool, "take", take_without_removing, test_kv.test_every_block_has_one_owner_or_is_free
     ),
     "a text that others began takes over its last token too": Mutant(
-        verify_server.prefix, "takeable", lambda length, size: length // size,
+        verify_server.kv.prefix, "takeable", lambda length, size: length // size,
         test_prefix.test_texts_have_as_many_keys_in_common_as_they_have_full_blocks,
     ),
     "a session writes in blocks that others read": Mutant(

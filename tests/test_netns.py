@@ -116,7 +116,7 @@ def test_a_process_started_inside_stays_there_and_this_thread_comes_back():
         with inside(space):
             there = HERE.readlink()
             flags = ("--profile", "ethernet", "--to", "127.0.0.1:1")
-            relay = Process(flags, isolated=True, module="opensled_testbed.link")
+            relay = Process(flags, isolated=True, module="opensled_testbed.link_relay")
         with relay:
             relay.wait_ready()
             assert Path(f"/proc/{relay.process.pid}/ns/net").readlink() == there != host

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opensled import noise
-from verify_server.engine import noise as torch_noise
+from verify_server.engine import torch_noise
 
 keys = st.binary(min_size=noise.KEY_BYTES, max_size=noise.KEY_BYTES)
 positions = st.one_of(st.integers(0, 300), st.integers(0, 2**62))

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client.drafting import DraftThread, Room
+from edge_client.drafting import BlockBudget, DraftThread
 from edge_client.generate import Commit
+from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.absence import LOCAL_PATIENCE, PROVISIONAL, STALL, Offline, patience_of
-from edge_client.offline.going_on import SEGMENT, GoingOn, Tail, Watch
-from edge_client.remote import Patience
-from edge_client.stop import StopRule
-from edge_client.tokenizer import Text
+from edge_client.offline.going_on import SEGMENT, GoingOn, OutageWatch, ProvisionalTail
+from edge_client.remote import RetryPolicy
+from edge_client.tokenizer import AnswerText
 from opensled.errors import Unreachable
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams
 from opensled.protocol import EndRules, Truth
@@ -68,7 +68,9 @@ def test_a_hundred_answers_with_random_outages_are_exactly_the_targets():
 @pytest.mark.parametrize("seed", range(8))
 def test_messages_that_are_lost_as_well_change_nothing(seed):
     weather = Weather(loss=0.2, duplicate=0.2, reorder=0.2, seed=seed)
-    patience = Patience(silence=0.03, first_retry=0.001, slowest_retry=0.004, first_open=60.0, give_up=60.0)
+    patience = RetryPolicy(
+        silence=0.03, first_retry=0.001, slowest_retry=0.004, first_open=60.0, give_up=60.0
+    )
     text, reader, _ = read_through(seed, weather=weather, patience=patience)
     assert (text, reader.ids) == (TEXT, EXPECTED)
 
@@ -113,7 +115,7 @@ def test_a_guess_ends_at_the_bound_and_at_the_end_of_the_answer():
 
 
 def going_on(drafter, ends=EndRules(frozenset({EOS}), frozenset(), 100), most=256):
-    thread = DraftThread(drafter, StopRule(4))
+    thread = DraftThread(drafter, FixedLength(4))
     return GoingOn(thread, ends, most), thread
 
 
@@ -127,12 +129,12 @@ def test_a_drafter_that_went_on_returns_to_the_truth_when_it_is_contradicted():
         assert await ahead.go_on(truth) and await ahead.go_on(truth)
         assert [token.id for token in ahead.ahead(truth)] == continuation(PROMPT, 8)
         truth.tokens += continuation(PROMPT, 3)
-        drafted = await ahead.draft(truth, Room(8))
+        drafted = await ahead.draft(truth, BlockBudget(8))
         assert drafted.block.ids == tuple(continuation(PROMPT, 8)[3:]) and drafted.block.base == len(truth)
-        assert (await ahead.draft(truth, Room(8, hint=2))).block.ids == drafted.block.ids[:2]
+        assert (await ahead.draft(truth, BlockBudget(8, hint=2))).block.ids == drafted.block.ids[:2]
         truth.tokens.append(1 + next_token(truth.tokens) % 40)
         assert ahead.ahead(truth) == ()
-        drafted = await ahead.draft(truth, Room(8))
+        drafted = await ahead.draft(truth, BlockBudget(8))
         assert drafted.block.ids == tuple(continuation(truth.tokens, 4)), "by its rule again"
         assert drafter.truth == truth.tokens and ahead.wasted == 5
         thread.close()
@@ -148,11 +150,11 @@ def test_a_drafter_looks_ahead_and_hears_of_the_truth_only_while_it_is_at_the_tr
         thread.heard = lambda truth: told.append("heard")
         truth = Truth(PROMPT)
         ahead.begin(truth, Sampler(SamplingParams(), b"0" * 16))
-        ahead.look_ahead(DraftBlock(3), Room(4))
+        ahead.look_ahead(DraftBlock(3), BlockBudget(4))
         ahead.heard(truth)
         assert told == ["ahead", "heard"]
         await ahead.go_on(truth)
-        ahead.look_ahead(DraftBlock(3), Room(4))
+        ahead.look_ahead(DraftBlock(3), BlockBudget(4))
         ahead.heard(truth)
         assert told == ["ahead", "heard"]
         thread.close()
@@ -181,7 +183,7 @@ def test_going_on_stops_where_nothing_can_follow():
 
 
 def test_a_tail_knows_what_the_target_said_of_it():
-    tail = Tail.after(Truth((1, 2), (3,)))
+    tail = ProvisionalTail.after(Truth((1, 2), (3,)))
     assert tail.extend(DraftBlock(3, (DraftToken(4), DraftToken(5))), EndRules(frozenset(), frozenset(), 9))
     ids = {
         made: [token.id for token in tail.beyond(Truth((1, 2), made))] for made in ((3,), (3, 4), (3, 4, 5))
@@ -193,7 +195,7 @@ def test_a_tail_knows_what_the_target_said_of_it():
 def test_a_guess_leaves_no_trace_in_the_text():
     ids = TOKENIZER.encode("Ümläut 漢字 and END, done")
     for known in range(len(ids)):
-        text, plain = Text(TOKENIZER, ("END",)), Text(TOKENIZER, ("END",))
+        text, plain = AnswerText(TOKENIZER, ("END",)), AnswerText(TOKENIZER, ("END",))
         before = text.push(ids[:known])
         assert text.guess(ids[known:]) in "Ümläut 漢字 and ", "held characters and stop strings count"
         after = text.push(ids[known:])
@@ -203,10 +205,10 @@ def test_a_guess_leaves_no_trace_in_the_text():
 
 def test_a_segment_is_drafted_whatever_the_devices_own_rule_says():
     async def scenario():
-        thread = DraftThread(OracleDrafter(1.0), StopRule(4, confidence=0.99))
+        thread = DraftThread(OracleDrafter(1.0), FixedLength(4, confidence=0.99))
         truth = Truth(PROMPT)
         thread.begin(truth, Sampler(SamplingParams(), b"0" * 16))
-        assert (await thread.draft(truth, Room(4))).block.tokens == ()
+        assert (await thread.draft(truth, BlockBudget(4))).block.tokens == ()
         assert len((await thread.draft(truth, SEGMENT)).block.tokens) == SEGMENT.length
         thread.close()
 
@@ -214,7 +216,7 @@ def test_a_segment_is_drafted_whatever_the_devices_own_rule_says():
 
 
 def test_patience_is_the_modes_unless_it_was_told():
-    assert patience_of(STALL, 0) == Patience() == patience_of(PROVISIONAL, 0)
+    assert patience_of(STALL, 0) == RetryPolicy() == patience_of(PROVISIONAL, 0)
     assert patience_of("local-only", 0).give_up == LOCAL_PATIENCE
     assert patience_of("local-only", 7).give_up == patience_of(STALL, 7).give_up == 7
 
@@ -277,7 +279,7 @@ def test_a_watch_does_not_spin_while_nothing_happens():
 
     async def scenario():
         session = SimpleNamespace(away=True, truth=None)
-        watch = Watch(never(), session, Offline(look=0.01), Written())
+        watch = OutageWatch(never(), session, Offline(look=0.01), Written())
         looks = 0
 
         async def heard(hearing, wait=watch._heard):

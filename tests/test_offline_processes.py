@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 
-from edge_client.colour import CODES
+from edge_client.terminal.colour import CODES
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.store import model_path
 from opensled_testbed.processes import Process

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client import target
+from edge_client import served_target
 from edge_client.device import Device
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
 from opensled.errors import Unreachable, VocabularyMismatch
 from tests.devices import TOKENIZER, OracleFactory, read
 from tests.fakes import continuation
@@ -33,12 +33,12 @@ def changed(monkeypatch):
     async def load(info, fetch, cache):
         return TOKENIZER
 
-    monkeypatch.setattr(target.tokenizers, "load", load)
+    monkeypatch.setattr(served_target.tokenizers, "load", load)
 
     async def run(scenario, *fits):
         async with serving() as (door, address), linked(address) as link:
             info = await link.describe()
-            device = Device(link, info, TOKENIZER, PickyFactory(*fits), StopRule(4))
+            device = Device(link, info, TOKENIZER, PickyFactory(*fits), FixedLength(4))
 
             def change(name, fingerprint):
                 async def describe():

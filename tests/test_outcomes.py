@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.outcomes import BranchingFactory, Rival
+from edge_client.drafters.branching import BranchingFactory, RunnerUp
 from opensled.messages import DraftToken, SamplingParams
 from opensled.noise import noise_key
 from opensled.sampling import Sampler, SparseSampler
@@ -33,13 +33,13 @@ def drafter_with(factory):
     made = []
 
     def create(outcomes):
-        factory.use_outcomes(outcomes)
+        factory.use_branches(outcomes)
         made.append(factory.create())
         made[-1].clock = lambda: 0.0  # verdicts always leave time enough
         return made[-1]
 
     yield create
-    factory.use_outcomes(0)
+    factory.use_branches(0)
     for drafter in made:
         drafter.close()
 
@@ -217,16 +217,16 @@ def test_a_block_of_another_drafter_that_reaches_the_end_of_the_context_has_no_b
     room = drafter.context_length - len(PROMPT)
     foreign = [DraftToken(7)] * room
     drafter.begin(PROMPT, sampler(0.8))
-    drafter._rivals.update({len(PROMPT) + at: Rival(token.id, 5, 0.1) for at, token in enumerate(foreign)})
+    drafter._rivals.update({len(PROMPT) + at: RunnerUp(token.id, 5, 0.1) for at, token in enumerate(foreign)})
     assert finish(drafter.look_ahead(foreign, BLOCK)) == 0
 
 
 def test_a_chain_hands_the_number_on():
     chain = DRAFTERS.get("chain:lookup,llamacpp")(str(TINY_DRAFT), 1)
     assert isinstance(chain, BranchingFactory)
-    chain.use_outcomes(2)
+    chain.use_branches(2)
     drafter = chain.create()
-    assert drafter._last.outcomes == 2
+    assert drafter._last.branches == 2
     drafter.close()
 
 

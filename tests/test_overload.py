@@ -14,18 +14,18 @@ from hw_profiles.profile import HardwareProfile
 from hw_profiles.step_cost import Roofline
 from opensled.errors import Overloaded
 from opensled.messages import Open, SamplingParams
-from scheduler.admission import Newcomer
+from scheduler.admission import AdmissionRequest
 from scheduler.plan import SessionView
 from tests.fakes import FakeEngine
 from tests.serving import PROMPT, first_reply, linked, serving
 from tests.system import running
 from tests.test_tenants import CountingText
-from verify_server.allowance import Quotas
-from verify_server.kv import BlockPool
-from verify_server.room import Room
+from verify_server.admission_controller import AdmissionController
+from verify_server.draft_budget import Quotas
+from verify_server.kv.blocks import BlockPool
+from verify_server.retry_queue import LONGEST, SHORTEST
 from verify_server.security import Tenants
-from verify_server.sessions import DoorLimits
-from verify_server.waiting import LONGEST, SHORTEST
+from verify_server.session_manager import SessionLimits
 
 LONG = SamplingParams(temperature=0, max_tokens=150)
 # Steps of 10 ms for up to 10 sessions, then a millisecond for each.
@@ -49,7 +49,7 @@ class Hall:
     def __init__(self, places, tenants=Tenants(), blocks=100):
         self.now, self.sessions = 0.0, {}
         self.pool, self.profile = BlockPool(blocks, 4), PROFILE
-        self.room = Room(self, places, tenants, Quotas(tenants, self.clock))
+        self.room = AdmissionController(self, places, tenants, Quotas(tenants, self.clock))
         self.numbers = iter(range(1_000_000))
 
     def clock(self):
@@ -58,7 +58,7 @@ class Hall:
     def ask(self, tenant, **fields):
         """The number of the session let in; raises Overloaded."""
         positions = fields.pop("positions", 0)
-        with self.room.arriving(Newcomer(tenant, positions, **fields)):
+        with self.room.arriving(AdmissionRequest(tenant, positions, **fields)):
             number = next(self.numbers)
             self.sessions[number] = Inside(tenant, **fields)
             self.room.entered()
@@ -255,7 +255,7 @@ def test_who_asks_for_little_gets_all_of_it():
 
 def test_who_is_sent_away_costs_no_tokenizing_and_hears_it_at_once():
     async def scenario():
-        limits = DoorLimits(max_sessions=1, max_draft=8)
+        limits = SessionLimits(max_sessions=1, max_draft=8)
         async with serving(limits=limits) as (door, address):
             door.text = text = CountingText()
             door.loop.wake = lambda: None  # the one inside stays there
@@ -288,7 +288,7 @@ def test_a_server_that_drains_tokenizes_nothing():
 
 def test_the_server_keeps_a_pace_for_those_who_ask_for_none():
     async def scenario():
-        limits = DoorLimits(max_sessions=256, max_draft=8, min_pace=60.0)
+        limits = SessionLimits(max_sessions=256, max_draft=8, min_pace=60.0)
         async with running(FakeEngine(num_blocks=2000), limits=limits) as network:
             door = network.door
             door.loop.wake = lambda: None

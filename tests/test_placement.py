@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.placement import STALE, Heartbeat, Newcomer, Placement, choose
+from scheduler.cluster.placement import STALE, Heartbeat, Placement, PlacementRequest, choose
 
 NOW = 100.0
 KEYS = (b"one", b"two", b"three")
@@ -27,7 +27,9 @@ def beat(replica: str, **other) -> Heartbeat:
     return Heartbeat(replica, **{**usual, **other})
 
 
-def place(*beats: Heartbeat, newcomer: Newcomer = Newcomer(), recent=(), now: float = NOW) -> str:
+def place(
+    *beats: Heartbeat, newcomer: PlacementRequest = PlacementRequest(), recent=(), now: float = NOW
+) -> str:
     """Where he goes; the order of the table must not matter."""
     chosen = choose(beats, newcomer, now, recent)
     assert chosen == choose(beats[::-1], newcomer, now, recent)
@@ -36,12 +38,12 @@ def place(*beats: Heartbeat, newcomer: Newcomer = Newcomer(), recent=(), now: fl
 
 def test_the_replica_that_remembers_him_comes_first_though_it_is_full_and_slow():
     home = beat("home", sessions=8, queue_s=9.0)
-    assert place(home, beat("other"), newcomer=Newcomer(wants="home")) == "home"
+    assert place(home, beat("other"), newcomer=PlacementRequest(wants="home")) == "home"
 
 
 @pytest.mark.parametrize("gone", [{"draining": True}, {"at": NOW - STALE}])
 def test_a_replica_that_drains_or_is_silent_gets_nobody_not_even_its_own(gone):
-    assert place(beat("home", **gone), beat("other"), newcomer=Newcomer(wants="home")) == "other"
+    assert place(beat("home", **gone), beat("other"), newcomer=PlacementRequest(wants="home")) == "other"
     assert place(beat("home", **gone)) == ""
 
 
@@ -69,7 +71,7 @@ def test_a_crowd_will_slow_it_down():
 
 
 def test_a_prompt_that_is_there_already_is_worth_its_prefill():
-    newcomer = Newcomer(length=50, prompt_keys=KEYS)
+    newcomer = PlacementRequest(length=50, prompt_keys=KEYS)
     holder = beat("holder", prefixes=frozenset(KEYS), queue_s=0.04)  # 48 tokens of 1 ms
     assert place(holder, beat("other"), newcomer=newcomer) == "holder"
     assert place(holder._replace(queue_s=0.06), beat("other"), newcomer=newcomer) == "other"
@@ -78,34 +80,34 @@ def test_a_prompt_that_is_there_already_is_worth_its_prefill():
 def test_blocks_count_only_after_all_those_before_them():
     tail = beat("tail", prefixes=frozenset(KEYS[1:]))
     head = beat("head", prefixes=frozenset(KEYS[:1]))
-    assert place(tail, head, newcomer=Newcomer(length=48, prompt_keys=KEYS)) == "head"
+    assert place(tail, head, newcomer=PlacementRequest(length=48, prompt_keys=KEYS)) == "head"
 
 
 def test_memory_that_is_there_is_better_than_speed():
-    newcomer = Newcomer(length=100)
+    newcomer = PlacementRequest(length=100)
     small, slow = beat("small", free_blocks=6), beat("slow", queue_s=1.0)
     assert place(small, slow, newcomer=newcomer) == "slow"
     assert place(small._replace(free_blocks=7), slow, newcomer=newcomer) == "small"
 
 
 def test_without_memory_anywhere_he_is_served_all_the_same():
-    assert place(beat("small", free_blocks=0), newcomer=Newcomer(length=100)) == "small"
+    assert place(beat("small", free_blocks=0), newcomer=PlacementRequest(length=100)) == "small"
 
 
 def test_those_on_their_way_take_memory_and_prefill():
     sent = [Placement("a", NOW, 400)]
-    assert place(beat("a"), beat("b", queue_s=0.3), newcomer=Newcomer(length=10), recent=sent) == "b"
+    assert place(beat("a"), beat("b", queue_s=0.3), newcomer=PlacementRequest(length=10), recent=sent) == "b"
     roomy = beat("b", queue_s=0.5)
-    assert place(beat("a", free_blocks=25), roomy, newcomer=Newcomer(length=10), recent=sent) == "b"
+    assert place(beat("a", free_blocks=25), roomy, newcomer=PlacementRequest(length=10), recent=sent) == "b"
 
 
 def test_a_burst_spreads():
     table, sent = [beat("a"), beat("b"), beat("c", step_s=0.011)], []
     for _ in range(24):
-        chosen = choose(table, Newcomer(length=20), NOW, sent)
+        chosen = choose(table, PlacementRequest(length=20), NOW, sent)
         sent.append(Placement(chosen.replica, NOW, 20))
     assert {name: sum(one.replica == name for one in sent) for name in "abc"} == {"a": 8, "b": 8, "c": 8}
-    assert choose(table, Newcomer(length=20), NOW, sent) is None
+    assert choose(table, PlacementRequest(length=20), NOW, sent) is None
 
 
 def test_what_a_newer_heartbeat_tells_counts_once():
@@ -116,9 +118,9 @@ def test_what_a_newer_heartbeat_tells_counts_once():
 def test_he_goes_where_his_model_is():
     other = beat("other", model_id="large", fingerprint="g")
     mine = beat("mine", queue_s=9.0)
-    assert place(other, mine, newcomer=Newcomer(model_id="tiny")) == "mine"
-    assert place(other, mine, newcomer=Newcomer(fingerprint="f")) == "mine"
+    assert place(other, mine, newcomer=PlacementRequest(model_id="tiny")) == "mine"
+    assert place(other, mine, newcomer=PlacementRequest(fingerprint="f")) == "mine"
 
 
 def test_where_nobody_has_his_model_any_replica_may_tell_him():
-    assert place(beat("a"), newcomer=Newcomer(model_id="large")) == "a"
+    assert place(beat("a"), newcomer=PlacementRequest(model_id="large")) == "a"

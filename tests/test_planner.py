@@ -9,18 +9,19 @@ from dataclasses import replace
 
 import pytest
 
-from hw_profiles.accelerator import AcceleratorProfile
-from hw_profiles.cost import TargetCost
-from hw_profiles.device import DraftSpeed
-from hw_profiles.link import LinkProfile
+from hw_profiles.accelerator_profile import AcceleratorProfile
+from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.link_profile import LinkProfile
 from hw_profiles.quantity import Quantity
-from hw_profiles.target import TargetShape
+from hw_profiles.target_cost import TargetCost
+from hw_profiles.target_shape import TargetShape
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.fleet import Fleet, Group
-from opensled_testbed.planner import law, trip
+from opensled_testbed.planner import capacity_law as law
+from opensled_testbed.planner import trip
 from opensled_testbed.planner.acceptance import LENGTHS, geometric, of_traces
 from opensled_testbed.planner.binding import what_binds
-from opensled_testbed.planner.law import Setting, best, capacity
+from opensled_testbed.planner.capacity_law import Setting, best, capacity
 from opensled_testbed.planner.setting import Work, assumed, of_fleet
 from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
 

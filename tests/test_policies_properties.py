@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hw_profiles.profile import HardwareProfile
 from scheduler.fcfs import Fcfs
-from scheduler.goodput import Goodput
+from scheduler.goodput.policy import Goodput
 from scheduler.plan import BatchPlan, SchedulingPolicy, SessionView, Slice, Snapshot
 from scheduler.static import Static
 from tests.hypothesis_profiles import tried
@@ -38,7 +38,7 @@ POLICIES: dict[str, tuple[SchedulingPolicy, Promises]] = {
     "static, by three": (Static(0.25, 3), Promises(overruns=True, longest_wait=0.25)),
 }
 ANY = HardwareProfile()
-PROMPT = SessionView(1, uncomputed=5, draft=None, driven=True, waiting_since=0.0)
+PROMPT = SessionView(1, uncomputed=5, draft=None, server_drives=True, waiting_since=0.0)
 every_policy = pytest.mark.parametrize("name", POLICIES)
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from edge_client.config import GenerateConfig
 from edge_client.lengths.adaptive import Adaptive
+from edge_client.lengths.choice import length_policy
+from edge_client.lengths.fixed import FixedLength, pulled
 from edge_client.lengths.predicted import Logistic, Predicted, features
-from edge_client.lengths.rules import rule_of
-from edge_client.stop import StopRule, pulled
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock, DraftToken, SamplingParams
 from opensled.noise import noise_key
@@ -145,7 +145,7 @@ def predicted(clock) -> Predicted:
 @pytest.mark.parametrize("token_s", [0.004, 0.01, 0.02])
 def test_it_is_better_than_every_fixed_length_and_wastes_less(token_s):
     ours = play(predicted, token_s)
-    fixed = [play(lambda clock, length=length: StopRule(length), token_s) for length in (1, 2, 3, 4, 6)]
+    fixed = [play(lambda clock, length=length: FixedLength(length), token_s) for length in (1, 2, 3, 4, 6)]
     assert ours.rate > 1.01 * max(each.rate for each in fixed)
     alike = min(fixed, key=lambda each: abs(each.tokens / each.rounds - ours.tokens / ours.rounds))
     assert ours.wasted / ours.rounds < 0.9 * alike.wasted / alike.rounds
@@ -167,9 +167,11 @@ def test_the_sampler_says_entropy_and_margin_when_asked(temperature):
 
 
 def test_what_the_flags_mean():
-    adaptive = rule_of(GenerateConfig(draft_length=5, battery_floor=0))
+    adaptive = length_policy(GenerateConfig(draft_length=5, battery_floor=0))
     assert isinstance(adaptive, Adaptive) and adaptive.top(16, 9) == 5
-    told = rule_of(GenerateConfig(stop="predicted"))
+    told = length_policy(GenerateConfig(stop="predicted"))
     assert isinstance(told, Predicted) and told.needs_spread and told.most(16, 3) == 3
-    assert rule_of(GenerateConfig(stop="confidence", draft_tree=0)) == StopRule(4, 0.4, may_grow=True)
-    assert rule_of(GenerateConfig(stop="fixed", draft_length=2)) == StopRule(2, tree=60)
+    assert length_policy(GenerateConfig(stop="confidence", draft_tree=0)) == FixedLength(
+        4, 0.4, may_grow=True
+    )
+    assert length_policy(GenerateConfig(stop="fixed", draft_length=2)) == FixedLength(2, tree=60)

@@ -15,10 +15,10 @@ from opensled.messages import Open, SamplingParams
 from tests.fakes import EOS, POISON, FakeEngine, OracleDrafter, continuation
 from tests.serving import finish, first_reply, linked, serving
 from tests.system import Answer, ask, running
+from verify_server.kv.prefix import prefix_keys
 from verify_server.loop import VerifyLoop
-from verify_server.prefix import prefix_keys
 from verify_server.security import TenantLimits, Tenants
-from verify_server.sessions import DoorLimits
+from verify_server.session_manager import SessionLimits
 
 KEY = b"a secret of this test"
 PROMPT = [1 + number % 40 for number in range(30)]
@@ -75,9 +75,8 @@ def test_a_second_session_computes_only_what_the_first_one_did_not():
     (answer,), alone = served(PROMPT)
     (again, both), engine = served(PROMPT, PROMPT)
     assert answer.tokens == again.tokens == both.tokens == tuple(continuation(PROMPT, 6))
-    assert (
-        engine.computed - alone.computed == alone.computed - 28
-    )  # 7 full blocks of 4; the last two tokens remain
+    # 7 full blocks of 4; the last two tokens remain
+    assert engine.computed - alone.computed == alone.computed - 28
 
 
 def test_the_next_turn_of_a_chat_computes_only_what_is_new():
@@ -161,7 +160,7 @@ def test_tenants_share_nothing():
 
 
 def test_a_budget_is_a_tenants_context_and_what_does_not_fit_is_refused():
-    limits = DoorLimits(3, 8, 0.05, Tenants(default=TenantLimits(kv_tokens=40)))
+    limits = SessionLimits(3, 8, 0.05, Tenants(default=TenantLimits(kv_tokens=40)))
     long = SamplingParams(temperature=0.0, max_tokens=100)
 
     async def body() -> None:

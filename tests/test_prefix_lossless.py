@@ -9,14 +9,14 @@ from functools import cache, partial
 
 import pytest
 
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
 from opensled.messages import SamplingParams
 from opensled.store import heldout_path, model_path
 from tests.system import ask, running
 from tests.test_lossless import factory, reference
 from verify_server.engine.torch_engine import TorchEngine, load
 from verify_server.loop import VerifyLoop
-from verify_server.sessions import DoorLimits
+from verify_server.session_manager import SessionLimits
 
 FEW_BLOCKS = 14  # of 16 tokens
 ALIKE = 6  # sessions with the very same prompt
@@ -62,7 +62,8 @@ def exact(request):
 
 async def answers(network, cases, drafter):
     made = [
-        ask(network, case.prompt, factory(drafter).create(), case.params, stop=StopRule(4)) for case in cases
+        ask(network, case.prompt, factory(drafter).create(), case.params, stop=FixedLength(4))
+        for case in cases
     ]
     return [answer.tokens for answer in await asyncio.gather(*made)]
 
@@ -74,7 +75,7 @@ def test_texts_that_begin_alike_in_memory_for_a_few(exact, drafter):
 
     async def body():
         async with running(
-            small, draft_wait=0.2, max_step_tokens=96, limits=DoorLimits(linger=1.0)
+            small, draft_wait=0.2, max_step_tokens=96, limits=SessionLimits(linger=1.0)
         ) as network:
             written = await answers(network, cases, drafter)
             return written, network.door.loop.pool

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.hypothesis_profiles import bounded
-from verify_server.kv import BlockPool, BlockTable, OutOfBlocks
-from verify_server.prefix import prefix_keys
+from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
+from verify_server.kv.prefix import prefix_keys
 
 BLOCKS, SIZE, BUDGET = 10, 3, 21  # blocks; tokens in one; tokens that tenant "a" may hold
 KEY = b"a secret of this test"

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
 from opensled.errors import Unsupported
 from opensled.messages import RATIO, DraftToken, Open, SamplingParams, SparseDistribution
 from opensled.sampling import SparseSampler, sampler, softmax
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.ratio_law import World, largest_error
 from tests.system import ask, running
-from verify_server.acceptance.base import Question
+from verify_server.acceptance.base import DraftCheck
 from verify_server.acceptance.ratio import Ratio
-from verify_server.engine.scores import TorchScores
-from verify_server.sessions import DoorLimits
+from verify_server.engine.torch_scores import TorchScores
+from verify_server.session_manager import SessionLimits
 
 PARAMS = {
     "plain": SamplingParams(temperature=1.0),
@@ -54,7 +54,7 @@ def test_the_residual_obeys_top_k():
     assert drawn == {2}
 
 
-def drafted(world: World, text: tuple[int, ...], key: bytes, stop: StopRule) -> tuple[DraftToken, ...]:
+def drafted(world: World, text: tuple[int, ...], key: bytes, stop: FixedLength) -> tuple[DraftToken, ...]:
     """A block as a device drafts it after `text`: its sampler over the draft's logits, its stop rule."""
     draw = SparseSampler(world.params, key)
 
@@ -71,13 +71,13 @@ def drafted(world: World, text: tuple[int, ...], key: bytes, stop: StopRule) -> 
     return stop.take(proposals(), world.length - len(text), lambda: False)
 
 
-def written(world: World, number: int, stop: StopRule) -> tuple[int, ...]:
+def written(world: World, number: int, stop: FixedLength) -> tuple[int, ...]:
     """`length` + 1 tokens, in as many rounds as they take, under noise of their own."""
     key, rule = number.to_bytes(16, "little"), Ratio(b"secret" * 4)
     text: tuple[int, ...] = ()
     while len(text) <= world.length:
         draft = drafted(world, text, key, stop)
-        question = Question(draft, len(text), world.params, key)
+        question = DraftCheck(draft, len(text), world.params, key)
         rows = TorchScores(world.rows((*text, *question.ids))[len(text) :])
         count, token = rule.accept(question, rows, range(len(draft) + 1))
         text = (*text, *question.ids[:count], token)
@@ -95,7 +95,7 @@ def chi_square(counts: np.ndarray, law: np.ndarray) -> float:
     return (ratio ** (1 / 3) - 1 + 2 / (9 * freedom)) / math.sqrt(2 / (9 * freedom))
 
 
-def misses(world: World, rounds: int = 3000, stop: StopRule = StopRule(2)) -> list[float]:
+def misses(world: World, rounds: int = 3000, stop: FixedLength = FixedLength(2)) -> list[float]:
     """For the first 1, 2, ... tokens together: by how much what was written misses the target's joint law."""
     law = world.law()
     counts = np.zeros_like(law)
@@ -116,7 +116,7 @@ def test_what_is_drawn_has_the_joint_law_of_the_target_at_every_position(seed):
 def test_a_stop_rule_by_confidence_keeps_the_law():
     """A rule that looked at the drawn token would send likely tokens more often than their distribution says."""
     world = World.random(2, np.float32, params=PARAMS["plain"])
-    assert max(misses(world, stop=StopRule(2, confidence=0.6))) < 4
+    assert max(misses(world, stop=FixedLength(2, confidence=0.6))) < 4
 
 
 def test_a_sampler_names_exactly_what_it_draws_from():
@@ -152,7 +152,7 @@ class SureDrafter(OracleDrafter):
 
 def test_a_whole_answer_over_the_wire():
     async def scenario():
-        limits = DoorLimits(linger=0.2, trust_devices=True)
+        limits = SessionLimits(linger=0.2, trust_devices=True)
         async with running(FakeEngine(), limits=limits) as network:
             answer = await ask(network, [3, 1, 4], SureDrafter(0.7), rule=RATIO)
             assert list(answer.tokens) == continuation([3, 1, 4], 40)
@@ -163,7 +163,7 @@ def test_a_whole_answer_over_the_wire():
 
 def test_a_drafter_that_names_no_distribution_drafts_nothing():
     async def scenario():
-        limits = DoorLimits(linger=0.2, trust_devices=True)
+        limits = SessionLimits(linger=0.2, trust_devices=True)
         async with running(FakeEngine(), limits=limits) as network:
             answer = await ask(network, [3, 1, 4], OracleDrafter(0.7), rule=RATIO)
             assert list(answer.tokens) == continuation([3, 1, 4], 40) and not answer.rounds

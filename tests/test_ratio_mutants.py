@@ -9,8 +9,8 @@ from tests import test_ratio
 from tests.test_mutants import Mutant
 from verify_server.acceptance import ratio
 from verify_server.acceptance.ratio import Ratio
-from verify_server.engine import scores
-from verify_server.engine.scores import TorchScores
+from verify_server.engine import torch_scores as scores
+from verify_server.engine.torch_scores import TorchScores
 
 PLAIN = test_ratio.PARAMS["plain"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from opensled.errors import UsageError
-from scheduler.ray_guard import networks, prepare, require_private
+from scheduler.cluster.ray_guard import networks, prepare, require_private
 
 PRIVATE = networks("10.0.0.0/24,fd00::/64")
 
@@ -115,7 +115,7 @@ def test_a_cluster_that_asks_for_no_token_is_refused(tmp_path):
 
 def own_addresses() -> list[str]:
     """Of this machine; in a process of its own, since Ray reads its environment when it is imported."""
-    code = "from scheduler.cluster import machine_addresses; print(*machine_addresses())"
+    code = "from scheduler.cluster.ray_runtime import machine_addresses; print(*machine_addresses())"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return run.stdout.split()
 

@@ -19,7 +19,7 @@ from hw_profiles import catalog
 from opensled.address import host_port, joined
 from opensled.errors import UsageError
 from opensled_testbed.alarm import Alarm
-from opensled_testbed.link import Chaos, Relay
+from opensled_testbed.link_relay import Chaos, Relay
 from tests.devices import device_on, read
 from tests.serving import serving
 from tests.test_link_model import profile, without_loss
@@ -301,7 +301,7 @@ async def test_a_device_answers_the_same_through_a_link_that_resets():
 @in_a_loop
 async def test_the_command_relays_until_it_is_told_to_stop():
     async with listener(echo) as to:
-        command = [sys.executable, "-m", "opensled_testbed.link", "--profile", "ethernet", "--to", to]
+        command = [sys.executable, "-m", "opensled_testbed.link_relay", "--profile", "ethernet", "--to", to]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             ready = await asyncio.to_thread(process.stdout.readline)
             async with dialled(ready.removeprefix("listening on ").strip()) as streams:
@@ -311,13 +311,23 @@ async def test_the_command_relays_until_it_is_told_to_stop():
 
 
 def test_the_command_refuses_an_unknown_link_by_name():
-    command = [sys.executable, "-m", "opensled_testbed.link", "--profile", "carrier-pigeon", "--to", "a:1"]
+    command = [
+        sys.executable,
+        "-m",
+        "opensled_testbed.link_relay",
+        "--profile",
+        "carrier-pigeon",
+        "--to",
+        "a:1",
+    ]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 3 and "carrier-pigeon" in run.stderr and "Traceback" not in run.stderr
 
 
 def test_the_command_loads_nothing_heavy():
     heavy = ("torch", "numpy", "grpc", "httpx", "transformers", "llama_cpp")
-    code = f"import sys, opensled_testbed.link; print([name for name in {heavy} if name in sys.modules])"
+    code = (
+        f"import sys, opensled_testbed.link_relay; print([name for name in {heavy} if name in sys.modules])"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

@@ -9,7 +9,7 @@ from itertools import chain
 import pytest
 
 from edge_client.moves import MOST_MOVES, destination
-from edge_client.remote import Patience, RemoteSession
+from edge_client.remote import RemoteSession, RetryPolicy
 from opensled.errors import Overloaded, ProtocolError, Unreachable
 from opensled.messages import (
     Draft,
@@ -89,7 +89,7 @@ def opened(token=b"t", hint=None, max_draft=8) -> Opened:
     return Opened(PROMPT, KEY, token, Limits(max_draft, 100), hint)
 
 
-async def told(world, verdicts, patience=Patience(), draft=None) -> RemoteSession:
+async def told(world, verdicts, patience=RetryPolicy(), draft=None) -> RemoteSession:
     """A session after so many verdicts; `draft` is sent after the first one."""
     session = RemoteSession(world.connect, Open(PROMPT, SamplingParams(max_tokens=50)), patience)
     await session.open()
@@ -169,7 +169,7 @@ def test_when_nobody_is_there_it_goes_back_to_where_it_asked_first_at_once():
 
 
 def test_retries_come_less_and_less_often():
-    patience = Patience(first_retry=0.1, slowest_retry=0.4, give_up=50.0)
+    patience = RetryPolicy(first_retry=0.1, slowest_retry=0.4, give_up=50.0)
     world = World(home=[[opened(), Verdict(3, (7,))], *[DEAD] * 5, [opened(), Verdict(4, (8,))]])
     world.run(told(world, 2, patience))
     times = [time for _, time in world.started[1:]]
@@ -179,7 +179,7 @@ def test_retries_come_less_and_less_often():
 def test_who_is_sent_around_in_circles_gives_up_in_time():
     world = World(home=[[Moved("b:1")]], **{"b:1": [[Moved("b:1")]]})
     with pytest.raises(Unreachable, match=f"{MOST_MOVES} servers in a row"):
-        world.run(told(world, 0, Patience(first_open=1.0)))
+        world.run(told(world, 0, RetryPolicy(first_open=1.0)))
     assert world.open_streams == 0 and len(world.started) < 40 and world.loop.now <= 1.0
 
 
@@ -192,11 +192,11 @@ def full(seconds) -> list[Failure]:
 
 def test_a_full_server_is_asked_again_when_it_says():
     world = World(home=[full(0.8), [opened()]])
-    world.run(told(world, 0, Patience(first_open=1.5)))
+    world.run(told(world, 0, RetryPolicy(first_open=1.5)))
     assert 0.8 <= world.started[1][1] <= 0.8 * 1.25 + 0.02
 
 
-@pytest.mark.parametrize("patience", [Patience(first_open=1.5), Patience(first_open=0)])
+@pytest.mark.parametrize("patience", [RetryPolicy(first_open=1.5), RetryPolicy(first_open=0)])
 def test_a_reader_is_told_at_once_that_there_will_be_no_room_in_time(patience):
     world = World(home=[full(5.0)])
     with pytest.raises(Overloaded) as caught:
@@ -207,7 +207,7 @@ def test_a_reader_is_told_at_once_that_there_will_be_no_room_in_time(patience):
 def test_a_server_that_is_full_for_long_is_not_asked_all_the_time():
     world = World(home=[full(0)])
     with pytest.raises(Overloaded):
-        world.run(told(world, 0, Patience(first_open=1.5)))
+        world.run(told(world, 0, RetryPolicy(first_open=1.5)))
     assert 3 <= len(world.started) <= 8 and world.open_streams == 0
 
 
@@ -227,7 +227,7 @@ def test_at_a_gap_it_reopens_with_what_it_has_however_much_is_said_after():
 
 def test_a_server_that_always_leaves_gaps_is_not_asked_all_the_time():
     world = World(home=[*[[opened(), Verdict(4, (9,))]] * 20, [opened(), Verdict(3, (7,))]])
-    world.run(told(world, 1, Patience(first_retry=0.05)))
+    world.run(told(world, 1, RetryPolicy(first_retry=0.05)))
     assert len(world.started) == 21 and world.loop.now >= 1.0
 
 

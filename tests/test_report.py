@@ -255,9 +255,8 @@ def test_claims_are_counted_cell_by_cell(page: str) -> None:
 def test_claims_are_counted_on_both_grids(page: str) -> None:
     section = _section(page, "claims")
     assert section.count("<h3>The grid, with") == 2
-    assert (
-        section.count("1 of 1") == 2
-    )  # continuous batches lose at the one place that can be rated, on each grid
+    # Continuous batches lose at the one place that can be rated, on each grid
+    assert section.count("1 of 1") == 2
 
 
 def test_the_grid_marks_what_is_below_centralized(page: str) -> None:

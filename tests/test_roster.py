@@ -8,13 +8,13 @@ import pytest
 
 from opensled.errors import EngineError, NotFound, Unreachable
 from scheduler import roster as module
-from scheduler.directory import GRACE, WatchedDirectory
-from scheduler.placement import STALE
-from scheduler.roster import Roster, Spec, Table
+from scheduler.cluster.directory import GRACE, WatchedDirectory
+from scheduler.cluster.placement import STALE
+from scheduler.cluster.supervisor import ClusterSpec, ClusterState, ReplicaSupervisor
 from tests.system import until
 from tests.test_placement import beat
 
-TWO = Spec(2, "module:callable", {})
+TWO = ClusterSpec(2, "module:callable", {})
 
 
 class Clock:
@@ -31,7 +31,7 @@ class ByHand:
     """Actors that live until a test ends them; each life beats once, as NAME-LIFE."""
 
     def __init__(self) -> None:
-        self.roster: Roster | None = None
+        self.roster: ReplicaSupervisor | None = None
         self.lives: dict[str, int] = {}
         self.retired: list[str] = []
         self.broken: set[str] = set()
@@ -55,12 +55,12 @@ class ByHand:
             self._ends[name].set()
 
 
-def run(scenario, spec: Spec = TWO):
+def run(scenario, spec: ClusterSpec = TWO):
     """`await scenario(roster, actors, clock)` with pauses too short to notice."""
 
     async def whole():
         actors, clock = ByHand(), Clock()
-        actors.roster = Roster(spec, actors, clock)
+        actors.roster = ReplicaSupervisor(spec, actors, clock)
         try:
             await asyncio.wait_for(scenario(actors.roster, actors, clock), 20)
         finally:
@@ -75,7 +75,7 @@ def hasty(monkeypatch):
     monkeypatch.setattr(module, "LOOK", 0.001)
 
 
-def alive(roster: Roster) -> list[str]:
+def alive(roster: ReplicaSupervisor) -> list[str]:
     return sorted(one.replica for one, _ in roster.table().beats)
 
 
@@ -208,24 +208,24 @@ def test_nor_does_one_that_was_stopped_before_it_began():
 class Source:
     """A scheduler's answers, one after the other; None: there is none at the moment."""
 
-    def __init__(self, *tables: Table | None) -> None:
+    def __init__(self, *tables: ClusterState | None) -> None:
         self.left = list(tables)
 
-    async def __call__(self) -> Table:
+    async def __call__(self) -> ClusterState:
         table = self.left.pop(0)
         if table is None:
             raise Unreachable("no scheduler")
         return table
 
 
-def table(*beats, up_s: float = 60.0, failures=None) -> Table:
-    return Table([(one, age) for one, age in beats], failures or {}, 2, up_s)
+def table(*beats, up_s: float = 60.0, failures=None) -> ClusterState:
+    return ClusterState([(one, age) for one, age in beats], failures or {}, 2, up_s)
 
 
 ONE, OTHER = (beat("a"), 0.0), (beat("b"), 0.0)
 
 
-def looked(clock: Clock, *tables: Table | None, between: float = 0.0) -> WatchedDirectory:
+def looked(clock: Clock, *tables: ClusterState | None, between: float = 0.0) -> WatchedDirectory:
     directory = WatchedDirectory(Source(*tables), clock)
 
     async def look():
@@ -269,7 +269,7 @@ BROKEN = {"replica-1": ("engine", "no memory left")}
     ids=["all are", "an old cluster has one", "the others are not for long", "the others will not be"],
 )
 def test_ready_when_one_is_up_and_nobody_else_expected(monkeypatch, tables):
-    monkeypatch.setattr("scheduler.directory.POLL", 0.0)
+    monkeypatch.setattr("scheduler.cluster.directory.POLL", 0.0)
     source = Source(*tables, None)
     asyncio.run(WatchedDirectory(source, Clock()).ready())
     assert source.left == [None]

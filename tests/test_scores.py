@@ -9,7 +9,7 @@ import torch
 from opensled.messages import SamplingParams, SparseDistribution
 from tests.scores_contract import KEY, ScoresContract, packed, sampling_cases
 from verify_server.engine.numpy_scores import NumpyScores
-from verify_server.engine.scores import TorchScores
+from verify_server.engine.torch_scores import TorchScores
 
 
 class TestTorchScores(ScoresContract):

@@ -31,7 +31,7 @@ from opensled.messages import (
 )
 from tests.fakes import VOCAB, FakeText, continuation
 from tests.serving import GREEDY, PROMPT, blocks_return, finish, first_reply, linked, serving
-from verify_server.sessions import DoorLimits
+from verify_server.session_manager import SessionLimits
 
 
 def test_describe_tokenizer_health_and_reflection():
@@ -151,7 +151,7 @@ def test_cancel_and_a_vanished_client_free_everything():
 
 def test_a_full_server_says_when_to_come_back():
     async def scenario():
-        async with serving(limits=DoorLimits(max_sessions=0)) as (_, address), linked(address) as link:
+        async with serving(limits=SessionLimits(max_sessions=0)) as (_, address), linked(address) as link:
             error = (await first_reply(link, Open(PROMPT, GREEDY))).error()
             assert isinstance(error, Overloaded) and error.retry_after > 0
 
@@ -160,7 +160,7 @@ def test_a_full_server_says_when_to_come_back():
 
 def test_a_resume_token_continues_and_supersedes_and_lies_are_refused():
     async def scenario():
-        limits = DoorLimits(linger=30)
+        limits = SessionLimits(linger=30)
         async with serving(limits=limits) as (door, address), linked(address) as link:
             opened, tokens = await finish(link)
             again = Open(opened.prompt_ids, GREEDY, tuple(tokens[:5]), noise_key=opened.noise_key)

@@ -10,9 +10,9 @@ from opensled.protocol import EndRules
 from scheduler.plan import Slice
 from tests.fakes import EOS, POISON, VOCAB, FakeEngine, continuation, next_token
 from verify_server.acceptance.match import Match
-from verify_server.kv import BlockPool, BlockTable
-from verify_server.loop import run_step
-from verify_server.session import Decision, Session
+from verify_server.kv.blocks import BlockPool, BlockTable
+from verify_server.session import AcceptanceResult, Session
+from verify_server.step import run_step
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -155,21 +155,21 @@ def test_a_repeated_or_overtaken_frame_changes_nothing():
     bench = Bench()
     bench.draft(7)
     bench.draft()
-    assert bench.session.driven
+    assert bench.session.server_drives
     bench.counter = 0
     bench.draft(7)
-    assert bench.session.driven and bench.session.pending is None
+    assert bench.session.server_drives and bench.session.pending is None
 
 
 def test_who_drives():
     bench = Bench()
-    assert bench.session.view().driven
+    assert bench.session.view().server_drives
     bench.draft(*bench.right(2))
-    assert not bench.session.view().driven
+    assert not bench.session.view().server_drives
     bench.step()
-    assert not bench.session.view().driven
+    assert not bench.session.view().server_drives
     bench.draft()
-    assert bench.session.view().driven
+    assert bench.session.view().server_drives
 
 
 def test_an_end_in_the_middle_of_a_draft_gets_no_bonus():
@@ -250,4 +250,4 @@ def test_a_non_finite_row_fails_its_own_session_alone():
     work = [bench.session.plan(Slice(1, len(bench.session.tokens), True)) for bench in (sick, well)]
     failure, decision = run_step(engine, work)
     assert isinstance(failure, NonFiniteLogits)
-    assert decision == Decision(0, next_token(PROMPT))
+    assert decision == AcceptanceResult(0, next_token(PROMPT))

@@ -9,16 +9,16 @@ import json
 import numpy as np
 import pytest
 
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
 from opensled.messages import ChatMessage, Guide, SamplingParams, Tool
 from opensled.noise import noise_key
 from opensled.store import model_path
 from opensled_testbed.reference import Sampling
 from tests.system import ask, running
 from tests.test_lossless import IMPATIENT, STORM, exact64, factory, reference  # noqa: F401
-from verify_server.guide import Guides
-from verify_server.sessions import DoorLimits
-from verify_server.text import TargetText
+from verify_server.session_manager import SessionLimits
+from verify_server.text.guide import Guides
+from verify_server.text.hf_text import HFText
 
 DRAFTERS = ("none", "lookup", "llamacpp")
 CHAT = (ChatMessage("user", "Turn on the kitchen light."),)
@@ -43,7 +43,7 @@ CASES = (({"temperature": 0.0}, False), ({"temperature": 0.8, "top_k": 40, "top_
 
 @pytest.fixture(scope="module")
 def text():
-    return TargetText(model_path("tiny"))
+    return HFText(model_path("tiny"))
 
 
 def expected(text, prompt, params, guide):
@@ -74,12 +74,12 @@ async def answers(engine, text, prompt, params, guide, storm):
     weather = {"weather": STORM} if storm else {}
     patience = {"patience": IMPATIENT} if storm else {}
     async with running(
-        engine, draft_wait=0.5, max_step_tokens=256, text=text, limits=DoorLimits(linger=2.0), **weather
+        engine, draft_wait=0.5, max_step_tokens=256, text=text, limits=SessionLimits(linger=2.0), **weather
     ) as network:
         asked = [
             ask(
                 network, prompt, factory(drafter).create(), params,
-                stop=StopRule(4), guide=guide or None, top_logprobs=3, **patience,
+                stop=FixedLength(4), guide=guide or None, top_logprobs=3, **patience,
             )
             for drafter in DRAFTERS
         ]  # fmt: skip
@@ -118,7 +118,7 @@ def test_a_finished_answer_gives_its_grammar_back(exact64, text):  # noqa: F811
     params = SamplingParams(temperature=0, max_tokens=60)
 
     async def scenario():
-        async with running(exact64, draft_wait=0.5, text=text, limits=DoorLimits(linger=60.0)) as network:
+        async with running(exact64, draft_wait=0.5, text=text, limits=SessionLimits(linger=60.0)) as network:
             await ask(network, text.render(CHAT), factory("none").create(), params, guide=guide)
             (session,) = network.door.remembered
             assert session.finish_reason == "eos" and session.constraint is None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams, Verdict
 from opensled.protocol import EndRules, common_prefix
 from opensled_testbed.fleet import Wish
@@ -21,9 +21,9 @@ from scheduler.plan import Slice
 from tests.made_traces import made
 from verify_server import session as real
 from verify_server.acceptance.match import Match
-from verify_server.allowance import Allowance, Record
-from verify_server.kv import BlockPool, BlockTable
-from verify_server.sessions import DoorLimits
+from verify_server.draft_budget import DraftBudget, DraftRecord
+from verify_server.kv.blocks import BlockPool, BlockTable
+from verify_server.session_manager import SessionLimits
 
 PACE = 7.0
 
@@ -47,11 +47,11 @@ class Both:
 
     def __init__(self, seed: int) -> None:
         traces = made(1, 0.7, seed, 24)
-        self.item, [self.script] = traces.items[0], scripts(traces, StopRule(8))
+        self.item, [self.script] = traces.items[0], scripts(traces, FixedLength(8))
         self.now, self.counter = 1.0, 0
         self.told = Told()
         self.ours = simulated.Session(self.told, self.script, Wish("device", PACE))
-        self.ours.begin(1, DeviceBook().of("", "device"), Record(), self.now)
+        self.ours.begin(1, DeviceBook().of("", "device"), DraftRecord(), self.now)
         self.theirs = self._real()
 
     def _real(self) -> real.Session:
@@ -60,7 +60,7 @@ class Both:
             1, "", list(prompt), len(prompt), SamplingParams(temperature=0), b"",
             EndRules(frozenset(), frozenset(), len(prompt) + self.script.last), Match(),
             BlockTable(BlockPool(32, 16)), 5000, MAX_DRAFT, pace=PACE, estimate=estimate, hint=estimate.device.hint,
-            allowance=Allowance(floor=DoorLimits.min_acceptance),
+            allowance=DraftBudget(floor=SessionLimits.min_acceptance),
         )  # fmt: skip
         session.clock = lambda: self.now
         session.waiting_since = session.asked_since = self.now
@@ -70,7 +70,7 @@ class Both:
     def submit(self, back: int, hint: int | None, seconds: float) -> None:
         """A draft made on the truth of some tokens ago."""
         place = max(0, self.ours.committed - back)
-        block = self.script.block(place, StopRule(8).most(self.script.room(place), hint))
+        block = self.script.block(place, FixedLength(8).most(self.script.room(place), hint))
         ids = self.item.proposals[place].ids[: block.tokens]
         self.counter += 1
         base = len(self.item.prompt_ids) + place
@@ -83,18 +83,18 @@ class Both:
 
     def plan(
         self, share: float, draft: int | None, hint: int | None
-    ) -> tuple[simulated.Planned, real.Planned]:
+    ) -> tuple[simulated.Planned, real.StepItem]:
         view = self.ours.view()
         tokens = max(1, round(share * view.uncomputed))
         piece = Slice(1, tokens, tokens == view.uncomputed, draft=draft, hint=hint)
         return self.ours.plan(piece), self.theirs.plan(piece)
 
-    def commit(self, ours: simulated.Planned, theirs: real.Planned) -> None:
+    def commit(self, ours: simulated.Planned, theirs: real.StepItem) -> None:
         decision = None
         if theirs.question is not None:
             rest = (*self.item.prompt_ids, *self.item.target_ids)[len(self.theirs.tokens) :]
             accepted = common_prefix(theirs.question.ids, rest)
-            decision = real.Decision(accepted, rest[accepted])
+            decision = real.AcceptanceResult(accepted, rest[accepted])
         assert self.theirs.commit(theirs, decision, self.now) == self.ours.commit(ours, self.now)
         pending = self.ours.pending
         if pending is not None and (self.ours.finished or pending.rest_at(self.ours.committed) is None):

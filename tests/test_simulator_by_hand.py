@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
 from opensled.messages import DraftToken
 from opensled.protocol import common_prefix
@@ -105,10 +105,10 @@ def test_rounds_are_those_that_the_traces_imply() -> None:
     assert len({record.item for record in records}) > 5
     for record in records:
         found = [(round.drafted, round.accepted) for round in record.rounds]
-        assert found == rounds_by_hand(items[record.item], StopRule(4, 0.5)), record.item
+        assert found == rounds_by_hand(items[record.item], FixedLength(4, 0.5)), record.item
 
 
-def rounds_by_hand(item: ItemTrace, stop: StopRule) -> list[tuple[int, int]]:
+def rounds_by_hand(item: ItemTrace, stop: FixedLength) -> list[tuple[int, int]]:
     """Drafted and accepted tokens of each round, where an empty block hands one token to the server."""
     place, rounds = 0, []
     longest = max(len(each.target_ids) for each in TRACES.items)

@@ -1,8 +1,8 @@
 """Devices and servers over a network that Hypothesis moves by hand, on an event loop whose time stands still.
 
-The device's end is the real `RemoteSession`, the server's the real `serve_stream`, `Door` and `Session`, and every
-message crosses as bytes. Messages are lost, doubled and overtake each other, streams break, servers are exchanged in
-mid-answer; the text is the target's own, and in the end every sequence is finished.
+The device's end is the real `RemoteSession`, the server's the real `serve_stream`, `SessionManager` and `Session`.
+Every message crosses as bytes. Messages are lost, doubled and overtake each other, streams break, servers are
+exchanged in mid-answer; the text is the target's own, and in the end every sequence is finished.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edge_client.remote import Patience, RemoteSession
+from edge_client.remote import RemoteSession, RetryPolicy
 from hw_profiles.profile import HardwareProfile
 from opensled.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
 from scheduler.fcfs import Fcfs
@@ -21,12 +21,12 @@ from tests.by_hand import HandLoop, Server, Wire
 from tests.fakes import FakeEngine, FakeText, continuation
 from tests.hypothesis_profiles import bounded
 from verify_server.loop import VerifyLoop
-from verify_server.sessions import Door, DoorLimits
-from verify_server.stream import serve_stream
+from verify_server.session_manager import SessionLimits, SessionManager
+from verify_server.session_stream import serve_stream
 from verify_server.target import Target
 
 PROMPTS, LENGTH = ((3, 1, 4), (2, 7, 1, 8, 2)), 30
-PATIENCE = Patience(silence=5.0, first_retry=0.1, slowest_retry=1.0, first_open=1e6, give_up=1e6)
+PATIENCE = RetryPolicy(silence=5.0, first_retry=0.1, slowest_retry=1.0, first_open=1e6, give_up=1e6)
 DRAFT_WAIT, LINGER = 3.0, 20.0  # seconds
 
 
@@ -75,7 +75,9 @@ class Protocol(RuleBasedStateMachine):
     def _server(self) -> Server:
         engine = FakeEngine(num_blocks=14, context_length=60)  # little more than one sequence takes
         loop = VerifyLoop(engine, self.policy, HardwareProfile(16), self.loop.time)
-        return Server(Door(loop, Target("fake", engine, FakeText()), DoorLimits(8, 4, LINGER)), engine)
+        return Server(
+            SessionManager(loop, Target("fake", engine, FakeText()), SessionLimits(8, 4, LINGER)), engine
+        )
 
     def connect(self) -> Wire:
         wire = Wire()

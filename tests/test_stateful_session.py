@@ -23,9 +23,10 @@ from tests.fakes import EOS, POISON, VOCAB, FakeEngine, next_token
 from tests.hypothesis_profiles import bounded
 from tests.tree_drafts import grown
 from verify_server.acceptance.match import Match
-from verify_server.kv import BlockTable
-from verify_server.loop import VerifyLoop, _step_failed, run_step
-from verify_server.session import Planned, Session
+from verify_server.kv.blocks import BlockTable
+from verify_server.loop import VerifyLoop
+from verify_server.session import Session, StepItem
+from verify_server.step import run_step, step_failed
 
 BLOCKS, BLOCK_SIZE, MAX_DRAFT, MAX_TREE = 12, 4, 4, 9
 CONTEXT = BLOCKS * BLOCK_SIZE - MAX_DRAFT  # one sequence alone always fits
@@ -74,7 +75,7 @@ class Sessions(RuleBasedStateMachine):
         self.engine = FakeEngine(num_blocks=BLOCKS, block_size=BLOCK_SIZE, context_length=CONTEXT)
         self.loop = VerifyLoop(self.engine, self.policy, HardwareProfile(8), lambda: 0.0)
         self.readers: list[Reader] = []
-        self.work: list[Planned] = []
+        self.work: list[StepItem] = []
         self.opened = 0
 
     # -- readers and devices ------------------------------------------------------------------------
@@ -220,7 +221,7 @@ class Sessions(RuleBasedStateMachine):
     def break_step(self) -> None:
         """The engine fails: everybody in the step ends by an error, nobody else does."""
         work, self.work = self.work, []
-        self.loop._commit(work, [_step_failed()] * len(work))
+        self.loop._commit(work, [step_failed()] * len(work))
         failed = {planned.session.id for planned in work}
         for reader in [one for one in self.readers if one.session.id in failed]:
             assert reader.session.failed

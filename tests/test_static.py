@@ -29,8 +29,8 @@ BUDGET = 20
 STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=7)
 
 
-def view(id, uncomputed=1, draft=None, driven=False, waiting_since=0.0, paused=False, absent=False):
-    return SessionView(id, uncomputed, draft, driven, waiting_since, paused, absent)
+def view(id, uncomputed=1, draft=None, server_drives=False, waiting_since=0.0, paused=False, absent=False):
+    return SessionView(id, uncomputed, draft, server_drives, waiting_since, paused, absent)
 
 
 def plan(*sessions, wait=1.0, batch=0, now=0.5):
@@ -60,7 +60,7 @@ def test_a_draft_waits_for_the_others_no_longer_than_their_time_is_up():
 
 
 def test_a_full_batch_is_padded_to_its_longest_draft():
-    slices = plan(view(1, draft=4), view(2, draft=1), view(3, driven=True)).slices
+    slices = plan(view(1, draft=4), view(2, draft=1), view(3, server_drives=True)).slices
     assert slices == (Slice(1, 1, True), Slice(2, 1, True, padding=3), Slice(3, 1, True, padding=4))
 
 
@@ -78,14 +78,14 @@ def test_waiting_for_ever():
 
 def test_a_prompt_is_computed_before_the_batch_and_not_in_it():
     slices = plan(
-        view(1, draft=4), view(2, uncomputed=9, driven=True), view(3, uncomputed=30, draft=2)
+        view(1, draft=4), view(2, uncomputed=9, server_drives=True), view(3, uncomputed=30, draft=2)
     ).slices
     assert slices == (Slice(2, 9, True), Slice(3, 11, False))
 
 
 def test_a_long_prompt_never_leaves_just_one_token_for_later():
-    assert plan(view(1, uncomputed=BUDGET + 1, driven=True)).slices == (Slice(1, BUDGET - 1, False),)
-    assert plan(view(1, uncomputed=BUDGET + 2, driven=True)).slices == (Slice(1, BUDGET, False),)
+    assert plan(view(1, uncomputed=BUDGET + 1, server_drives=True)).slices == (Slice(1, BUDGET - 1, False),)
+    assert plan(view(1, uncomputed=BUDGET + 2, server_drives=True)).slices == (Slice(1, BUDGET, False),)
 
 
 def test_lost_kv_of_a_silent_device_holds_nobody_up():
@@ -93,7 +93,7 @@ def test_lost_kv_of_a_silent_device_holds_nobody_up():
 
 
 def test_nobody_waits_for_readers_who_are_slow_or_gone():
-    sessions = view(1, draft=2), view(2, driven=True, paused=True), view(3, absent=True)
+    sessions = view(1, draft=2), view(2, server_drives=True, paused=True), view(3, absent=True)
     assert plan(*sessions).slices == (Slice(1, 1, True),)
 
 

@@ -6,13 +6,13 @@ import pytest
 
 from edge_client.drafters.lookup import LookupDrafter
 from edge_client.drafters.none import NoneDrafter
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
 from opensled.errors import EngineError, NonFiniteLogits
 from opensled.messages import Draft, DraftBlock, Failure, Open, SamplingParams
 from tests.fakes import IMPATIENT, POISON, FakeEngine, OracleDrafter, Weather, continuation, next_token
 from tests.system import FOREVER, ask, running
-from verify_server.sessions import DoorLimits
-from verify_server.stream import serve_stream
+from verify_server.session_manager import SessionLimits
+from verify_server.session_stream import serve_stream
 
 PROMPT = [3, 1, 4, 1, 5]
 EXPECTED = tuple(continuation(PROMPT, 40))
@@ -38,7 +38,7 @@ def test_the_text_is_the_targets_own_whoever_drafts(draft_wait):
 def test_every_draft_length(length):
     async def scenario():
         async with running(FakeEngine()) as network:
-            answer = await ask(network, PROMPT, OracleDrafter(0.8), stop=StopRule(length))
+            answer = await ask(network, PROMPT, OracleDrafter(0.8), stop=FixedLength(length))
             assert answer.tokens == EXPECTED
             assert max((commit.drafted for commit in answer.commits), default=0) <= length
 
@@ -99,7 +99,7 @@ def test_sixteen_sessions_share_steps():
 def test_too_little_kv_memory_costs_time_and_never_text():
     async def scenario():
         engine = FakeEngine(num_blocks=17)  # 68 tokens: one session of 59, six want in
-        async with running(engine, limits=DoorLimits(max_draft=8, linger=0.1)) as network:
+        async with running(engine, limits=SessionLimits(max_draft=8, linger=0.1)) as network:
             asked = [ask(network, [id, 2, 3], OracleDrafter(0.7, id)) for id in range(1, 7)]
             for id, answer in enumerate(await asyncio.gather(*asked), 1):
                 assert answer.tokens == tuple(continuation([id, 2, 3], 40))
@@ -170,7 +170,7 @@ def test_a_reader_that_vanishes_in_any_state_frees_everything():
     """`running` checks on exit that every KV block came back."""
 
     async def scenario():
-        async with running(FakeEngine(num_blocks=200), limits=DoorLimits(linger=0.01)) as network:
+        async with running(FakeEngine(num_blocks=200), limits=SessionLimits(linger=0.01)) as network:
             for patience in range(12):
                 task = asyncio.ensure_future(ask(network, PROMPT, OracleDrafter(0.7)))
                 for _ in range(patience * 4):
@@ -212,7 +212,7 @@ def test_two_sends_of_a_stream_never_overlap():
 def test_nothing_is_computed_for_a_reader_who_is_gone():
     async def scenario():
         engine = FakeEngine()
-        async with running(engine, limits=DoorLimits(linger=60)) as network:
+        async with running(engine, limits=SessionLimits(linger=60)) as network:
             stream = network.connect()
             await stream.send(Open((3, 1, 4), SamplingParams(temperature=0, max_tokens=150)))
             await stream.receive()

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from edge_client.chat_view import View
-from edge_client.colour import CODES, Palette
-from edge_client.tail import DumbTail, LiveTail, NoTail, tail_of
+from edge_client.terminal.chat_view import View
+from edge_client.terminal.colour import CODES, Palette
+from edge_client.terminal.tail import DumbTail, LiveTail, NoTail, tail_of
 from tests.vt import Terminal
 
 LETTERS = "abc dé 漢字👍\n"

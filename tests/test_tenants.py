@@ -14,7 +14,7 @@ from tests.system import until
 from verify_server.command import _tenants
 from verify_server.config import ServeConfig
 from verify_server.security import TenantLimits, Tenants, read_tenants
-from verify_server.sessions import MAX_CHARACTERS, DoorLimits
+from verify_server.session_manager import MAX_CHARACTERS, SessionLimits
 
 LONG = SamplingParams(temperature=0, max_tokens=150)
 SHORT = SamplingParams(temperature=0, max_tokens=5)
@@ -96,7 +96,9 @@ class CountingText(FakeText):
 
 
 def door_limits(max_sessions=3, default=TenantLimits(), **tenants):
-    return DoorLimits(max_sessions, max_draft=8, linger=60, tenants=Tenants(limits=tenants, default=default))
+    return SessionLimits(
+        max_sessions, max_draft=8, linger=60, tenants=Tenants(limits=tenants, default=default)
+    )
 
 
 @pytest.mark.parametrize(

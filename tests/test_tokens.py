@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from opensled.errors import Unauthorized
-from verify_server.tokens import UNBEGUN, GatewayClients, Passes, TokenSigner, derived
+from verify_server.signing import UNBEGUN, GatewayClients, Passes, TokenSigner, derived
 
 KEY = b"the cluster's key"
 

@@ -29,9 +29,9 @@ from tests.guiding import (
     tiny,
     walk,
 )
-from verify_server.chat_template import parameters, template_input
-from verify_server.guide import Guides
-from verify_server.text import TargetText
+from verify_server.text.chat_template import parameters, template_input
+from verify_server.text.guide import Guides
+from verify_server.text.hf_text import HFText
 
 TOOLS = (LIGHT, WAIT)
 ON = '{"name": "light", "arguments": {"on": true}}'
@@ -239,7 +239,7 @@ def test_another_template_gets_them_as_text():
 
 
 def test_tiny_reads_its_tools_in_the_prompt():
-    text = TargetText(TINY)
+    text = HFText(TINY)
     tokenizer = AutoTokenizer.from_pretrained(TINY)
     prompt = tokenizer.decode(text.render(CHAT[1:2], TOOLS))
     assert prompt.startswith("<|system|>You can call these tools:\n") and '"name": "wait"' in prompt
@@ -266,6 +266,6 @@ def test_a_template_that_knows_tools_renders_them(tmp_path):
         "tool_use": "{{ tools | tojson }}" + loop,
     }
     tokenizer.save_pretrained(tmp_path)
-    prompt = tokenizer.decode(TargetText(tmp_path).render(CHAT, TOOLS))
+    prompt = tokenizer.decode(HFText(tmp_path).render(CHAT, TOOLS))
     assert prompt.startswith('[{"type": "function", "function": {"name": "light"')
     assert '{"on": true}{"s": 3}okwaitedThanks.' in prompt

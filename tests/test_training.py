@@ -20,7 +20,7 @@ from opensled_training.family import DRAFT, FAMILY, TARGET  # noqa: E402
 from opensled_training.heldout import heldout_items, read_heldout  # noqa: E402
 from opensled_training.item import split_of  # noqa: E402
 from opensled_training.tasks import TASKS, arithmetic, smart_home  # noqa: E402
-from opensled_training.tokenizer import SPECIAL_TOKENS, VOCAB_SIZE, load_tokenizer, render_prompt  # noqa: E402
+from opensled_training.train_tokenizer import SPECIAL_TOKENS, VOCAB_SIZE, load_tokenizer, render_prompt  # noqa: E402
 
 CHECKED = [task for task in TASKS if task.check]
 PROMPT = "What is 12 + 34?"

@@ -31,10 +31,10 @@ from verify_server.engine import torch_engine
 from verify_server.engine.base import MAX_TREE, Segment
 from verify_server.engine.packing import GATHER_TOKENS
 from verify_server.engine.torch_engine import TorchEngine, load
-from verify_server.guide import Guides
-from verify_server.kv import BlockPool, BlockTable
-from verify_server.loop import run_step
+from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.session import Session
+from verify_server.step import run_step
+from verify_server.text.guide import Guides
 from verify_server.trees import depth_first, without_twins
 
 # Windows shorter than the prompts, soft caps, experts: see tests/tiny_models.py.

@@ -12,19 +12,20 @@ from hw_profiles.profile import HardwareProfile
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import Draft, DraftBlock, DraftToken, SparseDistribution, Verdict
 from scheduler.estimates import Forecast
-from scheduler.goodput import Goodput
+from scheduler.goodput.policy import Goodput
+from scheduler.goodput.step_budget import pays
 from scheduler.plan import SessionView, Slice, Snapshot
-from scheduler.rations import pays
 from tests.fakes import POISON, continuation, next_token
 from tests.guiding import ids, schema_guide, tiny
 from tests.hypothesis_profiles import tried
 from tests.test_session import Bench
 from tests.tree_drafts import grown, longest_agreeing, paths, tree
 from verify_server.acceptance.ratio import Ratio
-from verify_server.allowance import Quota
-from verify_server.kv import BlockTable, OutOfBlocks
-from verify_server.loop import VerifyLoop, run_step
-from verify_server.pressure import Step
+from verify_server.draft_budget import Quota
+from verify_server.kv.blocks import BlockTable, OutOfBlocks
+from verify_server.kv.preemption import KVPreemptor
+from verify_server.loop import VerifyLoop
+from verify_server.step import run_step
 from verify_server.trees import depth_first, without_twins
 
 BOOL = {"properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
@@ -250,8 +251,8 @@ def test_a_tree_leaves_others_of_its_step_the_memory_they_need() -> None:
     for number, each in enumerate((resting, other), 2):
         each.session.id, each.session.table = number, BlockTable(bench.pool)
     resting.step(tokens=4, decide=False)
-    resting.session.driven = False
-    step = Step({1: bench.session, 2: resting.session, 3: other.session}, bench.pool, 0.0)
+    resting.session.server_drives = False
+    step = KVPreemptor({1: bench.session, 2: resting.session, 3: other.session}, bench.pool, 0.0)
     work = step.fit((Slice(1, 1, True), Slice(3, 5, True)), frozenset())
     assert step.preempted == 0 and resting.session.computed == 4
     rows = {planned.session.id: planned.segment.rows for planned in work}
@@ -261,7 +262,7 @@ def test_a_tree_leaves_others_of_its_step_the_memory_they_need() -> None:
 def test_what_is_computed_ahead_takes_no_memory_from_a_tree() -> None:
     bench, ahead = short_of_memory(5), TreeBench()
     ahead.session.id, ahead.session.table = 2, BlockTable(bench.pool)
-    step = Step({1: bench.session, 2: ahead.session}, bench.pool, 0.0)
+    step = KVPreemptor({1: bench.session, 2: ahead.session}, bench.pool, 0.0)
     (planned,) = step.fit((Slice(1, 1, True), Slice(2, 4, False, ahead=True)), frozenset())
     assert planned.segment.rows == 1 + 16
 

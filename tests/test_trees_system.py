@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
 from opensled.messages import DraftToken, SamplingParams, TreeNode
 from scheduler.fcfs import Fcfs
-from scheduler.goodput import Goodput
+from scheduler.goodput.policy import Goodput
 from tests.fakes import (
     IMPATIENT,
     FakeEngine,
@@ -29,7 +29,7 @@ from verify_server.command import _limits
 from verify_server.config import ServeConfig
 from verify_server.engine.base import EngineInfo, Segment
 from verify_server.security import Tenants
-from verify_server.sessions import DoorLimits
+from verify_server.session_manager import SessionLimits
 
 STORM = Weather(loss=0.2, duplicate=0.1, reorder=0.2, seed=5)
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9], [3, 1, 4, 1, 5, 9]]
@@ -53,7 +53,7 @@ class TreeOracle(OracleDrafter):
 
 
 async def answers(
-    engine: FakeEngine, policy, weather: Weather, limits: DoorLimits, tree: int
+    engine: FakeEngine, policy, weather: Weather, limits: SessionLimits, tree: int
 ) -> list[Answer]:
     patience = CALM if weather == Weather() else IMPATIENT
     async with running(engine, policy=policy, weather=weather, limits=limits) as network:
@@ -61,7 +61,7 @@ async def answers(
             *[
                 ask(
                     network, prompt, TreeOracle(0.5, number), SamplingParams(temperature=0.0, max_tokens=60),
-                    stop=StopRule(4, tree=tree), patience=patience,
+                    stop=FixedLength(4, tree=tree), patience=patience,
                 )
                 for number, prompt in enumerate(PROMPTS)
             ]
@@ -76,7 +76,7 @@ def tokens_per_round(found: list[Answer]) -> float:
 @pytest.mark.parametrize("policy", [Fcfs(FOREVER), Goodput(0.5)], ids=["fcfs", "goodput"])
 @pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
 def test_with_trees_the_text_is_the_targets(policy, weather) -> None:
-    found = asyncio.run(answers(FakeEngine(num_blocks=200), policy, weather, DoorLimits(linger=0.2), 12))
+    found = asyncio.run(answers(FakeEngine(num_blocks=200), policy, weather, SessionLimits(linger=0.2), 12))
     for prompt, answer in zip(PROMPTS, found, strict=True):
         assert list(answer.tokens) == continuation(prompt, 60)
     if weather == Weather() and isinstance(policy, Fcfs):
@@ -111,14 +111,14 @@ class OneBranch(FakeEngine):
 
 def test_a_tree_that_would_hold_others_up_is_cut() -> None:
     found = asyncio.run(
-        answers(OneBranch(num_blocks=200), Fcfs(FOREVER), Weather(), DoorLimits(linger=0.2), 12)
+        answers(OneBranch(num_blocks=200), Fcfs(FOREVER), Weather(), SessionLimits(linger=0.2), 12)
     )
     for prompt, answer in zip(PROMPTS, found, strict=True):
         assert list(answer.tokens) == continuation(prompt, 60)
 
 
 def test_a_server_of_chains_gets_chains() -> None:
-    limits = DoorLimits(linger=0.2, max_tree=0)
+    limits = SessionLimits(linger=0.2, max_tree=0)
     found = asyncio.run(answers(FakeEngine(num_blocks=200), Fcfs(FOREVER), Weather(), limits, 12))
     for prompt, answer in zip(PROMPTS, found, strict=True):
         assert list(answer.tokens) == continuation(prompt, 60)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from edge_client.tail import cells_of
+from edge_client.terminal.tail import cells_of
 
 _SEQUENCE = re.compile(r"\x1b(?:\[([?0-9;]*)([A-Za-z])|([78D=>]))")
 
@@ -17,9 +17,8 @@ class Terminal:
         self._cells = [[" "] * columns for _ in range(rows)]
         self._gone: list[str] = []
         self._row = self._column = 0
-        self._wraps = (
-            False  # the cursor waits behind the last column: the next character goes to the next row
-        )
+        # The cursor waits behind the last column: the next character goes to the next row
+        self._wraps = False
         self._saved = (0, 0, False)
 
     @property

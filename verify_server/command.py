@@ -25,11 +25,11 @@ from verify_server.config import ServeConfig
 from verify_server.costs import first_cost
 from verify_server.engine import ENGINES
 from verify_server.loop import VerifyLoop
-from verify_server.metrics import metrics
 from verify_server.security import TenantLimits, Tenants, Tls, read_tenants, read_tls, require_safe
-from verify_server.sessions import Door, DoorLimits
+from verify_server.server_metrics import metrics
+from verify_server.session_manager import SessionLimits, SessionManager
+from verify_server.signing import TokenSigner
 from verify_server.target import Target
-from verify_server.tokens import TokenSigner
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ LAST_WORDS_SECONDS = 2.0  # and then, what was written to be read
 def serve(config: ServeConfig) -> int:
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
     if config.replicas or config.ray_address:
-        from verify_server.cluster_command import serve_cluster
+        from verify_server.cluster.cluster_command import serve_cluster
 
         return serve_cluster(config)
     if config.proxy:
@@ -94,17 +94,17 @@ def make_door(
     tenants: Tenants,
     signer: TokenSigner | None = None,
     prefix_key: bytes = b"",
-) -> Door:
+) -> SessionManager:
     """The door of a server that is configured so, with a loop behind it that nobody runs yet.
 
-    `signer`: see `Door`; `prefix_key`: see `VerifyLoop`.
+    `signer`: see `SessionManager`; `prefix_key`: see `VerifyLoop`.
     """
     policy = make_policy(config.policy, PolicyOptions(config.draft_wait, config.batch))
     profile = HardwareProfile(config.max_step_tokens, first_cost(target, config.accelerator))
     # SLED as published shares nothing, and pads its batches with positions that shared blocks would hold.
     shares = config.prefix_cache and config.policy != "static"
     loop = VerifyLoop(target.engine, policy, profile, time.monotonic, shares, prefix_key)
-    return Door(loop, target, _limits(config, tenants), signer)
+    return SessionManager(loop, target, _limits(config, tenants), signer)
 
 
 async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls | None) -> int:
@@ -136,8 +136,8 @@ async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls
     return 1
 
 
-def _limits(config: ServeConfig, tenants: Tenants) -> DoorLimits:
-    return DoorLimits(
+def _limits(config: ServeConfig, tenants: Tenants) -> SessionLimits:
+    return SessionLimits(
         max_sessions=config.max_sessions,
         max_draft=config.max_draft,
         max_tree=config.max_tree,
@@ -157,7 +157,7 @@ def arriving_signals(*more: int) -> asyncio.Queue[int]:
     return arrived
 
 
-async def _drain(server: service.Server, door: Door, signals: asyncio.Queue[int]) -> None:
+async def _drain(server: service.Server, door: SessionManager, signals: asyncio.Queue[int]) -> None:
     """Let sequences under way finish, while newcomers are told to come back later; a second signal ends them."""
     if door.loop.sessions:
         log.warning("finishing %d sequences; once more to stop at once", len(door.loop.sessions))
@@ -169,12 +169,12 @@ async def _drain(server: service.Server, door: Door, signals: asyncio.Queue[int]
     await server.stop(0)
 
 
-async def _finish(server: service.Server, door: Door) -> None:
+async def _finish(server: service.Server, door: SessionManager) -> None:
     await door.idle()
     await server.stop(LAST_WORDS_SECONDS)
 
 
-def describe(door: Door, target: Target) -> ModelInfo:
+def describe(door: SessionManager, target: Target) -> ModelInfo:
     """What this server tells of itself."""
     engine, text = target.engine, target.text
     return ModelInfo(

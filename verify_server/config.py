@@ -9,7 +9,7 @@ from opensled.address import host_port
 from opensled.config import option
 from opensled.logs import LEVELS
 from scheduler import POLICIES
-from scheduler.ray_guard import networks
+from scheduler.cluster.ray_guard import networks
 from verify_server.engine import ENGINES
 from verify_server.engine.base import MAX_TREE
 

@@ -12,7 +12,7 @@ from opensled.metrics import SECONDS, DraftCounts, Histogram
 from opensled.protocol import agreed
 
 if TYPE_CHECKING:  # the loop imports this file
-    from verify_server.work import Planned
+    from verify_server.step_item import StepItem
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # sessions in one step
 POSITIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # computed by one step
@@ -38,7 +38,7 @@ class LoopStats:
     lengths: Histogram = field(default_factory=lambda: Histogram(DRAFTS))
     seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
 
-    def step(self, work: Sequence[Planned], seconds: float) -> None:
+    def step(self, work: Sequence[StepItem], seconds: float) -> None:
         """One forward pass over `work`, done or failed."""
         self.steps += 1
         self.sessions += len(work)
@@ -48,7 +48,7 @@ class LoopStats:
         self.batches.add(len(work))
         self.seconds.add(seconds)
 
-    def commit(self, planned: Planned, count: int) -> None:
+    def commit(self, planned: StepItem, count: int) -> None:
         """`planned` committed the last `count` tokens of its session."""
         self.tokens += count
         if planned.hint is not None and count:
@@ -81,7 +81,7 @@ class LoopStats:
 
 
 @dataclass
-class DoorStats:
+class SessionStats:
     """Who came to the door since the start."""
 
     # "new", or "resumed" by a reader who came back; from 0 on, so that rates are right from the first one

@@ -11,83 +11,22 @@ from dataclasses import replace
 
 from hw_profiles.learned import CostModel
 from hw_profiles.profile import HardwareProfile
-from opensled.errors import EngineError, OpenSledError
+from opensled.errors import OpenSledError
 from scheduler.plan import BatchPlan, SchedulingPolicy, Snapshot
-from verify_server.acceptance.base import AcceptancePolicy, Question, TreePolicy
 from verify_server.counters import LoopStats
-from verify_server.engine.base import HearsOfFreeBlocks, Scores, Segment, TargetEngine, TreeEngine
-from verify_server.kv import BlockPool
-from verify_server.pressure import Step
+from verify_server.engine.base import HearsOfFreeBlocks, Segment, TargetEngine
+from verify_server.kv.blocks import BlockPool
+from verify_server.kv.preemption import KVPreemptor
 from verify_server.session import Session
+from verify_server.step import Outcome, run_step, step_failed
+from verify_server.step_item import StepItem
 from verify_server.trees import runs
-from verify_server.work import Decision, Planned, decided, moves
 
 log = logging.getLogger(__name__)
 
 # Turns of the event loop, some microseconds each, that drafts on their way in are given to join a step: for each hop
 # to the engine's thread and back costs as much as two rounds of a session.
 GATHER_TURNS = 8
-
-# What became of one session in a step: a decision, its own error, or (None) a mere prompt chunk.
-Outcome = Decision | OpenSledError | None
-
-
-def run_step(engine: TargetEngine, work: Sequence[Planned]) -> list[Outcome]:
-    """In the engine's thread: one forward over all segments, then every session's rule on its own rows."""
-    scores = engine.forward([planned.segment for planned in work])
-    outcomes: list[Outcome] = []
-    row = 0
-    for planned in work:
-        rows = range(row, row := row + planned.segment.rows)
-        outcomes.append(_outcome(engine, planned, scores, rows))
-    return outcomes
-
-
-def _outcome(engine: TargetEngine, planned: Planned, scores: Scores, rows: range) -> Outcome:
-    """One session's decision; what goes wrong with its rows stays its own, be it a bug of ours."""
-    if planned.question is None:
-        return None
-    try:
-        decision = _decide(planned.session, planned.question, scores, rows)
-        if decision.path:
-            _compact(engine, planned.segment, moves(planned.question, decision))
-        return decision
-    except OpenSledError as error:
-        return error
-    except Exception:
-        log.exception("a sequence's rows cannot be decided")
-        return _step_failed()
-
-
-def _step_failed() -> EngineError:
-    return EngineError("the target model failed on this step; the server's log says why")
-
-
-def _decide(session: Session, question: Question, scores: Scores, rows: range) -> Decision:
-    if session.constraint is not None:
-        masks = session.constraint.allowed(question.ids, question.parents)
-        question = question._replace(masks=masks)
-    decision = _accepted(session.rule, question, scores, rows)
-    if question.top_logprobs is None:
-        return decision
-    ids = decided(question, decision)
-    own = [rows[0], *[rows[index + 1] for index in decision.path]] if decision.path else rows[: len(ids)]
-    return decision._replace(logprobs=tuple(scores.logprobs(own, ids, question.top_logprobs)))
-
-
-def _accepted(rule: AcceptancePolicy, question: Question, scores: Scores, rows: range) -> Decision:
-    if not question.parents:
-        return Decision(*rule.accept(question, scores, rows))
-    assert isinstance(rule, TreePolicy), "a session refuses trees that its rule cannot decide"
-    path, next_token = rule.accept_tree(question, scores, rows)
-    return Decision(len(path), next_token, path=path)
-
-
-def _compact(engine: TargetEngine, segment: Segment, moves: list[tuple[int, int]]) -> None:
-    """Put the KV of a tree's accepted path where a chain's would be: the rest is rolled back like any other."""
-    if moves:
-        assert isinstance(engine, TreeEngine), "a session refuses trees that its engine cannot compute"
-        engine.compact(segment.blocks, moves)
 
 
 class VerifyLoop:
@@ -113,9 +52,8 @@ class VerifyLoop:
         self.stats = LoopStats()
         self.costs = CostModel(profile.cost)
         self.planned_at = 0.0  # when the latest step was planned, and
-        self.left_out: frozenset[int] = (
-            frozenset()
-        )  # sessions that got no KV in it: they go first in the next one
+        # Sessions that got no KV in it: they go first in the next one
+        self.left_out: frozenset[int] = frozenset()
         self._memory: object = None  # the policy's, from one plan to the next
         self._sleeper: asyncio.Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
@@ -138,7 +76,7 @@ class VerifyLoop:
                 )
             except Exception:
                 log.exception("a step over %d sessions failed", len(work))
-                outcomes = [_step_failed()] * len(work)
+                outcomes = [step_failed()] * len(work)
             else:
                 self._learn(work, self.clock() - started)
             self.stats.step(work, self.clock() - started)
@@ -179,7 +117,7 @@ class VerifyLoop:
             if len(session.tokens) - session.computed > size and session.has_reader:
                 session.adopt_kv()
 
-    def _learn(self, work: Sequence[Planned], seconds: float) -> None:
+    def _learn(self, work: Sequence[StepItem], seconds: float) -> None:
         """What a step that went well tells of the cost of those to come."""
         tokens = sum(len(planned.segment.tokens) for planned in work)
         contexts = sum(planned.segment.start * self._reads(planned.segment) for planned in work) + tokens
@@ -192,20 +130,20 @@ class VerifyLoop:
         by_branch = segment.parents and self.engine.info.numerics == "exact"
         return len(list(runs(segment.parents))) if by_branch else 1
 
-    def _prepare(self, plan: BatchPlan) -> list[Planned]:
+    def _prepare(self, plan: BatchPlan) -> list[StepItem]:
         """Turn slices into work; who gets no KV, or loses what his slice goes on from, waits for the next plan."""
-        step = Step(self.sessions, self.pool, self.clock())
+        step = KVPreemptor(self.sessions, self.pool, self.clock())
         work = step.fit(plan.slices, self.left_out)
         self.left_out = step.left_out
         self.stats.preempted += step.preempted
         return work
 
-    def _commit(self, work: Sequence[Planned], outcomes: Sequence[Outcome]) -> None:
+    def _commit(self, work: Sequence[StepItem], outcomes: Sequence[Outcome]) -> None:
         now = self.clock()
         for planned, outcome in zip(work, outcomes):
             self._commit_one(planned, outcome, now)
 
-    def _commit_one(self, planned: Planned, outcome: Outcome, now: float) -> None:
+    def _commit_one(self, planned: StepItem, outcome: Outcome, now: float) -> None:
         session = planned.session
         try:
             if isinstance(outcome, OpenSledError):

@@ -15,9 +15,9 @@ from opensled.errors import InvalidRequest, OpenSledError, Unauthorized
 from opensled.messages import ClientMessage, ModelInfo, ServerMessage
 from opensled.v1 import verify_pb2_grpc
 from verify_server.security import Tenants, Tls
-from verify_server.sessions import Door
-from verify_server.stream import serve_stream
-from verify_server.target import Text
+from verify_server.session_manager import SessionManager
+from verify_server.session_stream import serve_stream
+from verify_server.target import TextCodec
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _OPTIONS = [
 Server = grpc.aio.Server
 
 
-class Face(Protocol):
+class GrpcFrontend(Protocol):
     """What can be served: a `VerifyService`, or a gateway to many."""
 
     tenants: Tenants
@@ -46,7 +46,7 @@ class Face(Protocol):
 class VerifyService(verify_pb2_grpc.VerifyServicer):
     """The three calls of proto/opensled/v1/verify.proto."""
 
-    def __init__(self, door: Door, info: ModelInfo, text: Text, tenants: Tenants) -> None:
+    def __init__(self, door: SessionManager, info: ModelInfo, text: TextCodec, tenants: Tenants) -> None:
         self._door, self._info, self._text, self.tenants = door, info, text, tenants
 
     async def Describe(self, request: Any, context: Any) -> Any:
@@ -113,7 +113,7 @@ class Readiness:
 
 
 async def start(
-    service: Face, listen: str, tls: Tls | None, readiness: Readiness | None = None
+    service: GrpcFrontend, listen: str, tls: Tls | None, readiness: Readiness | None = None
 ) -> tuple[grpc.aio.Server, int]:
     """Listen; returns the server and its port (the one chosen when `listen` says 0). Ready from the start, unless
     `readiness` says."""

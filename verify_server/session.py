@@ -19,16 +19,16 @@ from opensled.messages import (
 from opensled.protocol import EndRules, agreed, cut, rebase
 from scheduler.estimates import DraftEstimate
 from scheduler.plan import SessionView, Slice
-from verify_server.acceptance.base import AcceptancePolicy, Question
-from verify_server.allowance import Allowance
-from verify_server.drafts import check_draft, check_size
+from verify_server.acceptance.base import AcceptancePolicy, DraftCheck
+from verify_server.draft_budget import DraftBudget
+from verify_server.draft_checks import check_draft, check_size
 from verify_server.engine.base import Segment
-from verify_server.guide import Constraint
-from verify_server.kv import BlockTable
+from verify_server.kv.blocks import BlockTable
 from verify_server.outbox import Outbox
+from verify_server.session_view import view_of
+from verify_server.step_item import AcceptanceResult, PendingDraft, StepItem, decided
+from verify_server.text.guide import Constraint
 from verify_server.trees import depth, depth_first, no_deeper, no_wider, without_twins
-from verify_server.view import view_of
-from verify_server.work import Decision, Pending, Planned, decided
 
 NO_DRAFT = DraftBlock(0)
 VERDICTS_TIMED = 64  # latest ones of which is known when they left: drafts on older ones are slow in any case
@@ -36,7 +36,7 @@ VERDICTS_TIMED = 64  # latest ones of which is known when they left: drafts on o
 
 @dataclass(eq=False)
 class Session:
-    """One sequence. Lives on the server's event loop; only `Planned` snapshots travel to the engine's thread."""
+    """One sequence. Lives on the server's event loop; only `StepItem` snapshots travel to the engine's thread."""
 
     id: int
     tenant: str
@@ -56,7 +56,7 @@ class Session:
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the last tokens: those committed here
     pace: float = 0.0  # tokens/s its user was promised; 0 = none
     background: bool = False
-    allowance: Allowance = field(default_factory=Allowance)  # what of its drafts is verified
+    allowance: DraftBudget = field(default_factory=DraftBudget)  # what of its drafts is verified
     estimate: DraftEstimate = field(default_factory=DraftEstimate)  # of its device's drafts
     hint: int | None = None  # the latest one given, to it or before it to its device
     waiting_since: float = 0.0
@@ -64,8 +64,8 @@ class Session:
     begun: float | None = None  # when the first token that it committed left, and
     begun_length: int = 0  # how many there were then
     computed: int = 0  # positions [0, computed) are in the KV blocks
-    pending: Pending | None = None
-    driven: bool = True  # nobody drafts: the server decodes unasked
+    pending: PendingDraft | None = None
+    server_drives: bool = True  # nobody drafts: the server decodes unasked
     in_step: bool = False
     closed: bool = False
     failed: bool = False
@@ -87,7 +87,7 @@ class Session:
         self.outbox = Outbox(on_room=self.wake)
         self.has_reader = True
         self.pending = None
-        self.driven = True
+        self.server_drives = True
         self.verdicts.clear()  # what the device sends again after an outage says nothing of its drafting
         self.latest = 0
         if known < len(self.tokens) or self.finish_reason:
@@ -116,15 +116,14 @@ class Session:
         if draft.block.parents:
             draft = replace(draft, block=without_twins(draft.block))
         rest = rebase(draft.block, self.tokens)
-        self.driven = (
-            not draft.block.tokens or self.hint == 0
-        )  # it was sent before the device heard of the hint
+        # It was sent before the device heard of the hint
+        self.server_drives = not draft.block.tokens or self.hint == 0
         now = self.clock()
         self._time(draft, now)
         if self.finish_reason or rest is None:
             self._drop(draft)
         elif draft.block.tokens:
-            self.pending = Pending(draft, rest, now)
+            self.pending = PendingDraft(draft, rest, now)
         else:
             self.pending = None
         self.wake()
@@ -172,12 +171,12 @@ class Session:
     @property
     def awaits_draft(self) -> bool:
         """Whether its device is at work on one."""
-        return self.has_reader and not self.driven and self.pending is None
+        return self.has_reader and not self.server_drives and self.pending is None
 
     @property
     def rests(self) -> bool:
         """Whether nothing can be done for it right now: no reader, a slow one, or a device at work."""
-        return not self.has_reader or (self.pending is None and (not self.driven or self.outbox.full))
+        return not self.has_reader or (self.pending is None and (not self.server_drives or self.outbox.full))
 
     def view(self) -> SessionView:
         return view_of(self)
@@ -186,7 +185,7 @@ class Session:
         """Longest draft of its device that is verified now."""
         return self.allowance.longest(self.max_draft, len(self.tokens), self.clock())
 
-    def plan(self, piece: Slice) -> Planned:
+    def plan(self, piece: Slice) -> StepItem:
         """Turn a slice into work for the engine; grows the block table (OutOfBlocks changes nothing)."""
         stop = self.computed + piece.tokens
         assert piece.decide == (stop == len(self.tokens)), (
@@ -199,7 +198,9 @@ class Session:
         self.table.grow(stop + len(draft))
         question = None
         if piece.decide:
-            question = Question(draft, stop, self.params, self.key, self.top_logprobs, parents=block.parents)
+            question = DraftCheck(
+                draft, stop, self.params, self.key, self.top_logprobs, parents=block.parents
+            )
             self.pending = None
             self.allowance.take(len(draft), len(self.tokens), self.clock())
         # Padding computes positions before these once more: the same work, and no row differs for it.
@@ -214,7 +215,7 @@ class Session:
         )
         self.in_step = True
         hint = self.allowance.hint(piece.hint, longest) if piece.decide else None
-        return Planned(self, segment, question, pending.draft if pending else None, hint)
+        return StepItem(self, segment, question, pending.draft if pending else None, hint)
 
     def _cut(self, rest: DraftBlock, most: int | None, longest: int) -> DraftBlock:
         """What of a draft is verified, `most` tokens of it: a chain of `longest`, or a tree in the engine's order.
@@ -233,7 +234,7 @@ class Session:
             tree = no_wider(tree, max(1, self.tree_reads // len(self.tokens)))
         return depth_first(tree)
 
-    def commit(self, planned: Planned, decision: Decision | None, now: float) -> int:
+    def commit(self, planned: StepItem, decision: AcceptanceResult | None, now: float) -> int:
         """Apply a step; returns how many tokens it committed."""
         self.in_step = False
         if decision is None or planned.question is None:
@@ -258,7 +259,7 @@ class Session:
         self._rebase_pending()
         return len(news)
 
-    def _leave(self, planned: Planned, now: float) -> None:
+    def _leave(self, planned: StepItem, now: float) -> None:
         """A verdict leaves, with a hint of what the device is to do next."""
         self.waiting_since = now
         if self.begun is None:
@@ -268,9 +269,9 @@ class Session:
         if planned.hint is None:
             return
         if planned.hint == 0:
-            self.driven = True
+            self.server_drives = True
         elif self.hint == 0:  # a device that was told to rest drafts again
-            self.driven, self.asked_since = False, now
+            self.server_drives, self.asked_since = False, now
         self.hint = self.estimate.device.hint = planned.hint
 
     def _ask(self, now: float) -> None:
@@ -290,7 +291,7 @@ class Session:
         if self.finish_reason or rest is None:
             self._drop(draft)
         else:
-            self.pending = Pending(draft, rest, since)
+            self.pending = PendingDraft(draft, rest, since)
 
     def fail(self, error: OpenSledError) -> None:
         """This session ends by an error; its reader is told, nobody else notices."""

@@ -12,10 +12,10 @@ from opensled.messages import ChatMessage, Tool
 from opensled.store import is_hub_id, model_file, model_path
 from verify_server.config import ServeConfig
 from verify_server.engine.base import TargetEngine
-from verify_server.text import TargetText
+from verify_server.text.hf_text import HFText
 
 
-class Text(Protocol):
+class TextCodec(Protocol):
     """A target's tokenizer and chat template."""
 
     tokenizer_json: bytes  # what devices decode with
@@ -40,7 +40,7 @@ class Target:
 
     model_id: str
     engine: TargetEngine
-    text: Text
+    text: TextCodec
     cost: StepCost | None = None  # of its steps, where it is known before the first one
 
 
@@ -61,13 +61,13 @@ def load_torch(config: ServeConfig) -> Target:
         kv_tokens=config.kv_tokens,
         context=config.context,
     )
-    return Target(name if is_hub_id(name) else folder.name, engine, TargetText(folder))
+    return Target(name if is_hub_id(name) else folder.name, engine, HFText(folder))
 
 
 def load_llamacpp(config: ServeConfig) -> Target:
     """A GGUF file, alone or in a folder: a bundled name or a path. Raises what it cannot serve, or not so, by name."""
     from verify_server.engine import llamacpp
-    from verify_server.gguf_text import GgufText
+    from verify_server.text.gguf_text import GgufText
 
     _refuse_for_gguf(config)
     path = model_file(config.model, "*.gguf")

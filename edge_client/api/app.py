@@ -16,12 +16,12 @@ from starlette.routing import Route
 
 from edge_client.api import requests
 from edge_client.api.backend import Backend
+from edge_client.api.event_stream import EventStream, attended, begun, merged, whole
 from edge_client.api.failures import error_response, http_error_response
 from edge_client.api.fields import parse_object
 from edge_client.api.guard import Access
 from edge_client.api.openapi import description
 from edge_client.api.responses import Reply, model_card, to_json
-from edge_client.api.stream import EventStream, attended, begun, merged, whole
 from edge_client.offline.absence import HEARTBEAT
 from opensled.errors import NotFound, OpenSledError
 from opensled.messages import ModelInfo

@@ -1,8 +1,8 @@
 """Tool calls, read out of an answer's text while it grows.
 
 A model writes a call as an object {"name": ..., "arguments": {...}}: between tags, where its chat template has them,
-else as the whole answer (verify_server/grammar.py). The name is told as soon as it stands, the arguments piece by
-piece as the model writes them. What turns out to be no call is text.
+else as the whole answer (verify_server/text/tool_grammar.py). The name is sent as soon as it is complete, the arguments
+in pieces as the model writes them. What turns out to be no call is text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OPENING = CALL_TAGS[0]
 
 
 @dataclass(frozen=True)
-class Words:
+class PlainText:
     """Text that belongs to no call."""
 
     text: str
@@ -37,7 +37,7 @@ class Arguments:
     text: str
 
 
-Piece = Words | CallStart | Arguments
+AnswerPiece = PlainText | CallStart | Arguments
 
 
 class CallReader:
@@ -46,27 +46,27 @@ class CallReader:
     def __init__(self, names: Sequence[str]) -> None:
         self._heads = {f'{{"name":"{name}","arguments":{{': name for name in names}
         self._held = ""  # text that may mean one thing or the other
-        self._read: Callable[[], list[Piece] | None] = self._beginning
+        self._read: Callable[[], list[AnswerPiece] | None] = self._beginning
         self._margin = ""  # blanks before the first tag: no text if a call follows
         self._before = ""  # what was swallowed before the object now read: its tag; none if it is bare
         self._object = Balance()  # the arguments now read
 
-    def push(self, text: str) -> list[Piece]:
+    def push(self, text: str) -> list[AnswerPiece]:
         """What these further characters settle."""
         self._held += text
-        pieces: list[Piece] = []
+        pieces: list[AnswerPiece] = []
         while self._held and (found := self._read()) is not None:
             pieces += found
         return pieces
 
-    def flush(self) -> list[Piece]:
+    def flush(self) -> list[AnswerPiece]:
         """The rest, once nothing follows: a call that was cut off before its arguments is text."""
         text, self._held = self._held, ""
         if self._read == self._after or not self._before + text:
             return []
-        return [Words(self._before + text)]
+        return [PlainText(self._before + text)]
 
-    def _beginning(self) -> list[Piece] | None:
+    def _beginning(self) -> list[AnswerPiece] | None:
         """At the start of the answer, where also a bare object may be a call."""
         start = self._held.lstrip()
         if not start or (OPENING.startswith(start) and start != OPENING):
@@ -79,18 +79,18 @@ class CallReader:
                 self._margin, self._held = self._held[: -len(start)], start
         return []
 
-    def _words(self) -> list[Piece] | None:
+    def _words(self) -> list[AnswerPiece] | None:
         """Text up to the next opening tag; a tail that may begin one is held back."""
         text, tag, rest = self._held.partition(OPENING)
         if tag:
             self._open(rest)
-            return [Words(text)] if text else []
+            return [PlainText(text)] if text else []
         keep = _overlap(text, OPENING)
         self._held = text[len(text) - keep :]
         shown = text[: len(text) - keep]
-        return [Words(shown)] if shown else None
+        return [PlainText(shown)] if shown else None
 
-    def _head(self) -> list[Piece] | None:
+    def _head(self) -> list[AnswerPiece] | None:
         """The object up to the brace that opens its arguments."""
         squeezed = re.sub(r"\s", "", self._held)
         for head, name in self._heads.items():
@@ -102,9 +102,9 @@ class CallReader:
             return None
         text = self._before + self._held
         self._held, self._before, self._read = "", "", self._words
-        return [Words(text)]
+        return [PlainText(text)]
 
-    def _arguments(self) -> list[Piece] | None:
+    def _arguments(self) -> list[AnswerPiece] | None:
         """Their object, as far as it is known."""
         end = self._object.end(self._held)
         text = self._held[:end]
@@ -113,7 +113,7 @@ class CallReader:
             self._before, self._read = "", self._after
         return [Arguments(text)]
 
-    def _after(self) -> list[Piece] | None:
+    def _after(self) -> list[AnswerPiece] | None:
         """Behind the arguments: the end of the object and its tag, and perhaps another call."""
         _, tag, rest = self._held.partition(OPENING)
         if not tag:

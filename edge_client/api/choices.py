@@ -6,7 +6,7 @@ import secrets
 from typing import Any
 
 from edge_client.answer import Chunk
-from edge_client.api.calls import CallReader, CallStart, Piece, Words
+from edge_client.api.calls import AnswerPiece, CallReader, CallStart, PlainText
 from edge_client.api.logprobs import ChatLogprobs, CompletionLogprobs
 
 # The API knows one word for "the model or a stop string ended it".
@@ -48,13 +48,13 @@ class ChatChoice:
         logprobs = {"content": self._entries, "refusal": None} if self._logprobs else None
         return {"index": self._index, "message": message, "logprobs": logprobs, "finish_reason": self._reason}
 
-    def _pieces(self, chunk: Chunk) -> list[Piece]:
+    def _pieces(self, chunk: Chunk) -> list[AnswerPiece]:
         if self._reader is None:
-            return [Words(chunk.text)] if chunk.text else []
+            return [PlainText(chunk.text)] if chunk.text else []
         return self._reader.push(chunk.text) + (self._reader.flush() if chunk.finish_reason else [])
 
-    def _delta(self, piece: Piece) -> dict[str, Any]:
-        if isinstance(piece, Words):
+    def _delta(self, piece: AnswerPiece) -> dict[str, Any]:
+        if isinstance(piece, PlainText):
             self._content += piece.text
             return {"content": piece.text}
         if isinstance(piece, CallStart):

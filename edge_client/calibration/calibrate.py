@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from edge_client.calibration.draft_speed import Speed, Tell, measure, quantity
+from edge_client.calibration.calibration_view import link_lines, speed_lines
+from edge_client.calibration.draft_speed import SpeedReading, Tell, measure, quantity
 from edge_client.calibration.round_trips import jitter, round_trips
-from edge_client.calibration.view import link_lines, speed_lines
-from edge_client.checks.files import with_edge_section
+from edge_client.checks.model_files import with_edge_section
 from edge_client.config import CalibrateConfig
 from edge_client.device import endpoint_of
 from edge_client.drafters import DRAFTERS
@@ -25,7 +25,7 @@ from hw_profiles import catalog
 from hw_profiles.calibration import THIS_MACHINE, baseline, key_of, size_of, write
 from hw_profiles.cores import usable_cores
 from hw_profiles.detect import detect
-from hw_profiles.device import DeviceProfile, DraftSpeed, MeasuredDraft, MeasuredLink
+from hw_profiles.device_profile import DeviceProfile, DraftSpeed, MeasuredDraft, MeasuredLink
 from opensled.errors import OpenSledError, UsageError
 
 PINGS, PING_S = 20, 3.0
@@ -107,7 +107,7 @@ def _progress(quiet: bool) -> Tell:
 
 
 def merged(
-    profile: DeviceProfile, drafter: str, model: str, speed: Speed, measured: MeasuredDraft
+    profile: DeviceProfile, drafter: str, model: str, speed: SpeedReading, measured: MeasuredDraft
 ) -> DeviceProfile:
     """`profile` with what was measured in the place of what was published; other draft models stay as they are."""
     size = size_of(model)
@@ -119,7 +119,7 @@ def merged(
     )
 
 
-def _measured(speed: Speed, at: str, load: float) -> MeasuredDraft:
+def _measured(speed: SpeedReading, at: str, load: float) -> MeasuredDraft:
     return MeasuredDraft(
         at,
         speed.threads,

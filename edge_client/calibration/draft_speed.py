@@ -32,7 +32,7 @@ SETTLED = 0.25  # share by which repetitions on a quiet machine may differ
 
 
 @dataclass(frozen=True)
-class Speed:
+class SpeedReading:
     """One draft model on this machine; each list holds the repetitions."""
 
     threads: int  # the fastest number
@@ -61,7 +61,7 @@ class Speed:
 Tell = Callable[[str], None]
 
 
-def measure(with_threads: Callable[[int], DrafterFactory], most: int, tell: Tell) -> Speed:
+def measure(with_threads: Callable[[int], DrafterFactory], most: int, tell: Tell) -> SpeedReading:
     """Measure drafters of `with_threads(n)` for n up to `most`; `tell` hears what is being measured.
 
     Raises UsageError for a drafter that proposes nothing, and whatever its drafts raise.
@@ -76,7 +76,7 @@ def measure(with_threads: Callable[[int], DrafterFactory], most: int, tell: Tell
         prompt, prefill, decode = _long_prompt(drafter)
     finally:
         drafter.close()
-    return Speed(threads, rates, blocks, prompt, prefill, decode)
+    return SpeedReading(threads, rates, blocks, prompt, prefill, decode)
 
 
 def thread_counts(most: int) -> list[int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from edge_client.checks.finding import Finding, fail, failed, in_thread, ok, warn
 from edge_client.checks.network import SECONDS, Peer, greet, told, untrusting
-from edge_client.config import LinkConfig
+from edge_client.config import DeviceConfig
 from opensled.errors import OpenSledError, Unauthorized, Unreachable
 from opensled.pem import read_identity
 
@@ -31,7 +31,7 @@ class Validity:
     ends: float
 
 
-async def check_tls(config: LinkConfig, peer: Peer) -> list[Finding]:
+async def check_tls(config: DeviceConfig, peer: Peer) -> list[Finding]:
     """Certificate and protocol; the device's own certificate is shown where one is configured."""
     try:
         context = await in_thread(lambda: _context(config))
@@ -54,7 +54,7 @@ async def check_tls(config: LinkConfig, peer: Peer) -> list[Finding]:
     return [_lifetime(validity), told(greeting)]
 
 
-def _context(config: LinkConfig) -> ssl.SSLContext:
+def _context(config: DeviceConfig) -> ssl.SSLContext:
     ca = str(Path(config.tls_ca).expanduser()) if config.tls_ca else None
     context = ssl.create_default_context(cafile=ca)
     context.set_alpn_protocols(["h2"])
@@ -151,9 +151,8 @@ def read_validity(der: bytes) -> Validity:
     """
     _, certificate = next(_elements(der))
     _, content = next(_elements(certificate))
-    fields = [
-        body for tag, body in _elements(content) if tag != 0xA0
-    ]  # without the version, which is optional
+    # Without the version, which is optional
+    fields = [body for tag, body in _elements(content) if tag != 0xA0]
     begins, ends = _elements(fields[3])  # after serial number, signature algorithm and issuer
     return Validity(_seconds(*begins), _seconds(*ends))
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from edge_client.checks.finding import Finding, fail, ok, warn
 from edge_client.checks.machine import model_bytes
-from edge_client.checks.server import ServerReport
-from edge_client.config import LinkConfig
+from edge_client.checks.server_checks import ServerReport
+from edge_client.config import DeviceConfig
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.threads import draft_threads, model_drafter
 from opensled.errors import BY_CODE, NotFound, OpenSledError, VocabularyMismatch
@@ -40,7 +40,7 @@ class DraftReport:
     seconds: float | None = None  # per draft token, with the threads configured
 
 
-async def check_draft(config: LinkConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
+async def check_draft(config: DeviceConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
     """Fill `report`. The model is loaded while the server is asked; what needs both comes last."""
     problem = _missing(config)
     if problem:
@@ -51,7 +51,7 @@ async def check_draft(config: LinkConfig, server: Awaitable[ServerReport], repor
         await _try_out(config, server, report)
 
 
-async def _try_out(config: LinkConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
+async def _try_out(config: DeviceConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
     threads = _threads(config)
     arguments = [
         sys.executable,
@@ -77,7 +77,7 @@ async def _try_out(config: LinkConfig, server: Awaitable[ServerReport], report: 
     report.seconds = _speeds(steps).get(threads)
 
 
-def _threads(config: LinkConfig) -> int:
+def _threads(config: DeviceConfig) -> int:
     return draft_threads(config.threads, config.drafter, config.draft_model)
 
 
@@ -93,7 +93,7 @@ def tried(drafter: str) -> str:
     return member if member or drafter.partition(":")[0] in DRAFTERS.names() else drafter
 
 
-def _missing(config: LinkConfig) -> Finding | None:
+def _missing(config: DeviceConfig) -> Finding | None:
     if not model_drafter(config.drafter):
         return None
     try:
@@ -134,7 +134,7 @@ def _target(info: ModelInfo | None) -> bytes:
     return json.dumps(facts).encode() + b"\n"
 
 
-def _findings(config: LinkConfig, steps: Steps, code: int, complaint: str) -> list[Finding]:
+def _findings(config: DeviceConfig, steps: Steps, code: int, complaint: str) -> list[Finding]:
     told = {step["step"]: step for step in reversed(steps)}  # of two speeds the first
     findings = [_loaded(config, told)] if "loaded" in told else []
     if "build" in told:
@@ -149,12 +149,12 @@ def _findings(config: LinkConfig, steps: Steps, code: int, complaint: str) -> li
     return findings + check_speed(_speeds(steps), _threads(config))
 
 
-def _loaded(config: LinkConfig, told: dict[str, dict[str, Any]]) -> Finding:
+def _loaded(config: DeviceConfig, told: dict[str, dict[str, Any]]) -> Finding:
     size = f", {count / 1e6:,.1f} MB" if (count := model_bytes(config)) else ""
     return ok("draft model", f"{told['loaded']['name']}{size}, loaded in {told['loaded']['seconds']:.1f} s")
 
 
-def _died(config: LinkConfig, code: int, complaint: str) -> Finding:
+def _died(config: DeviceConfig, code: int, complaint: str) -> Finding:
     if code == -signal.SIGILL:
         return fail(
             "draft model",

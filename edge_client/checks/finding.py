@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar
 
-from edge_client.colour import visible
+from edge_client.terminal.colour import visible
 from opensled.errors import OpenSledError
 
 T = TypeVar("T")

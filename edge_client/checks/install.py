@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 import opensled
 from edge_client.checks.finding import Finding, fail, ok, warn
-from edge_client.config import LinkConfig
+from edge_client.config import DeviceConfig
 from edge_client.drafters.threads import model_drafter
 from opensled.registry import remedy
 
@@ -36,7 +36,7 @@ class Requirement:
     extra: str
 
 
-def check_install(config: LinkConfig) -> list[Finding]:
+def check_install(config: DeviceConfig) -> list[Finding]:
     """What was found of this Python and its packages."""
     findings = [check_python(sys.version_info[:3], struct.calcsize("P") * 8)]
     requirements = list(read_requirements(_declared()))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import opensled
 from edge_client.checks.finding import Finding, ok, warn
-from edge_client.config import LinkConfig
+from edge_client.config import DeviceConfig
 from edge_client.drafters.threads import calibrated_threads, model_drafter
 from hw_profiles.cores import CGROUP, container_share, usable_cores
 from opensled.errors import NotFound
@@ -21,7 +21,7 @@ CLOCK_SLACK = 300.0  # seconds that two machines' clocks may differ without harm
 STA_UNSYNC = 0x40  # <linux/timex.h>
 
 
-def check_machine(config: LinkConfig) -> list[Finding]:
+def check_machine(config: DeviceConfig) -> list[Finding]:
     """What was found of processor, memory and clock."""
     return [
         check_cores(),
@@ -82,7 +82,7 @@ def check_threads(wanted: int, cores: int, measured: int = 0) -> Finding:
     return ok("threads", f"{wanted or measured or max(1, cores - 1)} for drafting on {cores} cores{origin}")
 
 
-def check_memory(config: LinkConfig, free: int | None) -> list[Finding]:
+def check_memory(config: DeviceConfig, free: int | None) -> list[Finding]:
     """Whether the draft model fits; a model that is missing is the matter of another check."""
     needed = model_bytes(config)
     if free is None:
@@ -101,7 +101,7 @@ def check_memory(config: LinkConfig, free: int | None) -> list[Finding]:
     return [ok("memory", detail)]
 
 
-def model_bytes(config: LinkConfig) -> int | None:
+def model_bytes(config: DeviceConfig) -> int | None:
     """Size of the configured draft model on disk; None where there is none."""
     try:
         kind = model_drafter(config.drafter)

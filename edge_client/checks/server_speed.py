@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from edge_client.checks.finding import Finding, ok, warn
 from edge_client.link import Link
-from edge_client.remote import Patience, RemoteSession
+from edge_client.remote import RemoteSession, RetryPolicy
 from opensled.errors import OpenSledError
 from opensled.messages import Draft, DraftBlock, DraftToken, ModelInfo, Open, SamplingParams, Verdict
 
@@ -65,7 +65,7 @@ async def _tried(link: Link, info: ModelInfo, rule: str, first: int) -> ServerSp
     prompt = tuple((first + 7 * index) % info.vocab_size for index in range(8))
     params = SamplingParams(temperature=0.0, max_tokens=MOST)
     request = Open(prompt, params, rule=rule, model_id=info.model_id, background=True)
-    trial = _Trial(RemoteSession(link.connect, request, Patience(farewell=FAREWELL)))
+    trial = _Trial(RemoteSession(link.connect, request, RetryPolicy(farewell=FAREWELL)))
     await trial.session.open()
     try:
         paces = await trial.decode()

@@ -77,9 +77,8 @@ class AcceleratedDrafter(ModelDrafter):
     def __init__(self, model: BatchModel, tables: CachebackDrafter) -> None:
         super().__init__(model.context_length)
         self._model, self._tables = model, tables
-        self._rolls_back = (
-            True  # until the model shows that it cannot: then a wrong guess would cost all it read
-        )
+        # Until the model shows that it cannot: then a wrong guess would cost all it read
+        self._rolls_back = True
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         super().begin(prompt, sampler)

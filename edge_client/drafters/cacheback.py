@@ -17,7 +17,7 @@ from edge_client.drafters.growth import Cacheback
 from edge_client.drafters.personal import PersonalTable
 from edge_client.drafters.table_choice import TableFiles, beside
 from edge_client.drafters.table_file import TableFile
-from edge_client.drafters.tables import FrozenTable, LruTable, Table
+from edge_client.drafters.tables import DraftTable, FrozenTable, LruTable
 from opensled.errors import VocabularyMismatch
 from opensled.messages import DraftToken, ModelInfo, TreeNode
 from opensled.sampling import Sampler
@@ -76,7 +76,7 @@ class CachebackDrafter:
 
     def __init__(
         self,
-        frozen: Table | None = None,
+        frozen: DraftTable | None = None,
         ends: frozenset[int] = frozenset(),
         personal: PersonalTable | None = None,
     ) -> None:

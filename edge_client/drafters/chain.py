@@ -17,7 +17,7 @@ from operator import mul
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import AheadDrafter, Drafter, DrafterFactory, TreeDrafter
-from edge_client.drafters.outcomes import BranchingFactory
+from edge_client.drafters.branching import BranchingFactory
 from edge_client.drafters.table_choice import TableFiles, hand_over
 from opensled.errors import UsageError
 from opensled.messages import DraftToken, ModelInfo, TreeNode
@@ -47,11 +47,11 @@ class ChainFactory:
         hand_over(files, self._factories)
         self._rename()
 
-    def use_outcomes(self, count: int) -> None:
+    def use_branches(self, count: int) -> None:
         """See `BranchingFactory`."""
         for factory in self._factories:
             if isinstance(factory, BranchingFactory):
-                factory.use_outcomes(count)
+                factory.use_branches(count)
 
     def check_vocabulary(self, target: ModelInfo) -> None:
         for factory in self._factories:
@@ -70,7 +70,7 @@ class ChainFactory:
         return ChainDrafter(made)
 
 
-class Record:
+class MemberRecord:
     """How well a drafter does in one sequence: the share of its tokens that stand, of those that were tried.
 
     It begins well: a drafter at the end of a chain is the one that knows most. Older blocks count less and less.
@@ -104,11 +104,11 @@ class ChainDrafter:
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self._drafters, self._last = tuple(drafters), drafters[-1]
-        self._record = Record()  # the last drafter's
+        self._record = MemberRecord()  # the last drafter's
         self._block: list[int] = []  # what the last drafter said comes next, if it was asked
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        self._record, self._block = Record(), []
+        self._record, self._block = MemberRecord(), []
         for drafter in self._drafters:
             drafter.begin(prompt, sampler)
 

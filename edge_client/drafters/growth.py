@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from edge_client.drafters.tables import Follower, LruTable, Table
+from edge_client.drafters.tables import DraftTable, Follower, LruTable
 
 MOST_NODES = 60  # of a tree
 DEEPEST = 9  # tokens from the truth to a leaf
@@ -72,7 +72,9 @@ class Calibration:
 class Cacheback:
     """The two tables of one sequence, and what they say comes next."""
 
-    def __init__(self, dynamic: LruTable, frozen: Table | None, ends: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, dynamic: LruTable, frozen: DraftTable | None, ends: frozenset[int] = frozenset()
+    ) -> None:
         self.dynamic, self.frozen = dynamic, frozen
         self._ends = ends  # ids after which nothing follows
         self.calibration = Calibration()

@@ -16,7 +16,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from edge_client.drafters.outcomes import BranchingDrafter
+from edge_client.drafters.branching import BranchingDrafter
 from edge_client.drafters.threads import draft_threads
 from opensled import llama
 from opensled.errors import EngineError, UnsupportedModel
@@ -34,7 +34,7 @@ BRANCH = 64  # positions of a branch that is not shared, at most
 class LlamaCppFactory:
     """One GGUF model in memory; every drafter adds a context (KV cache) of its own."""
 
-    outcomes = 0
+    branches = 0
 
     def __init__(self, model: str, threads: int = 0) -> None:
         path = model_file(model, "*.gguf")
@@ -46,11 +46,11 @@ class LlamaCppFactory:
         require_same(self.name, self._model.pieces(), target.model_id, target.vocab_size, target.fingerprint)
 
     def create(self) -> LlamaCppDrafter:
-        return LlamaCppDrafter(self._model, self.threads, self.outcomes)
+        return LlamaCppDrafter(self._model, self.threads, self.branches)
 
-    def use_outcomes(self, count: int) -> None:
+    def use_branches(self, count: int) -> None:
         """See `BranchingFactory`."""
-        self.outcomes = count
+        self.branches = count
 
     def with_threads(self, threads: int) -> LlamaCppFactory:
         """One that shares the model, and whose drafters use `threads` threads."""
@@ -62,10 +62,10 @@ class LlamaCppFactory:
 class LlamaCppDrafter(BranchingDrafter):
     """One context and one reusable batch over a shared model."""
 
-    def __init__(self, model: LlamaModel, threads: int, outcomes: int = 0) -> None:
+    def __init__(self, model: LlamaModel, threads: int, branches: int = 0) -> None:
         super().__init__(min(CONTEXT_CAP, model.context_length))
-        self.outcomes = outcomes if _shares_cells(model) else 0
-        params = _parameters(self.context_length, threads, self.outcomes)
+        self.branches = branches if _shares_cells(model) else 0
+        params = _parameters(self.context_length, threads, self.branches)
         self._context = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._context:
             raise UnsupportedModel(
@@ -157,10 +157,10 @@ def _shares_cells(model: LlamaModel) -> bool:
     return not recurrent and llama_cpp.llama_model_n_swa(handle) == 0
 
 
-def _parameters(context_length: int, threads: int, outcomes: int) -> Any:
+def _parameters(context_length: int, threads: int, branches: int) -> Any:
     params = llama_cpp.llama_context_default_params()
-    params.n_ctx = context_length + outcomes * BRANCH
-    params.n_seq_max, params.kv_unified = 1 + outcomes, outcomes > 0
+    params.n_ctx = context_length + branches * BRANCH
+    params.n_seq_max, params.kv_unified = 1 + branches, branches > 0
     params.n_batch = params.n_ubatch = BATCH
     params.n_threads = params.n_threads_batch = threads
     return params

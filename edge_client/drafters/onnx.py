@@ -52,7 +52,7 @@ class OnnxFactory:
 
 
 @dataclass(frozen=True)
-class Shape:
+class CacheShape:
     """What the buffers of one sequence look like."""
 
     caches: tuple[str, ...]  # past_key_values.{layer}.{key|value}
@@ -68,7 +68,7 @@ class Shape:
 class OnnxDrafter(ModelDrafter):
     """The buffers of one sequence, bound once; each call rebinds only ids, mask and logits."""
 
-    def __init__(self, session: ort.InferenceSession, shape: Shape) -> None:
+    def __init__(self, session: ort.InferenceSession, shape: CacheShape) -> None:
         super().__init__(shape.context_length)
         self._session, self._shape = session, shape
         self._binding: Any = session.io_binding()
@@ -144,7 +144,7 @@ def _require_shared_buffer(path: Path) -> None:
 _OPERATOR = b"GroupQueryAttention"
 
 
-def _read_shape(session: ort.InferenceSession, folder: Path) -> Shape:
+def _read_shape(session: ort.InferenceSession, folder: Path) -> CacheShape:
     inputs = {node.name: node for node in session.get_inputs()}
     logits = next((node for node in session.get_outputs() if node.name == "logits"), None)
     caches = tuple(name for name in inputs if name.startswith("past_key_values."))
@@ -155,7 +155,7 @@ def _read_shape(session: ort.InferenceSession, folder: Path) -> Shape:
     if unknown:
         raise UnsupportedModel(f"the graph in {folder} wants inputs a drafter has not: {sorted(unknown)}")
     config = _Config(folder)
-    return Shape(
+    return CacheShape(
         caches=caches,
         cache_dtype=_dtype(cache.type),
         heads=_number(cache.shape[1]) or config.number("num_key_value_heads"),

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from edge_client.drafters import table_file
 from edge_client.drafters.table_file import TableFile, Vocabulary
-from edge_client.drafters.tables import LruTable, Shape, as_rows
+from edge_client.drafters.tables import LruTable, TableShape, as_rows
 from opensled.errors import NotFound, UnsupportedModel
 from opensled.messages import ModelInfo
 
 log = logging.getLogger(__name__)
 
-SHAPE = Shape(leaders=32_768)  # a file of 3.3 MB at most, where ids take four bytes
+SHAPE = TableShape(leaders=32_768)  # a file of 3.3 MB at most, where ids take four bytes
 SAVE_EVERY_S = 30.0  # an answer that ends sooner is written with the next one, or in the end
 
 

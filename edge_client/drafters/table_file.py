@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.drafters.tables import Rows, Shape
+from edge_client.drafters.tables import Rows, TableShape
 from opensled.errors import UnsupportedModel, VocabularyMismatch
 from opensled.files import read_bytes
 from opensled.messages import ModelInfo
@@ -44,7 +44,7 @@ class TableFile:
     """A table and where it comes from."""
 
     rows: Rows
-    shape: Shape
+    shape: TableShape
     vocabulary: Vocabulary
     source: str = ""  # in words, for people
 
@@ -132,7 +132,7 @@ def _decode(header: dict[str, Any], payload: bytes) -> TableFile:
     most = int(counts.max(initial=1))
     return TableFile(
         Rows(leaders, counts, followers),
-        Shape(leader, follower, most, max(count, 1)),
+        TableShape(leader, follower, most, max(count, 1)),
         Vocabulary(size, header["fingerprint"]),
         header["source"],
     )

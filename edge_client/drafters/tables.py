@@ -18,7 +18,7 @@ Follower = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Shape:
+class TableShape:
     """Sizes of a table. The paper's best setting is a leader of 1 and followers of about 3 tokens."""
 
     leader: int = 1  # tokens of a leader
@@ -32,7 +32,7 @@ class Shape:
         return self.leader + self.follower
 
 
-class Table(Protocol):
+class DraftTable(Protocol):
     """What a drafter asks of a table."""
 
     def followers(self, tokens: Sequence[int]) -> tuple[Follower, ...]:
@@ -50,7 +50,7 @@ class Rows(NamedTuple):
 class LruTable:
     """Learns from text as it comes; leaders and each leader's followers are in order of their last use."""
 
-    def __init__(self, shape: Shape = Shape()) -> None:
+    def __init__(self, shape: TableShape = TableShape()) -> None:
         self.shape = shape
         self.learned = 0  # windows so far
         # Rows are replaced, never changed: a drafter in another thread may be reading one.
@@ -61,7 +61,7 @@ class LruTable:
         return len(self._rows)
 
     def followers(self, tokens: Sequence[int]) -> tuple[Follower, ...]:
-        """See `Table`."""
+        """See `DraftTable`."""
         return self._rows.get(tuple(tokens[-self.shape.leader :]), ())
 
     def update(self, before: Sequence[int], tokens: Sequence[int]) -> tuple[int, ...]:
@@ -118,7 +118,7 @@ class FrozenTable:
         return len(self._keys)
 
     def followers(self, tokens: Sequence[int]) -> tuple[Follower, ...]:
-        """See `Table`."""
+        """See `DraftTable`."""
         if len(tokens) < self._leader:
             return ()
         key = 0
@@ -138,7 +138,7 @@ def each(rows: Rows) -> Iterator[tuple[tuple[int, ...], tuple[Follower, ...]]]:
         yield tuple(leader), tuple([next(followers) for _ in range(count)])
 
 
-def as_rows(items: Sequence[tuple[tuple[int, ...], tuple[Follower, ...]]], shape: Shape) -> Rows:
+def as_rows(items: Sequence[tuple[tuple[int, ...], tuple[Follower, ...]]], shape: TableShape) -> Rows:
     """Arrays of a table's leaders with their followers."""
     leaders, followers = zip(*items) if items else ((), ())
     flat = [follower for row in followers for follower in row]

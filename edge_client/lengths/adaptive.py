@@ -14,12 +14,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from edge_client.lengths.board_watch import BoardWatch
-from edge_client.lengths.law import DraftLaw, Lengths
-from edge_client.lengths.observed import DOUBTFUL, Acceptance, Bets, RoundTimes, Speed, Streamed
-from edge_client.lengths.settling import Settling
+from edge_client.lengths.draft_law import DraftLaw, Lengths
+from edge_client.lengths.fixed import UNADVISED
+from edge_client.lengths.gate import DraftGate
+from edge_client.lengths.observed import DOUBTFUL, Acceptance, DraftPace, LookAheadHits, RoundTimes, Streamed
 from edge_client.lengths.status import DraftStatus, battery_words, drafting_words, resting_words
-from edge_client.lengths.trees import CHAIN, TreeChoice
-from edge_client.stop import UNADVISED
+from edge_client.lengths.tree_choice import CHAIN, TreeChoice
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock, DraftToken
 
@@ -36,7 +36,7 @@ LONG_AGO_S = 10.0  # without a verdict; then what was learned is doubted
 
 
 class Adaptive:
-    """See `BlockRule` for the methods. One lock: it is asked and told by several threads, for microseconds each."""
+    """`DraftLengthPolicy`. One lock: several threads ask and tell it, for microseconds each."""
 
     needs_confidence = needs_spread = False
 
@@ -55,9 +55,9 @@ class Adaptive:
         self._most_nodes = tree
         self._clock, self._board = clock, board or BoardWatch(clock=clock)
         self._lock = threading.Lock()
-        self._acceptance, self._times, self._speed = Acceptance(), RoundTimes(), Speed()
-        self._streamed, self._bets = Streamed(), Bets()
-        self._choice, self._trees = Settling(), TreeChoice(tree)
+        self._acceptance, self._times, self._speed = Acceptance(), RoundTimes(), DraftPace()
+        self._streamed, self._bets = Streamed(), LookAheadHits()
+        self._choice, self._trees = DraftGate(), TreeChoice(tree)
         self._has_trees = False  # drafter and server, when asked last
         self._ends: OrderedDict[int, float] = OrderedDict()  # base of a next block -> when its wait began
         # When the latest verdict on a block came, and when the latest draft token.
@@ -72,7 +72,7 @@ class Adaptive:
     # -- what it is asked ---------------------------------------------------------------------------------
 
     def most(self, limit: int, hint: int | None = None, ready: int = 0) -> int:
-        """See `BlockRule`."""
+        """See `DraftLengthPolicy`."""
         with self._lock:
             top = self.top(limit, hint)
             if not top or not self._drafts(top, hint):
@@ -85,7 +85,7 @@ class Adaptive:
             return min(top, max(1, law.length(ready, best) + self._offset()))
 
     def ahead(self, limit: int, hint: int | None = None) -> int:
-        """See `BlockRule`: what a round has time for, but no more than would be sent if it cost nothing."""
+        """See `DraftLengthPolicy`: what a round has time for, but no more than would be sent if it cost nothing."""
         with self._lock:
             top = self.top(limit, hint)
             if not top or self._rests():
@@ -100,7 +100,7 @@ class Adaptive:
         return min(limit, self._length) if hint is None else min(limit, self._length, hint)
 
     def nodes(self, limit: int, hint: int | None = None) -> int:
-        """See `BlockRule`."""
+        """See `DraftLengthPolicy`."""
         with self._lock:
             top = min(limit, self._most_nodes)
             self._has_trees = top > 0
@@ -109,11 +109,11 @@ class Adaptive:
             return min(top, self._tree)
 
     def goes_on(self, index: int) -> bool:
-        """See `BlockRule`."""
+        """See `DraftLengthPolicy`."""
         return True
 
     def belongs(self, token: DraftToken, index: int) -> bool:
-        """See `BlockRule`."""
+        """See `DraftLengthPolicy`."""
         return True
 
     @property
@@ -133,7 +133,7 @@ class Adaptive:
     # -- what it hears ------------------------------------------------------------------------------------
 
     def drafted(self, tokens: int, seconds: float) -> None:
-        """See `BlockRule`."""
+        """See `DraftLengthPolicy`."""
         with self._lock:
             now = self._clock()
             if now - self._drafted_at > LONG_AGO_S:
@@ -143,7 +143,7 @@ class Adaptive:
                 self._speed.took(seconds / tokens)
 
     def answered(self, block: DraftBlock, accepted: int, seconds: float) -> None:
-        """See `BlockRule`."""
+        """See `DraftLengthPolicy`."""
         if not block.tokens:
             return
         with self._lock:
@@ -163,7 +163,7 @@ class Adaptive:
                 self._ends.popitem(last=False)
 
     def streamed(self, tokens: int, seconds: float) -> None:
-        """See `BlockRule`."""
+        """See `DraftLengthPolicy`."""
         with self._lock:
             self._streamed.took(tokens, seconds)
             self._choice.heard(self._clock(), tokens, seconds, self._rate())

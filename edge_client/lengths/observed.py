@@ -19,10 +19,8 @@ STREAM = 48.0  # the same of tokens that the server decoded by itself
 # Rounds differ by this share before it is known; a slope, and a stair, usually are this share of a round, and the
 # hidden part of drafting this share of it.
 NOISE, SLOPE, STAIR, HIDDEN = 0.3, 0.1, 0.1, 0.4
-STEADY = (
-    2.0,
-    12.0,
-)  # rounds for which the line counts against those with so many fresh tokens, at least and at most
+# Rounds for which the line counts against those with so many fresh tokens, at least and at most
+STEADY = (2.0, 12.0)
 SPEEDS = 9  # latest draft tokens whose times count
 OUTAGE = 6.0  # times the mean: what takes longer tells of an outage, not of the next round
 DOUBTFUL = 0.15  # of what was learned is kept when nothing was heard for long
@@ -128,7 +126,7 @@ class RoundTimes:
         self.base_s = max(fitted, 0.1 * mean_s)
 
 
-class Speed:
+class DraftPace:
     """Seconds to draft a token: the mean of the latest ones but the slowest, for now and then something interferes."""
 
     def __init__(self) -> None:
@@ -173,7 +171,7 @@ class Streamed:
         return self._tokens / self._seconds if self.heard >= 2 and self._seconds > 0 else None
 
 
-class Bets:
+class LookAheadHits:
     """How often look-ahead has something ready, beside how often the chances of acceptance foretell it."""
 
     def __init__(self) -> None:

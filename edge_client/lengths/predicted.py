@@ -64,7 +64,7 @@ class _Block(threading.local):
 
 
 class Predicted:
-    """See `BlockRule` for the methods. The law of `Adaptive` says what tokens cost, and whether drafts pay at all."""
+    """`DraftLengthPolicy`. The law of `Adaptive` says what tokens cost, and whether drafts pay at all."""
 
     needs_confidence = needs_spread = True
 
@@ -75,20 +75,20 @@ class Predicted:
         self._usual = LATER  # share of tokens that stand
 
     def most(self, limit: int, hint: int | None = None, ready: int = 0) -> int:
-        """See `BlockRule`: as much as there is room for, if drafts pay."""
+        """See `DraftLengthPolicy`: as much as there is room for, if drafts pay."""
         self._block.ready = ready
         return self._law.top(limit, hint) if self._law.most(limit, hint, ready) else 0
 
     def ahead(self, limit: int, hint: int | None = None) -> int:
-        """See `BlockRule`."""
+        """See `DraftLengthPolicy`."""
         return self._law.ahead(limit, hint)
 
     def nodes(self, limit: int, hint: int | None = None) -> int:
-        """See `BlockRule`."""
+        """See `DraftLengthPolicy`."""
         return self._law.nodes(limit, hint)
 
     def goes_on(self, index: int) -> bool:
-        """See `BlockRule`. What is at hand costs nothing; how sure the next token will be nobody knows before."""
+        """See `DraftLengthPolicy`. Tokens at hand cost nothing; how sure the next token is, is not known before."""
         block = self._block
         if index == 0 or index < block.ready:
             return True
@@ -96,7 +96,7 @@ class Predicted:
         return price is None or block.reach * self._usual >= price
 
     def belongs(self, token: DraftToken, index: int) -> bool:
-        """See `BlockRule`. The first one always does: an empty block would cost a round, and teach nothing."""
+        """See `DraftLengthPolicy`. The first one always does: an empty block would cost a round, and teach nothing."""
         block = self._block
         reach = 1.0 if index == 0 else block.reach
         block.reach = reach * self._model.chance(features(token, index))
@@ -106,11 +106,11 @@ class Predicted:
         return block.reach >= (self._threshold if price is None else max(price, LEAST))
 
     def drafted(self, tokens: int, seconds: float) -> None:
-        """See `BlockRule`."""
+        """See `DraftLengthPolicy`."""
         self._law.drafted(tokens, seconds)
 
     def answered(self, block: DraftBlock, accepted: int, seconds: float) -> None:
-        """See `BlockRule`. The tokens after the first wrong one were not judged."""
+        """See `DraftLengthPolicy`. The tokens after the first wrong one were not judged."""
         self._law.answered(block, accepted, seconds)
         if not block.parents:
             for index, token in enumerate(block.tokens[: accepted + 1]):
@@ -118,7 +118,7 @@ class Predicted:
                 self._usual += ((index < accepted) - self._usual) * STEP
 
     def streamed(self, tokens: int, seconds: float) -> None:
-        """See `BlockRule`."""
+        """See `DraftLengthPolicy`."""
         self._law.streamed(tokens, seconds)
 
     @property

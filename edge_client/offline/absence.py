@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from edge_client.remote import Patience
+from edge_client.remote import RetryPolicy
 
 STALL, PROVISIONAL, LOCAL_ONLY = "stall", "provisional", "local-only"
 OFFLINE_MODES = (STALL, PROVISIONAL, LOCAL_ONLY)
@@ -22,7 +22,7 @@ class Offline:
     most: int = 256  # tokens that are drafted without it
 
 
-def patience_of(mode: str, give_up: float) -> Patience:
+def patience_of(mode: str, give_up: float) -> RetryPolicy:
     """How long a lost server is tried again; `give_up` seconds, 0 = as the mode wants it."""
-    usual = Patience()
+    usual = RetryPolicy()
     return replace(usual, give_up=give_up or (LOCAL_PATIENCE if mode == LOCAL_ONLY else usual.give_up))

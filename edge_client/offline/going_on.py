@@ -13,20 +13,21 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge_client.drafting import Drafted, DraftThread, Room
+from edge_client.drafting import BlockBudget, Drafted, DraftThread
 from edge_client.generate import Commit
+from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.absence import Offline
 from edge_client.remote import RemoteSession
-from edge_client.stop import StopRule
 from opensled.messages import DraftBlock, DraftToken, Verdict
 from opensled.protocol import EndRules, Truth, common_prefix, cut, rebase
 from opensled.sampling import Sampler
 
-SEGMENT = Room(4, rule=StopRule(4))  # drafted at once: so soon is a drafter free when the server is back
+# Drafted at once: so soon is a drafter free when the server is back
+SEGMENT = BlockBudget(4, rule=FixedLength(4))
 
 
 @dataclass
-class Tail:
+class ProvisionalTail:
     """What a drafter wrote by itself after the truth that it knew."""
 
     base: int
@@ -34,7 +35,7 @@ class Tail:
     tokens: list[DraftToken] = field(default_factory=list)
 
     @classmethod
-    def after(cls, truth: Truth) -> Tail:
+    def after(cls, truth: Truth) -> ProvisionalTail:
         prompt, generated = truth.tokens[: truth.prompt_length], truth.generated
         return cls(len(truth), Truth(prompt, generated))
 
@@ -64,7 +65,7 @@ class GoingOn:
     def __init__(self, inner: DraftThread, ends: EndRules, most: int) -> None:
         self._inner, self._ends, self._most = inner, ends, most
         self.stop = inner.stop
-        self._tail: Tail | None = None
+        self._tail: ProvisionalTail | None = None
         self._wasted = 0
 
     @property
@@ -77,7 +78,7 @@ class GoingOn:
         self._sampler, self._tail = sampler, None
         self._inner.begin(truth, sampler)
 
-    def draft(self, truth: Truth, room: Room) -> asyncio.Future[Drafted]:
+    def draft(self, truth: Truth, room: BlockBudget) -> asyncio.Future[Drafted]:
         """See `Drafting`; a block that is written already is there at once."""
         ready = self.ahead(truth)
         if not ready:
@@ -88,7 +89,7 @@ class GoingOn:
         block.set_result(Drafted(DraftBlock(len(truth), ready[:length])))
         return block
 
-    def look_ahead(self, block: DraftBlock, room: Room) -> None:
+    def look_ahead(self, block: DraftBlock, room: BlockBudget) -> None:
         """See `Drafting`; a drafter that has gone on is ahead already."""
         if self._tail is None:
             self._inner.look_ahead(block, room)
@@ -110,7 +111,7 @@ class GoingOn:
         """Write a few tokens more; False when there are no more for now: at an end, at a bound, or nothing to say."""
         if self._tail is None or not self._tail.agrees_with(truth):
             self._return_to(truth)
-            self._tail = Tail.after(truth)
+            self._tail = ProvisionalTail.after(truth)
         tail = self._tail
         if tail.supposed.finish_reason or len(tail.tokens) >= self._most:
             return False
@@ -128,7 +129,7 @@ class GoingOn:
         self._inner.begin(truth, self._sampler)
 
 
-class Watch:
+class OutageWatch:
     """Listens to one answer, and meanwhile looks whether its server is away."""
 
     def __init__(

@@ -15,10 +15,10 @@ from edge_client.drafters import DRAFTERS, OFF, table_file
 from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.cacheback import CachebackDrafter, CachebackFactory
 from edge_client.drafters.table_choice import PATTERN, TableFiles
-from edge_client.drafters.tables import FrozenTable, LruTable, Shape
+from edge_client.drafters.tables import FrozenTable, LruTable, TableShape
+from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, Link
-from edge_client.stop import StopRule
-from edge_client.target import meet
+from edge_client.served_target import meet
 from opensled.errors import OpenSledError
 from opensled.messages import MATCH, ChatMessage, Prompt, SamplingParams
 from opensled.store import heldout_path, model_file
@@ -31,7 +31,7 @@ SERVE = (
     "serve", "--model", "tiny", "--listen", "127.0.0.1:0", "--threads", "1", "--dtype", "float64",
     "--policy", "fcfs", "--draft-wait", "5",
 )  # fmt: skip
-STOPS = {"chain": StopRule(LENGTH), "tree": StopRule(LENGTH, tree=NODES)}
+STOPS = {"chain": FixedLength(LENGTH), "tree": FixedLength(LENGTH, tree=NODES)}
 TREELESS = ("none", "model")  # contenders that draft no trees
 
 
@@ -58,7 +58,7 @@ class FrozenFactory(CachebackFactory):
 class _FrozenDrafter(CachebackDrafter):
     def _forget(self) -> None:
         super()._forget()
-        self._cache.dynamic = LruTable(Shape(leaders=0))
+        self._cache.dynamic = LruTable(TableShape(leaders=0))
 
 
 def factories() -> dict[str, DrafterFactory]:

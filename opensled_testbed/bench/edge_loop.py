@@ -13,7 +13,7 @@ import llama_cpp
 import numpy as np
 
 from edge_client.drafters.llamacpp import LlamaCppFactory
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
 from opensled.errors import EngineError
 from opensled.llama import LlamaModel
 from opensled.messages import SamplingParams
@@ -45,7 +45,7 @@ def measure(quick: bool) -> Figure:
         unit="tokens/s",
         more_is_better=True,
         compared=(
-            "`ModelDrafter.propose`, `StopRule.take` and `commit` of the truth in blocks of 4, without the network, "
+            "`ModelDrafter.propose`, `FixedLength.take` and `commit` of the truth in blocks of 4, without the network, "
             "against `llama_decode` + numpy argmax on the logits in place: same GGUF, context, thread, T = 0. Full "
             "acceptance commits what was proposed and computes the very same tokens; with a rejection the last token "
             "of every block is replaced by another one; with a bonus a fifth token comes with every four drafted "
@@ -128,7 +128,7 @@ class Drafting:
 
     def __init__(self, path: Path) -> None:
         self.drafter = LlamaCppFactory(str(path), THREADS).create()
-        self.stop = StopRule(BLOCK)
+        self.stop = FixedLength(BLOCK)
 
     def speed(self, prompt: list[int], tokens: int, verdict: Callable[[list[int]], list[int]]) -> float:
         """Drafted tokens per second after the prompt and a first token; the truth about a block is `verdict` of it."""

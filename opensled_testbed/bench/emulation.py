@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_client.drafters import DRAFTERS
-from edge_client.drafting import Drafting, DraftThread, Room
-from edge_client.stop import StopRule
+from edge_client.drafting import BlockBudget, Drafting, DraftThread
+from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
 from hw_profiles.profile import HardwareProfile
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams, Verdict
@@ -20,15 +20,15 @@ from opensled.sampling import Sampler
 from opensled_testbed.bench.figure import Figure, Ratio
 from opensled_testbed.bench.turns import DILATION
 from opensled_testbed.cells import REGIMES
-from opensled_testbed.emulation.accelerator import EmulatedEngine, Totals
-from opensled_testbed.emulation.law import StepLaw
+from opensled_testbed.emulation.emulated_accelerator import EmulatedEngine, Totals
 from opensled_testbed.emulation.paced import PacedFactory
 from opensled_testbed.emulation.recorder import load_target
 from opensled_testbed.emulation.replay import ReplayDrafts
+from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.traces import PACKAGED, ItemTrace, read_traces
 from scheduler.fcfs import Fcfs
 from verify_server.acceptance.match import Match
-from verify_server.kv import BlockTable
+from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop
 from verify_server.session import Session
 
@@ -182,7 +182,7 @@ def _replayed(devices: int, blocks: int) -> Callable[[], Pair]:
     async def all_of_them() -> list[float]:
         texts = list(traces.values())
         work = [
-            _drafting(ReplayDrafts(traces, speed, StopRule(LENGTH), D), texts[number % len(texts)], blocks)
+            _drafting(ReplayDrafts(traces, speed, FixedLength(LENGTH), D), texts[number % len(texts)], blocks)
             for number in range(devices)
         ]
         return [seconds for each in await asyncio.gather(*work) for seconds in each]
@@ -196,7 +196,7 @@ def _live(blocks: int) -> Callable[[], Pair]:
     trace = _long_texts()[0]
 
     def run() -> Pair:
-        thread = DraftThread(factory.create(), StopRule(LENGTH))
+        thread = DraftThread(factory.create(), FixedLength(LENGTH))
         try:
             return _mean_block(asyncio.run(_drafting(thread, trace, blocks)))
         finally:
@@ -222,7 +222,7 @@ async def _drafting(drafts: Drafting, trace: ItemTrace, blocks: int) -> list[flo
     drafts.begin(truth, Sampler(SamplingParams(temperature=0), bytes(16)))
     for number in range(blocks + 1):
         started = time.perf_counter()
-        block = (await drafts.draft(truth, Room(LENGTH))).block
+        block = (await drafts.draft(truth, BlockBudget(LENGTH))).block
         if number and len(block.tokens) == LENGTH:
             taken.append(time.perf_counter() - started)
         place = len(truth) - truth.prompt_length

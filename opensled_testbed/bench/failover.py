@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping
 
 from opensled_testbed.bench.figure import Figure
-from opensled_testbed.cluster import Cluster
 from opensled_testbed.crowd import questions
 from opensled_testbed.failover import SCENARIOS, Outcome, Scenario, run
+from opensled_testbed.replica_processes import Cluster
 
 USERS, REPLICAS = 16, 2
 MODES = {"direct": False, "proxy": True}

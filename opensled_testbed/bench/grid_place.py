@@ -13,10 +13,11 @@ from opensled_testbed.baselines import BASELINES, LONGEST
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.fleet import Fleet, Group
 from opensled_testbed.load.load import Load
-from opensled_testbed.planner import law, map
+from opensled_testbed.planner import capacity_law as law
+from opensled_testbed.planner import map
 from opensled_testbed.planner.adapted import adapted
 from opensled_testbed.planner.capacity import EXACT, MOST, simulated_capacity
-from opensled_testbed.planner.plan import draft_wait
+from opensled_testbed.planner.planning import draft_wait
 from opensled_testbed.planner.setting import RECORDED, Work, of_fleet, recorded
 from opensled_testbed.simulated.compare import throughput
 from opensled_testbed.simulator import simulate

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hw_profiles import catalog
-from hw_profiles.link import LinkProfile
+from hw_profiles.link_profile import LinkProfile
 from opensled.address import host_port, joined
 from opensled_testbed.bench.figure import SEED, Figure, Ratio, in_turns
-from opensled_testbed.link import Relay
+from opensled_testbed.link_relay import Relay
 from opensled_testbed.processes import Process
 
 MESSAGE = bytes(60)  # about a draft of four tokens
@@ -132,7 +132,7 @@ def _relayed(profile: str, dilation: int, seed: int, to: str) -> Iterator[str]:
         yield to
         return
     flags = ("--profile", profile, "--to", to, "--dilation", str(dilation), "--seed", str(seed))
-    with Process(flags, isolated=True, module="opensled_testbed.link") as relay:
+    with Process(flags, isolated=True, module="opensled_testbed.link_relay") as relay:
         yield relay.wait_ready()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from edge_client.answer import Task
-from edge_client.config import LinkConfig
+from edge_client.config import DeviceConfig
 from edge_client.device import Device, connect
 from opensled.messages import ChatMessage, SamplingParams
 from opensled.store import heldout_path, model_path
@@ -139,7 +139,7 @@ def _tasks(prompts: Sequence[list[dict[str, str]]], temperature: float, max_toke
 
 
 async def _ask_all(address: str, drafter: str, at_once: int, tasks: Sequence[Task]) -> Answers:
-    device = await connect(LinkConfig(server=address, drafter=drafter, threads=1), parallel=at_once)
+    device = await connect(DeviceConfig(server=address, drafter=drafter, threads=1), parallel=at_once)
     places = asyncio.Semaphore(at_once)
     try:
         return list(await asyncio.gather(*(_ask(device, places, task) for task in tasks)))

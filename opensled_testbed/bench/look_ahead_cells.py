@@ -13,7 +13,7 @@ from typing import Any
 from opensled_testbed.baselines import centralized
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.fleet import Fleet, Group
-from opensled_testbed.planner.law import Setting
+from opensled_testbed.planner.capacity_law import Setting
 from opensled_testbed.planner.setting import of_fleet, recorded
 from opensled_testbed.planner.trip import mean_s, slowest_s
 from opensled_testbed.traces import TraceSet

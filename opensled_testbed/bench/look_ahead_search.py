@@ -13,7 +13,7 @@ from typing import Any
 from opensled_testbed.bench.look_ahead_cells import EVERYTHING, LONGEST, USERS, Cell, served_by
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.load import Load
-from opensled_testbed.planner.plan import draft_wait
+from opensled_testbed.planner.planning import draft_wait
 from opensled_testbed.planner.setting import RECORDED, of_fleet, recorded
 from opensled_testbed.simulated.compare import throughput
 from opensled_testbed.simulator import simulate

@@ -13,7 +13,7 @@ from opensled.store import model_path
 from verify_server.config import ServeConfig
 from verify_server.engine.base import EngineInfo, Masks, Scores, Segment
 from verify_server.target import Target
-from verify_server.text import TargetText
+from verify_server.text.hf_text import HFText
 
 CANNED = 7  # the id this target writes at every position
 CONTEXT = 1 << 20  # positions
@@ -54,5 +54,5 @@ class NullEngine:
 
 def load(config: ServeConfig) -> Target:
     """The null target, with the tokenizer of the model that `--model` names."""
-    text = TargetText(model_path(config.model))
+    text = HFText(model_path(config.model))
     return Target("null", NullEngine(text.vocab_size), text)

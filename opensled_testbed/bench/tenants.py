@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 from edge_client.link import Endpoint, GrpcStream, Link
 from opensled.errors import OpenSledError
 from opensled.messages import Failure, Open, Opened, Verdict
-from opensled_testbed.emulation.accelerator import TOTALS, environment
+from opensled_testbed.emulation.emulated_accelerator import TOTALS, environment
 from opensled_testbed.fleet import Server
-from opensled_testbed.load.server import EMULATED
+from opensled_testbed.load.server_process import EMULATED
 from opensled_testbed.processes import Process
 
 

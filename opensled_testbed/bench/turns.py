@@ -15,9 +15,8 @@ from opensled_testbed.load.records import RunResult
 from opensled_testbed.load.workload import Item
 from opensled_testbed.traces import ItemTrace, TraceSet
 
-LATE = (
-    0.05  # a run is void when more of its steps were late, or all of them took longer by more than this share
-)
+# A run is void when more of its steps were late, or all of them took longer by more than this share
+LATE = 0.05
 LIVE = "sled-continuous"  # the baseline that live anchors repeat with real drafters
 
 # Real seconds for each emulated one: so many that a step's real work stays near a fifth of it on a 2-core machine.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from hw_profiles.profile import HardwareProfile
 from scheduler.fcfs import Fcfs
-from scheduler.goodput import Goodput
+from scheduler.goodput.policy import Goodput
 from scheduler.plan import BatchPlan, PolicyOptions, Snapshot
 
 

@@ -35,4 +35,4 @@ class Colocated:
 
 def _drafts(session: SessionView) -> bool:
     """Whether a draft is on its way."""
-    return session.draft is None and not (session.driven or session.paused or session.absent)
+    return session.draft is None and not (session.server_drives or session.paused or session.absent)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter
-from edge_client.stop import StopRule
+from edge_client.lengths.fixed import FixedLength
 from opensled.errors import OpenSledError
 from opensled.messages import MATCH, SamplingParams, is_chat
 from opensled.noise import noise_key
@@ -30,7 +30,7 @@ from opensled_testbed.traces import PACKAGED, ItemTrace, Proposal, TraceSet, rou
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.engine.base import Segment, TargetEngine
-from verify_server.kv import BlockPool, BlockTable
+from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.target import Target
 
 MODEL, DRAFT_MODEL = "tiny", "tiny-draft"
@@ -134,7 +134,7 @@ def _proposals(target: Target, drafter: Drafter, item: Item, trace: ItemTrace) -
     """At every place of the text."""
     drafter.begin(trace.prompt_ids, _sampler(target, item))
     for token in trace.target_ids:
-        block = StopRule(LONGEST).take(drafter.propose(), LONGEST, _never)
+        block = FixedLength(LONGEST).take(drafter.propose(), LONGEST, _never)
         confidences = tuple(round(each.confidence, DIGITS) for each in block)
         yield Proposal(tuple(each.id for each in block), confidences)
         drafter.commit([token])
@@ -143,7 +143,7 @@ def _proposals(target: Target, drafter: Drafter, item: Item, trace: ItemTrace) -
 def _alone(target: Target, drafter: Drafter, item: Item, trace: ItemTrace) -> tuple[int, ...]:
     """What the draft model writes by itself, up to its end."""
     drafter.begin(trace.prompt_ids, _sampler(target, item))
-    block = StopRule(item.max_tokens).take(drafter.propose(), item.max_tokens, _never)
+    block = FixedLength(item.max_tokens).take(drafter.propose(), item.max_tokens, _never)
     base = len(trace.prompt_ids)
     return cut([each.id for each in block], base, _ends(target.engine, item, base))[0]
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from edge_client.drafters.base import ModelDrafter
-from edge_client.drafting import Drafted, Room
-from edge_client.stop import BlockRule, pulled
-from hw_profiles.device import DraftSpeed
+from edge_client.drafting import BlockBudget, Drafted
+from edge_client.lengths.fixed import DraftLengthPolicy, pulled
+from hw_profiles.device_profile import DraftSpeed
 from opensled.messages import DraftBlock, DraftToken
 from opensled.protocol import Truth, common_prefix, rebase
 from opensled.sampling import Sampler
@@ -92,7 +92,7 @@ class ReplayDrafts:
         self,
         traces: Mapping[tuple[int, ...], ItemTrace],
         speed: DraftSpeed | None,
-        stop: BlockRule,
+        stop: DraftLengthPolicy,
         dilation: float = 1.0,
         looks_ahead: bool = False,
     ) -> None:
@@ -117,7 +117,7 @@ class ReplayDrafts:
         self._job, self.wasted = Job(truth.prompt_length), 0
         self._model.start(self._trace, sampler)
 
-    def draft(self, truth: Truth, room: Room) -> asyncio.Future[Drafted]:
+    def draft(self, truth: Truth, room: BlockBudget) -> asyncio.Future[Drafted]:
         """See `Drafting`; done when the device would be. Raises AssertionError for a truth that was not recorded."""
         assert self._waiting is None, "a device drafts one block at a time"
         job, news = self._job, self._news(truth)
@@ -127,7 +127,7 @@ class ReplayDrafts:
         self._begin(self._draft(job, news, room))
         return future
 
-    def look_ahead(self, block: DraftBlock, room: Room) -> None:
+    def look_ahead(self, block: DraftBlock, room: BlockBudget) -> None:
         """See `Drafting`."""
         if self._looks_ahead:
             self._job.sent = block
@@ -185,7 +185,7 @@ class ReplayDrafts:
                 self._timer = loop.call_at(self._free_at, self._run)
                 return
 
-    def _draft(self, job: Job, news: tuple[int, ...], room: Room) -> Work:
+    def _draft(self, job: Job, news: tuple[int, ...], room: BlockBudget) -> Work:
         """`DraftThread._draft` and `_propose`, chains only."""
         if news:
             self._model.commit(news)
@@ -204,7 +204,7 @@ class ReplayDrafts:
         seconds = self._free_at - started + min(ready, len(block)) * each_s
         self._done(Drafted(DraftBlock(job.base, tuple(block)), seconds))
 
-    def _ahead(self, job: Job, turn: int, block: DraftBlock, room: Room) -> Work:
+    def _ahead(self, job: Job, turn: int, block: DraftBlock, room: BlockBudget) -> Work:
         """`DraftThread._ahead`."""
         length = self.stop.ahead(room.length, room.hint)
         steps = self._model.look_ahead(block.tokens, length) if length else iter(())

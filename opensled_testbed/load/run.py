@@ -15,7 +15,7 @@ from opensled_testbed.load.arrivals import asked_by, due_times, start_of, thinki
 from opensled_testbed.load.clock import Clock
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RequestRecord, RunResult, ServerTotals
-from opensled_testbed.load.server import Running, between, serving
+from opensled_testbed.load.server_process import Running, between, serving
 from opensled_testbed.load.site import Seat, is_alone, site
 from opensled_testbed.load.workload import Item
 from opensled_testbed.traces import TraceSet
@@ -151,18 +151,15 @@ class Run:
 
     async def _ask(self, seat: Seat, item: Item, due: float) -> RequestRecord:
         await self.clock.until(due)
-        if (
-            self.over
-        ):  # before Python 3.12 a cancel that meets the end of a farewell (asyncio.wait_for) is lost
+        # Before Python 3.12 a cancel that meets the end of a farewell (asyncio.wait_for) is lost
+        if self.over:
             raise asyncio.CancelledError
         record = RequestRecord(seat.user, seat.group, item.id, due, sent=self.clock.now())
         self.records.append(record)
         try:
             await seat.device.ask(item, record)
-        except (
-            OpenSledError,
-            AssertionError,
-        ) as error:  # the latter: a recording that is not this target's text
+        # The latter: a recording that is not this target's text
+        except (OpenSledError, AssertionError) as error:
             record.error = str(error) or type(error).__name__
             await asyncio.sleep(PAUSE_S * self.clock.dilation)
         return record

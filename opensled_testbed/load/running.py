@@ -15,7 +15,7 @@ from opensled_testbed.load.load import Load
 from opensled_testbed.load.outcome import RunFigures, figures
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.load.run import Progress, Run, run_on
-from opensled_testbed.load.server import Running, serving
+from opensled_testbed.load.server_process import Running, serving
 from opensled_testbed.load.site import Seat, is_alone
 from opensled_testbed.load.slo import Slo
 from opensled_testbed.load.summary import summarise

@@ -15,10 +15,9 @@ from opensled.errors import UsageError
 from opensled.messages import ModelInfo
 from opensled.store import model_path
 from opensled_testbed.fleet import Fleet, Group
-from opensled_testbed.link import Relay
+from opensled_testbed.link_relay import Relay
 from opensled_testbed.load.clock import Clock
-from opensled_testbed.load.device import Asks, Device, LoneDevice, UserLink
-from opensled_testbed.load.drafts import (
+from opensled_testbed.load.device_drafts import (
     CountedDrafting,
     Factories,
     NoDrafts,
@@ -28,7 +27,8 @@ from opensled_testbed.load.drafts import (
     replays,
     speed_of,
 )
-from opensled_testbed.load.server import Running
+from opensled_testbed.load.load_device import Asks, Device, LoneDevice, UserLink
+from opensled_testbed.load.server_process import Running
 from opensled_testbed.load.wire import Shares
 from opensled_testbed.load.workload import Item
 from opensled_testbed.traces import TraceSet

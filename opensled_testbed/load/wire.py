@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edge_client.remote import Connect, Patience, RemoteSession, Stream
+from edge_client.remote import Connect, RemoteSession, RetryPolicy, Stream
 from opensled import codec
 from opensled.messages import ClientMessage, Draft, Open, ServerMessage
 from opensled_testbed.load.clock import Clock
@@ -16,7 +16,7 @@ GRPC_PREFIX = 5  # bytes before each message: a flag and its length
 class TimedSession(RemoteSession):
     """Notes when the latest draft left."""
 
-    def __init__(self, connect: Connect, request: Open, patience: Patience, clock: Clock) -> None:
+    def __init__(self, connect: Connect, request: Open, patience: RetryPolicy, clock: Clock) -> None:
         super().__init__(connect, request, patience)
         self._clock, self._counter = clock, 0
         self.submitted = 0.0

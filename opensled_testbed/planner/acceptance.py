@@ -92,7 +92,7 @@ def _rounds(item: ItemTrace, length: int, confidence: float) -> list[tuple[int, 
 
 
 def _block(proposal: Proposal, length: int, confidence: float) -> tuple[int, ...]:
-    """The block ends before the first token of less confidence, as edge_client/stop.py ends it."""
+    """The block ends before the first token of less confidence, as edge_client/lengths/fixed.py ends it."""
     for number, each in enumerate(proposal.confidences[:length]):
         if each < confidence:
             return proposal.ids[:number]

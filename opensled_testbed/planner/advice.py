@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isinf
 
 from hw_profiles import catalog
-from opensled_testbed.planner.plan import Plan, Row
+from opensled_testbed.planner.planning import Plan, Row
 
 
 def advice(plan: Plan) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from hw_profiles.accelerator import AcceleratorProfile
+from hw_profiles.accelerator_profile import AcceleratorProfile
 from hw_profiles.quantity import Quantity
-from hw_profiles.target import TargetShape
-from opensled_testbed.planner.law import MODES, Capacity, Setting
+from hw_profiles.target_shape import TargetShape
+from opensled_testbed.planner.capacity_law import MODES, Capacity, Setting
 from opensled_testbed.planner.trip import mean_s
 
 BETTER = 1.25  # factor by which each is improved in turn

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from opensled.errors import UsageError
+from opensled_testbed.planner.capacity_law import capacity
 from opensled_testbed.planner.config import PlanConfig
-from opensled_testbed.planner.law import capacity
 from opensled_testbed.planner.map import TARGETS, panels, points
-from opensled_testbed.planner.plan import Plan, baseline_fleet, fleet_of, make_plan
+from opensled_testbed.planner.plan_view import as_json, text
+from opensled_testbed.planner.planning import Plan, baseline_fleet, fleet_of, make_plan
 from opensled_testbed.planner.setting import RECORDED, of_fleet, recorded
-from opensled_testbed.planner.view import as_json, text
 from opensled_testbed.traces import read_traces
 
 PICTURES = (".png", ".svg")

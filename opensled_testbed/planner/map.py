@@ -8,7 +8,7 @@ from math import isinf
 from typing import Any
 
 from opensled_testbed.fleet import Fleet, Group, Server
-from opensled_testbed.planner.law import MODES, best
+from opensled_testbed.planner.capacity_law import MODES, best
 from opensled_testbed.planner.setting import Work, of_fleet
 
 DEVICES = ("pi-5", "orin-nano-super", "agx-orin", "laptop-cpu")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hw_profiles.device import DeviceProfile
-from opensled_testbed.planner.law import Capacity, Setting
+from hw_profiles.device_profile import DeviceProfile
+from opensled_testbed.planner.capacity_law import Capacity, Setting
 
 HOUR_S = 3600
 

@@ -7,12 +7,12 @@ from math import inf
 from statistics import fmean
 
 from hw_profiles import catalog
-from hw_profiles.cost import TargetCost
+from hw_profiles.target_cost import TargetCost
 from opensled.errors import NotFound, UsageError
 from opensled_testbed.baselines import C_TH, server_sd
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.planner.acceptance import Acceptance, geometric, of_traces
-from opensled_testbed.planner.law import Setting
+from opensled_testbed.planner.capacity_law import Setting
 from opensled_testbed.traces import PACKAGED, TraceSet, read_traces
 
 RECORDED = PACKAGED / "tiny-llamacpp.jsonl.gz"

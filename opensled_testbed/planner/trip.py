@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from math import log
 
-from hw_profiles.link import LinkProfile
+from hw_profiles.link_profile import LinkProfile
 from opensled_testbed.link_model import MIN_RTO_S, RAREST, way
 
-MESSAGE = (
-    110  # bytes of a draft or a verdict with all its headers: gRPC, HTTP/2, TCP and IP around some 20 of ours
-)
+# Bytes of a draft or a verdict with all its headers: gRPC, HTTP/2, TCP and IP around some 20 of ours
+MESSAGE = 110
 
 
 def mean_s(link: LinkProfile) -> float:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edge_client.stop import BlockRule, StopRule
-from hw_profiles.device import DraftSpeed
+from edge_client.lengths.fixed import DraftLengthPolicy, FixedLength
+from hw_profiles.device_profile import DraftSpeed
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import Arrival, RequestRecord, Round
 from opensled_testbed.simulated.drafting import Drafted, Drafting, Thread
@@ -37,7 +37,7 @@ class Device:
         speed: DraftSpeed | None,
         user: Ways | None,
         wish: Wish = Wish(),
-        rule: BlockRule = StopRule(),
+        rule: DraftLengthPolicy = FixedLength(),
         looks_ahead: bool = False,
     ) -> None:
         self.events, self.server, self.ways, self.user = events, server, ways, user
@@ -86,13 +86,11 @@ class Answer:
         self._drafting: Drafting | None = None
         self._sent: Block | None = None
         self._sent_at = 0.0
-        self._streamed_at = (
-            0.0  # when the latest verdict came that the server decoded by itself, 0 = something else
-        )
+        # When the latest verdict came that the server decoded by itself, 0 = something else
+        self._streamed_at = 0.0
         self._answered = self._server_drives = True
-        self._hint: int | None = (
-            None  # longest useful block, 0 = the server's own tokens are read; the latest one
-        )
+        # Longest useful block, 0 = the server's own tokens are read; the latest one
+        self._hint: int | None = None
         self._over = False
 
     def begin(self, _: None) -> None:

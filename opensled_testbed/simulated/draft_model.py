@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hw_profiles.device import DraftSpeed
+from hw_profiles.device_profile import DraftSpeed
 from opensled_testbed.emulation.device_time import forward_s
 from opensled_testbed.simulated.drafts import Script
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from math import ceil
 from typing import NamedTuple
 
-from edge_client.stop import BlockRule, StopRule
-from hw_profiles.device import DraftSpeed
+from edge_client.lengths.fixed import DraftLengthPolicy, FixedLength
+from hw_profiles.device_profile import DraftSpeed
 from opensled_testbed.emulation.device_time import forward_s
 from opensled_testbed.load.records import RequestRecord
 from opensled_testbed.simulated.draft_model import DraftModel
@@ -30,9 +30,11 @@ class Thread:
 
     __slots__ = ("events", "free_at", "learns", "looks_ahead", "pass_s", "rule", "speed")
 
-    def __init__(self, events: Events, speed: DraftSpeed | None, rule: BlockRule, looks_ahead: bool) -> None:
+    def __init__(
+        self, events: Events, speed: DraftSpeed | None, rule: DraftLengthPolicy, looks_ahead: bool
+    ) -> None:
         self.events, self.speed, self.rule, self.looks_ahead = events, speed, rule, looks_ahead
-        self.learns = not isinstance(rule, StopRule)  # that one need not be told anything
+        self.learns = not isinstance(rule, FixedLength)  # that one need not be told anything
         self.pass_s = forward_s(speed, 1)
         self.free_at = 0.0  # when the draft model has done all it was asked
 
@@ -88,7 +90,7 @@ class Drafting:
         self._ahead_s = 0.0  # that each token took which was drafted ahead since the latest block
 
     @property
-    def rule(self) -> BlockRule:
+    def rule(self) -> DraftLengthPolicy:
         return self._thread.rule
 
     @property

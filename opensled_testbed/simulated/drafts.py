@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from edge_client.stop import StopRule, pulled
+from edge_client.lengths.fixed import FixedLength, pulled
 from opensled.messages import DraftBlock, DraftToken
 from opensled_testbed.traces import ItemTrace, TraceSet
-from verify_server.sessions import DoorLimits
+from verify_server.session_manager import SessionLimits
 
-MAX_DRAFT = DoorLimits.max_draft
+MAX_DRAFT = SessionLimits.max_draft
 
 
 class Block:
@@ -58,7 +58,7 @@ class Script:
         "text",
     )
 
-    def __init__(self, trace: ItemTrace, stop: StopRule, last: int) -> None:
+    def __init__(self, trace: ItemTrace, stop: FixedLength, last: int) -> None:
         """`stop` says which tokens belong to a block; how many were asked for is said for each of them."""
         self._trace, self._stop = trace, stop
         self.item, self.reason = trace.item, trace.finish_reason
@@ -141,13 +141,13 @@ class _Same:
         return id(self.traces)
 
 
-def scripts(traces: TraceSet, stop: StopRule) -> list[Script]:
+def scripts(traces: TraceSet, stop: FixedLength) -> list[Script]:
     """Of all items, in their order; made once for each trace set and rule."""
     return _scripts(_Same(traces), stop)
 
 
 @lru_cache(maxsize=16)
-def _scripts(same: _Same, stop: StopRule) -> list[Script]:
+def _scripts(same: _Same, stop: FixedLength) -> list[Script]:
     items = same.traces.items
     # How long an item that ended by itself might have become is not recorded; its neighbours say it.
     longest = max((len(item.target_ids) for item in items), default=0)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hw_profiles.profile import HardwareProfile
-from opensled_testbed.emulation.law import StepLaw
+from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.load.records import ServerTotals
 from opensled_testbed.simulated.drafts import Block
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.session import Planned, Session
 from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy, SessionView, Snapshot
-from verify_server.allowance import Records
+from verify_server.draft_budget import DraftRecords
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class SimulatedServer:
         self._busy = False  # a step is under way, or the next plan is due at this very moment
         self._alarm = 0  # number of the latest alarm; older ones do not ring
         self._memory: object = None  # the policy's, from one plan to the next
-        self._devices, self._records = DeviceBook(), Records()
+        self._devices, self._records = DeviceBook(), DraftRecords()
         self.totals = ServerTotals()
 
     # -- what devices send ------------------------------------------------------------------------------

@@ -6,14 +6,14 @@ from collections import deque
 from math import inf
 from typing import NamedTuple, Protocol
 
-from opensled_testbed.emulation.law import Piece
+from opensled_testbed.emulation.step_law import Piece
 from opensled_testbed.fleet import Wish
 from opensled_testbed.simulated.drafts import MAX_DRAFT, Block, Script
 from scheduler.estimates import DraftEstimate
 from scheduler.plan import SessionView, Slice
-from verify_server.allowance import Allowance, Record
+from verify_server.draft_budget import DraftBudget, DraftRecord
 from verify_server.session import VERDICTS_TIMED
-from verify_server.sessions import DoorLimits
+from verify_server.session_manager import SessionLimits
 
 
 class Reader(Protocol):
@@ -51,7 +51,6 @@ class Session:
         "committed",
         "computed",
         "drafted",
-        "driven",
         "estimate",
         "hint",
         "id",
@@ -59,6 +58,7 @@ class Session:
         "pending_since",
         "reader",
         "script",
+        "server_drives",
         "since",
         "wish",
     )
@@ -70,7 +70,7 @@ class Session:
         self.computed = 0  # positions in the KV cache, prompt included
         self.pending: Block | None = None
         self.pending_since = 0.0
-        self.driven = True
+        self.server_drives = True
         self.drafted = False  # whether a draft, be it an empty one, has ever come
         self.hint: int | None = None  # the latest one, given to it or before it to its device
         self.estimate = DraftEstimate()
@@ -78,10 +78,10 @@ class Session:
         self.asked_since = 0.0  # when the verdict left on which the device now drafts
         self.begun: float | None = None  # when the first token left, and
         self.begun_length = 0  # how many there were then
-        self._allowance = Allowance(floor=DoorLimits.min_acceptance)
+        self._allowance = DraftBudget(floor=SessionLimits.min_acceptance)
         self._verdicts: deque[tuple[int, float]] = deque(maxlen=VERDICTS_TIMED)
 
-    def begin(self, id: int, estimate: DraftEstimate, record: Record, now: float) -> None:
+    def begin(self, id: int, estimate: DraftEstimate, record: DraftRecord, now: float) -> None:
         """The server lets it in; `estimate` and `record` are those of its device."""
         self.id, self.estimate, self.hint = id, estimate, estimate.device.hint
         self._allowance.record = record
@@ -98,7 +98,7 @@ class Session:
             self.id,
             self.script.prompt + self.committed - self.computed,
             None if block is None else block.base + block.tokens - self.committed,
-            self.driven,
+            self.server_drives,
             self.since,
             False,
             False,
@@ -128,7 +128,7 @@ class Session:
     def submit(self, block: Block, seconds: float, now: float) -> bool:
         """`Session.submit`; False: nothing of it is left to compute, and the truth is the answer."""
         self.drafted = True
-        self.driven = not block.tokens or self.hint == 0
+        self.server_drives = not block.tokens or self.hint == 0
         self._time(block, seconds, now)
         if block.rest_at(self.committed) is None:
             return False
@@ -192,9 +192,9 @@ class Session:
         if planned.hint is None:
             return
         if planned.hint == 0:
-            self.driven = True
+            self.server_drives = True
         elif self.hint == 0:
-            self.driven, self.asked_since = False, now
+            self.server_drives, self.asked_since = False, now
         self.hint = self.estimate.device.hint = planned.hint
 
     def _ask(self, now: float) -> None:

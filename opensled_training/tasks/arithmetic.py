@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import re
 
-from ..grammar import expand, pick
 from ..item import Item, Task
+from ..text_grammar import expand, pick
 
 SUMS = (
     "What is {a} + {b}?", "{a} + {b} = ?", "Add {a} and {b}.", "Calculate {a} + {b}.", "How much is {a} plus {b}?",

@@ -8,8 +8,8 @@ import random
 import sysconfig
 from pathlib import Path
 
-from ..grammar import pick
 from ..item import Item, Task, split_of
+from ..text_grammar import pick
 
 # Tables rather than code, tests, and what some distributions do not ship.
 SKIPPED = frozenset(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from ..grammar import expand, pick, sentences
 from ..item import Item, Task
+from ..text_grammar import expand, pick, sentences
 
 PROMPTS = (
     "Describe a {adjective} {noun}.", "What does a {adjective} {noun} look like?", "Describe a {noun} in a few sentences.",

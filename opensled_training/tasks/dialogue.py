@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from ..grammar import Rules, expand, pick
 from ..item import Item, Task
+from ..text_grammar import Rules, expand, pick
 
 SHARED = {
     "name": (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from ..grammar import Rules, expand, pick
 from ..item import Item, Task
+from ..text_grammar import Rules, expand, pick
 
 PROMPTS = (
     "How do I {goal}?", "How can I {goal} {limit}?", "Give me a list of steps to {goal}.", "Explain in {n} steps how to {goal}.",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from ..grammar import expand, sentences
 from ..item import Item, Task
+from ..text_grammar import expand, sentences
 
 ASKED = {
     "greeting": (

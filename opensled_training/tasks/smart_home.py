@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from ..grammar import expand, pick
 from ..item import Item, Task
+from ..text_grammar import expand, pick
 
 ROOMS = (
     "kitchen", "living room", "bedroom", "bathroom", "hallway", "office", "garage", "garden", "kids room", "dining room",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from ..grammar import expand, pick, sentences
 from ..item import Item, Task
+from ..text_grammar import expand, pick, sentences
 
 PROMPTS = (
     "Write a short story about a {hero} in {place}.", "Tell me a story about a {hero} and a {thing}.",

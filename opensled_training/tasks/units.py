@@ -6,8 +6,8 @@ import random
 import re
 from typing import NamedTuple
 
-from ..grammar import expand, pick
 from ..item import Item, Task
+from ..text_grammar import expand, pick
 
 
 class Conversion(NamedTuple):

@@ -34,9 +34,8 @@ class Choices:
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
-        self._lavish = (
-            True  # once an input something may be very long or many: lists of lists would have no end
-        )
+        # Once an input something may be very long or many: lists of lists would have no end
+        self._lavish = True
 
     @property
     def over(self) -> bool:

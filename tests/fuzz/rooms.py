@@ -11,7 +11,7 @@ from typing import Any
 from edge_client.api.app import build_app
 from edge_client.generate import _commit
 from edge_client.moves import destination
-from edge_client.remote import Patience, RemoteSession
+from edge_client.remote import RemoteSession, RetryPolicy
 from hw_profiles.profile import HardwareProfile
 from opensled.errors import OpenSledError
 from opensled.messages import Draft, DraftBlock, Open
@@ -21,8 +21,8 @@ from tests.fake_backend import FakeBackend
 from tests.fakes import FakeEngine, FakeText
 from tests.small_tokenizer import small_tokenizer
 from verify_server.loop import VerifyLoop
-from verify_server.sessions import Door, DoorLimits
-from verify_server.stream import serve_stream
+from verify_server.session_manager import SessionLimits, SessionManager
+from verify_server.session_stream import serve_stream
 from verify_server.target import Target
 
 BLOCKS, LINGER = 30, 20.0
@@ -60,8 +60,8 @@ class Room:
         self.loop = InlineLoop()
         engine = FakeEngine(num_blocks=BLOCKS, context_length=100)
         loop = VerifyLoop(engine, Fcfs(3.0), HardwareProfile(24), self.loop.time)
-        limits = DoorLimits(max_sessions=4, max_draft=8, linger=LINGER, trust_devices=True)
-        self.server = Server(Door(loop, Target("fake", engine, Text()), limits), engine)
+        limits = SessionLimits(max_sessions=4, max_draft=8, linger=LINGER, trust_devices=True)
+        self.server = Server(SessionManager(loop, Target("fake", engine, Text()), limits), engine)
         self.wires: list[tuple[Wire, asyncio.Task]] = []
 
     def connect(self) -> Wire:
@@ -121,7 +121,7 @@ class Desk:
             return wires[-1]
 
         session = RemoteSession(
-            connect, Open((1, 2, 3)), Patience(silence=5.0, first_open=20.0, give_up=20.0)
+            connect, Open((1, 2, 3)), RetryPolicy(silence=5.0, first_open=20.0, give_up=20.0)
         )
         reading = self.loop.create_task(_read(session, drafted))
         self.loop.settle()

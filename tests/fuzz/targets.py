@@ -25,8 +25,8 @@ from tests.fuzz.rooms import Counter, Desk, Room
 from tests.small_tokenizer import small_tokenizer
 from tests.tiny_drafts import tiny_info
 from verify_server.config import ServeConfig
-from verify_server.guide import Guides
 from verify_server.security import read_tenants
+from verify_server.text.guide import Guides
 
 room, desk, counter = cache(Room), cache(Desk), cache(Counter)
 OPEN = messages.plain_open().SerializeToString()

@@ -10,7 +10,7 @@ from verify_server.engine.base import Masks, Scores
 from verify_server.trees import depth
 
 
-class Question(NamedTuple):
+class DraftCheck(NamedTuple):
     """A draft at its place in a sequence: k draft tokens to follow the `position` committed ones."""
 
     draft: tuple[DraftToken, ...]
@@ -36,7 +36,7 @@ class AcceptancePolicy(Protocol):
 
     trusts_device: bool  # the text depends on what the device says of its probabilities
 
-    def accept(self, question: Question, scores: Scores, rows: Sequence[int]) -> tuple[int, int]:
+    def accept(self, question: DraftCheck, scores: Scores, rows: Sequence[int]) -> tuple[int, int]:
         """(num_accepted, next_token): how many draft ids stand, and the recovered or bonus token after them.
 
         `rows` has k + 1 entries; row i holds the target's scores for position `question.position + i`.
@@ -48,7 +48,7 @@ class TreePolicy(AcceptancePolicy, Protocol):
     """A rule that can decide draft trees as well; drafts of others are chains."""
 
     def accept_tree(
-        self, question: Question, scores: Scores, rows: Sequence[int]
+        self, question: DraftCheck, scores: Scores, rows: Sequence[int]
     ) -> tuple[tuple[int, ...], int]:
         """(path, next_token): indices of the draft tokens that stand, each the parent of the next one.
 

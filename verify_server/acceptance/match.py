@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from opensled.messages import DraftBlock
 from opensled.protocol import child_with, common_prefix
-from verify_server.acceptance.base import Question
+from verify_server.acceptance.base import DraftCheck
 from verify_server.engine.base import Scores
 from verify_server.trees import run_after
 
@@ -20,13 +20,13 @@ class Match:
 
     trusts_device = False
 
-    def accept(self, question: Question, scores: Scores, rows: Sequence[int]) -> tuple[int, int]:
+    def accept(self, question: DraftCheck, scores: Scores, rows: Sequence[int]) -> tuple[int, int]:
         own = scores.sample(rows, question.params, question.key, question.position, question.masks)
         num_accepted = common_prefix(question.ids, own)
         return num_accepted, own[num_accepted]
 
     def accept_tree(
-        self, question: Question, scores: Scores, rows: Sequence[int]
+        self, question: DraftCheck, scores: Scores, rows: Sequence[int]
     ) -> tuple[tuple[int, ...], int]:
         """See `TreePolicy`: the target's own samples are followed through the tree, run by run."""
         block = DraftBlock(question.position, question.draft, question.parents)
@@ -44,7 +44,7 @@ class Match:
             last = branch
 
 
-def _own(question: Question, scores: Scores, rows: Sequence[int], places: range, depth: int) -> list[int]:
+def _own(question: DraftCheck, scores: Scores, rows: Sequence[int], places: range, depth: int) -> list[int]:
     """The target's own tokens at the rows of these `places`, the first of which follows `depth` draft tokens."""
     masks = None if question.masks is None else question.masks[places.start : places.stop]
     wanted = rows[places.start : places.stop]

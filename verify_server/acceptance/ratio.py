@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from opensled.messages import DraftToken
 from opensled.noise import KEY_BYTES, uniform
-from verify_server.acceptance.base import Question
+from verify_server.acceptance.base import DraftCheck
 from verify_server.engine.base import Scores
 
 
@@ -29,11 +29,11 @@ class Ratio:
     def __init__(self, secret: bytes | None = None) -> None:
         self._secret = secret or secrets.token_bytes(32)
 
-    def accept(self, question: Question, scores: Scores, rows: Sequence[int]) -> tuple[int, int]:
+    def accept(self, question: DraftCheck, scores: Scores, rows: Sequence[int]) -> tuple[int, int]:
         num_accepted = self._num_accepted(question, scores, rows)
         return num_accepted, self._next_token(num_accepted, question, scores, rows)
 
-    def _num_accepted(self, question: Question, scores: Scores, rows: Sequence[int]) -> int:
+    def _num_accepted(self, question: DraftCheck, scores: Scores, rows: Sequence[int]) -> int:
         count = len(question.draft)
         masks = None if question.masks is None else question.masks[:count]
         target_probs = scores.probs_of(rows[:count], question.ids, question.params, masks) if count else []
@@ -43,7 +43,7 @@ class Ratio:
                 return index
         return count
 
-    def _next_token(self, index: int, question: Question, scores: Scores, rows: Sequence[int]) -> int:
+    def _next_token(self, index: int, question: DraftCheck, scores: Scores, rows: Sequence[int]) -> int:
         """The token after `index` accepted ones: recovered where one fell, else the bonus."""
         position, params = question.position + index, question.params
         mask = None if question.masks is None else question.masks[index]

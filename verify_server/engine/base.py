@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from hw_profiles.target import TargetShape
+from hw_profiles.target_shape import TargetShape
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
 from verify_server.trees import depths
 

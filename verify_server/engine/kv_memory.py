@@ -1,6 +1,6 @@
 """The tensors behind the KV blocks: keys and values of every layer, addressed by slot.
 
-Slot `block * BLOCK_SIZE + offset` holds one token. Which session owns which block is bookkeeping (verify_server/kv.py).
+Slot `block * BLOCK_SIZE + offset` holds one token. verify_server/kv/blocks.py says which session owns which block.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from verify_server.trees import depths, path_to, runs
 
 
 @dataclass(frozen=True)
-class Piece:
+class LlamaPiece:
     """Consecutive tokens of one sequence in a forward pass; logits are wanted after each of the last `rows`.
 
     The last tokens may be a tree, depth first. Its first run goes on in `sequence`, others have one of `branches` each.
@@ -48,7 +48,7 @@ class Flat:
         return Flat(tokens, positions, counts, self.ids[first:last], wanted)
 
 
-def flat(pieces: Sequence[Piece]) -> Flat:
+def flat(pieces: Sequence[LlamaPiece]) -> Flat:
     """All pieces, one after the other."""
     tokens = np.concatenate([np.asarray(piece.tokens, np.int32) for piece in pieces])
     wanted = np.concatenate(
@@ -60,13 +60,13 @@ def flat(pieces: Sequence[Piece]) -> Flat:
     return Flat(tokens, positions, counts, ids, wanted)
 
 
-def _positions(piece: Piece) -> np.ndarray:
+def _positions(piece: LlamaPiece) -> np.ndarray:
     first = piece.start + len(piece.tokens) - len(piece.parents)
     known = np.arange(piece.start, first)
     return np.concatenate([known, first - 1 + np.array(depths(piece.parents))]) if piece.parents else known
 
 
-def _members(piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+def _members(piece: LlamaPiece) -> tuple[np.ndarray, np.ndarray]:
     """Of how many sequences each token is, and of which ones."""
     count = len(piece.tokens)
     if not piece.parents:

@@ -16,7 +16,7 @@ import numpy as np
 from opensled import llama
 from opensled.errors import EngineError, UsageError
 from opensled.llama import LlamaModel
-from verify_server.engine.llama_batch import Flat, Piece, flat
+from verify_server.engine.llama_batch import Flat, LlamaPiece, flat
 
 BATCH = 512  # tokens per llama_decode
 MAX_SEQUENCES = int(llama_cpp.llama_max_parallel_sequences())
@@ -40,9 +40,8 @@ class LlamaCache:
         self._window = llama_cpp.llama_model_n_swa(model.handle)
         self._tokens, self._positions, self._counts = (np.zeros(BATCH, np.int32) for _ in range(3))
         self._wanted = np.zeros(BATCH, np.int8)
-        self._sequences = np.zeros(
-            BATCH * sequences, np.int32
-        )  # those of each token, one token after the other
+        # Those of each token, one token after the other
+        self._sequences = np.zeros(BATCH * sequences, np.int32)
         self._pointers = np.zeros(BATCH, np.uintp)
 
     def truncate(self, sequence: int, length: int) -> int:
@@ -73,7 +72,7 @@ class LlamaCache:
         llama_cpp.llama_memory_seq_rm(self._memory, target, start, -1)
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, start, stop)
 
-    def decode(self, pieces: Sequence[Piece]) -> np.ndarray:
+    def decode(self, pieces: Sequence[LlamaPiece]) -> np.ndarray:
         """One forward pass; logits float32 [wanted rows, vocabulary] in the order of `pieces`.
 
         The branches of a tree must hold nothing; afterwards each of them is the text and a path. Raises EngineError;

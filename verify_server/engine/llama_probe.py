@@ -9,14 +9,13 @@ import numpy as np
 
 from opensled.errors import EngineError, SelfTestFailed, UnsupportedModel
 from opensled.llama import LlamaModel
-from verify_server.engine.llama_batch import Piece
+from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import LlamaCache
 
 CELLS = 256  # the least that llama.cpp makes
 LENGTH, SPLIT, WRONG = 24, 10, 5  # tokens of the probe, of its first part, of the draft that is rejected
-TWINS = (
-    3  # tokens of the probe that have a wrong one beside them in its tree; each pair takes one more sequence
-)
+# Tokens of the probe that have a wrong one beside them in its tree; each pair takes one more sequence
+TWINS = 3
 # Largest root-mean-square difference of the same logits from two batches, relative to their spread: rounding of
 # quantized models stays below 0.02, and the key of a token that should be gone makes it about 1.
 TOLERANCE = 0.1
@@ -55,15 +54,15 @@ def _tokens(model: LlamaModel) -> tuple[list[int], list[int]]:
 def _twice(cache: LlamaCache, model: LlamaModel) -> tuple[np.ndarray, np.ndarray]:
     """The same logits [LENGTH - SPLIT, vocabulary] of a sequence alone, and of one with a rollback, in company."""
     tokens, wrong = _tokens(model)
-    alone = cache.decode([Piece(0, 0, tokens, LENGTH - SPLIT)])
-    cache.decode([Piece(1, 0, tokens[:SPLIT], 0), Piece(2, 0, wrong, 0)])
-    cache.decode([Piece(1, SPLIT, wrong[SPLIT:][:WRONG], WRONG)])
+    alone = cache.decode([LlamaPiece(0, 0, tokens, LENGTH - SPLIT)])
+    cache.decode([LlamaPiece(1, 0, tokens[:SPLIT], 0), LlamaPiece(2, 0, wrong, 0)])
+    cache.decode([LlamaPiece(1, SPLIT, wrong[SPLIT:][:WRONG], WRONG)])
     if cache.truncate(1, SPLIT) != SPLIT:
         raise UnsupportedModel(
             f"{model.path}: llama.cpp cannot take {WRONG} tokens back from its cache; choose a model of plain attention"
         )
-    company = Piece(2, LENGTH, tokens[:3], 1)
-    again = cache.decode([company, Piece(1, SPLIT, tokens[SPLIT:], LENGTH - SPLIT)])
+    company = LlamaPiece(2, LENGTH, tokens[:3], 1)
+    again = cache.decode([company, LlamaPiece(1, SPLIT, tokens[SPLIT:], LENGTH - SPLIT)])
     return alone, again[1:]
 
 
@@ -74,7 +73,7 @@ def _takes_trees(cache: LlamaCache, model: LlamaModel, alone: np.ndarray) -> boo
         return False
     twins = [each for pair in zip(wrong[SPLIT + 1 :], tokens[SPLIT + 1 :]) for each in pair][: 2 * TWINS]
     parents = tuple([index - index % 2 - 1 for index in range(len(twins))])
-    piece = Piece(1, SPLIT, (tokens[SPLIT], *twins), 1 + len(twins), parents, tuple(range(3, 3 + TWINS)))
+    piece = LlamaPiece(1, SPLIT, (tokens[SPLIT], *twins), 1 + len(twins), parents, tuple(range(3, 3 + TWINS)))
     try:
         given = cache.decode([piece])[::2]
     except EngineError:

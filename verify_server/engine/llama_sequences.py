@@ -1,8 +1,8 @@
 """Which llama.cpp sequence holds which session's KV: pure bookkeeping, no llama.cpp in it.
 
-The server keeps KV by blocks (verify_server/kv.py), llama.cpp by (sequence id, position). A sequence's id is the number
-of its session's first KV block. That is sound, because a block has one owner: whoever continues at position > 0 with
-first block b has held b since it computed position 0 with it, and nobody else can have used b in between.
+The server keeps KV by blocks (verify_server/kv/blocks.py), llama.cpp by (sequence id, position). A sequence's id is the
+number of its session's first KV block. That is sound, because a block has one owner: a session that continues at
+position > 0 with first block b has held b since it computed position 0 with it, and no other can have used b between.
 
 A block that is given back, or comes with another session, takes everything from there on away from the sequence that
 had it. So each block counts for one sequence, a sequence never holds a position outside its blocks, and what llama.cpp

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from hw_profiles.cores import usable_cores
-from hw_profiles.target import TargetShape
+from hw_profiles.target_shape import TargetShape
 from opensled.errors import EngineError, UnsupportedModel, UsageError
 from opensled.llama import LlamaModel, uses_gpus
 from verify_server.engine import llama_probe
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment
 from verify_server.engine.host_memory import free_host_bytes
-from verify_server.engine.llama_batch import Piece
+from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import MAX_SEQUENCES, LlamaCache
 from verify_server.engine.llama_sequences import Sequences
 from verify_server.engine.numpy_scores import NumpyScores
@@ -43,9 +43,8 @@ class LlamaCppEngine:
         self.model, self.info = model, info
         self._cache = cache
         self._sequences = Sequences(info.num_blocks, info.block_size)
-        self._branches: dict[
-            int, tuple[int, ...]
-        ] = {}  # those that hold something, by the sequence they branch from
+        # Those that hold something, by the sequence they branch from
+        self._branches: dict[int, tuple[int, ...]] = {}
         self._free: deque[int] = deque()  # blocks given back since the last step
 
     def forward(self, segments: Sequence[Segment]) -> NumpyScores:
@@ -75,7 +74,7 @@ class LlamaCppEngine:
     def _decode(self, segments: Sequence[Segment]) -> np.ndarray:
         """In as many passes as the branches need."""
         logits: list[np.ndarray] = []
-        group: list[Piece] = []
+        group: list[LlamaPiece] = []
         for segment in segments:
             count = len(list(runs(segment.parents))) - 1 if segment.parents else 0
             if count > BRANCHES - self._num_branches():
@@ -106,7 +105,7 @@ class LlamaCppEngine:
             for loser, length in self._sequences.free(self._free.popleft()).items():
                 self._cache.truncate(loser, length)
 
-    def _piece(self, segment: Segment, branches: int) -> Piece:
+    def _piece(self, segment: Segment, branches: int) -> LlamaPiece:
         """What must be computed: the segment, after whatever the cache has lost of the tokens before it."""
         number = segment.blocks[0]
         present = self._cache.truncate(number, self._sequences.kept(segment))
@@ -115,7 +114,7 @@ class LlamaCppEngine:
         taken = tuple(range(first, first + branches))
         if taken:
             self._branches[number] = taken
-        return Piece(number, present, (*lost, *segment.tokens), segment.rows, segment.parents, taken)
+        return LlamaPiece(number, present, (*lost, *segment.tokens), segment.rows, segment.parents, taken)
 
     def _check(self, segments: Sequence[Segment]) -> None:
         for segment in segments:

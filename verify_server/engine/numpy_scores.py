@@ -1,4 +1,4 @@
-"""The numpy twin of verify_server/engine/scores.py, for engines whose logits arrive as arrays and need no torch."""
+"""The numpy twin of verify_server/engine/torch_scores.py, for engines whose logits arrive as arrays, without torch."""
 
 from __future__ import annotations
 

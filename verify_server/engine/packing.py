@@ -40,9 +40,8 @@ class Geometry:
     rows: int  # packed rows, and rows of the output layer
     queries: int  # queries of a piece
     span: int  # positions; a multiple of BLOCK_SIZE
-    by_path: bool = (
-        False  # a branch of a draft tree is computed like a chain: the same bits, but more keys to gather
-    )
+    # A branch of a draft tree is computed like a chain: the same bits, but more keys to gather
+    by_path: bool = False
 
 
 @dataclass(frozen=True)

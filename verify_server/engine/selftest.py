@@ -32,7 +32,7 @@ LINEAR_ROWS = (16, 48, 272)
 
 
 @dataclass(frozen=True)
-class Part:
+class TestChunk:
     """Positions [start, end) of a sequence in one step; a rejected part has other tokens and no meaning.
 
     In a `tree` every token but the first one has a twin beside it, which is wrong.
@@ -45,23 +45,23 @@ class Part:
     tree: bool = False
 
 
-Script = Sequence[Sequence[Part]]
+Script = Sequence[Sequence[TestChunk]]
 RAGGED: Script = (
-    (Part(0, 0, 20), Part(1, 0, 4)),
-    (Part(0, 20, 25, rejected=True), Part(2, 0, 33)),
-    (Part(2, 33, 38, rejected=True), Part(0, 20, 31), Part(1, 4, 5)),
-    (Part(2, 33, 60), Part(0, 31, 37, tree=True)),
-    (Part(2, 60, 68, tree=True),),
-    (Part(2, 68, 70),),
+    (TestChunk(0, 0, 20), TestChunk(1, 0, 4)),
+    (TestChunk(0, 20, 25, rejected=True), TestChunk(2, 0, 33)),
+    (TestChunk(2, 33, 38, rejected=True), TestChunk(0, 20, 31), TestChunk(1, 4, 5)),
+    (TestChunk(2, 33, 60), TestChunk(0, 31, 37, tree=True)),
+    (TestChunk(2, 60, 68, tree=True),),
+    (TestChunk(2, 68, 70),),
 )
 # The same sequences whole, by single tokens and by short verify chunks.
 ALONE: Script = (
-    (Part(0, 0, 37),),
-    (Part(1, 0, 1),),
-    (Part(1, 1, 5),),
-    (Part(2, 0, 61), Part(3, 0, 70)),
-    *((Part(2, position, position + 1),) for position in range(61, 66)),
-    (Part(2, 66, 70),),
+    (TestChunk(0, 0, 37),),
+    (TestChunk(1, 0, 1),),
+    (TestChunk(1, 1, 5),),
+    (TestChunk(2, 0, 61), TestChunk(3, 0, 70)),
+    *((TestChunk(2, position, position + 1),) for position in range(61, 66)),
+    (TestChunk(2, 66, 70),),
 )
 
 
@@ -89,7 +89,7 @@ def _tokens(sequence: int, vocabulary: int) -> list[int]:
     return [(7919 * (i + 1) + 104_729 * chosen) % vocabulary for i in range(LENGTHS[chosen])]
 
 
-def _segment(part: Part, vocabulary: int) -> Segment:
+def _segment(part: TestChunk, vocabulary: int) -> Segment:
     tokens = _tokens(part.sequence, vocabulary)[part.start : part.end]
     if part.rejected:
         tokens = [(token + 1) % vocabulary for token in tokens]
@@ -106,7 +106,7 @@ def _twinned(count: int) -> tuple[int, ...]:
     return tuple([(index - index % 2) - 1 for index in range(count)])
 
 
-def _settle(model: PackedModel, part: Part, logits: Tensor) -> Tensor:
+def _settle(model: PackedModel, part: TestChunk, logits: Tensor) -> Tensor:
     """The rows of a part that stand; after a tree their KV, too, is put in order."""
     if not part.tree:
         return logits

@@ -16,8 +16,8 @@ from verify_server.engine.host_memory import free_host_bytes
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import GATHER_TOKENS, Geometry
-from verify_server.engine.scores import TorchScores
 from verify_server.engine.shape import shape_of
+from verify_server.engine.torch_scores import TorchScores
 
 # Measured with torch 2.13 on x86, 1 and 2 threads, float32 and float64: a matrix product gives a row the same bits
 # among any multiple of 16 rows, and attention gives a query the same bits among any multiple of 8 queries over the

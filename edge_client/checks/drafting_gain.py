@@ -1,0 +1,135 @@
+"""What drafting brings here, foretold by the law of a round (hw_profiles/gain.py), and where each number comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from edge_client.checks.draft import DraftReport, tried
+from edge_client.checks.finding import Finding, ok, warn
+from edge_client.checks.server_checks import ServerReport
+from edge_client.config import DoctorConfig
+from hw_profiles import catalog
+from hw_profiles.calibration import size_of
+from hw_profiles.detect import detect
+from hw_profiles.gain import LONGEST, STEPS, WORTH, RoundCosts
+from hw_profiles.sysfs import read_board
+from hw_profiles.target_cost import TargetCost
+from opensled.address import is_local
+
+ACCEPTANCE, LUCKLESS, LUCKY = 0.7, 0.5, 0.85  # assumed; drafts of the target's own family reach 0.5 to 0.9
+SIZE = "0.5b"  # the draft model that a board is judged by where the configured one is not among its figures
+# Servers to compare with where none can be asked: (target, accelerator, what it is)
+EXAMPLES = (
+    ("dense-8b", "a100-80", "a fast server"),
+    ("dense-8b", "agx-orin", "a hub in the house"),
+)
+RESTS = "adaptive"  # the --stop that does not draft where drafting does not pay
+SHARED = ", but one at a time: the server shares this machine, and each slows the other down"
+USERS, CONTEXT = 8, 1024  # of such a server: sequences at a time, and positions of each
+
+
+@dataclass(frozen=True)
+class GainInputs:
+    """One number of the law and where it comes from."""
+
+    seconds: float
+    origin: str
+
+
+def check_gain(config: DoctorConfig, server: ServerReport, draft: DraftReport) -> list[Finding]:
+    """The prediction; nothing where the device does not draft, or too little is known."""
+    drafting = _drafting(config, draft)
+    if drafting is None:
+        return []
+    link = _link(config, server)
+    findings = [ok("draft speed here", drafting.origin), ok("round trip", link.origin)]
+    speed = server.speed
+    if speed and server.info:
+        exchange = RoundCosts(
+            drafting.seconds,
+            link.seconds,
+            lambda length: speed.step_s(length, link.seconds),
+            speed.decode_s,
+            ACCEPTANCE,
+        )
+        longest = max(1, min(LONGEST, server.info.limits.max_draft))
+        origin = _assumed("all else was measured" + (SHARED if is_local(config.server) else ""))
+        return [*findings, origin, verdict(config, exchange, longest, "this server")]
+    derived = "the servers are judged by their profiles, which are derived and not measured"
+    return [
+        *findings,
+        _assumed(derived),
+        *(_example(config, drafting, link, *example) for example in EXAMPLES),
+    ]
+
+
+def _assumed(rest: str) -> Finding:
+    span = f"in brackets what {LUCKLESS:.0%} and {LUCKY:.0%} would bring"
+    return ok("assumed", f"that the target agrees with {ACCEPTANCE:.0%} of draft tokens ({span}); {rest}")
+
+
+def _drafting(config: DoctorConfig, draft: DraftReport) -> GainInputs | None:
+    """Seconds per draft token: tried just now, or as published for the board."""
+    if draft.seconds:
+        return GainInputs(
+            draft.seconds, f"{1 / draft.seconds:,.0f} tokens/s (measured just now, {config.draft_model})"
+        )
+    profile = detect(config.root).profile
+    if not profile or not tried(config.drafter):
+        return None
+    drafts = catalog.device(profile).drafts
+    size = size_of(config.draft_model)
+    speed = drafts[size if size in drafts else SIZE].decode_per_s
+    detail = f"{speed} tokens/s with a {size if size in drafts else SIZE} draft (published for {profile})"
+    slowed = "; slowed down as it is now, less" if read_board(config.root).throttled else ""
+    return GainInputs(1 / speed.typical, detail + slowed)
+
+
+def _link(config: DoctorConfig, server: ServerReport) -> GainInputs:
+    if server.round_trip is not None:
+        return GainInputs(server.round_trip, f"{1000 * server.round_trip:.1f} ms (measured just now)")
+    link = catalog.link(config.link)
+    return GainInputs(
+        link.rtt_s, f"{1000 * link.rtt_s:g} ms (assumed: {link.id}; another one with --link NAME)"
+    )
+
+
+def _example(
+    config: DoctorConfig, drafting: GainInputs, link: GainInputs, target: str, accelerator: str, kind: str
+) -> Finding:
+    """Before a server whose steps follow from its profile."""
+    cost = TargetCost(catalog.accelerator(accelerator), catalog.target(target))
+
+    def step_s(length: int) -> float:
+        return cost.verify_s(USERS * (length + 1), USERS * CONTEXT)
+
+    exchange = RoundCosts(
+        drafting.seconds, link.seconds, lambda length: STEPS * step_s(length), step_s(0), ACCEPTANCE
+    )
+    return verdict(config, exchange, LONGEST, f"{kind} ({target} on {accelerator}, {USERS} users)")
+
+
+def verdict(config: DoctorConfig, exchange: RoundCosts, longest: int, server: str) -> Finding:
+    """Whether blocks of up to `longest` draft tokens give the user more than `server` does alone."""
+    gain = exchange.best(longest)
+    low, high = (
+        replace(exchange, acceptance=acceptance).best(longest).times for acceptance in (LUCKLESS, LUCKY)
+    )
+    own = f"{server} by itself gives a user {_rate(gain.own_rate)} tokens/s"
+    span = f"({low:.1f}x to {high:.1f}x)"
+    if gain.pays:
+        times = f"about {gain.times:.1f}x the tokens/s of the server's own decoding"
+        return ok("drafting", f"{own}; drafting here gives {times} {span}, best with k = {gain.length}")
+    effect = "slow this device down" if gain.times < 1 / WORTH else "bring nothing"
+    return _slower(config, f"{own}; drafting would {effect} here: {gain.times:.1f}x {span}")
+
+
+def _slower(config: DoctorConfig, detail: str) -> Finding:
+    """No fault of anybody's as long as the device itself finds out and rests."""
+    if config.stop == RESTS:
+        return ok("drafting", f"{detail}; the server's own decoding is used")
+    return warn("drafting", detail, f"--stop {RESTS}, which lets the server decode; or --drafter none")
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 20 else f"{rate:.1f}"

@@ -1,0 +1,160 @@
+"""Files and the port of the API: what configures this device, its secrets, its cache."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from edge_client.checks.finding import Finding, fail, failed, ok, warn
+from edge_client.config import DeviceConfig, DoctorConfig, EdgeConfig
+from opensled import config as layers
+from opensled.address import host_port, joined
+from opensled.errors import OpenSledError, UsageError
+from opensled.files import read_secret_text
+from opensled.pem import read_authorities, read_identity
+
+Config = TypeVar("Config", bound=DeviceConfig)
+
+SCARCE = 100 << 20  # bytes free below which a cache soon cannot be written
+SWITCHES = {"OPENSLED_NO_CONFIG"}  # environment variables that are no option
+
+
+def check_files(config: DoctorConfig, known: set[str]) -> list[Finding]:
+    """`known` are the environment variables that some option has."""
+    return [
+        *check_config_files(),
+        check_environment(dict(os.environ), known),
+        *check_secrets(config),
+        check_cache(Path(config.cache_dir).expanduser()),
+        check_port(config.http),
+    ]
+
+
+def with_edge_section(config: Config) -> Config:
+    """`config`, with what [edge] of the configuration files sets where this command was told nothing else."""
+    edge, plain = layers.resolve(EdgeConfig, "edge", {}), type(config)()
+    names = {item.name for item in layers.options(EdgeConfig)}
+    shared = [item.name for item in layers.options(type(config)) if item.name in names]
+    unset = [name for name in shared if getattr(config, name) == getattr(plain, name)]
+    return replace(config, **{name: getattr(edge, name) for name in unset})
+
+
+def check_config_files() -> list[Finding]:
+    """Which files there are and what they set; values stay out, some are secrets."""
+    try:
+        found = [(path, layers.read_file(path)) for path in layers.config_files()]
+        layers.resolve(EdgeConfig, "edge", {})
+    except UsageError as error:
+        return [failed("configuration", error, "correct the file, or leave it out: OPENSLED_NO_CONFIG=1")]
+    if not found:
+        return [
+            ok("configuration", "no file; ./opensled.toml or ~/.config/opensled/config.toml would be read")
+        ]
+    return [ok("configuration", f"{path}: {_summary(document)}") for path, document in found]
+
+
+def _summary(document: dict[str, object]) -> str:
+    tables = [(name, table) for name, table in document.items() if isinstance(table, dict)]
+    return (
+        "; ".join(f"[{name}] sets {', '.join(table) or 'nothing'}" for name, table in tables) or "nothing set"
+    )
+
+
+def check_environment(environ: dict[str, str], known: set[str]) -> Finding:
+    """Whether an OPENSLED_ variable is none of those `known`: it would be ignored."""
+    ours = sorted(name for name in environ if name.startswith("OPENSLED_"))
+    unknown = [name for name in ours if name not in known | SWITCHES]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], known, n=1)
+        return warn(
+            "environment",
+            f"{', '.join(unknown)} is no option of OpenSLED",
+            f"rename it to {close[0]}" if close else f"unset {unknown[0]}",
+        )
+    return ok("environment", f"sets {', '.join(ours)}" if ours else "no OPENSLED_ variable is set")
+
+
+def check_secrets(config: DeviceConfig) -> list[Finding]:
+    """The files that let this device in, and that tell it whom to trust."""
+    findings = []
+    if config.token_file:
+        findings.append(_check_token(config.token_file))
+    if config.tls_ca:
+        findings.append(
+            _readable("trusted certificates", config.tls_ca, lambda: read_authorities(config.tls_ca))
+        )
+    if config.tls_cert or config.tls_key:
+        shown = f"{config.tls_cert} and {config.tls_key}"
+        findings.append(
+            _readable("own certificate", shown, lambda: read_identity(config.tls_cert, config.tls_key))
+        )
+    return findings
+
+
+def _check_token(path: str) -> Finding:
+    try:
+        words = read_secret_text(path, "token file").split()
+    except OpenSledError as error:
+        return failed("token file", error, f"chmod 600 {path}")
+    if not words:
+        return fail("token file", f"{path} is empty", f"write the token into {path}")
+    if len(words) > 1:
+        return warn(
+            "token file", f"{path} holds {len(words)} words; the first is the token", "leave the others out"
+        )
+    return ok("token file", f"{path}, closed to others")
+
+
+def _readable(check: str, shown: str, read: Callable[[], object]) -> Finding:
+    try:
+        read()
+    except OpenSledError as error:
+        return failed(check, error, "ask whoever runs the server for the right file")
+    return ok(check, shown)
+
+
+def check_cache(folder: Path) -> Finding:
+    """Without it everything works; tokenizers (some megabytes) are then fetched at every start."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return warn(
+            "cache",
+            f"{folder} cannot be written: {error.strerror}",
+            f"mkdir -p {folder} && chmod u+rwx {folder}",
+        )
+    detail = f"{folder}, {free / 1e6:,.0f} MB free"
+    return (
+        warn("cache", detail, f"make room on the disk of {folder}") if free < SCARCE else ok("cache", detail)
+    )
+
+
+def check_port(address: str) -> Finding:
+    """Whether `opensled edge` could listen there."""
+    host, port = host_port(address)
+    check = "API port"
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except PermissionError:
+        return fail(
+            check, f"{address}: ports below 1024 belong to root", "opensled edge --http 127.0.0.1:8411"
+        )
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return warn(
+                check,
+                f"{address} is in use, perhaps by an opensled edge that runs already",
+                f"see who has it: ss -ltnp 'sport = :{port}'; or choose another: --http {joined(host, 0)}",
+            )
+        return fail(check, f"{address}: {error.strerror}", "opensled edge --http 127.0.0.1:8411")
+    return ok(check, f"{address} is free")

@@ -1,0 +1,172 @@
+"""What the server says of itself, how far away it is, and what that distance does to drafting."""
+
+from __future__ import annotations
+
+import ssl
+import statistics
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import opensled
+from edge_client.calibration.round_trips import jitter, round_trips
+from edge_client.checks.certificate import check_tls
+from edge_client.checks.finding import Finding, fail, failed, ok, plain, warn
+from edge_client.checks.network import SECONDS, check_connection, check_name, check_plain
+from edge_client.config import DeviceConfig
+from opensled.address import host_port, is_local
+from opensled.errors import OpenSledError, Unauthorized, Unreachable
+from opensled.messages import ModelInfo
+
+if TYPE_CHECKING:
+    from edge_client.checks.server_speed import ServerSpeed
+
+PROBES, PROBE_SECONDS = 10, 4.0  # calls to measure the round trip with, and how long at most
+SLOW = 0.25  # seconds of round trip from which on drafting is hopeless for one user
+
+
+@dataclass
+class ServerReport:
+    """What the other checks need to know of the server."""
+
+    findings: list[Finding] = field(default_factory=list)
+    info: ModelInfo | None = None
+    round_trip: float | None = None  # seconds, median
+    speed: ServerSpeed | None = None
+
+    def note(self, *findings: Finding) -> bool:
+        """Add findings; whether all is well so far."""
+        self.findings += findings
+        return all(finding.status != "fail" for finding in findings)
+
+
+async def check_server(config: DeviceConfig, report: ServerReport) -> None:
+    """Fill `report` step by step, up to the first that fails."""
+    host, port = host_port(config.server)
+    finding, addresses = await check_name(host, port)
+    if not report.note(finding):
+        return
+    finding, peer = await check_connection(host, addresses, port)
+    if not report.note(finding) or peer is None:
+        return
+    tls = config.tls or bool(config.tls_ca or config.tls_cert)
+    findings = await check_tls(config, peer) if tls else [await check_plain(peer)]
+    if report.note(*findings):
+        await _ask(config, tls, report)
+
+
+async def _ask(config: DeviceConfig, tls: bool, report: ServerReport) -> None:
+    # Here, since a broken gRPC is the matter of another check:
+    from edge_client.checks.server_speed import check_server_speed
+    from edge_client.device import endpoint_of
+    from edge_client.link import Link
+
+    try:
+        endpoint = endpoint_of(config)
+    except OpenSledError as error:
+        report.note(failed("token", error, "see the findings on files above"))
+        return
+    link = Link(replace(endpoint, timeout=SECONDS))
+    try:
+        report.info = await link.describe()
+        report.note(_admitted(bool(endpoint.token), tls, config.server))
+        usable = report.note(*check_description(report.info, config.rule))
+        trips = await round_trips(link, PROBES, PROBE_SECONDS)
+        report.round_trip = statistics.median(trips)
+        report.note(check_round_trip(trips))
+        if usable:
+            report.speed, finding = await check_server_speed(link, report.info, config.rule)
+            report.note(finding)
+    except Unauthorized as error:
+        report.note(_locked_out(error, bool(endpoint.token)))
+    except Unreachable as error:
+        report.note(_deaf(error, tls and not config.tls_ca))
+    except OpenSledError as error:
+        report.note(failed("server", error, "is it an OpenSLED server? see its log"))
+    finally:
+        await link.close()
+
+
+def _admitted(has_token: bool, tls: bool, server: str) -> Finding:
+    if has_token and not tls and not is_local(server):
+        return warn(
+            "token",
+            "accepted, but it travels in clear text",
+            "serve with --tls-cert and connect with --tls-ca",
+        )
+    return ok("token", "accepted" if has_token else "none, and the server asks for none")
+
+
+def _locked_out(error: Unauthorized, has_token: bool) -> Finding:
+    fix = "ask the server's owner for a token and pass --token-file FILE"
+    if has_token:
+        fix = "compare the token with the server's --tokens file; it may have been replaced"
+    return failed("token", error, fix)
+
+
+def _deaf(error: Unreachable, system_roots: bool) -> Finding:
+    """The steps by hand worked, and gRPC does not."""
+    fix = "is it an OpenSLED server? see its log"
+    if system_roots:
+        roots = ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt"
+        fix = f"gRPC trusts its own list of authorities, not the system's: --tls-ca {roots}"
+    return fail("server", str(error), fix, Unreachable)
+
+
+def check_description(info: ModelInfo, rule: str) -> list[Finding]:
+    """What the server tells, and whether it makes sense together with this device."""
+    told = _told(info)
+    if not (info.model_id and info.vocab_size and info.limits.context_length and info.fingerprint):
+        return [
+            fail(
+                "server",
+                f"it describes no usable model: {told}",
+                "update the server: pip install -U opensled",
+            )
+        ]
+    findings = [ok("server", told)]
+    if rule not in info.rules:
+        findings.append(_rule(rule, info.rules))
+    if info.version != opensled.__version__:
+        findings.append(_versions(plain(info.version)[:40]))
+    if not info.has_chat_template:
+        fix = "continue texts instead: opensled generate --raw --prompt TEXT"
+        findings.append(warn("chat", "the target has no chat template", fix))
+    return findings
+
+
+def _told(info: ModelInfo) -> str:
+    """All in one line, however long a hostile server makes it."""
+    limits = info.limits
+    return (
+        f"{plain(info.model_id)[:80]}, numerics {plain(info.numerics)[:20]}, "
+        f"rules {plain(', '.join(info.rules))[:80]}, context {limits.context_length}, "
+        f"drafts up to {limits.max_draft}, version {plain(info.version)[:40]}"
+    )
+
+
+def _rule(rule: str, served: tuple[str, ...]) -> Finding:
+    fix = f"--rule {plain(served[0])[:20]}" if served else "update the server: pip install -U opensled"
+    return fail("rule", f"the server does not serve rule {rule!r}", fix)
+
+
+def _versions(theirs: str) -> Finding:
+    return warn(
+        "version",
+        f"the server has {theirs or 'none'}, this device {opensled.__version__}",
+        f'pip install "opensled=={theirs}"'
+        if theirs[:1].isdigit()
+        else "update the server: pip install -U opensled",
+    )
+
+
+def check_round_trip(trips: list[float]) -> Finding:
+    """`trips` in seconds, at least one."""
+    median = statistics.median(trips)
+    detail = f"{1000 * median:.1f} ms median of {len(trips)}, jitter {1000 * jitter(trips):.1f} ms"
+    if median > SLOW:
+        return warn(
+            "round trip",
+            f"{detail}: every draft block waits that long for its verdict",
+            "use a nearer server or a better link; or do not draft: --drafter none",
+        )
+    return ok("round trip", detail)

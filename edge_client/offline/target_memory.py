@@ -1,0 +1,68 @@
+"""What a device remembers of its server's target, to be of use while the server is away: see local_only.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_client import tokenizer as tokenizers
+from edge_client.drafters.base import DrafterFactory
+from edge_client.link import Link
+from edge_client.served_target import ServedTarget
+from opensled.errors import Unreachable
+from opensled.messages import Limits, ModelInfo
+
+LISTS = ("eos_ids", "rules", "capabilities")
+
+
+@dataclass(frozen=True)
+class RememberedTarget:
+    """A target as its server described it, and its chat template ("" = none)."""
+
+    info: ModelInfo
+    chat_template: str
+
+
+class Memory:
+    """The target of one server, in a file beside the tokenizers. Readable by all: a server tells it to everybody."""
+
+    def __init__(self, cache: Path, server: str) -> None:
+        """`server`: HOST:PORT, as the device was told it."""
+        self._cache, self._server = cache, server
+        self._path = cache / "servers" / f"{hashlib.sha256(server.encode()).hexdigest()[:32]}.json"
+
+    async def keep(self, link: Link, info: ModelInfo) -> None:
+        """Remember `info`, and the chat template that goes with it."""
+        known = self.recall()
+        if known is None or known.info != info:
+            template = await link.chat_template() if info.has_chat_template else ""
+            document = {"info": dataclasses.asdict(info), "chat_template": template}
+            tokenizers.keep(self._path, json.dumps(document).encode())
+
+    def recall(self) -> RememberedTarget | None:
+        """What was kept; None where nothing was, or it is damaged."""
+        try:
+            document = json.loads(self._path.read_bytes())
+            fields = document["info"]
+            fields |= {name: tuple(fields[name]) for name in LISTS}
+            fields["limits"] = Limits(**fields["limits"])
+            return RememberedTarget(ModelInfo(**fields), str(document["chat_template"]))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    async def target(self, factory: DrafterFactory, error: Unreachable) -> ServedTarget:
+        """The target as remembered, for the drafts of `factory`; raises Unreachable where too little is."""
+        known = self.recall()
+        if known is None:
+            raise Unreachable(
+                f"{error}; and this device has never met a server there, so that it cannot answer alone"
+            ) from error
+
+        async def fetch() -> bytes:
+            raise Unreachable(f"{error}; and its tokenizer is not in {self._cache}") from error
+
+        factory.check_vocabulary(known.info)
+        return ServedTarget(known.info, await tokenizers.load(known.info, fetch, self._cache))

@@ -1,0 +1,179 @@
+"""`opensled chat`: a conversation in the terminal, or one question a line through a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Coroutine, Iterable
+from contextlib import aclosing, nullcontext
+from typing import Any, TypeVar
+
+from edge_client.answer import ALONE, Chunk, Task
+from edge_client.config import ChatConfig
+from edge_client.device import Device, connect
+from edge_client.terminal.chat_commands import COMMANDS, Desk, obey
+from edge_client.terminal.chat_input import History, Terminal, history_path, piped_lines
+from edge_client.terminal.chat_view import COLOURS, LOCAL, Answer, Notes, Painter, View
+from edge_client.terminal.colour import palette
+from edge_client.terminal.conversation import ChatTurn, Conversation
+from edge_client.terminal.standard_streams import require_text, use_utf8
+from opensled import logs
+from opensled.errors import InvalidRequest, OpenSledError, Unsupported, UsageError
+
+T = TypeVar("T")
+ADVICE = "/reset forgets the conversation, /undo its last question"
+
+
+def chat(config: ChatConfig) -> int:
+    """Questions and answers until Ctrl-D, /exit or the end of the input. In a pipe the first error ends it."""
+    use_utf8()
+    view = View(palette(config.color, sys.stdout), chatty=sys.stdin.isatty() and sys.stdout.isatty())
+    if config.show_drafts and not view.palette.on:
+        raise UsageError("--show-drafts needs colours, and they are off here: add --color always")
+    require_text(config.system, "--system")
+    with Runner() as runner, logs.redirected(Notes(view)) if view.chatty else nullcontext():
+        device = runner.run(connect(config))
+        try:
+            Chat(config, device, view, runner).talk(_lines(config, view))
+        finally:
+            runner.run(device.close())
+    return 0
+
+
+def _lines(config: ChatConfig, view: View) -> Iterable[str]:
+    if not view.chatty:
+        return piped_lines()
+    history = History(history_path()) if config.history else None
+    return Terminal(view.palette("> ", "bold"), [f"/{name}" for name in COMMANDS], history).lines()
+
+
+class Runner:
+    """Runs one coroutine after another on the same loop; Ctrl-C cancels the one that runs.
+
+    Between them no loop runs, so that Ctrl-C and editing at the prompt are readline's own. (asyncio.Runner is not in
+    Python 3.10.)
+    """
+
+    def __enter__(self) -> Runner:
+        self._loop = asyncio.new_event_loop()
+        return self
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`; KeyboardInterrupt when Ctrl-C has cancelled it."""
+        task = self._loop.create_task(work)
+        self._loop.add_signal_handler(signal.SIGINT, task.cancel)
+        try:
+            return self._loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+        finally:
+            self._loop.remove_signal_handler(signal.SIGINT)
+
+    def __exit__(self, *exception: object) -> None:
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+
+class Chat:
+    """Questions and their answers, one at a time."""
+
+    def __init__(self, config: ChatConfig, device: Device, view: View, runner: Runner) -> None:
+        self._config, self._device, self._view, self._runner = config, device, view, runner
+        self._conversation = Conversation(config.system)
+        self._desk = Desk(device.info.model_id, view, self._conversation, lambda: device.status)
+
+    def talk(self, lines: Iterable[str]) -> None:
+        """Answer every line; raises Unsupported where the target knows no chat."""
+        info, view = self._device.info, self._view
+        if not info.has_chat_template:
+            raise Unsupported(
+                f"{info.model_id} has no chat template; to continue texts: opensled generate --raw"
+            )
+        view.note(f"{info.model_id} at {self._config.server}, drafting with {self._device.drafter_name}")
+        view.note("/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves")
+        if self._config.show_drafts:
+            view.legend()
+        for line in lines:
+            try:
+                self._take(line)
+            except OpenSledError as error:
+                if not view.chatty:
+                    raise
+                view.warn(f"error: {error}", "red")
+            if self._desk.leaving:
+                return
+
+    def _take(self, line: str) -> None:
+        """A command, or a question; `//` begins a question with a slash."""
+        text = require_text(line, "that line").strip()
+        if text.startswith("//"):
+            self._ask(text[1:])
+        elif text.startswith("/"):
+            obey(text, self._desk)
+        elif text:
+            self._ask(text)
+
+    def _ask(self, question: str) -> None:
+        """An exchange becomes part of the conversation when something was answered, and no error ended it."""
+        answer, started = Answer(), time.monotonic()
+        try:
+            self._runner.run(self._answer(question, answer))
+        except KeyboardInterrupt:
+            if not self._view.chatty:
+                raise
+            self._view.break_line()  # the terminal has echoed ^C
+        except InvalidRequest as error:
+            advice = f"; {ADVICE}" if error.field == "prompt" and self._conversation.exchanges else ""
+            raise InvalidRequest(f"{error}{advice}", error.field) from error
+        finally:
+            self._view.end_line()
+        if answer.text:
+            self._conversation.exchanges.append(
+                ChatTurn(
+                    question,
+                    answer.text,
+                    stopped=not answer.finish_reason,
+                    local="local" in answer.origins,
+                )
+            )
+        if answer.stats:
+            self._desk.accounts.append(answer.stats)
+        self._view.account(answer, time.monotonic() - started)
+        self._explain_length(answer)
+        self._view.note("\n")
+
+    async def _answer(self, question: str, answer: Answer) -> None:
+        task = Task(self._conversation.prompt(question), self._config.params())
+        painter = Painter(self._device.tokenizer) if self._config.show_drafts else None
+        async with aclosing(self._device.answer(task)) as chunks:
+            async for chunk in chunks:
+                if "local" in chunk.origins and "local" not in answer.origins:
+                    self._view.warn(ALONE)
+                answer.add(chunk)
+                for text, colour in _painted(chunk, painter):
+                    self._view.text(text, colour)
+                self._view.guess(chunk.provisional, chunk.waiting)
+
+    def _explain_length(self, answer: Answer) -> None:
+        stats = answer.stats
+        if stats is None or answer.finish_reason != "length":
+            return
+        context = self._device.info.limits.context_length
+        if stats.prompt_tokens + stats.completion_tokens >= context:
+            self._view.warn(f"the context of {context} tokens is full: {ADVICE}")
+        else:
+            self._view.note(f"cut after {stats.completion_tokens} tokens; --max-tokens allows more")
+
+
+def _painted(chunk: Chunk, painter: Painter | None) -> list[tuple[str, str]]:
+    """Pieces of text with their colours: who wrote them, for a `painter`; else only the draft model's own stand out."""
+    if painter is None:
+        return [(chunk.text, LOCAL if "local" in chunk.origins else "")]
+    pieces = painter.push(chunk.token_ids, chunk.origins)
+    return [
+        (text, COLOURS.get(origin, LOCAL))
+        for text, origin in pieces + (painter.flush() if chunk.finish_reason else [])
+    ]

@@ -1,0 +1,103 @@
+"""What a conversation can be told besides questions: the lines that begin with a slash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edge_client.answer import Stats
+from edge_client.lengths.status import DraftStatus
+from edge_client.terminal.chat_view import View
+from edge_client.terminal.conversation import Conversation
+from opensled.errors import UsageError
+
+
+@dataclass
+class Desk:
+    """What the commands work on."""
+
+    model: str  # name of the target
+    view: View
+    conversation: Conversation
+    status: Callable[[], DraftStatus]  # how the device drafts just now
+    accounts: list[Stats] = field(default_factory=list)  # of the answers that were finished
+    leaving: bool = False
+
+
+def obey(line: str, desk: Desk) -> None:
+    """Carry out "/name argument"; raises UsageError for what is no command."""
+    name, _, argument = line[1:].partition(" ")
+    if name not in COMMANDS:
+        raise UsageError(f"no command /{name}; /help lists them, and // begins a text with a slash")
+    COMMANDS[name].work(desk, argument.strip())
+
+
+def _help(desk: Desk, argument: str) -> None:
+    width = max(len(command.usage) for command in COMMANDS.values()) + 2
+    desk.view.note("\n".join(f"{item.usage:{width}}{item.summary}" for item in COMMANDS.values()))
+
+
+def _reset(desk: Desk, argument: str) -> None:
+    desk.conversation.exchanges.clear()
+    desk.view.note("the conversation starts anew")
+
+
+def _undo(desk: Desk, argument: str) -> None:
+    if not desk.conversation.exchanges:
+        raise UsageError("there is no question to take back")
+    desk.view.note(f"taken back: {desk.conversation.exchanges.pop().question}")
+
+
+def _system(desk: Desk, argument: str) -> None:
+    desk.conversation.system = argument
+    desk.view.note("the system message is set" if argument else "there is no system message now")
+
+
+def _stats(desk: Desk, argument: str) -> None:
+    tokens, drafted, accepted, seconds = (
+        sum(getattr(stats, name) for stats in desk.accounts)
+        for name in ("completion_tokens", "drafted", "accepted", "seconds")
+    )
+    rate = f", {tokens / seconds:.1f} tokens/s" if seconds else ""
+    share = f", {accepted} of {drafted} drafted accepted ({accepted / drafted:.0%})" if drafted else ""
+    desk.view.note(
+        f"{len(desk.accounts)} finished answer{'s' * (len(desk.accounts) != 1)}, {tokens} tokens{rate}{share}"
+    )
+
+
+def _status(desk: Desk, argument: str) -> None:
+    desk.view.note(desk.status().words)
+
+
+def _save(desk: Desk, argument: str) -> None:
+    if not argument:
+        raise UsageError("write /save FILE")
+    path = Path(argument).expanduser()
+    desk.conversation.save(path, desk.model)
+    desk.view.note(f"saved to {path}")
+
+
+def _exit(desk: Desk, argument: str) -> None:
+    desk.leaving = True
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command; `work` gets what follows its name."""
+
+    usage: str
+    summary: str
+    work: Callable[[Desk, str], None]
+
+
+COMMANDS = {
+    "help": Command("/help", "this list", _help),
+    "reset": Command("/reset", "forget the conversation, but not the system message", _reset),
+    "undo": Command("/undo", "take back the last question and its answer", _undo),
+    "system": Command("/system [TEXT]", "set the system message; without TEXT remove it", _system),
+    "stats": Command("/stats", "tokens, speed and accepted drafts so far", _stats),
+    "status": Command("/status", "how this device drafts just now, and why", _status),
+    "save": Command("/save FILE", "write the conversation into a new file, as JSON", _save),
+    "exit": Command("/exit", "leave, as Ctrl-D does", _exit),
+}

@@ -1,0 +1,228 @@
+"""An accelerator that is not there: real logits of the tiny target, in the time that a profile says.
+
+    opensled serve --engine opensled_testbed.emulation.emulated_accelerator:load
+
+A step ends when dilation x `StepLaw.step_s` seconds have passed since its forward pass began; the target's sampling
+lies within, for a profile's step has it in its overhead. What the loop does between two steps comes on top, as in life.
+A step whose real work took longer is late: counted, and told at the end as one line `emulation: {...}` on standard
+output, for a run with more than a few of them measures this machine and not the profile.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import get_type_hints
+
+from hw_profiles.step_cost import StepCost
+from opensled.errors import UsageError
+from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
+from opensled_testbed.emulation.step_law import Piece, StepLaw
+from opensled_testbed.fleet import Server
+from verify_server.config import ServeConfig
+from verify_server.engine import ENGINES
+from verify_server.engine.base import HearsOfFreeBlocks, Masks, Scores, Segment, TargetEngine, TreeEngine
+from verify_server.target import Target
+
+VARIABLE = "OPENSLED_EMULATION"  # environment variable with the settings, as JSON
+TOTALS = "emulation: "  # what the line of the totals begins with
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment variable holds; see `Server` for what each means."""
+
+    accelerator: str
+    target: str = Server.target
+    weight_bits: float = Server.weight_bits
+    context: int = Server.context
+    draft: str = Server.draft
+    engine: str = Server.engine
+    dilation: float = 1.0  # real seconds for each emulated one
+
+    @property
+    def law(self) -> StepLaw:
+        of_server = {name: value for name, value in asdict(self).items() if name != "dilation"}
+        return StepLaw.of(Server(**of_server))
+
+
+def environment(server: Server, dilation: float) -> dict[str, str]:
+    """What `opensled serve` with this engine needs in its environment to stand for `server`."""
+    shared = [item.name for item in fields(Settings) if item.name != "dilation"]
+    settings = {name: getattr(server, name) for name in shared}
+    return {VARIABLE: json.dumps({**settings, "dilation": dilation})}
+
+
+def load(config: ServeConfig) -> Target:
+    """The real target that `config` names, slowed down as the environment says."""
+    settings = _settings()
+    law = settings.law
+    target: Target = ENGINES.get(settings.engine)(config)
+    engine = EmulatedEngine(target.engine, law, settings.dilation)
+    atexit.register(lambda: print(TOTALS + json.dumps(asdict(engine.totals)), flush=True))
+    return replace(target, engine=engine, cost=DilatedCost(law.cost, settings.dilation))
+
+
+def _settings() -> Settings:
+    text = os.environ.get(VARIABLE, "")
+    if not text:
+        raise UsageError(
+            f'the emulated accelerator is told what it stands for by {VARIABLE}, such as {{"accelerator": "a100-80"}}'
+        )
+    try:
+        settings = Settings(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{VARIABLE}: {error}; keys are {_keys()}") from error
+    for name, kind in get_type_hints(Settings).items():
+        value = getattr(settings, name)
+        if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
+            raise UsageError(f"{VARIABLE}: {name} = {value!r} is not {kind.__name__}")
+    if not settings.dilation > 0:
+        raise UsageError(f"{VARIABLE}: dilation must be above 0")
+    return settings
+
+
+def _keys() -> str:
+    return ", ".join(item.name for item in fields(Settings))
+
+
+@dataclass(frozen=True)
+class DilatedCost:
+    """What a server knows of such an accelerator from its profile, in real seconds."""
+
+    cost: StepCost
+    dilation: float = 1.0
+
+    def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
+        """See `StepCost`."""
+        return self.dilation * self.cost.verify_s(tokens, contexts, sessions)
+
+
+@dataclass
+class Totals:
+    """Real seconds of all steps so far."""
+
+    steps: int = 0
+    due_s: float = 0.0  # what they were to take: dilation x the law
+    work_s: float = 0.0  # what the real forward passes and samplings took
+    late_steps: int = 0  # whose real work took longer than that
+    late_s: float = 0.0  # by how much, summed
+    overshot_s: float = 0.0  # how much longer than due the other steps lasted, summed: the timer's own error
+
+
+class EmulatedEngine:
+    """`TargetEngine` around another one."""
+
+    def __init__(self, inner: TargetEngine, law: StepLaw, dilation: float = 1.0) -> None:
+        self._inner, self._law, self._dilation = inner, law, dilation
+        self.info = inner.info
+        self.totals = Totals()
+        self._step = Step(0.0, 0.0, self.totals)  # the latest one
+
+    def forward(self, segments: Sequence[Segment]) -> Scores:
+        """See `TargetEngine`. Returns early if there are rows to sample; their last sampling then takes the rest."""
+        started = time.perf_counter()
+        pieces = [_piece(segment) for segment in segments]
+        drafted_s = started - self._drafting_since(started, pieces)
+        step = Step(started, self._dilation * self._law.step_s(pieces) - drafted_s, self.totals)
+        self._step = step
+        scores = self._inner.forward(segments)
+        wanted = [segment.rows for segment in segments if segment.rows]
+        if not wanted:
+            step.end()
+            return scores
+        return StretchedScores(scores, step, last=sum(wanted) - wanted[-1])
+
+    def _drafting_since(self, now: float, pieces: Sequence[Piece]) -> float:
+        """When a draft beside the target began the tokens of this step: while they came in, message by message."""
+        return max(self._step.ended, now - self._dilation * self._law.drafting_s(pieces))
+
+    def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
+        """See `TreeEngine`; sessions send trees only where the inner engine is one."""
+        assert isinstance(self._inner, TreeEngine), "its `info` tells who takes trees"
+        self._inner.compact(blocks, moves)
+
+    def forget(self, blocks: Sequence[int]) -> None:
+        """See `HearsOfFreeBlocks`; for inner engines that do not, nothing."""
+        if isinstance(self._inner, HearsOfFreeBlocks):
+            self._inner.forget(blocks)
+
+
+def _piece(segment: Segment) -> Piece:
+    return Piece(len(segment.tokens), segment.start + len(segment.tokens), max(0, segment.rows - 1))
+
+
+@dataclass
+class Step:
+    """One step under way."""
+
+    started: float  # on the clock of time.perf_counter
+    due_s: float
+    totals: Totals
+    ended: float = 0.0
+
+    def end(self) -> None:
+        """Sleep for what is left of it. A session with a draft tree may sample once more after that."""
+        if self.ended:
+            return
+        self._last_until_due()
+        self.ended = time.perf_counter()
+
+    def _last_until_due(self) -> None:
+        work_s = time.perf_counter() - self.started
+        left_s = self.due_s - work_s
+        if left_s > 0:
+            time.sleep(left_s)
+            self.totals.overshot_s += time.perf_counter() - self.started - self.due_s
+        else:
+            self.totals.late_steps += 1
+            self.totals.late_s -= left_s
+        self.totals.work_s += work_s
+        self.totals.due_s += self.due_s
+        self.totals.steps += 1
+
+
+class StretchedScores:
+    """`Scores` whose last session's sample comes when the step is over; every rule ends with one."""
+
+    def __init__(self, inner: Scores, step: Step, last: int) -> None:
+        """`last`: first row of the session that is decided last."""
+        self._inner, self._step, self._last = inner, step, last
+
+    def sample(
+        self, rows: Sequence[int], params: SamplingParams, key: bytes, position: int, masks: Masks = None
+    ) -> list[int]:
+        try:
+            return self._inner.sample(rows, params, key, position, masks)
+        finally:
+            self._end(rows[0])
+
+    def probs_of(
+        self, rows: Sequence[int], ids: Sequence[int], params: SamplingParams, masks: Masks = None
+    ) -> list[float]:
+        return self._inner.probs_of(rows, ids, params, masks)
+
+    def sample_residual(
+        self,
+        row: int,
+        draft_probs: SparseDistribution,
+        params: SamplingParams,
+        key: bytes,
+        position: int,
+        mask: bytes | None = None,
+    ) -> int:
+        try:
+            return self._inner.sample_residual(row, draft_probs, params, key, position, mask)
+        finally:
+            self._end(row)
+
+    def logprobs(self, rows: Sequence[int], ids: Sequence[int], count: int) -> list[TokenLogprobs]:
+        return self._inner.logprobs(rows, ids, count)
+
+    def _end(self, row: int) -> None:
+        if row >= self._last:
+            self._step.end()

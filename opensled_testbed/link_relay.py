@@ -1,0 +1,182 @@
+"""A link in user space: a TCP relay that delivers bytes when the profile's link would have.
+
+    python -m opensled_testbed.link_relay --profile lte --to 10.0.0.1:7411 --listen 127.0.0.1:7500 [--dilation 10]
+        [--outage-every S --outage S] [--reset-every S]
+
+Whoever connects to it is on the device's side. Both peers see plain TCP: bytes whole and in order, late as
+link_model.py says, times the dilation. All connections share the link's rate. A loss is a stall, for that is what TCP
+makes of it. On top, chaos: outages in which nothing arrives, and resets of all connections.
+
+A read from a peer is paused while as much is under way as two slow round trips carry, as TCP's windows would do it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hw_profiles import catalog
+from hw_profiles.link_profile import LinkProfile
+from opensled.address import host_port, joined
+from opensled.errors import OpenSledError, UsageError
+from opensled_testbed.alarm import Alarm
+from opensled_testbed.link_connection import Connection
+from opensled_testbed.link_model import LinkModel, Wire
+
+# What travels as one: longer reads are cut, so that the first part need not wait for the last
+PIECE_BYTES = 16 * 1024
+LEAST_WINDOW_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Chaos:
+    """What breaks, in emulated seconds since the relay started; 0 = never."""
+
+    outage_every: float = 0.0  # from the start of one outage to the next
+    outage: float = 0.0  # how long each lasts
+    reset_every: float = 0.0  # all connections are reset this often
+
+    def __post_init__(self) -> None:
+        if min(self.outage_every, self.outage, self.reset_every) < 0:
+            raise UsageError("chaos: seconds must not be negative")
+        if bool(self.outage_every) != bool(self.outage) or self.outage > self.outage_every / 2:
+            raise UsageError("chaos: outages need both numbers, and may last half of the time at most")
+
+    def arrival(self, at: float) -> float:
+        """When something arrives that is due `at`: after the outage that it falls into, if any."""
+        if not self.outage_every or at < self.outage_every:
+            return at
+        into = at % self.outage_every
+        return at - into + max(into, self.outage)
+
+
+class Relay:
+    """A link in front of `to`; use it in an `async with`."""
+
+    def __init__(
+        self,
+        profile: LinkProfile,
+        to: str,
+        *,
+        dilation: float = 1.0,
+        seed: int = 0,
+        chaos: Chaos | None = None,
+        listen: str = "127.0.0.1:0",
+    ) -> None:
+        """`to`, `listen`: HOST:PORT; `dilation`: real seconds for an emulated one. Raises UsageError."""
+        if dilation <= 0:
+            raise UsageError("dilation must be above 0")
+        self.address = ""  # HOST:PORT to connect to, once it runs
+        self.bytes_up = 0  # payload from the device's side so far
+        self.bytes_down = 0
+        self.profile, self.dilation, self.chaos = profile, dilation, chaos or Chaos()
+        self.to, self._listen = host_port(to), host_port(listen)
+        self.connections: set[Connection] = set()
+        self._seeds = random.Random(seed)
+        self._wires = {up: Wire(profile, up) for up in (True, False)}
+        LinkModel(profile, seed, True)  # so that an odd profile is refused now
+
+    async def __aenter__(self) -> Relay:
+        loop = asyncio.get_running_loop()
+        self._began = loop.time()
+        self.alarm = Alarm()
+        host, port = self._listen
+        try:
+            self._server = await loop.create_server(lambda: Connection(self).device, host, port)
+        except OSError:
+            self.alarm.close()
+            raise
+        self.address = joined(host, self._server.sockets[0].getsockname()[1])
+        if self.chaos.reset_every:
+            self._reset_after(self.chaos.reset_every)
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._server.close()
+        await asyncio.sleep(0)  # whoever was accepted a moment ago joins, to be reset with the others
+        self.reset()
+        self.alarm.close()
+        await self._server.wait_closed()
+        await asyncio.sleep(0)  # the transports close their sockets in the next turn of the loop
+
+    def now(self) -> float:
+        """Emulated seconds since the relay started."""
+        return (asyncio.get_running_loop().time() - self._began) / self.dilation
+
+    def at(self, when: float, callback: Callable[[], None]) -> None:
+        """Call back at an emulated time."""
+        self.alarm.at(self._began + when * self.dilation, callback)
+
+    def model(self, up: bool) -> LinkModel:
+        """One direction of a new connection."""
+        return LinkModel(self.profile, self._seeds.getrandbits(60), up, self._wires[up])
+
+    def window(self, up: bool) -> int:
+        """Bytes that may be under way in one direction of a connection."""
+        slow = 2 * self.profile.rtt_p99_ms.typical / 1000
+        return max(LEAST_WINDOW_BYTES, int(slow / self._wires[up].byte_s))
+
+    def reset(self) -> None:
+        """RST to both ends of every connection."""
+        for connection in tuple(self.connections):
+            connection.reset()
+
+    def _reset_after(self, when: float) -> None:
+        def strike() -> None:
+            self.reset()
+            self._reset_after(when + self.chaos.reset_every)
+
+        self.at(when, strike)
+
+
+async def _serve(relay: Relay) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with relay:
+        print(f"listening on {relay.address}", flush=True)
+        await stop.wait()
+
+
+def _relay(arguments: Sequence[str] | None) -> Relay:
+    parser = argparse.ArgumentParser("python -m opensled_testbed.link_relay", description=__doc__)
+    parser.add_argument("--profile", required=True, metavar="ID", help="a link profile's name or file")
+    parser.add_argument("--to", required=True, metavar="HOST:PORT", help="the server's side")
+    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="the device's side")
+    parser.add_argument("--dilation", type=float, default=1.0, metavar="D", help="real per emulated second")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    for name, meaning in (
+        ("outage-every", "from one outage to the next"),
+        ("outage", "length of an outage"),
+        ("reset-every", "from one reset of all connections to the next"),
+    ):
+        parser.add_argument(
+            f"--{name}", type=float, default=0.0, metavar="S", help=f"emulated seconds {meaning}"
+        )
+    given = parser.parse_args(arguments)
+    chaos = Chaos(given.outage_every, given.outage, given.reset_every)
+    options = {"dilation": given.dilation, "seed": given.seed}
+    return Relay(catalog.link(given.profile), given.to, **options, chaos=chaos, listen=given.listen)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; see the top of this file."""
+    try:
+        asyncio.run(_serve(_relay(arguments)))
+    except OpenSledError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"cannot listen there: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

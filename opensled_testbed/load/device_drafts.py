@@ -1,0 +1,159 @@
+"""Who drafts on a device of a fleet: nobody, a recording in the device's time, or the real drafter at its pace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from edge_client.drafters import DRAFTERS
+from edge_client.drafters.base import Drafter, DrafterFactory
+from edge_client.drafting import BlockBudget, Drafted, Drafting, DraftThread
+from edge_client.lengths.fixed import DraftLengthPolicy, FixedLength
+from hw_profiles import catalog
+from hw_profiles.device_profile import DraftSpeed
+from opensled.errors import UsageError
+from opensled.messages import DraftBlock, ModelInfo
+from opensled.protocol import Truth
+from opensled.sampling import Sampler
+from opensled_testbed.emulation.paced import PacedFactory
+from opensled_testbed.emulation.replay import ReplayDrafts
+from opensled_testbed.fleet import Group
+from opensled_testbed.load.workload import Item
+from opensled_testbed.rules import stretched_rule_of
+from opensled_testbed.traces import ItemTrace, TraceSet
+
+
+class CountedDrafting(Drafting, Protocol):
+    """A `Drafting` that counts its tokens, those that nobody waited for included."""
+
+    drafted: int
+
+
+class NoDrafts:
+    """The server decodes alone and streams; without a thread, for it would have nothing to do."""
+
+    drafted = wasted = 0
+    stop: DraftLengthPolicy = FixedLength(0)
+
+    def begin(self, truth: Truth, sampler: Sampler) -> None:
+        """See `Drafting`."""
+
+    def draft(self, truth: Truth, room: BlockBudget) -> asyncio.Future[Drafted]:
+        """See `Drafting`; an empty block, at once."""
+        future: asyncio.Future[Drafted] = asyncio.get_running_loop().create_future()
+        future.set_result(Drafted(DraftBlock(len(truth))))
+        return future
+
+    def look_ahead(self, block: DraftBlock, room: BlockBudget) -> None:
+        """See `Drafting`."""
+
+    def heard(self, truth: Truth) -> None:
+        """See `Drafting`."""
+
+    def interrupt(self) -> None:
+        """See `Drafting`."""
+
+
+class LiveDrafts(DraftThread):
+    """A drafter in its thread, counted."""
+
+    def __init__(
+        self, drafter: Drafter, stop: DraftLengthPolicy, vocab_size: int, looks_ahead: bool = False
+    ) -> None:
+        super().__init__(drafter, stop, vocab_size, looks_ahead)
+        self.drafted = 0
+        self._counted = 0  # of what was drafted ahead in vain for the present sequence
+
+    def begin(self, truth: Truth, sampler: Sampler) -> None:
+        """See `Drafting`."""
+        super().begin(truth, sampler)
+        self._counted = 0
+
+    def draft(self, truth: Truth, room: BlockBudget) -> asyncio.Future[Drafted]:
+        """See `Drafting`."""
+        future = super().draft(truth, room)
+        future.add_done_callback(self._count)
+        return future
+
+    def _count(self, future: asyncio.Future[Drafted]) -> None:
+        if not future.cancelled() and not future.exception():
+            wasted = self.wasted
+            self.drafted += len(future.result().block.tokens) + wasted - self._counted
+            self._counted = wasted
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What was recorded of the items of a run."""
+
+    by_item: Mapping[str, ItemTrace]
+
+    @property
+    def by_prompt(self) -> dict[tuple[int, ...], ItemTrace]:
+        return {trace.prompt_ids: trace for trace in self.by_item.values()}
+
+
+def recorded(items: Sequence[Item], traces: TraceSet | None) -> Recorded:
+    """The traces of `items`; of none without `traces`. Raises UsageError for an item that cannot be replayed."""
+    if traces is None:
+        return Recorded({})
+    known = {trace.item: trace for trace in traces.items}
+    for item in items:
+        trace = known.get(item.id)
+        if trace is None:
+            raise UsageError(
+                f"the recorded drafts of {traces.drafter} do not hold item {item.id}: take fewer items or the recorded "
+                "workload, or let the real drafters run (live = true)"
+            )
+        if trace.finish_reason == "length" and item.max_tokens > len(trace.target_ids):
+            raise UsageError(
+                f"item {item.id} was recorded for {len(trace.target_ids)} tokens, not {item.max_tokens}; ask for fewer"
+            )
+    found = Recorded({item.id: known[item.id] for item in items})
+    if len(found.by_prompt) < len(found.by_item):
+        raise UsageError("two of the items have the same prompt: drafts are replayed by prompt")
+    return found
+
+
+def replays(group: Group, traces: TraceSet | None) -> bool:
+    """Whether the devices of `group` draft what was recorded, and do not run a model."""
+    return group.drafter != "none" and not group.live and traces is not None
+
+
+def speed_of(group: Group) -> DraftSpeed | None:
+    """Of its draft model on its device; None = as fast as this machine is."""
+    return catalog.device(group.device).draft(group.draft) if group.device else None
+
+
+def replaying(group: Group, found: Recorded, dilation: float) -> ReplayDrafts:
+    # A lookup has no model: it costs a device next to nothing, and does nothing ahead.
+    has_model = group.drafter != "lookup"
+    speed = speed_of(group) if has_model else None
+    looks_ahead = group.look_ahead and has_model
+    return ReplayDrafts(found.by_prompt, speed, stretched_rule_of(group, dilation), dilation, looks_ahead)
+
+
+class Factories:
+    """Draft models, each loaded once for all devices that run it."""
+
+    def __init__(self, info: ModelInfo, dilation: float) -> None:
+        self._info, self._dilation = info, dilation
+        self._loaded: dict[tuple[str, str], DrafterFactory] = {}
+
+    def live(self, group: Group) -> LiveDrafts:
+        """A drafter of its own for one device, slowed down to the device's pace; loading takes seconds."""
+        factory, speed = self._factory(group), speed_of(group)
+        if speed is not None:
+            factory = PacedFactory(factory, speed, self._dilation)
+        rule = stretched_rule_of(group, self._dilation)
+        return LiveDrafts(factory.create(), rule, self._info.vocab_size, group.look_ahead)
+
+    def _factory(self, group: Group) -> DrafterFactory:
+        name = (group.drafter, group.draft_model)
+        if name not in self._loaded:
+            factory: DrafterFactory = DRAFTERS.get(group.drafter)(group.draft_model, 1)
+            factory.check_vocabulary(self._info)
+            self._loaded[name] = factory
+        return self._loaded[name]

@@ -1,0 +1,116 @@
+"""The plan as a table for a terminal, and as JSON."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from math import isinf
+from typing import Any
+
+from hw_profiles import catalog
+from opensled_testbed.planner.advice import advice, alone
+from opensled_testbed.planner.planning import Plan, Row
+from opensled_testbed.planner.trip import mean_s
+
+WIDEST = 100
+HEAD = ("on", "mode", "users", "draft", "tokens", "bound by", "$ per 1M", "device", "gain")
+HEAD2 = ("", "", "", "length", "/round", "", "tokens", "Wh/1k", "")
+LEFT = (0, 1, 5)  # columns of words
+LABEL = "All numbers are derived from hardware profiles by the law in docs/planning.md; none was measured."
+
+
+def text(plan: Plan, checked: Mapping[str, Any] | None = None) -> str:
+    """`checked`: what the simulator said to the choice."""
+    width = min(WIDEST, shutil.get_terminal_size().columns)
+    parts = [_question(plan), _table(plan, width)]
+    parts += [_wrapped(advice(plan), width), *([_wrapped(_checked(checked), width)] if checked else [])]
+    return "\n\n".join([*parts, _wrapped(f"{alone(plan)} {LABEL}", width)])
+
+
+def as_json(plan: Plan, checked: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    choice = plan.choice
+    return {
+        "label": "derived",
+        "question": asdict(plan.config),
+        "acceptance": asdict(plan.work.acceptance),
+        "rows": [_row_json(plan, row) for row in plan.rows],
+        "choice": None if choice is None else {"accelerator": choice.accelerator, "mode": choice.found.mode},
+        "advice": advice(plan),
+        "simulated": checked,
+    }
+
+
+def _row_json(plan: Plan, row: Row) -> dict[str, Any]:
+    gain = plan.gain(row)
+    found = asdict(row.found) | {"by_speed": round(row.found.by_speed, 2)}
+    cost = asdict(row.cost) if row.cost else None
+    rest = {"binds": row.binds, "gain": None if isinf(gain) else gain, "draft_wait_s": row.draft_wait}
+    return {"accelerator": row.accelerator, **found, **rest, "cost": cost, "usd_hour": row.usd_hour}
+
+
+def _question(plan: Plan) -> str:
+    config, acceptance = plan.config, plan.work.acceptance
+    speed = catalog.device(config.device).draft(config.draft).decode_per_s
+    link = catalog.link(config.link)
+    return "\n".join(
+        [
+            f"{config.pace:g} tokens/s for every user of {config.target}, {config.weight_bits:g}-bit weights, "
+            f"{config.context} KV positions each",
+            f"devices    {config.device}, {config.draft} draft at {speed} tokens/s",
+            f"link       {config.link}, {1000 * mean_s(link):.3g} ms there and back on average",
+            f"acceptance {acceptance.source}; {acceptance.tokens[4]:.2f} tokens a round of 4 drafted",
+        ]
+    )
+
+
+def _table(plan: Plan, width: int) -> str:
+    """As wide as its cells; close together where the terminal is narrow."""
+    rows: list[Sequence[str]] = [HEAD, HEAD2]
+    for number, row in enumerate(plan.rows):
+        first = number == 0 or plan.rows[number - 1].accelerator != row.accelerator
+        rows.append(_cells(plan, row, first))
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= width else " "
+    lines = [_line(row, widths, gap) for row in rows]
+    return "\n".join([*lines[:2], "-" * max(map(len, lines)), *lines[2:]])
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], gap: str) -> str:
+    aligned = [
+        cell.ljust(width) if number in LEFT else cell.rjust(width)
+        for number, (cell, width) in enumerate(zip(cells, widths))
+    ]
+    return gap.join(aligned).rstrip()
+
+
+def _cells(plan: Plan, row: Row, first: bool) -> tuple[str, ...]:
+    name = row.accelerator if first else ""
+    mode = row.found.mode + (" *" if row is plan.choice else "")
+    if row.cost is None:
+        return (name, mode, "0", "-", "-", row.binds, "-", "-", "-")
+    found, gain = row.found, plan.gain(row)
+    return (
+        name,
+        mode,
+        str(row.users),
+        str(found.draft_length),
+        f"{found.tokens_per_round:.2f}",
+        row.binds,
+        f"{row.cost.usd_per_million_tokens:.2f}",
+        f"{row.cost.device_wh_per_1k_tokens:.2f}" if row.cost.device_wh_per_1k_tokens else "-",
+        "-" if isinf(gain) else f"{gain:.2f}x",
+    )
+
+
+def _checked(checked: Mapping[str, Any]) -> str:
+    users, more = checked["users"], "at least " if checked["users"] == checked["most"] else ""
+    return (
+        f"Simulated with the recorded requests, their prompts included: {checked['accelerator']}, {checked['mode']}, "
+        f"holds {more}{users} users; the law says {checked['law']} to the same requests."
+    )
+
+
+def _wrapped(words: str, width: int) -> str:
+    return textwrap.fill(words, width, break_on_hyphens=False, break_long_words=False)

@@ -1,0 +1,120 @@
+"""The plan: every mode on every accelerator, by the law, and which of them to take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+from hw_profiles import catalog
+from opensled_testbed.baselines import BASELINES
+from opensled_testbed.fleet import Fleet, Group, Server
+from opensled_testbed.planner import setting as settings
+from opensled_testbed.planner.binding import what_binds
+from opensled_testbed.planner.capacity_law import MODES, Capacity, Setting, best
+from opensled_testbed.planner.config import PlanConfig
+from opensled_testbed.planner.price import Cost, Prices, cost_of
+from opensled_testbed.planner.trip import mean_s
+
+WORTH_IT = 1.05  # a gain below this is not worth a fleet that drafts
+LEAST_WAIT = Server().draft_wait  # seconds; the server's default
+SLACK = 1.5  # of a device's usual time: drafts that the server gives up on too early cost twice
+
+
+@dataclass(frozen=True)
+class Row:
+    """One mode on one accelerator."""
+
+    accelerator: str
+    found: Capacity
+    binds: str
+    cost: Cost | None
+    usd_hour: float
+    draft_wait: float  # what policies static and fcfs need as `opensled serve --draft-wait`, seconds
+
+    @property
+    def users(self) -> int:
+        return self.found.users
+
+    def accelerators_for(self, users: int) -> int:
+        """How many of it hold that many users."""
+        return ceil(users / self.users)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked and what the law says to it."""
+
+    config: PlanConfig
+    work: settings.Work
+    rows: tuple[Row, ...]
+
+    def of(self, accelerator: str, mode: str) -> Row:
+        return next(row for row in self.rows if (row.accelerator, row.found.mode) == (accelerator, mode))
+
+    @property
+    def choice(self) -> Row | None:
+        """The cheapest row that serves the users there are; the simplest mode of those that cost much the same."""
+        serving = [row for row in self.rows if row.users]
+        if not serving:
+            return None
+        least = min(map(self._price, serving))
+        order = list(MODES)
+        near = [row for row in serving if self._price(row) <= least * WORTH_IT]
+        return min(near, key=lambda row: (order.index(row.found.mode), self._price(row)))
+
+    def _price(self, row: Row) -> float:
+        if self.config.users:
+            return row.accelerators_for(self.config.users) * row.usd_hour
+        assert row.cost
+        return row.cost.usd_per_million_tokens
+
+    def gain(self, row: Row) -> float:
+        """Users over those of plain decoding on the same accelerator; infinite where that serves nobody."""
+        plain = self.of(row.accelerator, "centralized").users
+        return row.users / plain if plain else float("inf")
+
+
+def make_plan(config: PlanConfig) -> Plan:
+    """Raises NotFound or UsageError for profiles that do not exist."""
+    work = settings.default_work() if config.acceptance is None else settings.assumed(config.acceptance)
+    names = [config.accelerator] if config.accelerator else catalog.names("accelerators")
+    return Plan(config, work, tuple(row for name in names for row in _rows(config, name, work)))
+
+
+def fleet_of(config: PlanConfig, accelerator: str) -> Fleet:
+    """One device of the plan at that accelerator."""
+    server = Server(
+        accelerator=accelerator,
+        target=config.target,
+        weight_bits=config.weight_bits,
+        context=config.context,
+    )
+    return Fleet(server, (Group(1, config.device, config.link, draft=config.draft),))
+
+
+def baseline_fleet(fleet: Fleet, row: Row) -> Fleet:
+    """The fleet as `row` would run it."""
+    groups = tuple(replace(group, draft_length=row.found.draft_length) for group in fleet.groups)
+    server = replace(fleet.server, draft_wait=row.draft_wait)
+    return BASELINES[row.found.mode](replace(fleet, groups=groups, server=server))
+
+
+def _rows(config: PlanConfig, accelerator: str, work: settings.Work) -> list[Row]:
+    setting = settings.of_fleet(fleet_of(config, accelerator), work)
+    return [_row(config, accelerator, setting, best(setting, mode, config.pace)) for mode in MODES]
+
+
+def _row(config: PlanConfig, accelerator: str, setting: Setting, found: Capacity) -> Row:
+    profile = setting.cost.accelerator
+    given = config.accelerator_usd_hour
+    usd_hour = profile.hour_usd.typical if given is None else given
+    device = catalog.device(config.device)
+    cost = cost_of(found, setting, device, config.pace, Prices(usd_hour, config.kwh_usd))
+    binds = what_binds(setting, found, config.pace)
+    return Row(accelerator, found, binds, cost, usd_hour, draft_wait(setting, found.draft_length))
+
+
+def draft_wait(setting: Setting, length: int) -> float:
+    """Seconds a server should wait for a device's draft before it decodes by itself."""
+    away = setting.draft_s(length) + mean_s(setting.link)
+    return max(LEAST_WAIT, round(SLACK * away, 2))

@@ -1,0 +1,139 @@
+"""A cluster on this machine, to be broken: a Ray of its own, its replicas, and the gateway in front of them.
+
+As an operator would start it: `ray start --head`, then `opensled serve --ray-address`. Processes are found in the tree
+below Ray's, by the titles that Ray gives them; nothing else is ever touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from opensled.errors import OpenSledError
+from opensled_testbed.processes import Process
+from scheduler.cluster import ray_guard
+
+READY_S = 240.0  # for Ray and for replicas on a busy machine
+OBJECT_STORE_BYTES = 100_000_000
+REPLICA, SCHEDULER = "ray::Replica", "ray::Scheduler"
+
+
+class Cluster:
+    """Two or more replicas of the tiny target in float64; use it in a `with`."""
+
+    def __init__(self, replicas: int = 2, *, proxy: bool = False) -> None:
+        self.replicas, self._proxy = replicas, proxy
+        self._environment: dict[str, str] = {}
+        ray_guard.prepare(environ=self._environment)
+        self._listen = "127.0.0.1:0"
+        self._folder = tempfile.TemporaryDirectory(prefix="opensled-ray-", ignore_cleanup_errors=True)
+
+    def __enter__(self) -> Cluster:
+        self._ray_address = f"127.0.0.1:{_free_port()}"
+        self._ray = subprocess.Popen(
+            [sys.executable, "-m", "ray.scripts.scripts", "start", *self._ray_flags()],
+            env={**os.environ, **self._environment, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            self._await_ray()
+            self._start_gateway()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if hasattr(self, "gateway"):
+            self.gateway.kill()
+        for pid in _below(self._ray.pid):  # all at once: nothing of it is worth a farewell
+            _kill(pid)
+        self._ray.wait()
+        self._folder.cleanup()
+
+    @property
+    def address(self) -> str:
+        """The gateway's; it keeps it when it is restarted."""
+        return self._listen
+
+    def pids(self, title: str) -> list[int]:
+        """Processes of this cluster whose title begins so."""
+        return [pid for pid in _below(self._ray.pid) if _title(pid).startswith(title)]
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL to one of them."""
+        _kill(pid)
+
+    def roll(self) -> None:
+        """Have the gateway replace the replicas, one after another."""
+        self.gateway.process.send_signal(signal.SIGHUP)
+
+    def restart_gateway(self) -> None:
+        """Kill it without warning and start another one on the same port."""
+        self.gateway.kill()
+        self._start_gateway()
+
+    def _start_gateway(self) -> None:
+        arguments = ["--listen", self._listen, "--model", "tiny", "--dtype", "float64", "--threads", "1"]
+        arguments += ["--replicas", str(self.replicas), "--ray-address", self._ray_address]
+        arguments += ["--proxy"] if self._proxy else []
+        self.gateway = Process(["serve", *arguments], isolated=True, environment=self._environment)
+        self._listen = self.gateway.wait_ready(READY_S)
+
+    def _ray_flags(self) -> list[str]:
+        return [
+            "--head", "--block", "--node-ip-address=127.0.0.1", "--include-dashboard=false",
+            f"--port={self._ray_address.rpartition(':')[2]}", f"--num-cpus={2 * self.replicas}",
+            f"--object-store-memory={OBJECT_STORE_BYTES}", f"--temp-dir={self._folder.name}",
+        ]  # fmt: skip
+
+    def _await_ray(self) -> None:
+        """Until a node of it takes actors; its head answers earlier."""
+        deadline = time.monotonic() + READY_S
+        while not self.pids("ray::RuntimeEnvAgent"):
+            if self._ray.poll() is not None or time.monotonic() > deadline:
+                raise OpenSledError(f"Ray does not start; its logs are in {self._folder.name}")
+            time.sleep(0.05)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _below(root: int) -> list[int]:
+    """Every process below `root` in the tree, and itself."""
+    parents = {int(path.name): _parent(path) for path in Path("/proc").iterdir() if path.name.isdigit()}
+    found = [root]
+    for pid in found:  # grows while it is walked through
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found
+
+
+def _parent(path: Path) -> int:
+    try:
+        return int((path / "stat").read_text().rpartition(") ")[2].split()[1])
+    except OSError:  # it has just ended
+        return 0
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

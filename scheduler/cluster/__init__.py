@@ -1,0 +1,1 @@
+"""Many replicas: placement, supervision, and the one module that imports ray."""

@@ -1,0 +1,1 @@
+"""A server of many replicas: gateway, routing, and the replica's side."""

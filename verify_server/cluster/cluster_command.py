@@ -1,0 +1,203 @@
+"""`opensled serve --replicas N`: replicas on Ray, and this process as the gateway in front of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opensled import notify
+from opensled.address import host_port, is_wildcard, joined
+from opensled.errors import OpenSledError, UsageError
+from opensled.metrics import metrics_port
+from opensled.store import known_models
+from scheduler.cluster import ray_guard
+from scheduler.cluster.directory import POLL
+from scheduler.cluster.supervisor import ClusterSpec
+from verify_server.cluster import gateway
+from verify_server.cluster.gateway_metrics import gateway_metrics
+from verify_server.command import (
+    DRAIN_SECONDS,
+    LAST_WORDS_SECONDS,
+    arriving_signals,
+    clients,
+    require_safe_door,
+    run,
+)
+from verify_server.config import ServeConfig
+from verify_server.security import Tenants, Tls
+
+if TYPE_CHECKING:
+    from scheduler.cluster.ray_runtime import Cluster
+
+log = logging.getLogger(__name__)
+
+REPLICA = "verify_server.cluster.replica:start"
+FILES = ("tls_cert", "tls_key", "tls_client_ca", "tokens")
+
+
+def serve_cluster(config: ServeConfig) -> int:
+    """Serve until SIGTERM. SIGHUP replaces the replicas one after the other while the others go on."""
+    tls, tenants = clients(config)
+    require_safe_door(config.listen, config, tls, tenants)
+    _require_one_address(config)
+    with _ray(config):
+        from scheduler.cluster.ray_runtime import Cluster
+
+        cluster = Cluster(_spec(config) if config.replicas else None)
+        return run(_serve(config, cluster, tenants, tls))
+
+
+def _require_one_address(config: ServeConfig) -> None:
+    """Devices are sent to the replicas' addresses, which are those of --listen but for the port."""
+    if is_wildcard(config.listen) and not config.ray_address and not config.proxy:
+        raise UsageError(
+            f"--listen {config.listen} names no address that devices could be sent to; name one, or add --proxy"
+        )
+
+
+@contextmanager
+def _ray(config: ServeConfig) -> Iterator[None]:
+    """A Ray to run replicas on: the one at --ray-address, or one of our own."""
+    ray_guard.prepare(config.ray_address)
+    from scheduler.cluster import ray_runtime  # imports ray, which reads its environment
+
+    if config.ray_address:
+        with ray_runtime.joined_ray(config.ray_address, ray_guard.networks(config.ray_network)):
+            yield
+    else:
+        with ray_runtime.own_ray(max(_cores(), config.replicas * max(1, config.threads))):
+            yield
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _spec(config: ServeConfig) -> ClusterSpec:
+    """The replicas as configured. Ray gives each as many threads as it has CPUs. UsageError if they do not fit."""
+    share = 1 if config.ray_address else max(1, _cores() // config.replicas)
+    return ClusterSpec(
+        count=config.replicas,
+        start=REPLICA,
+        config=asdict(_of_one_replica(config)),
+        cpus=config.threads or share,
+        gpus=_gpus(config),
+        networks=config.ray_network,
+    )
+
+
+def _gpus(config: ServeConfig) -> float:
+    """GPUs of each replica. On one machine all must fit; to a cluster more machines may come, or come back."""
+    from scheduler.cluster.ray_runtime import gpus_there
+
+    there, each = gpus_there(), config.replica_gpus
+    if config.device == "cpu" or not there or not each:
+        return 0.0
+    fitting = int(there) * int(1 / each) if each <= 1 else int(there / each)
+    if config.replicas > fitting and not config.ray_address:
+        raise UsageError(
+            f"{config.replicas} replicas with {each:g} GPUs each do not fit on the {there:g} there are: at most "
+            f"{fitting} do; lower --replicas or --replica-gpus"
+        )
+    return each
+
+
+def _of_one_replica(config: ServeConfig) -> ServeConfig:
+    """The same without what is the gateway's; files by their full name, for a replica starts in another folder."""
+    names: dict[str, Any] = {
+        name: str(Path(path).resolve()) for name in FILES if (path := getattr(config, name))
+    }
+    path = Path(config.model).expanduser()
+    if config.model not in known_models() and path.exists():  # else a bundled name, or a hub's
+        names["model"] = str(path.resolve())
+    return replace(config, metrics="", **names)
+
+
+async def _serve(config: ServeConfig, cluster: Cluster, tenants: Tenants, tls: Tls | None) -> int:
+    signals = arriving_signals(signal.SIGHUP)
+    stopping = asyncio.ensure_future(_stop_signal(signals, cluster))
+    starting = asyncio.ensure_future(cluster.directory.ready())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            await _listen(config, cluster, tenants, tls, signals, stopping)
+            if not config.ray_address:
+                await cluster.stop()
+    finally:
+        starting.cancel()
+        stopping.cancel()
+    return 0
+
+
+async def _listen(
+    config: ServeConfig,
+    cluster: Cluster,
+    tenants: Tenants,
+    tls: Tls | None,
+    signals: asyncio.Queue[int],
+    stopping: asyncio.Future[None],
+) -> None:
+    """Be the gateway until `stopping` is done; then no newcomer finds a replica any more."""
+    serving = await gateway.start(cluster.directory, config, tenants, tls, cluster.key)
+    watching = asyncio.ensure_future(cluster.directory.watch())
+    with metrics_port(config.metrics, gateway_metrics(serving.gateway, cluster.directory)):
+        print(f"listening on {joined(host_port(config.listen)[0], serving.port)}", flush=True)
+        async with notify.announced():
+            await stopping
+            notify.stopping()
+            # Else the replicas stay, and those who stream through us find another gateway.
+            if not config.ray_address:
+                await _drain(serving, cluster, signals)
+            await serving.stop(LAST_WORDS_SECONDS)
+    watching.cancel()
+
+
+async def _drain(serving: gateway.Serving, cluster: Cluster, signals: asyncio.Queue[int]) -> None:
+    """Let sequences under way finish; a second signal ends them."""
+    waiting = [
+        asyncio.ensure_future(serving.stop(DRAIN_SECONDS)),
+        asyncio.ensure_future(_idle(cluster)),
+    ]
+    finished, again = asyncio.ensure_future(asyncio.wait(waiting)), asyncio.ensure_future(signals.get())
+    await asyncio.wait([finished, again], timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    for task in (*waiting, finished, again):
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _idle(cluster: Cluster) -> None:
+    """Until no replica has sequences under way, by heartbeats that know of everybody who was let in."""
+    since = time.monotonic()
+    while any(beat.sessions or beat.at < since for beat in cluster.directory.replicas()):
+        await asyncio.sleep(POLL)
+
+
+async def _stop_signal(signals: asyncio.Queue[int], cluster: Cluster) -> None:
+    """Until SIGTERM or SIGINT; at SIGHUP the replicas are renewed meanwhile."""
+    renewing: set[asyncio.Task[None]] = set()
+    while await signals.get() == signal.SIGHUP:
+        if not renewing:
+            task = asyncio.ensure_future(_renew(cluster))
+            renewing.add(task)
+            task.add_done_callback(renewing.discard)
+    for task in renewing:
+        task.cancel()
+
+
+async def _renew(cluster: Cluster) -> None:
+    log.warning("replacing the replicas one after the other")
+    try:
+        await cluster.restart()
+    except OpenSledError as error:
+        log.error("%s", error)
+    else:
+        log.warning("all replicas are new")

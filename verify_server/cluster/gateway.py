@@ -1,0 +1,253 @@
+"""The one address of many replicas: answers `Open` with the address of the replica that serves it, or with --proxy
+passes the stream through to that replica, byte for byte.
+
+A gateway holds nothing that is needed: where replicas are stands in the directory, what a device needs to go on is in
+its own hands and in its resume token. So gateways come and go, and there may be several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from opensled import codec
+from opensled.errors import ProtocolError
+from opensled.messages import Moved, Open
+from scheduler.cluster.placement import Directory, Heartbeat
+from verify_server import service
+from verify_server.cluster.replica_links import LinkClosed, ReplicaLinks, own_cancellation
+from verify_server.cluster.replica_router import ReplicaRouter
+from verify_server.config import ServeConfig
+from verify_server.security import Tenants, Tls
+from verify_server.session_manager import TOKEN_SECONDS
+from verify_server.session_stream import failure_of
+from verify_server.signing import UNBEGUN, Passes, TokenSigner, derived
+
+log = logging.getLogger(__name__)
+
+FAREWELL_SECONDS = 0.5  # for what is no sequence, such as a last word to those who watch its health
+
+# How the end of a replica's stream is told to its device, where gRPC's own word for it would mislead.
+_TOLD = {
+    grpc.StatusCode.CANCELLED: grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.INTERNAL: grpc.StatusCode.UNAVAILABLE,  # gRPC's own, when it writes while the replica dies
+    grpc.StatusCode.UNAUTHENTICATED: grpc.StatusCode.UNAVAILABLE,  # clocks of the cluster disagree; not his fault
+}
+
+
+@dataclass
+class GatewayStats:
+    """What a gateway has done since the start."""
+
+    placed: Counter[str] = field(default_factory=Counter)  # sequences, by replica
+    resumed: int = 0  # of them, those that had begun before
+    refused: Counter[str] = field(default_factory=Counter)  # by code
+    lost: int = 0  # streams that ended because their replica did; with --proxy only
+
+
+class Gateway:
+    """The calls of proto/opensled/v1/verify.proto, as bytes: what need not be read is not."""
+
+    def __init__(self, directory: Directory, tenants: Tenants, key: bytes, *, proxy: bool) -> None:
+        """`key`: which the cluster shares; `proxy`: pass streams through. Needs a running event loop."""
+        self.tenants, self.stats = tenants, GatewayStats()
+        self._proxy = proxy
+        self._changed = asyncio.Event()
+        self._handlers: set[asyncio.Task[Any]] = set()  # of sequences
+        self.links = ReplicaLinks(directory, Passes(key, time.time), self._changed.set)
+        self._signer = TokenSigner(time.time, TOKEN_SECONDS, key)
+        self._placer = ReplicaRouter(self.links.serving, self._signer, derived(key, "prefix"))
+
+    def add_to(self, server: service.Server) -> None:
+        """Take the calls that arrive at `server`."""
+        calls = {
+            "Describe": grpc.unary_unary_rpc_method_handler(self._describe),
+            "GetTokenizer": grpc.unary_unary_rpc_method_handler(self._tokenizer),
+            "Sequence": grpc.stream_stream_rpc_method_handler(self._sequence),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(codec.SERVICE_NAME, calls),))
+
+    async def report(self, readiness: service.Readiness) -> None:
+        """Tell whether a replica serves, whenever that changes; until cancelled."""
+        while True:
+            self._changed.clear()
+            await readiness.set(bool(self.links.serving()))
+            await self._changed.wait()
+
+    async def idle(self) -> None:
+        """Until no sequence is under way here, to the last byte of its status."""
+        while self._handlers:
+            await asyncio.wait(self._handlers)
+
+    async def close(self) -> None:
+        await self.links.close()
+
+    async def _describe(self, request: bytes, context: Any) -> bytes:
+        return await self._ask("Describe", request, context)
+
+    async def _tokenizer(self, request: bytes, context: Any) -> bytes:
+        return await self._ask("GetTokenizer", request, context)
+
+    async def _ask(self, method: str, request: bytes, context: Any) -> bytes:
+        """What any replica says: they all serve the same."""
+        await service.tenant_of(context, self.tenants, self.stats.refused)
+        for beat in self.links.serving():
+            # Just gone: the next one knows as well
+            with contextlib.suppress(grpc.aio.AioRpcError, LinkClosed):
+                return await self.links.of(beat).ask(method, request)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "no replica serves at the moment; try again")
+        raise AssertionError("abort raises")
+
+    async def _sequence(self, requests: Any, context: Any) -> None:
+        self._count_in()
+        tenant = await service.tenant_of(context, self.tenants, self.stats.refused)
+        first = await context.read()
+        if first is grpc.aio.EOF:
+            return
+        try:
+            message = _opening(first)
+            beat = await self._place(message, tenant)
+        except Exception as error:
+            failure = failure_of(error)
+            self.stats.refused[failure.code] += 1
+            await context.write(codec.server_bytes(failure))
+            return
+        self.stats.placed[beat.replica] += 1
+        self.stats.resumed += bool(message.committed or message.resume_token)
+        if self._proxy:
+            await self._pass_on(first, beat, tenant, context)
+        else:
+            await context.write(codec.server_bytes(Moved(beat.address, self._token(message, beat, tenant))))
+
+    def _count_in(self) -> None:
+        """This task, which gRPC started for one call, counts as a sequence until it ends."""
+        handler = asyncio.current_task()
+        assert handler is not None
+        self._handlers.add(handler)
+        handler.add_done_callback(self._handlers.discard)
+
+    async def _place(self, message: Open, tenant: str) -> Heartbeat:
+        """A replica for a sequence. One that is to go on with it is asked first whether it can: most devices come back
+        because it has just died."""
+        beat = self._placer.place(message, tenant)
+        if self._is_home(beat, message, tenant) and not await self.links.confirm(beat):
+            return self._placer.place(message, tenant)  # as for a device that comes back once more
+        return beat
+
+    def _is_home(self, beat: Heartbeat, message: Open, tenant: str) -> bool:
+        """Whether the device's own token names this replica."""
+        token = message.resume_token
+        return bool(token) and self._signer.home_of(token, tenant)[0] == beat.replica
+
+    def _token(self, message: Open, beat: Heartbeat, tenant: str) -> bytes:
+        """One that names the replica, unless the device's own does."""
+        known = self._is_home(beat, message, tenant)
+        return b"" if known else self._signer.sign(UNBEGUN, tenant, beat.replica)
+
+    async def _pass_on(self, first: bytes, beat: Heartbeat, tenant: str, context: Any) -> None:
+        """Carry both ways until the replica or the device ends; a device whose replica is lost reopens."""
+        call = self.links.of(beat).sequence(tenant, context.time_remaining())
+        sending = asyncio.ensure_future(_send(first, context, call))
+        try:
+            while (message := await _next(call)) is not grpc.aio.EOF:
+                await context.write(message)
+            code, details = await call.code(), await call.details()
+        except grpc.aio.AioRpcError as error:
+            code, details = error.code(), error.details()
+        except LinkClosed as error:
+            code, details = grpc.StatusCode.UNAVAILABLE, str(error)
+        finally:
+            sending.cancel()
+            call.cancel()
+        if code is not grpc.StatusCode.OK:
+            self.stats.lost += 1
+            log.info(
+                "a replica's stream is lost: %s", details, extra={"replica": beat.replica, "code": code.name}
+            )
+            await context.abort(_TOLD.get(code, code), f"the replica ended the stream: {details}")
+
+
+async def _next(call: Any) -> Any:
+    """What the replica says next, as bytes or EOF; raises AioRpcError or LinkClosed."""
+    with own_cancellation():
+        return await call.read()
+
+
+async def _send(first: bytes, context: Any, call: Any) -> None:
+    """What the device says, to the replica."""
+    message = first
+    # Who ended the call, and why, is for the one who reads.
+    with contextlib.suppress(grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+        while message is not grpc.aio.EOF:
+            await call.write(message)
+            message = await context.read()
+        await call.done_writing()
+
+
+def _opening(first: bytes) -> Open:
+    """The first message of a stream; raises InvalidRequest, Unsupported or ProtocolError."""
+    try:
+        message = codec.client_message(first)
+    except codec.Malformed as error:
+        raise service.malformed(error) from error
+    if not isinstance(message, Open):
+        raise ProtocolError("the first message of a stream must be Open")
+    return message
+
+
+@dataclass
+class Serving:
+    """A gateway that listens."""
+
+    gateway: Gateway
+    port: int
+    server: service.Server
+    readiness: service.Readiness
+    _reporting: asyncio.Future[None]
+
+    async def stop(self, grace: float | None = None) -> None:
+        """End it; streams that pass through have `grace` seconds to end by themselves."""
+        self._reporting.cancel()
+        await asyncio.gather(self._reporting, return_exceptions=True)
+        await self.readiness.set(False)
+        if grace is not None:
+            await self._empty(grace)
+            grace = min(grace, FAREWELL_SECONDS)  # who only watches its health would stay for ever
+        await self.server.stop(grace)
+        await self.gateway.close()
+
+    async def _empty(self, grace: float) -> None:
+        """Let nobody in, and wait until no sequence is under way, `grace` seconds at most."""
+        # Must not be cancelled: gRPC's own future would be
+        closing = asyncio.ensure_future(self.server.stop(grace))
+        idle = asyncio.ensure_future(self.gateway.idle())
+        try:
+            await asyncio.wait({closing, idle}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            idle.cancel()
+
+
+async def start(
+    directory: Directory, config: ServeConfig, tenants: Tenants, tls: Tls | None, key: bytes
+) -> Serving:
+    """Listen where `config` says, on behalf of the replicas of `directory`, which share `key`.
+
+    Its health says *serving* while one of them does. Raises OpenSledError when the address is taken.
+    """
+    gateway = Gateway(directory, tenants, key, proxy=config.proxy)
+    readiness = service.Readiness()
+    reporting = asyncio.ensure_future(gateway.report(readiness))
+    try:
+        server, port = await service.start(gateway, config.listen, tls, readiness)
+    except BaseException:
+        reporting.cancel()
+        await gateway.close()
+        raise
+    return Serving(gateway, port, server, readiness, reporting)

@@ -1,0 +1,50 @@
+"""A gateway's metrics: whom it sent where, and what the replicas last said of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from opensled.metrics import Metric
+from scheduler.cluster.placement import Directory, Heartbeat
+from verify_server.cluster.gateway import Gateway
+
+
+def gateway_metrics(gateway: Gateway, directory: Directory) -> list[Metric]:
+    """Everything a gateway tells a scraper."""
+    return [*_placements(gateway), *_replicas(directory)]
+
+
+def _placements(gateway: Gateway) -> list[Metric]:
+    stats = gateway.stats
+    return [
+        Metric(
+            "placements_total", "Sequences, by the replica they went to.", lambda: stats.placed, "replica"
+        ),
+        Metric(
+            "placements_resumed_total",
+            "Of them, sequences that had begun before: their replica was lost, drained, or out of reach.",
+            lambda: stats.resumed,
+        ),
+        Metric(
+            "requests_refused_total", "Requests that no replica got to see.", lambda: stats.refused, "code"
+        ),
+        Metric("streams_lost_total", "Streams passed through that their replica ended.", lambda: stats.lost),
+    ]
+
+
+def _replicas(directory: Directory) -> list[Metric]:
+    def of_each(name: str, help: str, value: Callable[[Heartbeat], float]) -> Metric:
+        return Metric(
+            name, help, lambda: {beat.replica: value(beat) for beat in directory.replicas()}, "replica"
+        )
+
+    return [
+        of_each("replica_sessions", "Sequences with a reader.", lambda beat: beat.sessions),
+        of_each("replica_places", "Most sequences at the same time.", lambda beat: beat.places),
+        of_each("replica_kv_blocks_free", "KV blocks for newcomers.", lambda beat: beat.free_blocks),
+        of_each("replica_step_seconds", "Expected duration of the next step.", lambda beat: beat.step_s),
+        of_each(
+            "replica_queue_seconds", "Expected wait for a newcomer's first token.", lambda beat: beat.queue_s
+        ),
+        of_each("replica_draining", "1 while it takes no new sequences.", lambda beat: float(beat.draining)),
+    ]

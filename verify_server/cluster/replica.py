@@ -1,0 +1,148 @@
+"""One replica of many: a whole server in a thread of its own, as `scheduler/cluster/ray_runtime.py` starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from opensled import logs
+from opensled.address import host_port, joined
+from scheduler.cluster.placement import Heartbeat
+from verify_server import service
+from verify_server.command import LAST_WORDS_SECONDS, clients, describe, make_door, require_safe_door, run
+from verify_server.config import ServeConfig
+from verify_server.engine import ENGINES
+from verify_server.security import Tenants, Tls
+from verify_server.session import Session
+from verify_server.session_manager import TOKEN_SECONDS, SessionManager
+from verify_server.signing import GatewayClients, Passes, TokenSigner, derived
+
+HAND_OVER_SECONDS = 10.0  # how long readers may take to leave when the replica drains
+STANDSTILL = 30.0  # seconds after which an event loop that does not answer is broken
+
+
+class Addresses(NamedTuple):
+    """Where a replica listens, as HOST:PORT."""
+
+    public: str  # devices, or with --proxy nobody but gateways
+    inner: str  # gateways
+
+
+def start(config: Mapping[str, Any], replica: str, host: str, key: bytes) -> ReplicaServer:
+    """A server that listens on `host`, its machine's address in the cluster, configured by fields of `ServeConfig`.
+
+    `replica` is its id and `key` the cluster's. Loading the target takes a while; raises what `opensled serve` raises.
+    """
+    settings = ServeConfig(**config)
+    logs.configure(settings.log_level, settings.log_json)
+    return ReplicaServer(settings, replica, host, key)
+
+
+def public_listen(config: ServeConfig, host: str) -> str:
+    """Where a replica on the machine `host` listens for devices; "" = nowhere, a gateway passes everything through."""
+    if config.proxy:
+        return ""
+    return joined(host if config.ray_address else host_port(config.listen)[0], 0)
+
+
+class ReplicaServer:
+    """See `scheduler.cluster.supervisor.HostedServer`: called from threads of the actor, works in its own."""
+
+    def __init__(self, config: ServeConfig, replica: str, host: str, key: bytes) -> None:
+        self._config, self._replica, self._host, self._key = config, replica, host, key
+        tls, tenants = clients(config)
+        if public := public_listen(config, host):
+            require_safe_door(public, config, tls, tenants)
+        target = ENGINES.get(config.engine)(config)
+        signer = TokenSigner(time.time, TOKEN_SECONDS, key, replica)
+        self._door = make_door(config, target, tenants, signer, derived(key, "prefix"))
+        self._info, self._text = describe(self._door, target), target.text
+        self._readiness, self._servers = service.Readiness(), list[service.Server]()
+        self._started: Future[tuple[asyncio.AbstractEventLoop, Addresses]] = Future()
+        threading.Thread(target=self._thread, args=(public, tls, tenants), name="server", daemon=True).start()
+        self._loop, self.addresses = self._started.result()
+
+    def heartbeat(self) -> Heartbeat:
+        """What the replica says of itself; raises where its server stands still or has ended."""
+        return asyncio.run_coroutine_threadsafe(self._beat(), self._loop).result(STANDSTILL)
+
+    def drain(self) -> None:
+        """Send every reader back to the gateway, then stop listening."""
+        asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result()
+
+    def _thread(self, public: str, tls: Tls | None, tenants: Tenants) -> None:
+        try:
+            run(self._serve(public, tls, tenants))
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _serve(self, public: str, tls: Tls | None, tenants: Tenants) -> int:
+        """Serve until the loop fails; its end is the end of the replica."""
+        await self._readiness.set(True)
+        gateways = GatewayClients(passes=Passes(self._key, time.time))
+        inner = await self._listen(joined(self._host, 0), gateways, None)
+        addresses = Addresses(await self._listen(public, tenants, tls) if public else inner, inner)
+        self._started.set_result((asyncio.get_running_loop(), addresses))
+        await self._door.loop.run()
+        return 1
+
+    async def _listen(self, listen: str, tenants: Tenants, tls: Tls | None) -> str:
+        """Open the door at `listen` as well; its address."""
+        face = service.VerifyService(self._door, self._info, self._text, tenants)
+        server, port = await service.start(face, listen, tls, self._readiness)
+        self._servers.append(server)
+        return joined(host_port(listen)[0], port)
+
+    async def _beat(self) -> Heartbeat:
+        return heartbeat(self._door, self._replica, self.addresses)
+
+    async def _drain(self) -> None:
+        await self._readiness.set(False)  # first of all: gateways send nobody here any more
+        self._door.hand_over()
+        with contextlib.suppress(TimeoutError):  # who reads so slowly loses his stream, and reopens
+            await asyncio.wait_for(self._door.idle(), HAND_OVER_SECONDS)
+        await asyncio.gather(*(server.stop(LAST_WORDS_SECONDS) for server in self._servers))
+
+
+def heartbeat(door: SessionManager, replica: str, addresses: Addresses) -> Heartbeat:
+    """What a server says of itself at this moment."""
+    loop = door.loop
+    live = [session for session in loop.sessions.values() if session.has_reader]
+    step_s, token_s = _step_s(door, live), _token_s(door)
+    waiting = sum(session.view().uncomputed - 1 for session in live)
+    return Heartbeat(
+        replica=replica,
+        address=addresses.public,
+        at=loop.clock(),
+        free_blocks=loop.pool.num_free,
+        block_size=loop.pool.block_size,
+        sessions=len(live),
+        places=door.limits.max_sessions,
+        step_s=step_s,
+        queue_s=(step_s if live else 0.0) + waiting * token_s,
+        token_s=token_s,
+        model_id=door.model_id,
+        fingerprint=door.text.fingerprint,
+        draining=door.draining,
+        prefixes=loop.pool.recent_prefixes(),
+        inner=addresses.inner,
+    )
+
+
+def _step_s(door: SessionManager, live: Sequence[Session]) -> float:
+    """Expected seconds of a step in which every session gets one token, and a newcomer as well."""
+    contexts = sum(len(session.tokens) for session in live)
+    return door.loop.profile.cost.verify_s(len(live) + 1, contexts, len(live) + 1)
+
+
+def _token_s(door: SessionManager) -> float:
+    """Seconds that one token of a long prompt takes."""
+    profile = door.loop.profile
+    return profile.cost.verify_s(profile.max_step_tokens, 0, 1) / profile.max_step_tokens

@@ -1,0 +1,188 @@
+"""A gateway's links to the replicas: which of them serve, what they say of themselves, and streams to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from opensled import codec
+from opensled.errors import Unreachable
+from scheduler.cluster.placement import Directory, Heartbeat
+from verify_server.signing import Passes
+
+log = logging.getLogger(__name__)
+
+FOLLOW_SECONDS = 0.1  # from one look into the directory to the next
+RETRY_SECONDS = 0.1  # before a replica that is gone is asked for its health again
+ASK_SECONDS = 10.0  # for Describe and GetTokenizer
+CONFIRM_SECONDS = 1.0  # for a word on its health, where that is asked for
+
+# A machine that fell silent is noticed within 10 s, if its heartbeats do not tell before; servers allow such pings.
+_OPTIONS = [
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_receive_message_length", 64 << 20),  # tokenizer.json of a 256k vocabulary
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+]
+
+_SERVES = health_pb2.HealthCheckRequest(service=codec.SERVICE_NAME)
+
+
+class LinkClosed(Unreachable):
+    """The directory let go of a replica while somebody used its link."""
+
+
+@contextlib.contextmanager
+def own_cancellation() -> Iterator[None]:
+    """A call whose channel is closed raises CancelledError, as if its caller were to end: LinkClosed instead."""
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise LinkClosed("the link to this replica was closed") from error
+
+
+class ReplicaLink:
+    """One channel to one replica. It follows the replica's health: a killed process is known at once, a draining one
+    before it sends its readers away."""
+
+    def __init__(self, address: str, passes: Passes, on_change: Callable[[], None]) -> None:
+        self.serving = False
+        self.streams = 0  # under way
+        self._passes, self._on_change = passes, on_change
+        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._replies: dict[str, bytes] = {}
+        self._watching = asyncio.ensure_future(self._watch())
+
+    async def ask(self, method: str, request: bytes) -> bytes:
+        """The reply, as bytes, to a call whose answer never changes; raises grpc.aio.AioRpcError or LinkClosed."""
+        if method not in self._replies:
+            call = self._channel.unary_unary(f"/{codec.SERVICE_NAME}/{method}")
+            with own_cancellation():
+                self._replies[method] = await call(request, timeout=ASK_SECONDS, metadata=self._metadata(""))
+        return self._replies[method]
+
+    def sequence(self, tenant: str, seconds: float | None) -> Any:
+        """A stream for a sequence of `tenant`, of raw bytes; ends after so many seconds, None = never."""
+        method = self._channel.stream_stream(f"/{codec.SERVICE_NAME}/Sequence")
+        call = method(timeout=seconds, metadata=self._metadata(tenant))
+        self.streams += 1
+        call.add_done_callback(self._ended)
+        return call
+
+    async def confirm(self) -> bool:
+        """Whether it serves at this moment: what ended its devices' streams may not have reached this process yet."""
+        health = health_pb2_grpc.HealthStub(self._channel)
+        try:
+            with own_cancellation():
+                reply = await health.Check(_SERVES, timeout=CONFIRM_SECONDS)
+        except (grpc.aio.AioRpcError, LinkClosed):
+            return False
+        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+    async def close(self) -> None:
+        self._watching.cancel()
+        await asyncio.gather(self._watching, return_exceptions=True)
+        await self._channel.close()
+
+    def _ended(self, call: Any) -> None:
+        self.streams -= 1
+
+    def _metadata(self, tenant: str) -> tuple[tuple[str, str], ...]:
+        return (("authorization", self._passes.header(tenant)),)
+
+    async def _watch(self) -> None:
+        while True:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await self._hear()
+            self._now(False)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _hear(self) -> None:
+        """Until it does not serve: one that is about to stop would wait for this call to end."""
+        call = health_pb2_grpc.HealthStub(self._channel).Watch(_SERVES, wait_for_ready=True)
+        try:
+            async for reply in call:
+                self._now(reply.status == health_pb2.HealthCheckResponse.SERVING)
+                if not self.serving:
+                    return
+        finally:
+            call.cancel()
+
+    def _now(self, serving: bool) -> None:
+        if serving != self.serving:
+            self.serving = serving
+            self._on_change()
+
+
+class ReplicaLinks:
+    """A link to each replica that the directory knows, and to those it has lost sight of that still carry streams."""
+
+    def __init__(self, directory: Directory, passes: Passes, on_change: Callable[[], None]) -> None:
+        """`on_change` hears when a replica begins or ceases to serve."""
+        self._directory, self._passes, self._on_change = directory, passes, on_change
+        self._links: dict[tuple[str, str], ReplicaLink] = {}
+        self._known: set[tuple[str, str]] = set()
+        self._leaving: set[asyncio.Future[None]] = set()
+        self._following = asyncio.ensure_future(self._follow())
+
+    def serving(self) -> Sequence[Heartbeat]:
+        """The replicas that can be reached and let sequences in."""
+        beats = self._directory.replicas()
+        return [beat for beat in beats if (link := self._links.get(_name(beat))) and link.serving]
+
+    def of(self, beat: Heartbeat) -> ReplicaLink:
+        """Raises LinkClosed where there is none any more."""
+        try:
+            return self._links[_name(beat)]
+        except KeyError:
+            raise LinkClosed(f"there is no link to {beat.replica} any more") from None
+
+    async def confirm(self, beat: Heartbeat) -> bool:
+        """Whether it serves at this moment, and has its link still."""
+        link = self.of(beat)
+        return await link.confirm() and self._links.get(_name(beat)) is link
+
+    async def close(self) -> None:
+        self._following.cancel()
+        closing = [link.close() for link in self._links.values()]
+        await asyncio.gather(self._following, *self._leaving, *closing, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        while True:
+            self._take_over()
+            await asyncio.sleep(FOLLOW_SECONDS)
+
+    def _take_over(self) -> None:
+        """Links to newcomers. One whose heartbeats are missing is placed no more, yet its streams may well go on."""
+        known = {_name(beat) for beat in self._directory.replicas()}
+        for name in known - self._links.keys():
+            self._links[name] = ReplicaLink(name[1], self._passes, self._on_change)
+        for name in self._links.keys() - known:
+            link = self._links[name]
+            if not link.serving or not link.streams:
+                self._let_go(name)
+        if known != self._known:
+            self._known = known
+            self._on_change()
+
+    def _let_go(self, name: tuple[str, str]) -> None:
+        log.info("replica %s is gone", name[0])
+        leaving = asyncio.ensure_future(self._links.pop(name).close())
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+
+def _name(beat: Heartbeat) -> tuple[str, str]:
+    return beat.replica, beat.inner or beat.address

@@ -1,0 +1,109 @@
+"""Where a gateway sends a sequence: what it knows of the newcomer, and what it remembers of those before him."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+from opensled.errors import Overloaded
+from opensled.messages import ChatMessage, Open, is_chat
+from scheduler.cluster.placement import STALE, Heartbeat, Placement, PlacementRequest, choose
+from verify_server.kv.prefix import prefix_keys
+from verify_server.session_manager import CHARACTERS, length_of
+from verify_server.signing import TokenSigner
+
+RETRY_AFTER = 1.0  # seconds; until then a replica may have come back, or a sequence ended
+MAX_KEYS = 256  # pieces of a prompt that are looked at
+MAX_REMEMBERED = 1 << 16  # pieces of prompts and resume tokens
+
+
+class ReplicaRouter:
+    """Chooses a replica for each `Open`. Its memory only saves time: a restarted gateway places as well without it."""
+
+    def __init__(
+        self,
+        serving: Callable[[], Sequence[Heartbeat]],
+        signer: TokenSigner,
+        prefix_key: bytes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`serving`: the replicas that can be reached now; `prefix_key`: with which they name their KV blocks; `clock`:
+        that of their heartbeats, in seconds."""
+        self._serving, self._signer, self._clock = serving, signer, clock
+        self._prefix_key = prefix_key
+        self._recent: deque[Placement] = deque()
+        # Piece of a prompt -> the replica that read it last
+        self._pieces: OrderedDict[bytes, str] = OrderedDict()
+        self._heard: OrderedDict[bytes, str] = OrderedDict()  # resume tokens that were sent to their replica
+
+    def place(self, message: Open, tenant: str) -> Heartbeat:
+        """The replica for an `Open` of `tenant`; raises Overloaded when none can take it."""
+        home, avoid = self._home(message.resume_token, tenant)
+        replicas = self._serving()
+        reachable = [beat for beat in replicas if beat.replica != avoid] or replicas
+        block_size = min((beat.block_size for beat in reachable), default=1)
+        keys = self._keys(message, tenant, block_size)
+        length = length_of(message.prompt) + len(message.committed)
+        newcomer = PlacementRequest(length, keys, home, message.model_id, message.fingerprint)
+        now = self._clock()
+        self._forget(now)
+        chosen = choose([self._knowing(beat, keys) for beat in reachable], newcomer, now, self._recent)
+        if chosen is None:
+            raise Overloaded("no replica takes a sequence now; try again", retry_after=RETRY_AFTER)
+        self._recent.append(Placement(chosen.replica, now, newcomer.length))
+        for key in keys:
+            _remember(self._pieces, key, chosen.replica)
+        return chosen
+
+    def _home(self, token: bytes, tenant: str) -> tuple[str, str]:
+        """The replica that remembers the sequence, and one not to send its device to again; "" = none.
+
+        Once opened, a sequence has a new token. So a device that comes back with one that sent it to a replica before
+        has not found that replica, whatever the gateway sees of it.
+        """
+        replica, begun = self._signer.home_of(token, tenant) if token else ("", False)
+        if not begun or token in self._heard:
+            return "", replica
+        _remember(self._heard, token, replica)
+        return replica, ""
+
+    def _keys(self, message: Open, tenant: str, block_size: int) -> tuple[bytes, ...]:
+        """Of the pieces of a prompt, a KV block long: token ids as the replicas name theirs, text by its own bytes.
+
+        To tokenize it here would cost each prompt twice; so a text is known only where it went through this gateway.
+        """
+        prompt = message.prompt
+        if isinstance(prompt, str) or is_chat(prompt):
+            return tuple(islice(_pieces(prompt, tenant, block_size), MAX_KEYS))
+        ids = (*prompt, *message.committed)[: MAX_KEYS * block_size + 1]
+        return prefix_keys(ids, tenant, self._prefix_key, block_size)
+
+    def _knowing(self, beat: Heartbeat, keys: Sequence[bytes]) -> Heartbeat:
+        """`beat` with the pieces of a prompt that this gateway remembers to have sent there."""
+        known = [key for key in keys if self._pieces.get(key) == beat.replica]
+        return beat._replace(prefixes=beat.prefixes.union(known)) if known else beat
+
+    def _forget(self, now: float) -> None:
+        """Placements that every heartbeat in use knows of."""
+        while self._recent and now - self._recent[0].at > STALE:
+            self._recent.popleft()
+
+
+def _remember(memory: OrderedDict[bytes, str], key: bytes, replica: str) -> None:
+    memory[key] = replica
+    memory.move_to_end(key)
+    if len(memory) > MAX_REMEMBERED:
+        memory.popitem(last=False)
+
+
+def _pieces(prompt: str | tuple[ChatMessage, ...], tenant: str, block_size: int) -> Iterator[bytes]:
+    """A key for each piece of a text, about a KV block long, that stands for all before it as well."""
+    turns = [prompt] if isinstance(prompt, str) else [f"{turn.role}\0{turn.content}\0" for turn in prompt]
+    data, size = "".join(turns).encode(errors="surrogatepass"), block_size * CHARACTERS
+    chain = hashlib.blake2b(tenant.encode(), digest_size=16, person=b"opensled-text")
+    for start in range(0, len(data) - size + 1, size):
+        chain.update(data[start : start + size])
+        yield chain.digest()

@@ -1,0 +1,150 @@
+"""The server's metrics: what the loop and the door count, under the names of docs/operations.md."""
+
+from __future__ import annotations
+
+from opensled.metrics import Metric, draft_metrics
+from verify_server.loop import VerifyLoop
+from verify_server.session import Session
+from verify_server.session_manager import SessionManager
+
+# Why a session is not in the step under way; docs/operations.md says more.
+REASONS = ("device", "step", "budget", "kv", "reader", "absent")
+
+
+def metrics(door: SessionManager) -> list[Metric]:
+    """Everything a server tells a scraper."""
+    loop = door.loop
+    return [
+        *draft_metrics(loop.stats.drafts),
+        *_step_metrics(loop),
+        *_token_metrics(loop),
+        *_session_metrics(loop),
+        *_kv_metrics(loop),
+        *_door_metrics(door),
+    ]
+
+
+def _step_metrics(loop: VerifyLoop) -> list[Metric]:
+    stats = loop.stats
+    return [
+        Metric("steps_total", "Forward passes of the target.", lambda: stats.steps),
+        Metric("step_sessions", "Sessions served by one step.", lambda: stats.batches),
+        Metric("step_tokens", "Positions computed by one step.", lambda: stats.work),
+        Metric("step_seconds", "Duration of a step: forward pass and acceptance.", lambda: stats.seconds),
+        Metric(
+            "step_prediction_error_ratio",
+            "By how much the predicted durations of the latest steps were off, as a share of the real ones; median.",
+            lambda: loop.costs.error,
+        ),
+    ]
+
+
+def _token_metrics(loop: VerifyLoop) -> list[Metric]:
+    stats = loop.stats
+    return [
+        Metric("stale_drafts_total", "Drafts that came too late to be computed.", lambda: stats.stale),
+        Metric("draft_tokens", "Tokens of one draft.", lambda: stats.lengths),
+        Metric(
+            "draft_hints_total",
+            "Verdicts that left with a hint, by the longest useful next draft that it names.",
+            lambda: {str(hint): count for hint, count in sorted(dict(stats.hints).items())},
+            label="tokens",
+        ),
+        Metric(
+            "positions_computed_total",
+            "Positions the target computed: prompts, drafts, and what had to be computed again.",
+            lambda: stats.positions,
+        ),
+        Metric("tokens_committed_total", "Tokens committed.", lambda: stats.tokens),
+        Metric("tokens_unasked_total", "Of them, tokens decoded without a draft.", lambda: stats.unasked),
+    ]
+
+
+def _session_metrics(loop: VerifyLoop) -> list[Metric]:
+    return [
+        Metric(
+            "failures_total",
+            "Open sequences that ended by an error.",
+            lambda: loop.stats.failures,
+            label="code",
+        ),
+        Metric("sessions", "Unfinished sequences, by reader.", lambda: _sessions(loop), label="reader"),
+        Metric(
+            "sessions_waiting",
+            "Unfinished sequences that are not in the step under way, by what they wait for.",
+            lambda: waiting(loop),
+            label="reason",
+        ),
+    ]
+
+
+def _kv_metrics(loop: VerifyLoop) -> list[Metric]:
+    stats, pool = loop.stats, loop.pool
+    return [
+        Metric("kv_blocks", "KV blocks of the engine, by what they hold.", pool.states, label="state"),
+        Metric("kv_block_tokens", "Tokens that one KV block holds.", lambda: pool.block_size),
+        Metric(
+            "kv_evictions_total",
+            "KV blocks that lost content which could have been used again.",
+            lambda: pool.evictions,
+        ),
+        Metric(
+            "prefix_cache_hits_total",
+            "Positions taken over from other sequences instead of computed.",
+            lambda: pool.hits,
+        ),
+        Metric(
+            "preemptions_total",
+            "Times that a sequence lost its KV to another one, to be computed again.",
+            lambda: stats.preempted,
+        ),
+    ]
+
+
+def _door_metrics(door: SessionManager) -> list[Metric]:
+    stats = door.stats
+    return [
+        Metric(
+            "sessions_opened_total",
+            "Sequences opened: new, or resumed by a reader who came back.",
+            lambda: stats.opened,
+            label="how",
+        ),
+        Metric("session_places", "Most sequences at the same time.", lambda: door.limits.max_sessions),
+        Metric(
+            "requests_refused_total",
+            "Requests refused before any work was done.",
+            lambda: stats.refused,
+            label="code",
+        ),
+        Metric("draining", "1 while the server takes no new sequences.", lambda: float(door.draining)),
+    ]
+
+
+def _sessions(loop: VerifyLoop) -> dict[str, int]:
+    readers = [session.has_reader for session in list(loop.sessions.values())]
+    return {"live": sum(readers), "absent": len(readers) - sum(readers)}
+
+
+def waiting(loop: VerifyLoop) -> dict[str, int]:
+    """How many sessions wait for each of REASONS."""
+    found = dict.fromkeys(REASONS, 0)
+    for session in list(loop.sessions.values()):
+        if not session.in_step:
+            found[_reason(session, loop)] += 1
+    return found
+
+
+def _reason(session: Session, loop: VerifyLoop) -> str:
+    """What a session waits for that is not being computed."""
+    pending = session.pending  # read once: the loop goes on meanwhile
+    if not session.has_reader:
+        return "absent"
+    if session.id in loop.left_out:
+        return "kv"
+    if pending is None and not session.server_drives:
+        return "device"
+    if pending is None and session.outbox.full:
+        return "reader"
+    since = pending.since if pending is not None else session.waiting_since
+    return "step" if since > loop.planned_at else "budget"

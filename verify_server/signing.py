@@ -1,0 +1,121 @@
+"""What the server signs: resume tokens {session, tenant, expiry, replica}, and a gateway's passes {tenant, expiry}.
+
+Without a cluster the key is drawn for the process and dies with it. The replicas and gateways of a cluster share one:
+a replica knows its own sessions only, a gateway reads from a token where its session lives.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opensled.errors import Unauthorized
+from verify_server.security import Tenants
+
+KEY_BYTES = MAC_BYTES = 32
+UNBEGUN = 0  # the number of a session that a gateway has only placed so far; real ones count from 1
+# How long a pass opens a door: long enough for clocks of a cluster that disagree a little
+PASS_SECONDS = 60.0
+
+
+def derived(key: bytes, purpose: str) -> bytes:
+    """A key of its own for another `purpose`, from the one that a cluster shares."""
+    return hmac.new(key, b"key\0" + purpose.encode(), hashlib.sha256).digest()
+
+
+class _Seal:
+    """Signs JSON values that expire; `purpose` keeps one kind of token from being taken for another."""
+
+    def __init__(self, key: bytes, purpose: str, clock: Callable[[], float], lifetime: float) -> None:
+        self._key = derived(key or secrets.token_bytes(KEY_BYTES), purpose)
+        self._clock, self._lifetime = clock, lifetime
+
+    def sign(self, *claims: Any) -> bytes:
+        body = json.dumps([self._clock() + self._lifetime, *claims]).encode()
+        return self._mac(body) + body
+
+    def claims(self, token: bytes) -> list[Any] | None:
+        """What was signed, or None: by nobody with this key, for another purpose, or too long ago."""
+        mac, body = token[:MAC_BYTES], token[MAC_BYTES:]
+        if not hmac.compare_digest(mac, self._mac(body)):
+            return None
+        expiry, *claims = json.loads(body)
+        return claims if self._clock() < expiry else None
+
+    def _mac(self, body: bytes) -> bytes:
+        return hmac.new(self._key, body, hashlib.sha256).digest()
+
+
+class TokenSigner:
+    """Resume tokens. One of another process (a restarted server, another replica) is merely unknown, not an error."""
+
+    def __init__(
+        self, clock: Callable[[], float], lifetime: float, key: bytes = b"", replica: str = ""
+    ) -> None:
+        """`clock` and `lifetime` in seconds; several processes with one `key` need the wall clock. b"" = draw one.
+
+        `replica`: whose sessions these are; "" where there is only one server.
+        """
+        self._seal, self._replica = _Seal(key, "resume", clock, lifetime), replica
+
+    def sign(self, session: int, tenant: str, replica: str = "") -> bytes:
+        """A token for a session of `replica`, by default of this one."""
+        return self._seal.sign(session, tenant, replica or self._replica)
+
+    def session_of(self, token: bytes, tenant: str) -> int | None:
+        """The session a token opens for `tenant`, or None when it opens nothing here."""
+        session, replica = self._opened(token, tenant)
+        return session if replica == self._replica and session != UNBEGUN else None
+
+    def home_of(self, token: bytes, tenant: str) -> tuple[str, bool]:
+        """The replica that a token of `tenant` names ("" = none), and whether a session has begun there."""
+        session, replica = self._opened(token, tenant)
+        return replica or "", bool(replica) and session != UNBEGUN
+
+    def _opened(self, token: bytes, tenant: str) -> tuple[int | None, str | None]:
+        session, owner, replica = self._seal.claims(token) or (None, None, None)
+        return (session, replica) if owner == tenant else (None, None)
+
+
+class Passes:
+    """With these a gateway passes calls of its clients on to a replica, which asks nobody else who they are."""
+
+    def __init__(self, key: bytes, clock: Callable[[], float]) -> None:
+        assert key, "gateways and replicas share a key"
+        self._seal = _Seal(key, "pass", clock, PASS_SECONDS)
+
+    def header(self, tenant: str) -> str:
+        """The `authorization` of a call made for `tenant`."""
+        return "Bearer " + base64.b64encode(self._seal.sign(tenant)).decode()
+
+    def tenant_of(self, authorization: str) -> str:
+        """For whom a call is made; raises Unauthorized."""
+        scheme, _, given = authorization.partition(" ")
+        try:
+            claims = self._seal.claims(base64.b64decode(given, validate=True))
+        except (binascii.Error, ValueError):
+            claims = None
+        if scheme != "Bearer" or claims is None:
+            raise Unauthorized("only gateways of this cluster come in here; connect to one of them")
+        return str(claims[0])
+
+
+@dataclass(frozen=True)
+class GatewayClients(Tenants):
+    """Who comes in where only gateways are let in: the tenants they make their calls for."""
+
+    passes: Passes = field(kw_only=True)
+
+    @property
+    def everybody(self) -> bool:
+        return False
+
+    def of(self, authorization: str, names: Sequence[bytes] = ()) -> str:
+        return self.passes.tenant_of(authorization)

@@ -1,0 +1,1 @@
+"""A target's text: tokenizers, chat templates, grammars."""

@@ -1,0 +1,195 @@
+"""Tokenizer and chat template of a GGUF target, without torch or transformers.
+
+A tokenizer.json beside the file wins, with the chat template that lies there; else both come from the file's own
+metadata. Either way llama.cpp's own tokens of a few texts must be the same, or nothing is served.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from opensled.errors import UnsupportedModel, VocabularyMismatch
+from opensled.messages import ChatMessage, Tool
+from opensled.vocabulary import fingerprint
+from verify_server.text import gguf_tokenizer
+from verify_server.text.chat_template import Turn, chosen, rendered, valid_text
+from verify_server.text.gguf_file import read_metadata
+
+# What templates know of the special tokens -> GGUF's key of its id.
+SPECIAL = {
+    "bos_token": "tokenizer.ggml.bos_token_id",
+    "eos_token": "tokenizer.ggml.eos_token_id",
+    "unk_token": "tokenizer.ggml.unknown_token_id",
+    "sep_token": "tokenizer.ggml.seperator_token_id",
+    "pad_token": "tokenizer.ggml.padding_token_id",
+}
+# Where tokenizers part ways: contractions, cases, digits, runs of blanks, marks, scripts, emoji, code.
+PROBES = (
+    "Hello, world! It's 2,048 o'clock; WE'LL see.",
+    "  two blanks\n\n\tand a tab   \r\nend ",
+    "def area(width_px: int) -> float:\n    return width_px**2 / 1234567890\n",
+    "Über façade naïve ŁÓDŹ HTTPServer camelCase",
+    "नमस्ते दुनिया, привет мир, 你好世界, こんにちは, 안녕하세요, سلام",
+    "5 😀👍🏽 €3.50 — “quoted” … ½ x² #1 @you",
+)
+
+
+class GgufText:
+    """See `verify_server.target.TextCodec`."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises NotFound and UnsupportedModel."""
+        metadata = read_metadata(path)
+        files = _Files(path.parent)
+        self._tokenizer = files.tokenizer() or gguf_tokenizer.build(metadata)
+        self._pieces = [
+            self._tokenizer.id_to_token(id) or "" for id in range(self._tokenizer.get_vocab_size())
+        ]
+        self.tokenizer_json = self._tokenizer.to_str().encode()
+        self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
+        self.chat_template = files.template() or metadata.get("tokenizer.chat_template") or ""
+        self._special = files.special() or _special(metadata)
+        self._template = _compile(self.chat_template, path)
+        self.vocab_size = len(self._pieces)
+        self.fingerprint = fingerprint(self._pieces)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of raw text, as the tokenizer frames it by default (a BOS where the family wants one)."""
+        return tuple(self._tokenizer.encode(valid_text(text)).ids)
+
+    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+        """Token ids of a chat up to the start of the assistant's next turn, who may call `tools` in it."""
+        text = rendered(messages, tools, self.chat_template, self._render)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _render(self, turns: list[Turn], tools: list[dict[str, Any]] | None) -> str:
+        return self._template(
+            **self._special, messages=turns, tools=tools, documents=None, add_generation_prompt=True
+        )
+
+    def require_same(self, pieces: Sequence[str], tokenize: Callable[[str], list[int]]) -> None:
+        """Refuse a tokenizer that differs from the model's: `pieces` by id, and `tokenize` without a frame.
+
+        llama.cpp itself only warns of a text split that it does not know.
+        """
+        if len(pieces) < self.vocab_size or list(pieces[: self.vocab_size]) != self._pieces:
+            raise VocabularyMismatch(
+                f"the tokenizer of this GGUF file ({self.vocab_size} ids) spells its ids otherwise than the model "
+                f"({len(pieces)}); {gguf_tokenizer.NEXT_STEP}, or keep others' away from it"
+            )
+        for text in PROBES:
+            if self._tokenizer.encode(text, add_special_tokens=False).ids != tokenize(text):
+                raise VocabularyMismatch(
+                    f"llama.cpp and this tokenizer cut {text!r} into different tokens; {gguf_tokenizer.NEXT_STEP}, "
+                    "or convert the model again with a current llama.cpp"
+                )
+
+
+class _Files:
+    """The files of a Hugging Face folder, if that is where the GGUF file lies."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._present = (folder / "tokenizer.json").is_file()
+
+    def tokenizer(self) -> Tokenizer | None:
+        path = self._folder / "tokenizer.json"
+        if not self._present:
+            return None
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises bare Exception
+            raise UnsupportedModel(f"{path} cannot be read: {error}; download it again") from error
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+
+    def template(self) -> str:
+        path = self._folder / "chat_template.jinja"
+        if self._present and path.is_file():
+            return path.read_text("utf-8")
+        template = self._config().get("chat_template")
+        if isinstance(template, list):
+            template = chosen({entry["name"]: entry["template"] for entry in template})
+        return template or ""
+
+    def special(self) -> dict[str, str]:
+        """What templates know by the names of `SPECIAL`."""
+        found = {name: self._config().get(name) for name in SPECIAL}
+        texts = {
+            name: token["content"] if isinstance(token, dict) else token for name, token in found.items()
+        }
+        return {name: text for name, text in texts.items() if text}
+
+    def _config(self) -> dict[str, Any]:
+        path = self._folder / "tokenizer_config.json"
+        if not self._present or not path.is_file():
+            return {}
+        try:
+            config: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            raise UnsupportedModel(f"{path} is not JSON: {error}; download it again") from error
+        return config
+
+
+def _special(metadata: dict[str, Any]) -> dict[str, str]:
+    """The same from the file's own metadata."""
+    pieces = gguf_tokenizer.pieces_of(metadata)
+    ids = {name: metadata.get(key) for name, key in SPECIAL.items()}
+    return {name: pieces[id] for name, id in ids.items() if id is not None and id < len(pieces)}
+
+
+class _Generation(Extension):
+    """{% generation %} marks what a model wrote, for training; to render is to render its body."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Any) -> list[nodes.Node]:
+        next(parser.stream)
+        body: list[nodes.Node] = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return body
+
+
+def _compile(template: str, path: Path) -> Callable[..., str]:
+    """Templates come from strangers: rendered in jinja's sandbox, with the globals that transformers gives them."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    try:
+        return environment.from_string(template).render
+    except jinja2.TemplateError as error:
+        raise UnsupportedModel(
+            f"the chat template of {path} cannot be compiled: {error}; put a chat_template.jinja and its "
+            "tokenizer.json beside the file"
+        ) from error
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """jinja's own filter escapes HTML."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )

@@ -1,0 +1,47 @@
+"""The target's tokenizer and chat template: this server is the one authority on both."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from opensled.messages import ChatMessage, Tool
+from opensled.vocabulary import fingerprint
+from verify_server.text.chat_template import Turn, chosen, rendered, valid_text
+
+
+class HFText:
+    """Encodes prompts with the tokenizer that lies in the model's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoTokenizer
+
+        self._tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, use_fast=True)
+        self.tokenizer_json = self._tokenizer.backend_tokenizer.to_str().encode()
+        self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
+        template: str | dict[str, str] | None = self._tokenizer.chat_template
+        self.chat_template = chosen(template) if isinstance(template, dict) else template or ""
+        self.vocab_size = len(self._tokenizer)
+        pieces = self._tokenizer.convert_ids_to_tokens(range(self.vocab_size))
+        self.fingerprint = fingerprint(piece or "" for piece in pieces)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of raw text, as the tokenizer frames it by default (a BOS where the family wants one)."""
+        return tuple(self._tokenizer.encode(valid_text(text), verbose=False))
+
+    def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+        """Token ids of a chat up to the start of the assistant's next turn, who may call `tools` in it."""
+        text = rendered(messages, tools, self.chat_template, self._render)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
+
+    def _render(self, turns: list[Turn], tools: list[dict[str, Any]] | None) -> str:
+        text: str = self._tokenizer.apply_chat_template(
+            turns,
+            tools=tools,
+            chat_template=self.chat_template,
+            add_generation_prompt=True,
+            tokenize=False,
+        )
+        return text
