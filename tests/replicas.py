@@ -10,7 +10,8 @@ from scheduler.cluster.placement import Heartbeat
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText
 from tests.system import until
-from verify_server import gateway, service
+from verify_server import service
+from verify_server.cluster import gateway
 from verify_server.command import describe
 from verify_server.config import ServeConfig
 from verify_server.loop import VerifyLoop

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from opensled.errors import EngineError, NotFound, Unreachable
-from scheduler import roster as module
+from scheduler.cluster import supervisor as module
 from scheduler.cluster.directory import GRACE, WatchedDirectory
 from scheduler.cluster.placement import STALE
 from scheduler.cluster.supervisor import ClusterSpec, ClusterState, ReplicaSupervisor
