@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.figure import Figure, Ratio, in_turns
 from edge_client.drafters.llamacpp import LlamaCppFactory
-from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.fixed import FixedLength, pulled
 from opensled.errors import EngineError
 from opensled.llama import LlamaModel
 from opensled.messages import SamplingParams
@@ -140,7 +140,7 @@ class Drafting:
         next(self.drafter.propose())
         started = time.perf_counter()
         for _ in range(tokens // BLOCK):
-            block = self.stop.take(self.drafter.propose(), BLOCK, _never)
+            block = tuple(pulled(self.stop, self.drafter.propose(), BLOCK, _never))
             self.drafter.commit(verdict([token.id for token in block]))
         return (tokens - 1) / (time.perf_counter() - started)
 

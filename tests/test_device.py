@@ -13,7 +13,7 @@ from edge_client.answer_stream import count
 from edge_client.config import GenerateConfig
 from edge_client.device import connect
 from edge_client.generate import Commit
-from edge_client.lengths.fixed import UNADVISED, FixedLength
+from edge_client.lengths.fixed import UNADVISED, FixedLength, pulled
 from edge_client.tokenizer import AnswerText
 from opensled.config import options
 from opensled.errors import NotFound, Overloaded, Unreachable, UsageError, VocabularyMismatch
@@ -129,7 +129,7 @@ def test_counting_commits():
 )
 def test_the_stop_rule(rule, taken):
     proposals = iter([DraftToken(1, 0.9), DraftToken(2, 0.6), DraftToken(3, 0.4), DraftToken(4, 0.9)])
-    assert len(rule.take(proposals, 8, lambda: False)) == taken
+    assert len(list(pulled(rule, proposals, rule.most(8), lambda: False))) == taken
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,10 @@ def test_the_stop_rule_obeys_limit_and_interrupt():
         while True:
             yield DraftToken(1, 1.0)
 
-    assert len(FixedLength(8).take(forever(), 3, lambda: False)) == 3
+    rule = FixedLength(8)
+    assert rule.most(3) == 3 and len(list(pulled(rule, forever(), 3, lambda: False))) == 3
     looks = iter([False, False, True])
-    assert len(FixedLength(8).take(forever(), 8, lambda: next(looks))) == 2
+    assert len(list(pulled(rule, forever(), 8, lambda: next(looks)))) == 2
 
 
 def test_a_foreign_draft_is_refused_before_anything_is_drafted():

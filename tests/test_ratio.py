@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.fixed import FixedLength, pulled
 from opensled.errors import Unsupported
 from opensled.messages import RATIO, DraftToken, Open, SamplingParams, SparseDistribution
 from opensled.sampling import SparseSampler, sampler, softmax
@@ -68,7 +68,7 @@ def drafted(world: World, text: tuple[int, ...], key: bytes, stop: FixedLength) 
             own = (*own, token.id)
             yield token
 
-    return stop.take(proposals(), world.length - len(text), lambda: False)
+    return tuple(pulled(stop, proposals(), stop.most(world.length - len(text)), lambda: False))
 
 
 def written(world: World, number: int, stop: FixedLength) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.fixed import FixedLength, pulled
 from hw_profiles import catalog
 from opensled.messages import DraftToken
 from opensled.protocol import common_prefix
@@ -115,7 +115,7 @@ def rounds_by_hand(item: ItemTrace, stop: FixedLength) -> list[tuple[int, int]]:
     while place < len(item.target_ids):
         proposal = item.proposals[place]
         tokens = map(DraftToken, proposal.ids, proposal.confidences)
-        block = stop.take(tokens, longest - place - 1, lambda: False)
+        block = tuple(pulled(stop, tokens, stop.most(longest - place - 1), lambda: False))
         accepted = common_prefix([token.id for token in block], item.target_ids[place:])
         if block:
             rounds.append((len(block), accepted))

@@ -95,16 +95,6 @@ class FixedLength:
     def belongs(self, token: DraftToken, index: int) -> bool:
         return token.confidence >= self.confidence
 
-    def take(
-        self,
-        proposals: Iterator[DraftToken],
-        limit: int,
-        interrupted: Callable[[], bool],
-        hint: int | None = None,
-    ) -> tuple[DraftToken, ...]:
-        """A whole block, no longer than `most`."""
-        return tuple(pulled(self, proposals, self.most(limit, hint), interrupted))
-
     def drafted(self, tokens: int, seconds: float) -> None:
         """It learns nothing."""
 
