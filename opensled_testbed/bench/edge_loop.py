@@ -13,6 +13,7 @@ import llama_cpp
 import numpy as np
 
 from edge_client.drafters.llamacpp import LlamaCppFactory
+from edge_client.lengths.base import pulled
 from edge_client.lengths.fixed import FixedLength
 from opensled.errors import EngineError
 from opensled.llama import LlamaModel
@@ -45,7 +46,7 @@ def measure(quick: bool) -> Figure:
         unit="tokens/s",
         more_is_better=True,
         compared=(
-            "`ModelDrafter.propose`, `FixedLength.take` and `commit` of the truth in blocks of 4, without the network, "
+            "`ModelDrafter.propose`, `pulled` and `commit` of the truth in blocks of 4, without the network, "
             "against `llama_decode` + numpy argmax on the logits in place: same GGUF, context, thread, T = 0. Full "
             "acceptance commits what was proposed and computes the very same tokens; with a rejection the last token "
             "of every block is replaced by another one; with a bonus a fifth token comes with every four drafted "
@@ -140,7 +141,7 @@ class Drafting:
         next(self.drafter.propose())
         started = time.perf_counter()
         for _ in range(tokens // BLOCK):
-            block = self.stop.take(self.drafter.propose(), BLOCK, _never)
+            block = tuple(pulled(self.stop, self.drafter.propose(), BLOCK, _never))
             self.drafter.commit(verdict([token.id for token in block]))
         return (tokens - 1) / (time.perf_counter() - started)
 
