@@ -13,10 +13,8 @@ from edge_client.answer import Chunk, RequestDefaults, Task
 from edge_client.answer_stream import AnswerStream
 from edge_client.config import DeviceConfig
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import DrafterFactory
-from edge_client.drafters.branching import BranchingFactory
+from edge_client.drafters.base import DrafterFactory, DrafterOptions
 from edge_client.drafters.none import NoneDrafter
-from edge_client.drafters.table_choice import TableFiles, hand_over
 from edge_client.drafting import DraftThread
 from edge_client.lengths import length_policy
 from edge_client.lengths.base import DraftLengthPolicy, LengthOptions
@@ -258,14 +256,18 @@ def endpoint_of(config: DeviceConfig) -> Endpoint:
 
 def _factory(config: DeviceConfig) -> DrafterFactory:
     kind = DRAFTERS.get(config.drafter)
-    if not hasattr(getattr(kind, "func", kind), "check_vocabulary"):  # `chain:...` comes as a partial
+    made_by = getattr(kind, "func", kind)  # `chain:...` comes as a partial
+    if not (isinstance(made_by, type) and issubclass(made_by, DrafterFactory)):
         raise UsageError(
             f"{config.drafter} is no drafter factory (edge_client/drafters/base.py says what one is)"
         )
-    factory: DrafterFactory = kind(config.draft_model, config.threads)
-    hand_over(TableFiles(config.draft_table, config.personal_table), [factory])
-    if isinstance(factory, BranchingFactory):
-        factory.use_branches(config.lookahead_branches if config.look_ahead else 0)
+    branches = config.lookahead_branches if config.look_ahead else 0
+    options = DrafterOptions(branches, config.draft_table, config.personal_table)
+    factory: DrafterFactory = kind(config.draft_model, config.threads, options)
+    if options._replace(branches=0) != DrafterOptions() and not factory.uses_tables:
+        raise UsageError(
+            "--draft-table and --personal-table are for drafters with tables, such as --drafter cacheback"
+        )
     return factory
 
 

@@ -154,11 +154,11 @@ def test_rules_that_learn_while_sixteen_sessions_share_them(exact64, drafter, le
 @pytest.mark.parametrize("outcomes", [0, 3])
 def test_look_ahead_over_several_outcomes_in_a_storm(exact64, outcomes):
     drafters = factory("llamacpp")
-    drafters.use_branches(outcomes)
+    drafters.branches = outcomes
     try:
         answers = asyncio.run(answer_all(exact64, cases(), "llamacpp", weather=STORM, patience=IMPATIENT))
     finally:
-        drafters.use_branches(0)
+        drafters.branches = 0
     check(cases(), answers)
 
 

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from edge_client.answer import Stats, Task
 from edge_client.device import Device
 from edge_client.drafters import DRAFTERS, OFF, table_file
-from edge_client.drafters.base import DrafterFactory
-from edge_client.drafters.cacheback import CachebackDrafter, CachebackFactory
-from edge_client.drafters.table_choice import PATTERN, TableFiles
+from edge_client.drafters.base import DrafterFactory, DrafterOptions
+from edge_client.drafters.cacheback import PATTERN, CachebackDrafter, CachebackFactory
 from edge_client.drafters.tables import FrozenTable, LruTable, TableShape
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, Link
@@ -63,12 +62,10 @@ class _FrozenDrafter(CachebackDrafter):
 
 def factories() -> dict[str, DrafterFactory]:
     """The contenders: tables that are there, and the draft model with and without them."""
-    dynamic = CachebackFactory(MODEL)
-    dynamic.use_tables(TableFiles(frozen=OFF))
     return {
         "none": DRAFTERS.get("none")(),
         "model": DRAFTERS.get("llamacpp")(MODEL, 1),
-        "dynamic": dynamic,
+        "dynamic": CachebackFactory(MODEL, options=DrafterOptions(draft_table=OFF)),
         "frozen": FrozenFactory(MODEL),
         "dynamic + frozen": CachebackFactory(MODEL),
         "tables, then model": DRAFTERS.get("chain:cacheback,llamacpp")(MODEL, 1),

@@ -10,7 +10,7 @@ from typing import Any
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.accelerated import AcceleratedDrafter
-from edge_client.drafters.base import Drafter, TreeDrafter
+from edge_client.drafters.base import Drafter
 from edge_client.drafters.cacheback import CachebackFactory
 from opensled.messages import SamplingParams
 from opensled.noise import noise_key
@@ -57,7 +57,7 @@ def _drafted(texts: Sequence[Sequence[int]]) -> tuple[list[tuple[Cost, int]], li
     return trees, commits
 
 
-def _grow(drafter: TreeDrafter, nodes: list[object]) -> None:
+def _grow(drafter: Drafter, nodes: list[object]) -> None:
     nodes.extend(islice(drafter.propose_tree(), NODES))
 
 
