@@ -14,7 +14,8 @@ import numpy as np
 
 from benchmarks.figure import Figure, Ratio, in_turns
 from edge_client.drafters.llamacpp import LlamaCppFactory
-from edge_client.lengths.fixed import FixedLength, pulled
+from edge_client.lengths.base import pulled
+from edge_client.lengths.fixed import FixedLength
 from opensled.errors import EngineError
 from opensled.llama import LlamaModel
 from opensled.messages import SamplingParams
@@ -45,7 +46,7 @@ def measure(quick: bool) -> Figure:
         unit="tokens/s",
         more_is_better=True,
         compared=(
-            "`ModelDrafter.propose`, `FixedLength.take` and `commit` of the truth in blocks of 4, without the network, "
+            "`ModelDrafter.propose`, `pulled` and `commit` of the truth in blocks of 4, without the network, "
             "against `llama_decode` + numpy argmax on the logits in place: same GGUF, context, thread, T = 0. Full "
             "acceptance commits what was proposed and computes the very same tokens; with a rejection the last token "
             "of every block is replaced by another one; with a bonus a fifth token comes with every four drafted "
