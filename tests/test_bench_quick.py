@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from opensled_testbed.bench import quick
+from benchmarks import quick
 from opensled_testbed.report.html import LABELS
 from opensled_testbed.simulator import simulate
 from tests.emulated_runs import emulated_by
