@@ -12,6 +12,7 @@ import pytest
 
 from edge_client.drafters import DRAFTERS
 from edge_client.lengths.adaptive import Adaptive
+from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.predicted import Predicted
 from edge_client.remote import RetryPolicy
@@ -138,7 +139,7 @@ def test_every_draft_length(exact64, drafter, length):
 @pytest.mark.parametrize("sessions", [1, 2, 5, 16])
 def test_every_batch_size(exact64, sessions):
     wanted = cases()[-sessions:]
-    answers = asyncio.run(answer_all(exact64, wanted, "llamacpp", stop=FixedLength(8, confidence=0.3)))
+    answers = asyncio.run(answer_all(exact64, wanted, "llamacpp", stop=ConfidenceLength(8, confidence=0.3)))
     check(wanted, answers)
 
 
