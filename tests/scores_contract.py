@@ -204,7 +204,9 @@ class ScoresContract:
         logits = np.concatenate([rows_of_all_kinds()] * 2)
         mask = packed(range(0, VOCABULARY, 3))
         requests = [
-            SampleRequest([index], params, bytes([index]) * 16, 100 * index, [mask] if index % 5 == 0 else None)
+            SampleRequest(
+                [index], params, bytes([index]) * 16, 100 * index, [mask] if index % 5 == 0 else None
+            )
             for index, params in enumerate([*SHAPES, *sampling_cases()][: len(logits)])
         ]
         together = self.scores(logits).sample(requests)

@@ -45,7 +45,14 @@ GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/repl
 # Figures measure the bare libraries beside the product.
 BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"
 BARE_RAGGED = "benchmarks/ragged"  # and the file of its peers
-TORCH_HOMES = ("verify_server/engine/", "opensled_training/", "opensled_testbed/reference.py", BARE_RAGGED)
+BARE_SAMPLING = "benchmarks/sampling"
+TORCH_HOMES = (
+    "verify_server/engine/",
+    "opensled_training/",
+    "opensled_testbed/reference.py",
+    BARE_RAGGED,
+    BARE_SAMPLING,
+)
 LLAMA_HOMES = ("opensled/llama.py", "edge_client/drafters/llamacpp.py", "verify_server/engine/llama_cache.py")
 PLOT_HOMES = (
     "opensled_testbed/planner/picture.py",

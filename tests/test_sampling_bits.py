@@ -1,4 +1,4 @@
-"""The engines' tokens are bit for bit those of the algorithm kept in benchmarks/one_call_per_session.py."""
+"""The engines' tokens are bit for bit those of the algorithm kept in benchmarks.sampling_reference.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.one_call_per_session import numpy_tokens, torch_tokens
+from benchmarks.sampling_reference import numpy_tokens, torch_tokens
 from opensled.messages import SamplingParams
 from opensled.noise import gumbel
 from tests.test_scores import Grouped

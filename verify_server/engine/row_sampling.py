@@ -111,7 +111,7 @@ def draw(
 def candidates(
     logits: np.ndarray, params: SamplingParams, softmax: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ids and logits / temperature, both [n], of what top_k and top_p leave; likeliest first if one of them is set."""
+    """Ids and logits / temperature, both [n], of what top_k and top_p leave."""
     scaled = _scaled(logits, params.temperature)
     if params.top_k:
         ids = best(scaled, params.top_k)
@@ -196,14 +196,18 @@ def _scaled(logits: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def _nucleus(scores: np.ndarray, probs: np.ndarray, mass: float) -> np.ndarray:
-    """Columns of the smallest set of largest scores whose probability reaches `mass`, likeliest first."""
+    """Columns of the smallest set of largest scores whose probability reaches `mass`, of ties the lowest."""
     highest = scores.max()
     for depth in DEPTHS:
         columns = np.flatnonzero(scores >= highest - depth)
         if depth < inf and probs[columns].sum() < mass:
             continue
-        columns = columns[np.argsort(-scores[columns], kind="stable")]
+        # Ties come in any order, three times faster than by id: their probabilities are equal.
+        columns = columns[np.argsort(-scores[columns])]
         kept = nucleus(probs[columns], mass)
         if kept < len(columns):
             break
-    return columns[:kept]
+    border = scores[columns[kept - 1]]
+    above = columns[:kept][scores[columns[:kept]] > border]
+    tied = np.flatnonzero(scores == border)[: kept - len(above)]
+    return np.concatenate([above, tied])
