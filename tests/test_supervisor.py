@@ -1,4 +1,4 @@
-"""Replicas are kept alive and known, without Ray: the supervisor of the scheduler, and a gateway's copy of its state."""
+"""Replicas are kept alive and known, without Ray: the supervisor, and a gateway's copy of its state."""
 
 from __future__ import annotations
 
