@@ -13,7 +13,7 @@ from opensled.address import host_port, web_origins
 from opensled.config import option
 from opensled.errors import UsageError
 from opensled.logs import LEVELS
-from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE, RATIO, SamplingParams
+from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE, SamplingParams
 
 COLOR_CHOICES = ("auto", "always", "never")
 COLOR_HELP = "auto: on a terminal, unless NO_COLOR is set"
@@ -45,8 +45,9 @@ class DeviceConfig:
     tls_key: str = option("", "private key of --tls-cert (PEM), file mode 600", metavar="FILE")
     rule: str = option(
         MATCH,
-        "acceptance rule: match is exact whatever the device sends; ratio trusts the device's own probabilities",
-        choices=(MATCH, RATIO),
+        "acceptance rule that the server serves: match is exact whatever the device sends, ratio trusts the device's "
+        "own probabilities; options follow behind a colon",
+        metavar="NAME",
     )
     drafter: str = option(
         "chain:cacheback,llamacpp",

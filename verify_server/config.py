@@ -128,7 +128,13 @@ class ServeConfig:
         metavar="N",
     )
     trust_device_probabilities: bool = option(
-        False, "serve rule ratio, under which a device that lies decides what its user reads"
+        False, "serve rules such as ratio, under which a device that lies decides what its user reads"
+    )
+    rules: str = option(
+        "",
+        "acceptance rules to serve, separated by commas: registered names, or module:Class of your own; "
+        "all registered ones if empty",
+        metavar="NAMES",
     )
     insecure: bool = option(False, "listen beyond this machine without TLS, or to unknown clients")
     metrics: str = option(
