@@ -46,7 +46,7 @@ class DeviceConfig:
     rule: str = option(
         MATCH,
         "acceptance rule that the server serves: match is exact whatever the device sends, ratio trusts the device's "
-        "own probabilities; options follow behind a colon",
+        "own probabilities; options follow a colon",
         metavar="NAME",
     )
     drafter: str = option(
