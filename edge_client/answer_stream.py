@@ -99,8 +99,8 @@ class AnswerStream:
         await self._commits.aclose()
 
     def _local(self) -> AsyncGenerator[Commit, None]:
-        session, params = self._session, self._task.params
-        return local_commits(self._thread, self._truth, params, session.noise_key, session.rule, self._ends)
+        key = self._session.noise_key
+        return local_commits(self._thread, self._truth, self._task.params, key, self._ends)
 
     def _guess(self) -> str:
         """The text of what was drafted while the server is away, and is not verified yet."""

@@ -1,4 +1,4 @@
-"""docs/operations.md, docs/cluster.md and deploy/systemd say what is: messages, flags, files, metrics of the queries."""
+"""docs/operations.md, docs/cluster.md and deploy/systemd: messages, flags, files and metrics of the queries exist."""
 
 import ast
 import re
