@@ -95,6 +95,4 @@ class Chunk:
     origins: tuple[Origin, ...] = ()  # one for each of `token_ids`
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of `token_ids`, when asked for
     waiting: float = 0.0  # seconds since the server was heard, while it is away; 0 = it is not
-    provisional: str = (
-        ""  # the draft model's guess of the text to come; replaces the guess of the chunk before
-    )
+    provisional: str = ""  # the draft model's guess of the text to come, instead of the one before
