@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from edge_client.drafters.base import Drafter
 from edge_client.drafters.none import NoneDrafter
-from edge_client.lengths.fixed import DraftLengthPolicy, pulled
+from edge_client.lengths.base import DraftLengthPolicy, pulled
 from edge_client.lookahead import LookAhead
 from opensled.messages import DraftBlock, DraftToken, TreeNode
 from opensled.protocol import Truth
