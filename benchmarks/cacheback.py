@@ -51,13 +51,13 @@ class FrozenFactory(CachebackFactory):
 
     def create(self) -> CachebackDrafter:
         found = table_file.read(model_file(MODEL, PATTERN))
-        return _FrozenDrafter(FrozenTable(found.rows, found.vocabulary.size))
+        return _FrozenDrafter(FrozenTable(found.rows, found.vocab_size))
 
 
 class _FrozenDrafter(CachebackDrafter):
     def _forget(self) -> None:
         super()._forget()
-        self._cache.dynamic = LruTable(TableShape(leaders=0))
+        self._dynamic = LruTable(TableShape(leaders=0))
 
 
 def factories() -> dict[str, DrafterFactory]:
