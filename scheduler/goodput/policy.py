@@ -159,7 +159,7 @@ def _cut(
     kept = worthwhile(drafts, forecasts, asked, price)
     for index, each in enumerate(chosen):
         draft = drafts[index]
-        if each.depth and pays(min(each.depth, draft), draft, forecasts[index], price):
+        if draft and each.depth and pays(min(each.depth, draft), draft, forecasts[index], price):
             kept[index] = draft
     return kept
 
