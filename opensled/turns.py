@@ -28,18 +28,13 @@ class Turn:
 
     # -- events -----------------------------------------------------------------------------------------
 
-    def draft(self, draft: Draft) -> bool:
-        """A draft is sent, or arrives, and replaces an older one without a verdict.
-
-        False: a frame that is repeated, or that a later draft overtook; nothing changes.
-        """
-        if draft.counter <= self.latest:
-            return False
+    def draft(self, draft: Draft) -> None:
+        """A new draft (`is_new`) is sent, or arrives; it replaces an older one without a verdict."""
+        assert self.is_new(draft), "drafts of one stream are numbered upwards"
         self.latest = draft.counter
         self.unanswered = (draft,) if draft.block.tokens else ()
         # An empty draft hands the drive back. Under hint 0 a draft was sent before the hint was heard: none follows it.
         self.server_drives = not self.unanswered or self.hint == 0
-        return True
 
     def verdict(self, answers: int, hint: int | None) -> bool:
         """A verdict leaves, or arrives; it answers drafts up to counter `answers`, 0 = none.
@@ -64,6 +59,10 @@ class Turn:
         return lost
 
     # -- what follows from it -----------------------------------------------------------------------------
+
+    def is_new(self, draft: Draft) -> bool:
+        """Whether a draft is not a frame that is repeated, or that a later draft overtook."""
+        return draft.counter > self.latest
 
     @property
     def may_draft(self) -> bool:

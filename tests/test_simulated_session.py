@@ -63,7 +63,7 @@ class Both:
             allowance=DraftBudget(floor=SessionLimits.min_acceptance),
         )  # fmt: skip
         session.clock = lambda: self.now
-        session.waiting_since = session.asked_since = self.now
+        session.timing.waiting_since = session.timing.asked_since = self.now
         session.attach(len(prompt))
         return session
 

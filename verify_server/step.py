@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from opensled.errors import EngineError, OpenSledError
 from verify_server.acceptance.base import AcceptancePolicy, DraftCheck, TreePolicy
 from verify_server.engine.base import Scores, Segment, TargetEngine, TreeEngine
-from verify_server.session import Session
-from verify_server.step_item import AcceptanceResult, StepItem, decided, moves
+from verify_server.session import Session, StepItem
+from verify_server.step_item import AcceptanceResult, decided, moves
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +30,12 @@ def run_step(engine: TargetEngine, work: Sequence[StepItem]) -> list[Outcome]:
 
 def _outcome(engine: TargetEngine, planned: StepItem, scores: Scores, rows: range) -> Outcome:
     """One session's decision; what goes wrong with its rows stays its own, be it a bug of ours."""
-    if planned.question is None:
+    if planned.check is None:
         return None
     try:
-        decision = _decide(planned.session, planned.question, scores, rows)
+        decision = _decide(planned.session, planned.check, scores, rows)
         if decision.path:
-            _compact(engine, planned.segment, moves(planned.question, decision))
+            _compact(engine, planned.segment, moves(planned.check, decision))
         return decision
     except OpenSledError as error:
         return error

@@ -1,23 +1,11 @@
-"""What a step computes for one session, and what comes of it. Only this travels to the engine's thread."""
+"""What a step decides for one session: the acceptance rule's result, and what follows from it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from opensled.messages import Draft, DraftBlock, TokenLogprobs
+from opensled.messages import TokenLogprobs
 from verify_server.acceptance.base import DraftCheck
-from verify_server.engine.base import Segment
-
-if TYPE_CHECKING:  # it imports this file
-    from verify_server.session import Session
-
-
-class PendingDraft(NamedTuple):
-    """A draft not yet planned: as it arrived, what of it still drafts beyond the truth, and when it came."""
-
-    draft: Draft
-    rest: DraftBlock
-    since: float
 
 
 class AcceptanceResult(NamedTuple):
@@ -29,24 +17,14 @@ class AcceptanceResult(NamedTuple):
     path: tuple[int, ...] = ()  # of a tree: the indices of the accepted tokens
 
 
-class StepItem(NamedTuple):
-    """What one step computes for one session."""
-
-    session: Session
-    segment: Segment
-    question: DraftCheck | None  # None: a chunk of a prompt, nothing to decide
-    draft: Draft | None  # the draft this step answers
-    hint: int | None = None  # goes with the verdict
-
-
-def decided(question: DraftCheck, decision: AcceptanceResult) -> tuple[int, ...]:
+def decided(check: DraftCheck, result: AcceptanceResult) -> tuple[int, ...]:
     """The accepted ids and the one after them."""
-    if decision.path:
-        return (*[question.draft[index].id for index in decision.path], decision.next_token)
-    return (*question.ids[: decision.num_accepted], decision.next_token)
+    if result.path:
+        return (*[check.draft[index].id for index in result.path], result.next_token)
+    return (*check.ids[: result.num_accepted], result.next_token)
 
 
-def moves(question: DraftCheck, decision: AcceptanceResult) -> list[tuple[int, int]]:
+def moves(check: DraftCheck, result: AcceptanceResult) -> list[tuple[int, int]]:
     """From where to where the KV of a tree's accepted tokens must go, so that they follow the text in order."""
-    first = question.position
-    return [(first + index, first + place) for place, index in enumerate(decision.path) if index != place]
+    first = check.position
+    return [(first + index, first + place) for place, index in enumerate(result.path) if index != place]
