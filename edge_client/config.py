@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edge_client.drafters import OFF, plain_names
-from edge_client.lengths.fixed import UNADVISED
+from edge_client.lengths import LENGTH_POLICIES
+from edge_client.lengths.base import UNADVISED, LengthOptions
 from edge_client.offline.absence import HEARTBEAT, LOCAL_PATIENCE, OFFLINE_MODES, STALL
 from edge_client.remote import RetryPolicy
 from opensled.address import host_port, web_origins
@@ -14,7 +15,6 @@ from opensled.errors import UsageError
 from opensled.logs import LEVELS
 from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE, RATIO, SamplingParams
 
-STOPS = ("adaptive", "predicted", "fixed", "confidence")
 COLOR_CHOICES = ("auto", "always", "never")
 COLOR_HELP = "auto: on a terminal, unless NO_COLOR is set"
 
@@ -78,11 +78,13 @@ class DeviceConfig:
         "adaptive",
         "when a block ends. adaptive: at the length that commits most tokens per second, as measured, or nothing is "
         "drafted where that does not pay; predicted: also where its tokens will hardly be accepted, as learned from "
-        "verdicts; fixed: at its length; confidence: also before the first token below --confidence",
-        choices=STOPS,
+        "verdicts; fixed: at its length; confidence: also before the first token below --confidence; or "
+        "module:Class of your own",
+        metavar="NAME",
+        check=LENGTH_POLICIES.get,
     )
     confidence: float = option(
-        0.4,
+        LengthOptions.confidence,
         "threshold of --stop confidence (c_th); of --stop predicted only until it is known what tokens cost",
         low=0,
         high=1,
@@ -96,7 +98,7 @@ class DeviceConfig:
         metavar="N",
     )
     battery_floor: float = option(
-        20.0,
+        LengthOptions.battery_floor,
         "percent of the battery below which a device that runs on it drafts nothing (--stop adaptive, predicted)",
         low=0,
         high=100,

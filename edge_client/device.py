@@ -13,13 +13,11 @@ from edge_client.answer import Chunk, RequestDefaults, Task
 from edge_client.answer_stream import AnswerStream
 from edge_client.config import DeviceConfig
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import DrafterFactory
-from edge_client.drafters.branching import BranchingFactory
+from edge_client.drafters.base import DrafterFactory, DrafterOptions
 from edge_client.drafters.none import NoneDrafter
-from edge_client.drafters.table_choice import TableFiles, hand_over
 from edge_client.drafting import DraftThread
-from edge_client.lengths.choice import length_policy
-from edge_client.lengths.fixed import DraftLengthPolicy
+from edge_client.lengths import length_policy
+from edge_client.lengths.base import DraftLengthPolicy, LengthOptions
 from edge_client.lengths.status import DraftStatus, rested
 from edge_client.link import Endpoint, Link
 from edge_client.offline.absence import LOCAL_ONLY, Offline, patience_of
@@ -212,11 +210,18 @@ async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
         raise
     habits = RequestDefaults(config.pace, config.background, config.device_name or secrets.token_hex(8))
     return Device(
-        link, target.info, target.tokenizer, factory, length_policy(config), parallel,
+        link, target.info, target.tokenizer, factory, _length_policy(config), parallel,
         patience_of(config.offline, config.give_up),
         rule=config.rule, cache=cache, habits=habits, looks_ahead=config.look_ahead,
         offline=Offline(config.offline), memory=memory,
     )  # fmt: skip
+
+
+def _length_policy(config: DeviceConfig) -> DraftLengthPolicy:
+    options = LengthOptions(
+        config.draft_length, config.confidence, config.draft_tree, config.look_ahead, config.battery_floor
+    )
+    return length_policy(config.stop, options)
 
 
 async def _meet_first(
@@ -251,14 +256,18 @@ def endpoint_of(config: DeviceConfig) -> Endpoint:
 
 def _factory(config: DeviceConfig) -> DrafterFactory:
     kind = DRAFTERS.get(config.drafter)
-    if not hasattr(getattr(kind, "func", kind), "check_vocabulary"):  # `chain:...` comes as a partial
+    made_by = getattr(kind, "func", kind)  # `chain:...` comes as a partial
+    if not (isinstance(made_by, type) and issubclass(made_by, DrafterFactory)):
         raise UsageError(
             f"{config.drafter} is no drafter factory (edge_client/drafters/base.py says what one is)"
         )
-    factory: DrafterFactory = kind(config.draft_model, config.threads)
-    hand_over(TableFiles(config.draft_table, config.personal_table), [factory])
-    if isinstance(factory, BranchingFactory):
-        factory.use_branches(config.lookahead_branches if config.look_ahead else 0)
+    branches = config.lookahead_branches if config.look_ahead else 0
+    options = DrafterOptions(branches, config.draft_table, config.personal_table)
+    factory: DrafterFactory = kind(config.draft_model, config.threads, options)
+    if options._replace(branches=0) != DrafterOptions() and not factory.uses_tables:
+        raise UsageError(
+            "--draft-table and --personal-table are for drafters with tables, such as --drafter cacheback"
+        )
     return factory
 
 

@@ -12,9 +12,9 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import NamedTuple, Protocol
 
-from edge_client.drafters.base import AheadDrafter, Drafter, TreeDrafter
+from edge_client.drafters.base import Drafter
 from edge_client.drafters.none import NoneDrafter
-from edge_client.lengths.fixed import DraftLengthPolicy, pulled
+from edge_client.lengths.base import DraftLengthPolicy, pulled
 from edge_client.lookahead import LookAhead
 from opensled.messages import DraftBlock, DraftToken, TreeNode
 from opensled.protocol import Truth
@@ -94,7 +94,9 @@ class DraftThread:
         self, drafter: Drafter, stop: DraftLengthPolicy, vocab_size: int = 1 << 31, looks_ahead: bool = True
     ) -> None:
         self._drafter, self.stop, self._vocab_size = drafter, stop, vocab_size
-        self._looks_ahead = looks_ahead
+        # A policy of lengths learns from what it is asked: it is asked only where the drafter can act on the answer.
+        self._looks_ahead = looks_ahead and type(drafter).look_ahead is not Drafter.look_ahead
+        self._has_trees = type(drafter).propose_tree is not Drafter.propose_tree
         self.drafts = not isinstance(drafter, NoneDrafter)  # whether it ever proposes anything
         self.wasted = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafter")
@@ -125,7 +127,7 @@ class DraftThread:
 
     def look_ahead(self, block: DraftBlock, room: BlockBudget) -> None:
         """See `Drafting`. Nothing is bet on one path of a tree."""
-        if self._looks_ahead and isinstance(self._drafter, AheadDrafter) and not block.parents:
+        if self._looks_ahead and not block.parents:
             job = self._job
             job.bet = LookAhead(block)
             self._thread.submit(self._guarded, job, self._ahead, job.bet, room)
@@ -173,7 +175,7 @@ class DraftThread:
 
     def _propose(self, job: Job, room: BlockBudget, block: list[TreeNode]) -> None:
         drafter, rule = self._drafter, room.rule or self.stop
-        if isinstance(drafter, TreeDrafter) and room.length and not job.sparse:
+        if self._has_trees and room.length and not job.sparse:
             nodes = rule.nodes(room.tree, room.hint)
             if nodes:
                 block.extend(islice(drafter.propose_tree(), nodes))
@@ -195,7 +197,7 @@ class DraftThread:
 
     def _settle(self, job: Job) -> None:
         """Now that the truth is known: how many tokens are ready, and the seconds that each of them took."""
-        job.ready = self._drafter.ready if isinstance(self._drafter, AheadDrafter) else 0
+        job.ready = self._drafter.ready
         bet, job.bet = job.bet, None
         if bet is not None:
             job.ready_s = bet.token_s
@@ -208,7 +210,6 @@ class DraftThread:
         return bool(since) and tuple([node.token.id for node in block[: len(since)]]) != since
 
     def _ahead(self, bet: LookAhead, room: BlockBudget) -> None:
-        assert isinstance(self._drafter, AheadDrafter), "asked only of those"
         length = self.stop.ahead(room.length, room.hint)
         if length:
             bet.work(self._drafter, length, self.stop.drafted)

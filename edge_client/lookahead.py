@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edge_client.drafters.base import AheadDrafter
+from edge_client.drafters.base import Drafter
 from opensled.messages import DraftBlock
 from opensled.protocol import Truth, rebase
 
@@ -26,7 +26,7 @@ class LookAhead:
     tokens: int = 0  # drafted so far, and
     seconds: float = 0.0  # what they took
 
-    def work(self, drafter: AheadDrafter, length: int, drafted: Callable[[int, float], None]) -> None:
+    def work(self, drafter: Drafter, length: int, drafted: Callable[[int, float], None]) -> None:
         """Draft on until it is over, `length` tokens of the next block at most; `drafted` hears of each token."""
         steps = drafter.look_ahead(self.block.tokens, length)
         while not self.over:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from edge_client.drafters.base import Drafter
 from edge_client.remote import RetryPolicy
 from opensled import codec
 from opensled.errors import NonFiniteLogits, Unreachable
@@ -150,7 +151,7 @@ class FakeText:
         return self.encode("".join(turn.content for turn in messages))
 
 
-class OracleDrafter:
+class OracleDrafter(Drafter):
     """Knows the fake target and errs at random: right with probability `acceptance`."""
 
     def __init__(self, acceptance: float, seed: int = 0, target: Callable = next_token) -> None:
@@ -171,9 +172,6 @@ class OracleDrafter:
 
     def commit(self, tokens: Sequence[int]) -> None:
         self.truth.extend(tokens)
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 from zlib import crc32
 
+from edge_client.drafters.base import Drafter
 from edge_client.remote import RemoteSession
 from hw_profiles.profile import HardwareProfile
 from hw_profiles.step_cost import Roofline, StepCost
@@ -164,7 +165,7 @@ class Silent(RemoteSession):
             await super().submit(draft)
 
 
-class Liar:
+class Liar(Drafter):
     """Drafts at random, as long as it is let, and is always sure."""
 
     def __init__(self, vocab_size: int, seed: int = 0) -> None:
@@ -178,9 +179,6 @@ class Liar:
             yield self._sampler.certain(self._random.randrange(self._vocab_size), 1.0)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        pass
-
-    def close(self) -> None:
         pass
 
 

@@ -21,6 +21,7 @@ from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy
 from tests.fakes import VOCAB, FakeEngine, continuation
 from tests.sessions import made
+from tests.system import read_now
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop
 from verify_server.session import DraftLimits, Session, StepItem
@@ -153,7 +154,8 @@ class World:
 
     def _deliver(self, user: User) -> None:
         """What the server has to say is on its way."""
-        for message in user.session.outbox.drain():
+        for _ in range(len(user.session.outbox)):
+            message = read_now(user.session.outbox)
             assert isinstance(message, Verdict), message
             self._travel(user, user.habits.link_s, partial(self._hear, user, message))
 

@@ -2,7 +2,7 @@
 
 import json
 
-from opensled_testbed.bench import quick
+from benchmarks import quick
 from opensled_testbed.simulator import simulate
 from tests.emulated_runs import emulated_by
 

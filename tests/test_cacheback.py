@@ -9,10 +9,12 @@ from itertools import islice
 
 import pytest
 
-from edge_client.drafters import DRAFTERS, table_file
+from edge_client.config import DeviceConfig
+from edge_client.device import _factory
+from edge_client.drafters import table_file
+from edge_client.drafters.base import DrafterOptions
 from edge_client.drafters.cacheback import CachebackDrafter, CachebackFactory
 from edge_client.drafters.growth import DEEPEST, FROZEN, MOST_NODES, Cacheback, Calibration, Row
-from edge_client.drafters.table_choice import TableFiles, hand_over
 from edge_client.drafters.table_file import TableFile, Vocabulary
 from edge_client.drafters.tables import FrozenTable, LruTable, TableShape, as_rows
 from edge_client.lengths.fixed import FixedLength
@@ -186,8 +188,7 @@ class TestTables:
     def test_a_named_one_of_another_vocabulary_is_refused(self, tmp_path):
         path = tmp_path / "other.table"
         table_file.write(path, some_table())
-        factory = CachebackFactory("tiny-draft")
-        factory.use_tables(TableFiles(frozen=str(path)))
+        factory = CachebackFactory("tiny-draft", options=DrafterOptions(draft_table=str(path)))
         with pytest.raises(VocabularyMismatch, match=r"other\.table.*'tiny'"):
             factory.check_vocabulary(tiny_info())
 
@@ -200,22 +201,20 @@ class TestTables:
         assert pull(drafter) == []
 
     def test_a_missing_one_is_told_before_anything_is_drafted(self, tmp_path):
-        factory = CachebackFactory()
-        factory.use_tables(TableFiles(frozen=str(tmp_path / "none.table")))
+        factory = CachebackFactory(options=DrafterOptions(draft_table=str(tmp_path / "none.table")))
         with pytest.raises(NotFound, match=r"none\.table"):
             factory.check_vocabulary(tiny_info())
 
     def test_tables_are_for_drafters_that_have_them(self):
-        hand_over(TableFiles(), [DRAFTERS.get("lookup")("")])
-        for files in (TableFiles(frozen="x"), TableFiles(personal="x")):
+        _factory(DeviceConfig(drafter="lookup"))
+        for files in ({"draft_table": "x"}, {"personal_table": "x"}):
             with pytest.raises(UsageError, match="--draft-table"):
-                hand_over(files, [DRAFTERS.get("lookup")("")])
+                _factory(DeviceConfig(drafter="lookup", **files))
 
     def test_a_personal_table_remembers_the_sequence_before(self, tmp_path):
         path, text = tmp_path / "mine.table", tiny_tokenizer().encode("My cat is called Minerva.")
         for remembered in (False, True):
-            factory = CachebackFactory()
-            factory.use_tables(TableFiles(personal=str(path)))
+            factory = CachebackFactory(options=DrafterOptions(personal_table=str(path)))
             factory.check_vocabulary(tiny_info())
             drafter = factory.create()
             drafter.begin(text[:1], GREEDY)
@@ -307,8 +306,7 @@ def test_a_table_of_the_same_vocabulary_is_taken(tmp_path):
     shape = TableShape()
     rows = as_rows(learned((11, 12, 13, 14, 15), shape).items(), shape)
     table_file.write(path, TableFile(rows, shape, Vocabulary(info.vocab_size, info.fingerprint)))
-    factory = CachebackFactory("tiny-draft")
-    factory.use_tables(TableFiles(frozen=str(path)))
+    factory = CachebackFactory("tiny-draft", options=DrafterOptions(draft_table=str(path)))
     factory.check_vocabulary(info)
     drafter = factory.create()
     drafter.begin([11], GREEDY)

@@ -185,12 +185,12 @@ def test_an_old_text_that_lost_its_kv_is_not_passed_by_for_ever():
         pressed.step()
         pressed.open([1 + newcomer] * 2, max_tokens=8)
     assert not holds(old), "it gave way while its device drafted"
-    known = len(old.tokens)
+    known = len(old.sequence)
     pressed.draft(old, 2)
     for newcomer in range(20, 30):
         pressed.step()
         pressed.open([1 + newcomer] * 2, max_tokens=8)
-    assert len(old.tokens) > known
+    assert len(old.sequence) > known
 
 
 def test_who_has_work_to_do_loses_his_kv_to_older_ones_only():

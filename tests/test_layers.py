@@ -20,7 +20,9 @@ EVERYTHING = (
     "verify_server",
     "opensled_testbed",
     "opensled_training",
+    "benchmarks",
 )
+WHEEL = EVERYTHING[:-1]  # `benchmarks` stays in the checkout, so only itself and the tests import it
 # package -> the packages it may import, besides itself
 ALLOWED = {
     "opensled": (),
@@ -28,16 +30,22 @@ ALLOWED = {
     "scheduler": ("opensled", "hw_profiles"),
     "edge_client": ("opensled", "hw_profiles", "scheduler"),
     "verify_server": ("opensled", "hw_profiles", "scheduler"),
-    "opensled_testbed": EVERYTHING,
-    "opensled_training": EVERYTHING,
+    "opensled_testbed": WHEEL,
+    "opensled_training": WHEEL,
+    "benchmarks": EVERYTHING,
 }
 GRPC_HOMES = ("edge_client/link.py", "verify_server/service.py")
 GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/replica_links.py")
 # Figures measure the bare libraries beside the product.
-BARE_ROUNDS, BARE_LOOP = "opensled_testbed/bench/rounds.py", "opensled_testbed/bench/edge_loop.py"
-BARE_RAGGED = "opensled_testbed/bench/ragged"  # and the file of its peers
+BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"
+BARE_RAGGED = "benchmarks/ragged"  # and the file of its peers
 TORCH_HOMES = ("verify_server/engine/", "opensled_training/", "opensled_testbed/reference.py", BARE_RAGGED)
 LLAMA_HOMES = ("opensled/llama.py", "edge_client/drafters/llamacpp.py", "verify_server/engine/llama_cache.py")
+PLOT_HOMES = (
+    "opensled_testbed/planner/picture.py",
+    "opensled_testbed/report/plots",
+    "benchmarks/look_ahead_plot.py",
+)
 # library -> the files, or folders with a slash, that may import it
 HOMES = {
     "grpc": (*GRPC_HOMES, *GATEWAY_HOMES, BARE_ROUNDS),
@@ -48,8 +56,12 @@ HOMES = {
     "huggingface_hub": ("verify_server/engine/loading.py",),
     "starlette": ("edge_client/api/",),
     "uvicorn": ("edge_client/api/http_server.py",),
-    "httpx": ("opensled_testbed/",),
-    "matplotlib": ("opensled_testbed/planner/picture.py", "opensled_testbed/report/plots"),
+    "httpx": ("opensled_testbed/", "benchmarks/"),
+    "matplotlib": (
+        "opensled_testbed/planner/picture.py",
+        "opensled_testbed/report/plots",
+        "benchmarks/look_ahead_plot.py",
+    ),
     "rich": ("opensled_testbed/demo_view.py", "opensled_testbed/load/load_view.py"),
     "prometheus_client": ("opensled/metrics.py",),
     "ray": ("scheduler/cluster/ray_runtime.py",),

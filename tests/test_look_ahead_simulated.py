@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from edge_client.generate import generate
+from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles.device_profile import DraftSpeed
 from opensled.errors import UsageError
@@ -215,7 +216,7 @@ def simulated(
 def test_both_send_the_same_blocks_at_the_same_times(seed: int, ahead: bool) -> None:
     rng = random.Random(seed)
     trace = steady(seed, rng.choice((0.6, 0.8, 0.95)))
-    rule = FixedLength(rng.randint(1, 12), rng.choice((0.0, 0.0, 0.5)))
+    rule = ConfidenceLength(rng.randint(1, 12), confidence=rng.choice((0.0, 0.0, 0.5)))
     pace, step_s = speed(rng.uniform(5, 60), rng.uniform(50, 900)), rng.uniform(0.02, 0.4)
     real, ours = (each(trace, rule, pace, step_s, ahead) for each in (emulated, simulated))
     assert len(real) > 3

@@ -12,6 +12,7 @@ import pytest
 
 from edge_client.drafters import DRAFTERS
 from edge_client.lengths.adaptive import Adaptive
+from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.predicted import Predicted
 from edge_client.remote import RetryPolicy
@@ -137,7 +138,7 @@ def test_every_draft_length(exact64, drafter, length):
 @pytest.mark.parametrize("sessions", [1, 2, 5, 16])
 def test_every_batch_size(exact64, sessions):
     wanted = cases()[-sessions:]
-    answers = asyncio.run(answer_all(exact64, wanted, "llamacpp", stop=FixedLength(8, confidence=0.3)))
+    answers = asyncio.run(answer_all(exact64, wanted, "llamacpp", stop=ConfidenceLength(8, confidence=0.3)))
     check(wanted, answers)
 
 
@@ -153,11 +154,11 @@ def test_rules_that_learn_while_sixteen_sessions_share_them(exact64, drafter, le
 @pytest.mark.parametrize("outcomes", [0, 3])
 def test_look_ahead_over_several_outcomes_in_a_storm(exact64, outcomes):
     drafters = factory("llamacpp")
-    drafters.use_branches(outcomes)
+    drafters.branches = outcomes
     try:
         answers = asyncio.run(answer_all(exact64, cases(), "llamacpp", weather=STORM, patience=IMPATIENT))
     finally:
-        drafters.use_branches(0)
+        drafters.branches = 0
     check(cases(), answers)
 
 

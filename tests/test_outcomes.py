@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.branching import BranchingFactory, RunnerUp
+from edge_client.drafters.base import DrafterOptions
+from edge_client.drafters.branching import RunnerUp
 from opensled.messages import DraftToken, SamplingParams
 from opensled.noise import noise_key
 from opensled.sampling import Sampler, SparseSampler
@@ -33,13 +34,13 @@ def drafter_with(factory):
     made = []
 
     def create(outcomes):
-        factory.use_branches(outcomes)
+        factory.branches = outcomes
         made.append(factory.create())
         made[-1].clock = lambda: 0.0  # verdicts always leave time enough
         return made[-1]
 
     yield create
-    factory.use_branches(0)
+    factory.branches = 0
     for drafter in made:
         drafter.close()
 
@@ -222,10 +223,7 @@ def test_a_block_of_another_drafter_that_reaches_the_end_of_the_context_has_no_b
 
 
 def test_a_chain_hands_the_number_on():
-    chain = DRAFTERS.get("chain:lookup,llamacpp")(str(TINY_DRAFT), 1)
-    assert isinstance(chain, BranchingFactory)
-    chain.use_branches(2)
-    drafter = chain.create()
+    drafter = DRAFTERS.get("chain:lookup,llamacpp")(str(TINY_DRAFT), 1, DrafterOptions(branches=2)).create()
     assert drafter._last.branches == 2
     drafter.close()
 

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from edge_client.lengths.base import pulled
+from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from opensled.errors import Unsupported
 from opensled.messages import RATIO, DraftToken, Open, SamplingParams, SparseDistribution
@@ -68,7 +70,8 @@ def drafted(world: World, text: tuple[int, ...], key: bytes, stop: FixedLength) 
             own = (*own, token.id)
             yield token
 
-    return stop.take(proposals(), world.length - len(text), lambda: False)
+    limit = world.length - len(text)
+    return tuple(pulled(stop, proposals(), stop.most(limit), lambda: False))
 
 
 def written(world: World, number: int, stop: FixedLength) -> tuple[int, ...]:
@@ -116,7 +119,7 @@ def test_what_is_drawn_has_the_joint_law_of_the_target_at_every_position(seed):
 def test_a_stop_rule_by_confidence_keeps_the_law():
     """A rule that looked at the drawn token would send likely tokens more often than their distribution says."""
     world = World.random(2, np.float32, params=PARAMS["plain"])
-    assert max(misses(world, stop=FixedLength(2, confidence=0.6))) < 4
+    assert max(misses(world, stop=ConfidenceLength(2, confidence=0.6))) < 4
 
 
 def test_a_sampler_names_exactly_what_it_draws_from():

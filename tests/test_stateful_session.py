@@ -7,7 +7,7 @@ moment, readers who come and go, KV memory for about one session and a half.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from hypothesis import strategies as st
@@ -22,6 +22,7 @@ from scheduler.plan import BatchPlan, SchedulingPolicy, Slice
 from tests.fakes import POISON, VOCAB, FakeEngine, next_token
 from tests.hypothesis_profiles import bounded
 from tests.sessions import made
+from tests.system import read_now
 from tests.tree_drafts import grown
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop
@@ -44,12 +45,11 @@ class Reader:
     counter: int = 0
     sent: Draft | None = None
     told: str = ""  # code of the Failure that ended it
-    unread: list = field(default_factory=list)
 
     def read(self, count: int) -> None:
-        self.unread += self.session.outbox.drain()
-        now, self.unread = self.unread[:count], self.unread[count:]
-        for message in now:
+        while count and len(self.session.outbox):
+            count -= 1
+            message = read_now(self.session.outbox)
             if isinstance(message, Failure):
                 self.told = message.code
             else:

@@ -87,6 +87,7 @@ class Sequence:
         news, self.finish_reason = self._cut(ids)
         self.tokens.extend(news)
         self._roll_back(min(base + num_accepted, len(self.tokens) - 1))
+        self._publish()
         return news
 
     def confirm(self, length: int) -> None:
@@ -113,7 +114,8 @@ class Sequence:
     # -- KV -----------------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
-        self.table.publish(self.tokens, min(self.computed, self.confirmed))
+        """The last confirmed token stays out: after `truncate` its logits are computed again, in a block of its own."""
+        self.table.publish(self.tokens, min(self.computed, self.confirmed - 1))
 
     def forget_kv(self) -> None:
         """Give all KV blocks back; what is not found again by then is recomputed when the sequence is planned."""

@@ -14,9 +14,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import DrafterFactory, ModelDrafter
+from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
 from edge_client.drafters.cacheback import CachebackDrafter, CachebackFactory
-from edge_client.drafters.table_choice import TableFiles
 from edge_client.drafters.table_file import LONGEST_LEADER
 from opensled.errors import UsageError
 from opensled.messages import ModelInfo
@@ -45,17 +44,17 @@ class BatchModel(Protocol):
         """See `ModelDrafter`."""
 
 
-class AcceleratedFactory:
+class AcceleratedFactory(DrafterFactory):
     """Makes drafters of the kind named, with tables in front of each."""
 
-    def __init__(self, name: str, model: str, threads: int = 0) -> None:
-        self._models: DrafterFactory = DRAFTERS.get(name)(model, threads)
-        self._tables = CachebackFactory(model)
-        self.name = f"accelerated {self._models.name}"
+    uses_tables = True
 
-    def use_tables(self, files: TableFiles) -> None:
-        """See `TableUser`."""
-        self._tables.use_tables(files)
+    def __init__(
+        self, name: str, model: str, threads: int = 0, options: DrafterOptions = DrafterOptions()
+    ) -> None:
+        self._models: DrafterFactory = DRAFTERS.get(name)(model, threads, options)
+        self._tables = CachebackFactory(model, options=options)
+        self.name = f"accelerated {self._models.name}"
 
     def check_vocabulary(self, target: ModelInfo) -> None:
         self._models.check_vocabulary(target)

@@ -4,49 +4,45 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 
+from edge_client.drafters import OFF
 from opensled.messages import DraftToken, ModelInfo, TreeNode
 from opensled.protocol import common_prefix
 from opensled.sampling import Sampler
 
 
-class Drafter(Protocol):
-    """Proposes what comes next in one sequence at a time, from one thread, never touching the network."""
+class Drafter(ABC):
+    """Proposes what comes next in one sequence at a time. It runs in one thread and never uses the network.
 
+    A drafter has to give `begin`, `propose` and `commit`; it overrides the other methods where it can do more.
+    """
+
+    @abstractmethod
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        """Start a new sequence; forgets the one before."""
+        """Start a new sequence and forget the one before."""
 
+    @abstractmethod
     def propose(self) -> Iterator[DraftToken]:
         """Draft tokens that follow the truth, for as long as the caller asks; may end early, or at once."""
 
+    @abstractmethod
     def commit(self, tokens: Sequence[int]) -> None:
         """The truth grew by `tokens`, whatever was proposed: keep what agrees, drop the rest."""
-
-    def close(self) -> None:
-        """Free what the drafter holds."""
-
-
-@runtime_checkable
-class TreeDrafter(Drafter, Protocol):
-    """A drafter that has several ways on at hand."""
 
     def propose_tree(self) -> Iterator[TreeNode]:
         """Nodes of a draft tree that grows from the truth, likeliest first, for as long as the caller asks.
 
-        None at all: a chain is worth more here.
+        Without any node the caller asks for a chain.
         """
-
-
-@runtime_checkable
-class AheadDrafter(Drafter, Protocol):
-    """A drafter that can work while a verdict travels."""
+        return iter(())
 
     @property
     def ready(self) -> int:
         """Tokens that `propose` gives without computing anything."""
+        return 0
 
     def look_ahead(self, block: Sequence[DraftToken], length: int) -> Iterator[None]:
         """Draft what may follow `block`, a chain that was sent to follow the truth; each step drafts one token more.
@@ -55,21 +51,44 @@ class AheadDrafter(Drafter, Protocol):
         after that one are then the next block. What `commit` confirms, `propose` gives at once. The caller stops
         asking as soon as the truth grows.
         """
+        return iter(())
+
+    def close(self) -> None:  # noqa: B027
+        """Free what the drafter holds. A second call does nothing."""
 
 
-class DrafterFactory(Protocol):
-    """Loads a draft model once and makes drafters (one per concurrent sequence) that share its weights."""
+class DrafterOptions(NamedTuple):
+    """What a user sets for drafters; each drafter takes what it knows."""
+
+    branches: int = 0  # outcomes of a verdict that are drafted ahead, beside the main line
+    draft_table: str = ""  # file of a frozen table; "" = the one beside the draft model, if there is one
+    personal_table: str = OFF  # file of the user's own table
+
+
+class DrafterFactory(ABC):
+    """Loads a draft model once and makes drafters (one per concurrent sequence) that share its weights.
+
+    A factory is created with a model's name or path, a number of threads (0 = choose) and the options.
+    """
 
     name: str  # shown to people, such as "llamacpp tiny-draft-q8_0.gguf"
+    uses_tables = False  # whether the options' tables mean something to it
 
-    def check_vocabulary(self, target: ModelInfo) -> None:
-        """Raise VocabularyMismatch unless draft ids mean the same text as the target's."""
+    def __init__(self, model: str = "", threads: int = 0, options: DrafterOptions = DrafterOptions()) -> None:  # noqa: B027
+        """Without a model there is nothing to load."""
 
+    def check_vocabulary(self, target: ModelInfo) -> None:  # noqa: B027
+        """Raise VocabularyMismatch unless draft ids mean the same text as the target's.
+
+        Ids that come from the target's own sequence always do.
+        """
+
+    @abstractmethod
     def create(self) -> Drafter:
-        """A drafter of its own for one sequence at a time."""
+        """Make a drafter for one sequence at a time."""
 
 
-class ModelDrafter(ABC):
+class ModelDrafter(Drafter):
     """A drafter over a model with a KV cache. A subclass gives `forward` and `truncate`; rollback is here.
 
     `sequence` is the truth followed by the ids of `drafted`; its first `computed` tokens are in the KV cache.
@@ -104,11 +123,9 @@ class ModelDrafter(ABC):
 
     @property
     def ready(self) -> int:
-        """See `AheadDrafter`."""
         return len(self.drafted)
 
     def look_ahead(self, block: Sequence[DraftToken], length: int) -> Iterator[None]:
-        """See `AheadDrafter`."""
         self._suppose(block)
         truths, end = self._truths, len(block) + 1 + length
         while truths == self._truths and len(self.drafted) < end and self._draft_one():
@@ -142,7 +159,7 @@ class ModelDrafter(ABC):
         try:
             logits = self.forward(fresh, self.computed)
         except Exception:
-            self.computed = self.truncate(0)  # nobody knows how much of `fresh` is in the cache
+            self.computed = self.truncate(0)  # it is unknown how much of `fresh` is in the cache
             raise
         self.computed += len(fresh)
         return logits
@@ -171,6 +188,6 @@ class ModelDrafter(ABC):
         """Forget cached positions >= `length`; returns how many stay (0 if partial removal is impossible)."""
 
     def close(self) -> None:
-        """Free what the drafter holds; calling it again does nothing. A subclass frees its buffers too."""
+        """See `Drafter`; a subclass frees its buffers too."""
         self._truths += 1
         self.sequence, self.drafted, self.computed = [], [], 0

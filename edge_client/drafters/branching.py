@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import exp, inf
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,14 +24,6 @@ from opensled.sampling import Sampler, SparseSampler
 
 # Of the way from the usual absence of a verdict to the latest one, where that was shorter, and longer.
 SHORTER, LONGER = 0.3, 0.1
-
-
-@runtime_checkable
-class BranchingFactory(Protocol):
-    """A factory whose drafters can draft several outcomes of a verdict ahead."""
-
-    def use_branches(self, count: int) -> None:
-        """Of the main line so many others; 0 = the main line only."""
 
 
 class RunnerUp(NamedTuple):
@@ -117,7 +109,7 @@ class BranchingDrafter(ModelDrafter):
         self._forget_branches()
 
     def look_ahead(self, block: Sequence[DraftToken], length: int) -> Iterator[None]:
-        """See `AheadDrafter`; the other outcomes come after the main line, the likeliest of them first."""
+        """See `Drafter`; the other outcomes come after the main line, the likeliest of them first."""
         self._forget_branches()
         self._absence.begins(self.clock())
         truths = self._truths

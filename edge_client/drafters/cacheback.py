@@ -13,52 +13,61 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from edge_client.drafters import OFF, table_file
+from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.growth import Cacheback
 from edge_client.drafters.personal import PersonalTable
-from edge_client.drafters.table_choice import TableFiles, beside
 from edge_client.drafters.table_file import TableFile
 from edge_client.drafters.tables import DraftTable, FrozenTable, LruTable
-from opensled.errors import VocabularyMismatch
+from opensled.errors import NotFound, VocabularyMismatch
 from opensled.messages import DraftToken, ModelInfo, TreeNode
 from opensled.sampling import Sampler
+from opensled.store import model_file, model_path
 
 log = logging.getLogger(__name__)
 
+PATTERN = "*.table"
 
-class CachebackFactory:
+
+def beside(model: str) -> Path | None:
+    """The draft table in a model's folder; None if there is none or several."""
+    try:
+        path = model_path(model)
+        return model_file(str(path.parent if path.is_file() else path), PATTERN)
+    except NotFound:
+        return None
+
+
+class CachebackFactory(DrafterFactory):
     """`--drafter cacheback`: one frozen table for all drafters; `model`: where one may lie beside."""
 
-    def __init__(self, model: str = "", threads: int = 0) -> None:
-        self._model = model
+    uses_tables = True
+
+    def __init__(self, model: str = "", threads: int = 0, options: DrafterOptions = DrafterOptions()) -> None:
+        self._options = options
         self._ends: frozenset[int] = frozenset()
         self._personal: PersonalTable | None = None
-        self.use_tables(TableFiles())
-
-    def use_tables(self, files: TableFiles) -> None:
-        """See `TableUser`."""
-        self._files = files
         self._file: TableFile | None = None
-        named = Path(files.frozen).expanduser() if files.frozen else beside(self._model)
-        self._path = None if files.frozen == OFF else named
+        named = options.draft_table
+        self._path = None if named == OFF else Path(named).expanduser() if named else beside(model)
         self.name = f"cacheback {self._path.name}" if self._path else "cacheback"
 
     def check_vocabulary(self, target: ModelInfo) -> None:
-        """See `DrafterFactory`. A table that nobody named, but that lies beside the model, is left out instead.
+        """See `DrafterFactory`. A table that lies beside the model and was not named is left out instead.
 
-        Raises NotFound, UsageError or UnsupportedModel, too, for a frozen table of no use.
+        Also raises NotFound, UsageError or UnsupportedModel for a named table that cannot be used.
         """
         found = self._loaded()
         if found and self._path:
             try:
                 found.require(target, self._path)
             except VocabularyMismatch as error:
-                if self._files.frozen:
+                if self._options.draft_table:
                     raise
                 log.warning("drafting without a frozen table: %s", error)
-                self.use_tables(self._files._replace(frozen=OFF))
+                self.name, self._path, self._file = "cacheback", None, None
         self._ends = frozenset(target.eos_ids)
-        if self._files.personal != OFF:
-            self._personal = PersonalTable(Path(self._files.personal), target)
+        if self._options.personal_table != OFF:
+            self._personal = PersonalTable(Path(self._options.personal_table), target)
 
     def create(self) -> CachebackDrafter:
         found = self._loaded()
@@ -71,7 +80,7 @@ class CachebackFactory:
         return self._file
 
 
-class CachebackDrafter:
+class CachebackDrafter(Drafter):
     """Drafts one sequence at a time from its tables; the dynamic one starts empty unless it is personal."""
 
     def __init__(
@@ -100,7 +109,7 @@ class CachebackDrafter:
             yield self._sampler.certain(token, confidence)
 
     def propose_tree(self) -> Iterator[TreeNode]:
-        """See `TreeDrafter`."""
+        """See `Drafter`."""
         for token, parent, confidence in self._cache.tree(self._tail):
             yield TreeNode(self._sampler.certain(token, confidence), parent)
 

@@ -16,9 +16,7 @@ from itertools import accumulate, islice
 from operator import mul
 
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import AheadDrafter, Drafter, DrafterFactory, TreeDrafter
-from edge_client.drafters.branching import BranchingFactory
-from edge_client.drafters.table_choice import TableFiles, hand_over
+from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from opensled.errors import UsageError
 from opensled.messages import DraftToken, ModelInfo, TreeNode
 from opensled.protocol import common_prefix
@@ -27,31 +25,25 @@ from opensled.sampling import Sampler
 HORIZON = 8  # tokens from the truth that drafters are compared over
 
 
-class ChainFactory:
+class ChainFactory(DrafterFactory):
     """Makes chains of the drafters named, the ones without a model first; all get the same draft model."""
 
-    def __init__(self, names: str, model: str, threads: int = 0) -> None:
+    def __init__(
+        self, names: str, model: str, threads: int = 0, options: DrafterOptions = DrafterOptions()
+    ) -> None:
         parts = [name.strip() for name in names.split(",")]
         if len(parts) < 2:
             raise UsageError(
                 f"a chain has two drafters or more, as in chain:cacheback,llamacpp, not {names!r}"
             )
-        self._factories: list[DrafterFactory] = [DRAFTERS.get(name)(model, threads) for name in parts]
+        self._factories: list[DrafterFactory] = [
+            DRAFTERS.get(name)(model, threads, options) for name in parts
+        ]
+        self.uses_tables = any(factory.uses_tables for factory in self._factories)
         self._rename()
 
     def _rename(self) -> None:
         self.name = "chain " + ", ".join([factory.name for factory in self._factories])
-
-    def use_tables(self, files: TableFiles) -> None:
-        """See `TableUser`."""
-        hand_over(files, self._factories)
-        self._rename()
-
-    def use_branches(self, count: int) -> None:
-        """See `BranchingFactory`."""
-        for factory in self._factories:
-            if isinstance(factory, BranchingFactory):
-                factory.use_branches(count)
 
     def check_vocabulary(self, target: ModelInfo) -> None:
         for factory in self._factories:
@@ -99,7 +91,7 @@ def _in_a_row(confidences: Iterable[float]) -> float:
     return sum(accumulate(confidences, mul))
 
 
-class ChainDrafter:
+class ChainDrafter(Drafter):
     """Several drafters of one sequence."""
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
@@ -131,22 +123,23 @@ class ChainDrafter:
                 return
 
     def propose_tree(self) -> Iterator[TreeNode]:
-        """See `TreeDrafter`: a tree only where the drafter whose turn it is has one."""
-        drafter = self._in_turn()[0]
-        return drafter.propose_tree() if isinstance(drafter, TreeDrafter) else iter(())
+        """See `Drafter`; a tree comes only from the drafter whose turn it is."""
+        return self._in_turn()[0].propose_tree()
 
     @property
     def ready(self) -> int:
-        """See `AheadDrafter`: of the drafter whose turn it is."""
-        drafter = self._in_turn()[0]
-        return drafter.ready if isinstance(drafter, AheadDrafter) else 0
+        """See `Drafter`; of the drafter whose turn it is."""
+        return self._in_turn()[0].ready
 
     def look_ahead(self, block: Sequence[DraftToken], length: int) -> Iterator[None]:
-        """See `AheadDrafter`; whoever began the block."""
+        """See `Drafter`; the first drafter that can works ahead, whichever one began the block."""
         for drafter in self._drafters:
-            if isinstance(drafter, AheadDrafter):
-                return drafter.look_ahead(block, length)
-        return iter(())
+            has_worked = False
+            for _ in drafter.look_ahead(block, length):
+                has_worked = True
+                yield
+            if has_worked:
+                return
 
     def close(self) -> None:
         for drafter in self._drafters:

@@ -16,6 +16,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
+from edge_client.drafters.base import DrafterFactory, DrafterOptions
 from edge_client.drafters.branching import BranchingDrafter
 from edge_client.drafters.threads import draft_threads
 from opensled import llama
@@ -31,15 +32,14 @@ SEQUENCE = 0  # id of the main line's sequence; those of branches follow
 BRANCH = 64  # positions of a branch that is not shared, at most
 
 
-class LlamaCppFactory:
+class LlamaCppFactory(DrafterFactory):
     """One GGUF model in memory; every drafter adds a context (KV cache) of its own."""
 
-    branches = 0
-
-    def __init__(self, model: str, threads: int = 0) -> None:
+    def __init__(self, model: str, threads: int = 0, options: DrafterOptions = DrafterOptions()) -> None:
         path = model_file(model, "*.gguf")
         self.name = f"llamacpp {path.name}"
         self.threads = draft_threads(threads, "llamacpp", model)
+        self.branches = options.branches
         self._model = LlamaModel(path)
 
     def check_vocabulary(self, target: ModelInfo) -> None:
@@ -47,10 +47,6 @@ class LlamaCppFactory:
 
     def create(self) -> LlamaCppDrafter:
         return LlamaCppDrafter(self._model, self.threads, self.branches)
-
-    def use_branches(self, count: int) -> None:
-        """See `BranchingFactory`."""
-        self.branches = count
 
     def with_threads(self, threads: int) -> LlamaCppFactory:
         """One that shares the model, and whose drafters use `threads` threads."""

@@ -9,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from opensled.messages import DraftToken, ModelInfo
+from edge_client.drafters.base import Drafter, DrafterFactory
+from opensled.messages import DraftToken
 from opensled.sampling import Sampler
 
 LONGEST = 4  # tokens of the longest n-gram looked up
 SHORTEST = 2  # a single token says too little about what follows
 
 
-class LookupFactory:
-    """`--drafter lookup`. Needs no model; proposes only ids the server itself has committed."""
+class LookupFactory(DrafterFactory):
+    """`--drafter lookup`. Needs no model; proposes only ids that the server has committed."""
 
-    def __init__(self, model: str = "", threads: int = 0) -> None:
-        self.name = "lookup"
-
-    def check_vocabulary(self, target: ModelInfo) -> None:
-        """Nothing to compare: every proposed id comes from the target's own sequence."""
+    name = "lookup"
 
     def create(self) -> LookupDrafter:
         return LookupDrafter()
@@ -55,7 +52,7 @@ class NGrams:
         return (self.right + 1) / (self.right + self.wrong + 2)
 
 
-class LookupDrafter:
+class LookupDrafter(Drafter):
     """The longest n-gram with a match wins; its confidence is how often that length was right so far."""
 
     def __init__(self) -> None:

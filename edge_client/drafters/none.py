@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from opensled.messages import DraftToken, ModelInfo
+from edge_client.drafters.base import Drafter, DrafterFactory
+from opensled.messages import DraftToken
 from opensled.sampling import Sampler
 
 
-class NoneFactory:
-    """`--drafter none`. Needs no model and fits every vocabulary."""
+class NoneDrafter(Drafter):
+    """Proposes nothing."""
 
-    def __init__(self, model: str = "", threads: int = 0) -> None:
-        self.name = "none"
-
-    def check_vocabulary(self, target: ModelInfo) -> None:
-        """Nothing to compare: no ids are proposed."""
-
-    def create(self) -> NoneDrafter:
-        return NoneDrafter()
-
-
-class NoneDrafter:
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         pass
 
@@ -31,5 +21,11 @@ class NoneDrafter:
     def commit(self, tokens: Sequence[int]) -> None:
         pass
 
-    def close(self) -> None:
-        pass
+
+class NoneFactory(DrafterFactory):
+    """`--drafter none`. Needs no model and fits every vocabulary."""
+
+    name = "none"
+
+    def create(self) -> NoneDrafter:
+        return NoneDrafter()

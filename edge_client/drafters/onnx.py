@@ -18,7 +18,7 @@ import numpy as np
 import onnxruntime as ort
 from tokenizers import Tokenizer
 
-from edge_client.drafters.base import ModelDrafter
+from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
 from edge_client.drafters.threads import draft_threads
 from edge_client.tokenizer import pieces_of
 from opensled.errors import EngineError, NotFound, UnsupportedModel
@@ -30,10 +30,10 @@ CONTEXT_CAP = 8192  # positions per sequence; memory is taken as they fill up
 CHUNK = 32  # tokens per call: every call returns a logits row for each of its tokens
 
 
-class OnnxFactory:
+class OnnxFactory(DrafterFactory):
     """One session (weights, thread pool) shared by all drafters; each adds its own KV buffers."""
 
-    def __init__(self, model: str, threads: int = 0) -> None:
+    def __init__(self, model: str, threads: int = 0, options: DrafterOptions = DrafterOptions()) -> None:
         path = model_file(model, "*.onnx")
         self.name = f"onnx {path.name}"
         self._tokenizer_path = path.with_name("tokenizer.json")

@@ -17,7 +17,7 @@ from opensled.messages import DraftToken, ModelInfo
 from opensled_testbed.emulation.device_time import forward_s
 
 
-class PacedFactory:
+class PacedFactory(DrafterFactory):
     """`DrafterFactory` around another one; drafters without a model (lookup, none) stay as fast as they are."""
 
     def __init__(self, factory: DrafterFactory, speed: DraftSpeed, dilation: float = 1.0) -> None:
@@ -51,7 +51,7 @@ class PacedDrafter(ModelDrafter):
         yield from super().propose()
 
     def look_ahead(self, block: Sequence[DraftToken], length: int) -> Iterator[None]:
-        """See `AheadDrafter`; its passes follow each other like those of a block."""
+        """See `Drafter`; its passes follow each other like those of a block."""
         self._free_at = max(self._free_at, time.perf_counter())
         yield from super().look_ahead(block, length)
 

@@ -13,19 +13,19 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter
-from edge_client.lengths.fixed import FixedLength
 from opensled.errors import OpenSledError
 from opensled.messages import MATCH, SamplingParams, is_chat
 from opensled.noise import noise_key
 from opensled.protocol import EndRules, cut
 from opensled.sampling import Sampler, sampler
-from opensled_testbed.bench.figure import provenance
 from opensled_testbed.load.sources import heldout_items
 from opensled_testbed.load.workload import Item
+from opensled_testbed.provenance import provenance
 from opensled_testbed.traces import PACKAGED, ItemTrace, Proposal, TraceSet, rounds, write_traces
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
@@ -134,7 +134,7 @@ def _proposals(target: Target, drafter: Drafter, item: Item, trace: ItemTrace) -
     """At every place of the text."""
     drafter.begin(trace.prompt_ids, _sampler(target, item))
     for token in trace.target_ids:
-        block = FixedLength(LONGEST).take(drafter.propose(), LONGEST, _never)
+        block = tuple(islice(drafter.propose(), LONGEST))
         confidences = tuple(round(each.confidence, DIGITS) for each in block)
         yield Proposal(tuple(each.id for each in block), confidences)
         drafter.commit([token])
@@ -143,13 +143,9 @@ def _proposals(target: Target, drafter: Drafter, item: Item, trace: ItemTrace) -
 def _alone(target: Target, drafter: Drafter, item: Item, trace: ItemTrace) -> tuple[int, ...]:
     """What the draft model writes by itself, up to its end."""
     drafter.begin(trace.prompt_ids, _sampler(target, item))
-    block = FixedLength(item.max_tokens).take(drafter.propose(), item.max_tokens, _never)
+    block = tuple(islice(drafter.propose(), item.max_tokens))
     base = len(trace.prompt_ids)
     return cut([each.id for each in block], base, _ends(target.engine, item, base))[0]
-
-
-def _never() -> bool:
-    return False
 
 
 def table(traces: TraceSet, length: int = 4) -> str:

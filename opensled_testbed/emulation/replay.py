@@ -16,7 +16,7 @@ import numpy as np
 
 from edge_client.drafters.base import ModelDrafter
 from edge_client.drafting import BlockBudget, Drafted
-from edge_client.lengths.fixed import DraftLengthPolicy, pulled
+from edge_client.lengths.base import DraftLengthPolicy, pulled
 from hw_profiles.device_profile import DraftSpeed
 from opensled.messages import DraftBlock, DraftToken
 from opensled.protocol import Truth, common_prefix, rebase

@@ -10,7 +10,8 @@ from typing import Protocol
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter, DrafterFactory
 from edge_client.drafting import BlockBudget, Drafted, Drafting, DraftThread
-from edge_client.lengths.fixed import DraftLengthPolicy, FixedLength
+from edge_client.lengths.base import DraftLengthPolicy
+from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
 from hw_profiles.device_profile import DraftSpeed
 from opensled.errors import UsageError

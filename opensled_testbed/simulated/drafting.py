@@ -9,7 +9,8 @@ from collections.abc import Callable
 from math import ceil
 from typing import NamedTuple
 
-from edge_client.lengths.fixed import DraftLengthPolicy, FixedLength
+from edge_client.lengths.base import DraftLengthPolicy
+from edge_client.lengths.fixed import FixedLength
 from hw_profiles.device_profile import DraftSpeed
 from opensled_testbed.emulation.device_time import forward_s
 from opensled_testbed.load.records import RequestRecord

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from edge_client.lengths.fixed import FixedLength, pulled
+from edge_client.lengths.base import pulled
+from edge_client.lengths.fixed import FixedLength
 from opensled.messages import DraftBlock, DraftToken
 from opensled_testbed.traces import ItemTrace, TraceSet
 from verify_server.session_manager import SessionLimits
