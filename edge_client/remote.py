@@ -69,14 +69,13 @@ class RemoteSession:
 
     truth: Truth
     noise_key: bytes
-    rule: str
+    draft_probs: bool
     limits: Limits
     turn: Turn
 
     def __init__(self, connect: Connect, request: Open, patience: RetryPolicy = RetryPolicy()) -> None:
         self._connect, self._request, self._patience = connect, request, patience
         self._stream: Stream | None = None
-        self.rule = request.rule
         self.reopened = 0  # how often the stream was lost, or led elsewhere, and found again
 
     @property
@@ -89,7 +88,7 @@ class RemoteSession:
         opened = await self._persist(HOME, self._patience.first_open)
         self.truth = Truth(opened.prompt_ids, self._request.committed)
         self.noise_key = opened.noise_key
-        self.limits, self.turn = opened.limits, Turn(opened.hint)
+        self.limits, self.turn, self.draft_probs = opened.limits, Turn(opened.hint), opened.draft_probs
         self._request = replace(self._request, prompt=opened.prompt_ids, noise_key=opened.noise_key)
 
     async def submit(self, draft: Draft) -> None:
@@ -146,6 +145,7 @@ class RemoteSession:
         opened = await self._persist(moved, self._patience.give_up)
         self.limits = opened.limits  # another server than before may take less
         self.reopened += 1
+        self.draft_probs = opened.draft_probs
         for draft in self.turn.reopened(opened.hint):
             await self.submit(draft)
 

@@ -17,7 +17,7 @@ class Verifier(Protocol):
 
     truth: Truth  # the reader's copy; the reader extends it with each verdict
     noise_key: bytes
-    rule: str  # acceptance rule
+    draft_probs: bool  # whether each draft token must bring the distribution that it was drawn from
     limits: Limits
     turn: Turn  # likewise: the reader tells it each verdict; `submit` tells it the draft
 

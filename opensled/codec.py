@@ -7,6 +7,7 @@ and everything a peer can get wrong raises a typed error.
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 from google.protobuf.message import DecodeError
 
@@ -24,6 +25,7 @@ from opensled.messages import (
     Moved,
     Open,
     Opened,
+    RuleFacts,
     ServerMessage,
     SparseDistribution,
     TokenLogprobs,
@@ -96,7 +98,8 @@ def _decode_server(message: pb.ServerMessage) -> ServerMessage:
         require_key(opened.noise_key)
         hint = opened.hint if opened.HasField("hint") else None
         prompt_ids, limits = tuple(opened.prompt_ids), _limits(opened.limits)
-        return Opened(prompt_ids, opened.noise_key, opened.resume_token, limits, hint)
+        key, token = opened.noise_key, opened.resume_token
+        return Opened(prompt_ids, key, token, limits, hint, opened.draft_probs)
     if kind == "moved":
         return Moved(message.moved.address, message.moved.resume_token)
     if kind == "failure":
@@ -113,7 +116,7 @@ def encode_info(info: ModelInfo) -> pb.DescribeReply:
         fingerprint=info.fingerprint,
         eos_ids=info.eos_ids,
         limits=_encode_limits(info.limits),
-        rules=info.rules,
+        rules=[pb.RuleFacts(**asdict(rule)) for rule in info.rules],
         numerics=info.numerics,
         version=info.version,
         tokenizer_hash=info.tokenizer_hash,
@@ -129,7 +132,7 @@ def decode_info(reply: pb.DescribeReply) -> ModelInfo:
         fingerprint=reply.fingerprint,
         eos_ids=tuple(reply.eos_ids),
         limits=_limits(reply.limits),
-        rules=tuple(reply.rules),
+        rules=tuple(RuleFacts(one.name, one.lossless, one.trees, one.draft_probs) for one in reply.rules),
         numerics=reply.numerics,
         version=reply.version,
         tokenizer_hash=reply.tokenizer_hash,
@@ -198,6 +201,7 @@ def _encode_opened(message: Opened) -> pb.Opened:
         resume_token=message.resume_token,
         limits=_encode_limits(message.limits),
         hint=message.hint,
+        draft_probs=message.draft_probs,
     )
 
 

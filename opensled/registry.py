@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -40,6 +41,14 @@ class Registry:
             raise UsageError(f"{self.kind} {name!r} cannot be loaded: {error}{remedy(error.name)}") from error
         except AttributeError as error:
             raise UsageError(f"{self.kind} {name!r}: {module} has no {attribute}") from error
+
+
+def split_name(asked: str, names: Iterable[str]) -> tuple[str, str] | None:
+    """The one of `names` that `asked` is, and the options that follow it behind a colon; None = it is none of them."""
+    for name in names:
+        if asked == name or asked.startswith(f"{name}:"):
+            return name, asked[len(name) + 1 :]
+    return None
 
 
 # Which extra brings a missing module; "" is OpenSLED itself, without any.

@@ -1,4 +1,4 @@
-"""docs/operations.md, docs/cluster.md and deploy/systemd agree with the code: messages, flags, files, metrics."""
+"""docs/operations.md, docs/cluster.md and deploy/systemd: messages, flags, files and metrics of the queries exist."""
 
 import ast
 import re

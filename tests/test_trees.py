@@ -294,16 +294,15 @@ def test_a_tree_counts_by_its_depth_in_what_is_known_of_a_device() -> None:
     [
         ({"max_tree": 0}, tree(5, (1, -1)), Unsupported, "parents"),
         ({"max_tree": 2}, tree(5, (1, -1), (2, -1), (3, -1)), InvalidRequest, "tokens"),
-        ({"rule": Ratio(b"s" * 32)}, tree(5, (1, -1)), Unsupported, "parents"),
+        ({"rule": Ratio(), "max_tree": 0}, tree(5, (1, -1)), Unsupported, "parents"),
         ({}, tree(5, (1, -1), (POISON + 9, 0)), InvalidRequest, "tokens"),
         ({}, tree(4, (1, -1)), InvalidRequest, "base"),
     ],
 )
 def test_a_bad_tree_is_a_typed_error_and_changes_nothing(change, block, error, field) -> None:
     bench = TreeBench()
-    limits = {name: value for name, value in change.items() if name != "rule"}
     bench.session.rule = change.get("rule", bench.session.rule)
-    bench.session.limits = bench.session.limits._replace(**limits)
+    bench.session.limits = bench.session.limits._replace(max_tree=change.get("max_tree", 16))
     with pytest.raises(error) as caught:
         bench.grow(block)
     assert caught.value.field == field
@@ -312,13 +311,11 @@ def test_a_bad_tree_is_a_typed_error_and_changes_nothing(change, block, error, f
 
 def test_rule_ratio_refuses_a_tree_by_name_even_with_its_distributions() -> None:
     bench = TreeBench()
-    bench.session.rule = Ratio(b"s" * 32)
+    bench.session.rule = Ratio(secret=b"s" * 32)
+    bench.session.limits = bench.session.limits._replace(max_tree=0)  # as the server opens it
     token = DraftToken(1, drawn_from=SparseDistribution((1,), (1.0,)))
     with pytest.raises(Unsupported, match="takes no draft trees"):
         bench.grow(DraftBlock(5, (token,), (-1,)))
-
-
-# Scheduling
 
 
 def planned_draft(view: SessionView) -> int | None:

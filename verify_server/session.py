@@ -13,7 +13,7 @@ from opensled.errors import InvalidRequest, OpenSledError
 from opensled.messages import Draft, DraftBlock, Failure, Moved, SamplingParams, TokenLogprobs, Verdict
 from opensled.turns import Turn
 from scheduler.plan import SessionView, Slice
-from verify_server.acceptance.base import AcceptancePolicy, DraftCheck
+from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, DraftCheck, decided
 from verify_server.counters import LoopStats
 from verify_server.draft_budget import DraftBudget
 from verify_server.draft_checks import check_draft, check_size
@@ -21,7 +21,6 @@ from verify_server.engine.base import Segment
 from verify_server.outbox import Outbox
 from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
-from verify_server.step_item import AcceptanceResult, decided
 from verify_server.text.guide import Constraint
 from verify_server.trees import depth, depth_first, no_deeper, no_wider, without_twins
 
@@ -54,7 +53,7 @@ class Session:
     sequence: Sequence
     params: SamplingParams
     key: bytes
-    rule: AcceptancePolicy
+    rule: AcceptanceRule
     limits: DraftLimits
     top_logprobs: int | None = None
     constraint: Constraint | None = None  # what a guided answer may go on with; knows all that is committed
