@@ -133,10 +133,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _measured(arguments: argparse.Namespace, out: Path | None) -> int:
-    rate, origin = (
-        arguments.acceptance,
-        provenance(f"python -m benchmarks.grid{_flags(arguments)}"),
-    )
+    rate, origin = (arguments.acceptance, provenance(f"python -m benchmarks.grid{_flags(arguments)}"))
     if not rate and not arguments.merge:
         _write_map(out, arguments.quick, origin)
     target = out / f"{name_of(rate)}.json" if out else None

@@ -91,12 +91,7 @@ def emulate(fleet: Fleet, items: Sequence[Item], traces: TraceSet, load: Load) -
 
 
 def measure(
-    cells: Sequence[Cell],
-    scale: Scale,
-    command: str,
-    out: Path | None,
-    run: Run = emulate,
-    jobs: int = 1,
+    cells: Sequence[Cell], scale: Scale, command: str, out: Path | None, run: Run = emulate, jobs: int = 1
 ) -> dict[str, Any]:
     """The whole document; written to `out` after each cell, cells in the order given."""
     document = _head(scale, provenance(command), accuracy(recorded_items(), read_traces(RECORDING)), jobs)
