@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from opensled.messages import SamplingParams
 from opensled.store import model_path
 from verify_server.config import ServeConfig
-from verify_server.engine.base import EngineInfo, Masks, Scores, Segment
+from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
 from verify_server.target import Target
 from verify_server.text.hf_text import HFText
 
@@ -24,13 +23,11 @@ BLOCKS = 1 << 18
 class CannedScores:
     """Every row's own token is CANNED. Rule `match` asks for nothing else, and no other rule is measured."""
 
-    def sample(
-        self, rows: Sequence[int], params: SamplingParams, key: bytes, position: int, masks: Masks = None
-    ) -> list[int]:
-        return [CANNED] * len(rows)
+    def sample(self, requests: Sequence[SampleRequest]) -> list[list[int]]:
+        return [[CANNED] * len(request.rows) for request in requests]
 
 
-class NullEngine:
+class NullEngine(TargetEngine):
     """`TargetEngine` without arithmetic."""
 
     def __init__(self, vocab_size: int) -> None:

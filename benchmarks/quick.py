@@ -137,8 +137,16 @@ def as_json(found: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     return {
         "baseline": "quick",
         "provenance": provenance("python -m benchmarks.quick --write"),
+        "labels": {name: label_of(name) for name in found},
         "samples": {name: [round(value, 4) for value in values] for name, values in found.items()},
     }
+
+
+def label_of(name: str) -> str:
+    """What a ratio is a ratio of: figures measure real programs, the others emulated or simulated runs."""
+    if name.partition(":")[0] in COMPONENTS:
+        return "real"
+    return "emulated / simulated" if name.endswith("over simulated") else "emulated"
 
 
 def read(path: Path) -> Ratios:

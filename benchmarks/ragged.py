@@ -18,7 +18,7 @@ from opensled.messages import SamplingParams
 from opensled.store import model_path
 from opensled_testbed.provenance import SEED
 from verify_server.engine import torch_engine
-from verify_server.engine.base import Segment
+from verify_server.engine.base import SampleRequest, Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE
 from verify_server.engine.torch_engine import TorchEngine
 
@@ -68,8 +68,8 @@ def measure(quick: bool) -> Figure:
             "torch engine's packed forward over paged KV against the same engine with one forward per session, and "
             "against transformers with one DynamicCache and one forward per session. transformers' continuous "
             "batching has no verify hook, so against it one decode step is compared: 16 sessions x 1 token, greedy, "
-            "its scheduling and bookkeeping included, against the engine's forward and `Scores.sample`; its attention "
-            "is `paged|sdpa`, its pages hold 32 tokens."
+            "its scheduling and bookkeeping included, against the engine's forward and `Scores.sample_one`; its "
+            "attention is `paged|sdpa`, its pages hold 32 tokens."
         ),
         loses=(
             "Only the weights are shared: attention and gathering each session's KV cost the same either way, and a "
@@ -153,7 +153,7 @@ class Sessions:
             ]
         )
         for index, length in enumerate(self.lengths):
-            [self.newest[index]] = scores.sample([index], GREEDY, bytes(16), length + 1)
+            [self.newest[index]] = scores.sample_one(SampleRequest([index], GREEDY, bytes(16), length + 1))
             self.lengths[index] += 1
 
 

@@ -10,9 +10,10 @@ from opensled.protocol import EndRules
 from scheduler.plan import Slice
 from tests.fakes import EOS, POISON, VOCAB, FakeEngine, continuation, next_token
 from tests.system import read_now
+from verify_server.acceptance.base import AcceptanceResult
 from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.session import AcceptanceResult, Session
+from verify_server.session import Session
 from verify_server.step import run_step
 
 PROMPT = [3, 1, 4, 1, 5]
