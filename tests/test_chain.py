@@ -12,7 +12,7 @@ from edge_client.device import _factory
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter
 from edge_client.drafters.cacheback import CachebackDrafter
-from edge_client.drafters.chain import ChainDrafter, ChainFactory, MemberRecord
+from edge_client.drafters.chain import HORIZON, ChainDrafter, ChainFactory
 from edge_client.drafting import BlockBudget, DraftThread
 from edge_client.lengths.fixed import FixedLength
 from opensled.errors import NotFound, UsageError, VocabularyMismatch
@@ -116,22 +116,28 @@ class TestWhoSpeaks:
             assert said[0] == 13 and said[-1] == 0
 
     def test_a_last_one_that_is_right_keeps_the_word(self):
-        chain = ChainDrafter([Speaker(range(8), 0.95), Speaker([13] * 8)])
+        first = Speaker(range(8), 0.95)
+        chain = ChainDrafter([first, Speaker([13] * 8)])
         chain.begin([7], GREEDY)
         assert ids(pull(chain, 1)) == [0]
-        record = chain._record
+        first.confidence = 0.1
         for _ in range(30):
-            record.add([13] * 8, [13] * 8)
+            assert ids(pull(chain, 8)) == [13] * 8
+            chain.commit([13] * 8)
+        first.confidence = 0.95
         assert ids(pull(chain, 1)) == [13]
 
     def test_only_tokens_that_were_tried_count(self):
-        record, before = MemberRecord(), MemberRecord().expected()
-        record.add([1, 2, 3], [1, 9])  # one right, one wrong, one never tried
+        chain = ChainDrafter([Speaker([]), Speaker([1, 2, 3])])
+        before = chain._usual()
+        assert ids(pull(chain, 3)) == [1, 2, 3]
+        chain.commit([1, 9])  # one right, one wrong, one never tried
         after = (0.9 * 18 + 1) / (0.9 * 20 + 2)
-        assert record.expected() == pytest.approx(sum(after**count for count in range(1, 9))) != before
-        record = MemberRecord()
-        record.add([1, 2, 3], [1])  # the verdict has more to come
-        assert record.expected() > before
+        assert chain._usual() == pytest.approx(sum(after**count for count in range(1, HORIZON + 1))) != before
+        chain.begin([7], GREEDY)
+        assert chain._usual() == before and pull(chain, 3)
+        chain.commit([1])  # the verdict has more to come
+        assert chain._usual() > before
 
     def test_a_tree_comes_from_who_has_one(self):
         text = [1, 2, 3, 4] * 10
