@@ -8,9 +8,7 @@ from collections.abc import Callable
 
 from hw_profiles.sysfs import BoardState, read_board
 
-EVERY_S = (
-    2.0  # between two readings (chosen): a throttled board or a low battery is seen within twice of that
-)
+EVERY_S = 2.0  # between two readings (chosen): a change of the board is seen within twice of that
 
 
 class BoardWatch:

@@ -52,9 +52,8 @@ TOKENS_STEP, CONTEXTS_STEP = (
 BETTER = 0.03  # share of all tokens/s by which another assignment must be better: against flapping
 DOUBTS = 3  # reviews in a row that must agree, for a change costs every device a pause
 PROMISE = 5.0  # weight of tokens up to the promised pace, beside 1 for any token: a kept promise comes first
-MIN_GAIN = (
-    0.5  # tokens for each step that passes meanwhile: a session that drafts and gets fewer is decoded instead
-)
+# Tokens for each step that passes meanwhile: a session that drafts and gets fewer is decoded instead.
+MIN_GAIN = 0.5
 # Relative standard deviations of tokens/s: of drafting sessions, more of it for each draft token, of decoded ones.
 SPREAD, WIDER, STEADY = 0.17, 0.02, 0.02
 LOGISTIC = 0.8  # of tanh: 0.5 + 0.5 * tanh(0.8 x) is the normal distribution's share below x, to 0.02
@@ -63,13 +62,9 @@ LOGISTIC = 0.8  # of tanh: 0.5 + 0.5 * tanh(0.8 x) is the normal distribution's 
 EVERY_S, EVERY_STEPS = 0.25, 8  # seconds between two reviews, or steps where those take longer
 CHANGE = 0.1  # share of the sessions that are new or gone, from which on a review comes at once
 PROBE_EVERY_S, PROBE_EVERY = 10.0, 50  # between two probes of a session: seconds, and times its draft is away
-PROBE_DRAFTS, PROBE_LENGTH = (
-    3,
-    4,
-)  # drafts of a probe and tokens of each: enough for a median, cheap enough to lose
-GOLDEN = (
-    0.618  # multiples of the golden ratio modulo 1 are spread evenly: first probes do not come all at once
-)
+# Drafts of a probe and tokens of each: enough for a median, cheap enough to lose.
+PROBE_DRAFTS, PROBE_LENGTH = 3, 4
+GOLDEN = 0.618  # multiples of the golden ratio modulo 1 are spread evenly, and so are the first probes
 
 # -- a step -------------------------------------------------------------------------------------------------
 JITTERS = 4.0  # usual deviations that a draft may be late before its session is decoded
