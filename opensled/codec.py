@@ -1,7 +1,7 @@
-"""Between our messages and protobuf's: the only module that knows the generated classes.
+"""Converts between our messages and protobuf's: the only module that uses the generated classes.
 
-Decoding is where a peer's bytes become ours: a field that is reserved for later is refused by name when set,
-and everything a peer can get wrong raises a typed error.
+Decoding refuses fields that are reserved for later by name when they are set. Every mistake of a peer raises a typed
+error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from opensled.v1 import verify_pb2 as pb
 
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Verify"].full_name
 
-Malformed = DecodeError  # what gRPC raises of bytes that are no message of the schema
+Malformed = DecodeError  # gRPC raises this for bytes that are no message of the schema
 
 
 def encode_client(message: ClientMessage) -> pb.ClientMessage:
@@ -59,12 +59,12 @@ def decode_client(message: pb.ClientMessage) -> ClientMessage:
 
 
 def client_message(data: bytes) -> ClientMessage:
-    """A message as it came over the wire; raises `Malformed` and what `decode_client` raises."""
+    """The message that these bytes encode; raises `Malformed` and what `decode_client` raises."""
     return decode_client(pb.ClientMessage.FromString(data))
 
 
 def server_bytes(message: ServerMessage) -> bytes:
-    """A message as it goes over the wire."""
+    """The bytes of a message."""
     return encode_server(message).SerializeToString()
 
 
