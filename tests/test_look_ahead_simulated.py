@@ -199,7 +199,7 @@ def simulated(
     events = Events()
     server = SimulatedWaits(events, step_s)
     device = Device(events, server, ways("", 0), pace, None, rule=rule, looks_ahead=ahead)
-    [script] = scripts(TraceSet("steady", "steady", {}, (trace,)), rule)
+    [script] = scripts(TraceSet("steady", "steady", {}, (trace,)))
     record, done = RequestRecord(0, 0, trace.item, 0.0), []
     device.ask(record, script, done.append)
     events.run(1000.0)
@@ -243,7 +243,7 @@ def test_the_adaptive_rule_runs_on_the_simulator_s_clock() -> None:
     server = SimulatedWaits(events, 0.02)
     rule = rule_of(Group(stop="adaptive", draft_length=8, look_ahead=True), lambda: events.now)
     device = Device(events, server, ways("", 0), speed(4, 40), None, rule=rule, looks_ahead=True)
-    [script] = scripts(TraceSet("steady", "steady", {}, (trace,)), FixedLength(8))
+    [script] = scripts(TraceSet("steady", "steady", {}, (trace,)))
     record = RequestRecord(0, 0, trace.item, 0.0)
     device.ask(record, script, lambda _: None)
     events.run(1000.0)

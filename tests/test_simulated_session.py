@@ -47,7 +47,7 @@ class Both:
 
     def __init__(self, seed: int) -> None:
         traces = made(1, 0.7, seed, 24)
-        self.item, [self.script] = traces.items[0], scripts(traces, FixedLength(8))
+        self.item, [self.script] = traces.items[0], scripts(traces)
         self.now, self.counter = 1.0, 0
         self.told = Told()
         self.ours = simulated.Session(self.told, self.script, Wish("device", PACE))

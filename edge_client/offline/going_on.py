@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge_client.drafting import BlockBudget, Drafted, DraftThread
+from edge_client.draft_job import BlockBudget, Drafted
+from edge_client.drafting import DraftThread
 from edge_client.generate import Commit
 from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.absence import Offline

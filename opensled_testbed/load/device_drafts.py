@@ -9,7 +9,8 @@ from typing import Protocol
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter, DrafterFactory
-from edge_client.drafting import BlockBudget, Drafted, Drafting, DraftThread
+from edge_client.draft_job import BlockBudget, Drafted
+from edge_client.drafting import Drafting, DraftThread
 from edge_client.lengths.fixed import DraftLengthPolicy, FixedLength
 from hw_profiles import catalog
 from hw_profiles.device_profile import DraftSpeed
