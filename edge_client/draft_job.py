@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 
 from edge_client.drafters.base import Drafter
 from edge_client.lengths.fixed import DraftLengthPolicy
-from opensled.messages import DraftBlock, DraftToken, TreeNode
+from opensled.messages import DraftBlock, TreeNode
 from opensled.protocol import rebase
 from opensled.sampling import Sampler
 

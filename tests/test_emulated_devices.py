@@ -9,9 +9,9 @@ import asyncio
 
 import pytest
 
+from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.none import NoneFactory
-from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
 from opensled.errors import EngineError

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from edge_client import drafting
-from edge_client.drafters.base import ModelDrafter
 from edge_client.draft_job import BlockBudget
+from edge_client.drafters.base import ModelDrafter
 from edge_client.drafting import DraftThread
 from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edge_client.drafters import DRAFTERS
 from edge_client.draft_job import BlockBudget
+from edge_client.drafters import DRAFTERS
 from edge_client.drafting import Drafting, DraftThread
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog

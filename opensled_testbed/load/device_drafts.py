@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter, DrafterFactory
-from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafting import Drafting, DraftThread
 from edge_client.lengths.fixed import DraftLengthPolicy, FixedLength
 from hw_profiles import catalog
