@@ -3,7 +3,7 @@ PYTHON ?= python3
 RUNS ?= 1000000
 BIN := .venv/bin
 STAMP := .venv/.installed
-PRODUCT := opensled edge_client verify_server scheduler hw_profiles opensled_training opensled_testbed
+PRODUCT := opensled edge_client verify_server scheduler hw_profiles opensled_training opensled_testbed benchmarks
 EDGE := opensled edge_client hw_profiles scheduler
 
 .DEFAULT_GOAL := help
@@ -34,11 +34,11 @@ test-long: $(STAMP) ## the tests that `make test` leaves out: overload, failover
 	@$(BIN)/python -m pytest -m long
 
 bench: $(STAMP) ## every figure of docs/benchmarks anew, and the report (long; wants a quiet machine)
-	@$(BIN)/python -m opensled_testbed.bench.suite
-	@$(BIN)/python -m opensled_testbed.planner.findings --write docs/planning.md
+	@$(BIN)/python -m benchmarks.suite
+	@$(BIN)/python -m benchmarks.findings --write docs/planning.md
 
 bench-quick: $(STAMP) ## a few ratios against the committed baseline, in minutes; fails where one is worse
-	@$(BIN)/python -m opensled_testbed.bench.quick
+	@$(BIN)/python -m benchmarks.quick
 
 lint: $(STAMP) ## ruff, mypy, and vermin for the Python 3.10 half
 	@$(BIN)/ruff check --quiet .

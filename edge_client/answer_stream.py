@@ -77,7 +77,7 @@ class AnswerStream:
                 if self._offline.mode != LOCAL_ONLY:
                     raise
                 require_possible(self._task, error)
-        local = alone(self._thread, self._truth, params, session.noise_key, session.rule, self._ends)
+        local = alone(self._thread, self._truth, params, session.noise_key, self._ends)
         async with aclosing(local) as commits:
             async for commit in commits:
                 yield commit

@@ -16,8 +16,8 @@ from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory, DrafterOptions
 from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import DraftThread
-from edge_client.lengths.choice import length_policy
-from edge_client.lengths.fixed import DraftLengthPolicy
+from edge_client.lengths import length_policy
+from edge_client.lengths.base import DraftLengthPolicy, LengthOptions
 from edge_client.lengths.status import DraftStatus, rested
 from edge_client.link import Endpoint, Link
 from edge_client.offline.absence import LOCAL_ONLY, Offline, patience_of
@@ -210,11 +210,18 @@ async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
         raise
     habits = RequestDefaults(config.pace, config.background, config.device_name or secrets.token_hex(8))
     return Device(
-        link, target.info, target.tokenizer, factory, length_policy(config), parallel,
+        link, target.info, target.tokenizer, factory, _length_policy(config), parallel,
         patience_of(config.offline, config.give_up),
         rule=config.rule, cache=cache, habits=habits, looks_ahead=config.look_ahead,
         offline=Offline(config.offline), memory=memory,
     )  # fmt: skip
+
+
+def _length_policy(config: DeviceConfig) -> DraftLengthPolicy:
+    options = LengthOptions(
+        config.draft_length, config.confidence, config.draft_tree, config.look_ahead, config.battery_floor
+    )
+    return length_policy(config.stop, options)
 
 
 async def _meet_first(

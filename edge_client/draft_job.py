@@ -19,7 +19,7 @@ from itertools import islice, takewhile
 from typing import NamedTuple, TypeVar
 
 from edge_client.drafters.base import Drafter
-from edge_client.lengths.fixed import DraftLengthPolicy
+from edge_client.lengths.base import DraftLengthPolicy, pulled
 from opensled.messages import DraftBlock, TreeNode
 from opensled.protocol import rebase
 from opensled.sampling import Sampler
@@ -43,7 +43,7 @@ class BlockBudget(NamedTuple):
     length: int  # tokens of a chain, or the depth of a tree
     tree: int = 0  # tokens of a tree; 0 = chains only
     hint: int | None = None  # the server's advice: longest useful chain, or depth; None = it gave none
-    rule: DraftLengthPolicy | None = None  # of this one block, instead of the device's own
+    policy: DraftLengthPolicy | None = None  # of this block alone, instead of the device's own
 
 
 @dataclass
@@ -84,7 +84,7 @@ class DraftJob:
     def __init__(
         self,
         drafter: Drafter,
-        stop: DraftLengthPolicy,
+        policy: DraftLengthPolicy,
         known: int,
         vocab_size: int = 1 << 31,
         sparse: bool = False,
@@ -93,7 +93,7 @@ class DraftJob:
         block; `sparse`: so does a token that does not name the distribution from which it was drawn."""
         self.over = False  # interrupted, or the drafter failed
         self.wasted = 0  # tokens drafted ahead, and in vain
-        self._drafter, self._stop, self._vocab_size, self._sparse = drafter, stop, vocab_size, sparse
+        self._drafter, self._policy, self._vocab_size, self._sparse = drafter, policy, vocab_size, sparse
         # A policy of lengths learns from what it is asked: it is asked only where the drafter can act on the answer.
         self._looks_ahead = type(drafter).look_ahead is not Drafter.look_ahead
         self._has_trees = type(drafter).propose_tree is not Drafter.propose_tree
@@ -164,7 +164,7 @@ class DraftJob:
         seconds = yield from self._guarded(self._propose(news, budget, nodes))
         known = list(takewhile(self._is_usable, nodes))
         tokens = tuple([node.token for node in known])
-        is_chain = all([node.parent == index - 1 for index, node in enumerate(known)])
+        is_chain = all(node.parent == index - 1 for index, node in enumerate(known))
         parents = () if is_chain else tuple([node.parent for node in known])
         return Drafted(DraftBlock(base, tokens, parents), seconds or 0.0)
 
@@ -195,8 +195,8 @@ class DraftJob:
         return ready, bet.token_s
 
     def _tree(self, budget: BlockBudget, nodes: list[TreeNode]) -> Work[float]:
-        """A tree where the rule wants one and the drafter has one; its seconds."""
-        count = (budget.rule or self._stop).nodes(budget.tree, budget.hint)
+        """A tree where the policy wants one and the drafter has one; its seconds."""
+        count = (budget.policy or self._policy).nodes(budget.tree, budget.hint)
         if not count:
             return 0.0
         began = yield
@@ -204,27 +204,24 @@ class DraftJob:
         return (yield) - began
 
     def _chain(self, budget: BlockBudget, ready: int, nodes: list[TreeNode]) -> Work[float]:
-        """A chain, until it is long enough, or the rule or the truth ends it; its seconds."""
-        rule = budget.rule or self._stop
+        """A chain, until it is long enough, or the policy or the truth ends it; its seconds."""
+        policy = budget.policy or self._policy
         # By rule `ratio` how much is sent must not depend on what was drawn, and what is ready may.
-        length = rule.most(budget.length, budget.hint, 0 if self._sparse else ready)
+        length = policy.most(budget.length, budget.hint, 0 if self._sparse else ready)
         # The first token of all comes with the reading of the prompt.
         untimed, self._fresh = max(ready, self._fresh), False
-        proposals, began, ended = self._drafter.propose(), 0.0, 0.0
-        for index in range(length):
-            if index == ready:
-                began = ended = yield
-            if self._ends(nodes) or not rule.goes_on(index):
-                break
-            token, before = next(proposals, None), ended
-            if index >= ready:
-                ended = yield
-            if token is None or not rule.belongs(token, index):
-                break
-            nodes.append(TreeNode(token, index - 1))
-            if index >= untimed:
-                self._stop.drafted(1, ended - before)
-        return ended - began
+        tokens = pulled(policy, self._drafter.propose(), length, lambda: self._ends(nodes))
+        for token in islice(tokens, ready):
+            nodes.append(TreeNode(token, len(nodes) - 1))
+        if len(nodes) < ready or len(nodes) >= length:
+            return 0.0
+        began = ended = yield
+        for token in tokens:
+            before, ended = ended, (yield)
+            nodes.append(TreeNode(token, len(nodes) - 1))
+            if len(nodes) > untimed:
+                self._policy.drafted(1, ended - before)
+        return (yield) - began  # a token that the policy threw away took a pass as well
 
     def _ends(self, nodes: list[TreeNode]) -> bool:
         """Whether the block is not needed: nothing is, or the truth contradicts it, or has got further than it."""
@@ -232,6 +229,6 @@ class DraftJob:
         return self.over or (bool(since) and tuple([node.token.id for node in nodes[: len(since)]]) != since)
 
     def _ahead(self, bet: LookAhead, budget: BlockBudget) -> Work[None]:
-        length = self._stop.ahead(budget.length, budget.hint)
+        length = self._policy.ahead(budget.length, budget.hint)
         if length:
-            yield from bet.work(self._drafter.look_ahead(bet.block.tokens, length), self._stop.drafted)
+            yield from bet.work(self._drafter.look_ahead(bet.block.tokens, length), self._policy.drafted)

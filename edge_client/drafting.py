@@ -11,7 +11,7 @@ from typing import Protocol
 from edge_client.draft_job import BlockBudget, Drafted, DraftJob, Result, Work
 from edge_client.drafters.base import Drafter
 from edge_client.drafters.none import NoneDrafter
-from edge_client.lengths.fixed import DraftLengthPolicy
+from edge_client.lengths.base import DraftLengthPolicy
 from opensled.messages import DraftBlock
 from opensled.protocol import Truth
 from opensled.sampling import Sampler, SparseSampler

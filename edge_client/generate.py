@@ -13,7 +13,7 @@ from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafting import Drafting
 from edge_client.verifier import Verifier
 from opensled.errors import ProtocolError
-from opensled.messages import RATIO, Draft, DraftBlock, SamplingParams, TokenLogprobs, Verdict
+from opensled.messages import Draft, DraftBlock, SamplingParams, TokenLogprobs, Verdict
 from opensled.protocol import agreed, rebase
 from opensled.sampling import sampler
 
@@ -46,7 +46,7 @@ async def generate(
 
     The drafter only ever helps: it works while verdicts flow, and the text is the target's own without it.
     """
-    drafter.begin(verifier.truth, sampler(params, verifier.noise_key, verifier.rule))
+    drafter.begin(verifier.truth, sampler(params, verifier.noise_key, verifier.draft_probs))
     exchange = Exchange(verifier, drafter, params)
     exchange.draft()
     hearing = asyncio.ensure_future(verifier.next_verdict())
@@ -135,8 +135,7 @@ class Exchange:
         """Draft tokens that can still commit from `base` on; the very last token of a sequence needs no draft."""
         truth, limits = self._verifier.truth, self._verifier.limits
         last = min(truth.prompt_length + self._params.max_tokens, limits.context_length)
-        tree = 0 if self._verifier.rule == RATIO else limits.max_tree
-        return BlockBudget(max(0, min(last - base - 1, limits.max_draft)), tree, self._hint)
+        return BlockBudget(max(0, min(last - base - 1, limits.max_draft)), limits.max_tree, self._hint)
 
 
 def _cut(drafted: Drafted, hint: int | None) -> Drafted:

@@ -68,7 +68,7 @@ class RemoteSession:
 
     truth: Truth
     noise_key: bytes
-    rule: str
+    draft_probs: bool
     limits: Limits
     hint: int | None  # the newest; a server that takes the sequence over begins anew
 
@@ -76,7 +76,6 @@ class RemoteSession:
         self._connect, self._request, self._patience = connect, request, patience
         self._stream: Stream | None = None
         self._unanswered: Draft | None = None
-        self.rule = request.rule
         self.reopened = 0  # how often the stream was lost, or led elsewhere, and found again
 
     @property
@@ -158,7 +157,7 @@ class RemoteSession:
 
     def _accept(self, opened: Opened) -> None:
         """Another server than before may take less, and knows nothing of hints given."""
-        self.limits, self.hint = opened.limits, opened.hint
+        self.limits, self.hint, self.draft_probs = opened.limits, opened.hint, opened.draft_probs
 
     async def _persist(self, moved: Moved, seconds: float) -> Opened:
         """Open a stream, however often it takes: first where `moved` says, then where the device asks first.

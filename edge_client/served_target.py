@@ -10,7 +10,7 @@ from edge_client.drafters.base import DrafterFactory
 from edge_client.link import Link
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.errors import NotFound, Unsupported, VocabularyMismatch
-from opensled.messages import RATIO, ModelInfo
+from opensled.messages import ModelInfo
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ def is_another(error: Exception) -> bool:
 
 
 def _require_rule(rule: str, info: ModelInfo) -> None:
-    if rule not in info.rules:
+    if not info.serves(rule):
         raise Unsupported(
-            f"this server does not serve rule {rule!r}, only {', '.join(info.rules)}"
-            + ("; it needs --trust-device-probabilities" if rule == RATIO else ""),
+            f"this server does not serve rule {rule!r}, only {', '.join(info.rule_names)}; see its --rules and "
+            "--trust-device-probabilities",
             "rule",
         )

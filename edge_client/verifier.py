@@ -16,7 +16,7 @@ class Verifier(Protocol):
 
     truth: Truth  # the reader's copy; the reader extends it with each verdict
     noise_key: bytes
-    rule: str  # acceptance rule
+    draft_probs: bool  # whether each draft token must bring the distribution that it was drawn from
     limits: Limits
     # Longest useful next block, by the newest advice heard; 0 = do not draft, None = no advice
     hint: int | None

@@ -31,10 +31,6 @@ class TargetCost:
         kv = contexts * self.target.kv_bytes / bandwidth
         return max(read, compute) + kv + self.accelerator.step_overhead_ms.typical / 1000
 
-    def prefill_s(self, tokens: int) -> float:
-        """Seconds to read a prompt of `tokens` tokens in one step; each position reads those before it only once."""
-        return self.verify_s(tokens, tokens)
-
     def draft_s(self, tokens: int, sessions: int, contexts: int) -> float:
         """Seconds in which this model, as a draft on the server, drafts `tokens` tokens for each of `sessions`."""
         return tokens * self.verify_s(sessions, contexts)

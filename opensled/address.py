@@ -38,7 +38,7 @@ def is_local(address: str) -> bool:
 
 
 def is_wildcard(address: str) -> bool:
-    """Whether a listener at "host:port" listens on every interface, so that nobody could connect to that host."""
+    """Whether a listener at "host:port" listens on every interface, so that no client can connect to that host."""
     try:
         return ipaddress.ip_address(host_port(address)[0]).is_unspecified
     except ValueError:

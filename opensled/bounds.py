@@ -1,8 +1,8 @@
-"""What must hold of a message before it is decoded; above all, how many parts it may have.
+"""Checks of a message before it is decoded: mainly how many parts it may have.
 
-A part takes two bytes on the wire and becomes an object of a hundred: four megabytes of empty chat turns would hold
-the event loop up for seconds, and everybody with it. These are far beyond every use; the server's own limits, of draft
-length, context and prompt size, come after them.
+A part takes two bytes on the wire and becomes an object of a hundred bytes: four megabytes of empty chat turns would
+block the event loop, and all sessions, for seconds. These limits are far above real use; the server checks its own
+limits (draft length, context, prompt size) later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_NAMED = 1 << 16  # ids in all distributions of one draft
 
 
 def check_open(message: Any) -> None:
-    """Raises InvalidRequest, naming the field, for a protobuf `Open` of too many parts."""
+    """Raises InvalidRequest, naming the field, for a protobuf `Open` with too many parts."""
     turns = message.chat.messages
     _at_most(MAX_POSITIONS, len(message.ids.ids), "prompt", "token ids")
     _at_most(MAX_POSITIONS, len(message.committed), "committed", "token ids")
@@ -34,7 +34,7 @@ def check_open(message: Any) -> None:
 
 
 def check_draft(message: Any) -> None:
-    """Raises InvalidRequest, naming the field, for a protobuf `Draft` of too many parts, or one that is no tree."""
+    """Raises InvalidRequest, naming the field, for a protobuf `Draft` with too many parts or invalid parents."""
     _at_most(MAX_BLOCK, len(message.tokens), "tokens", "draft tokens")
     _check_parents(message.parents, len(message.tokens))
     if not message.draft_probs:
@@ -47,7 +47,7 @@ def check_draft(message: Any) -> None:
 
 
 def check_verdict(message: Any) -> None:
-    """Raises InvalidRequest, naming the field, for a protobuf `Verdict` whose log-probabilities are none."""
+    """Raises InvalidRequest, naming the field, for a protobuf `Verdict` with invalid log-probabilities."""
     if len(message.logprobs) > len(message.tokens):
         raise InvalidRequest("more log-probabilities than tokens", "logprobs")
     for entry in message.logprobs:

@@ -1,4 +1,4 @@
-"""The command line: finds the verb, resolves its configuration, runs it. Everything heavy is imported after that."""
+"""The command line: finds the verb, resolves its configuration, runs it. Heavy modules are imported only then."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Verb:
-    """A command; `config` and `run` are "module:attribute", so that listing the verbs imports none of them.
+    """A command; `config` and `run` are "module:attribute", so listing the verbs imports none of them.
 
     `run(config) -> int` gives the exit code.
     """
@@ -51,7 +51,7 @@ VERBS = {
         "edge_client.command:generate",
     ),
     "chat": Verb(
-        "talk with the target in the terminal",
+        "chat with the target in the terminal",
         "opensled chat --show-drafts",
         "edge_client.config:ChatConfig",
         "edge_client.terminal.chat:chat",
@@ -63,25 +63,25 @@ VERBS = {
         "opensled.top:top",
     ),
     "doctor": Verb(
-        "say what is wrong with device or server, and the remedy",
+        "find faults of this device or its server, with remedies",
         "opensled doctor --server 192.0.2.1:7411 --tls --token-file token.txt",
         "edge_client.config:DoctorConfig",
         "edge_client.doctor:doctor",
     ),
     "demo": Verb(
-        "show a server and devices, checked against the target",
+        "run a server and devices; check them against the target",
         "opensled demo --json",
         "opensled_testbed.config:DemoConfig",
         "opensled_testbed.demo:demo",
     ),
     "plan": Verb(
-        "how many users a target holds where, and at what cost",
+        "estimate how many users a target holds, and the cost",
         "opensled plan --device pi-5 --link wifi-good --target dense-8b --pace 10",
         "opensled_testbed.planner.config:PlanConfig",
         "opensled_testbed.planner.command:plan",
     ),
     "bench serve": Verb(
-        "put load on a fleet and measure what its users get",
+        "put load on a fleet and measure its users' service",
         "opensled bench serve --fleet kitchen --baselines centralized,sled-continuous",
         "opensled_testbed.load.config:BenchServeConfig",
         "opensled_testbed.load.command:bench_serve",
@@ -105,19 +105,19 @@ VERBS = {
         "hw_profiles.command:show_profile",
     ),
     "profile detect": Verb(
-        "say which board this is, and how it fares",
+        "show which board this is, and its state",
         "opensled profile detect --json",
         "hw_profiles.command:DetectConfig",
         "hw_profiles.command:detect_board",
     ),
     "profile calibrate": Verb(
-        "measure how fast this machine drafts, and its link",
+        "measure the draft speed of this machine, and its link",
         "opensled profile calibrate --server 192.0.2.1:7411",
         "edge_client.config:CalibrateConfig",
         "edge_client.calibration.calibrate:calibrate",
     ),
     "draft-tables build": Verb(
-        "make a table that drafts without a model, from texts",
+        "build a table from texts that drafts without a model",
         "opensled draft-tables build --corpus letters/,notes.txt --out mine.table",
         "edge_client.tables_command:BuildConfig",
         "edge_client.tables_command:build",
@@ -129,13 +129,13 @@ VERBS = {
         "opensled.models_command:list_models",
     ),
     "models path": Verb(
-        "print where a model is",
+        "print the path of a model",
         "opensled models path tiny-draft",
         "opensled.models_command:PathConfig",
         "opensled.models_command:print_path",
     ),
     "models eval": Verb(
-        "measure the bundled models on tasks they never saw",
+        "measure the bundled models on held-out tasks",
         "opensled models eval --items-per-task 40",
         "opensled.models_command:EvalConfig",
         "opensled.models_command:evaluate",
@@ -163,7 +163,7 @@ exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 auth, 5 unreachable,
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; an error a user can cause becomes one line on stderr and an exit code."""
+    """Run the command line; an error that a user can cause becomes one line on stderr and an exit code."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its log lines repeat what our errors say
     try:
         return run(sys.argv[1:] if argv is None else argv)
@@ -176,7 +176,7 @@ def main(argv: list[str] | None = None) -> int:
         _complain(f"{error}{remedy(error.name)}")
         return 1
     except BrokenPipeError:
-        # The reader of our output has gone (`opensled ... | head`): nothing left to say, also not at exit.
+        # The reader of our output is gone (`opensled ... | head`): print nothing more, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -268,7 +268,7 @@ def _parser(name: str, options: list[Any]) -> _Parser:
 
 
 def _add(parser: argparse.ArgumentParser, item: Any) -> None:
-    """A flag without a default of its own: only what was given overrides the other layers."""
+    """A flag without its own default: only given flags override the other layers."""
     if item.positional:
         parser.add_argument(item.name, metavar=item.metavar, help=_escape(item.help))
         return

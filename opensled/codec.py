@@ -1,12 +1,13 @@
-"""Between our messages and protobuf's: the only module that knows the generated classes.
+"""Converts between our messages and protobuf's: the only module that uses the generated classes.
 
-Decoding is where a peer's bytes become ours: a field that is reserved for later is refused by name when set,
-and everything a peer can get wrong raises a typed error.
+Decoding refuses fields that are reserved for later by name when they are set. Every mistake of a peer raises a typed
+error.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 from google.protobuf.message import DecodeError
 
@@ -24,6 +25,7 @@ from opensled.messages import (
     Moved,
     Open,
     Opened,
+    RuleFacts,
     ServerMessage,
     SparseDistribution,
     TokenLogprobs,
@@ -34,7 +36,7 @@ from opensled.v1 import verify_pb2 as pb
 
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Verify"].full_name
 
-Malformed = DecodeError  # what gRPC raises of bytes that are no message of the schema
+Malformed = DecodeError  # gRPC raises this for bytes that are no message of the schema
 
 
 def encode_client(message: ClientMessage) -> pb.ClientMessage:
@@ -57,12 +59,12 @@ def decode_client(message: pb.ClientMessage) -> ClientMessage:
 
 
 def client_message(data: bytes) -> ClientMessage:
-    """A message as it came over the wire; raises `Malformed` and what `decode_client` raises."""
+    """The message that these bytes encode; raises `Malformed` and what `decode_client` raises."""
     return decode_client(pb.ClientMessage.FromString(data))
 
 
 def server_bytes(message: ServerMessage) -> bytes:
-    """A message as it goes over the wire."""
+    """The bytes of a message."""
     return encode_server(message).SerializeToString()
 
 
@@ -96,7 +98,8 @@ def _decode_server(message: pb.ServerMessage) -> ServerMessage:
         require_key(opened.noise_key)
         hint = opened.hint if opened.HasField("hint") else None
         prompt_ids, limits = tuple(opened.prompt_ids), _limits(opened.limits)
-        return Opened(prompt_ids, opened.noise_key, opened.resume_token, limits, hint)
+        key, token = opened.noise_key, opened.resume_token
+        return Opened(prompt_ids, key, token, limits, hint, opened.draft_probs)
     if kind == "moved":
         return Moved(message.moved.address, message.moved.resume_token)
     if kind == "failure":
@@ -113,7 +116,7 @@ def encode_info(info: ModelInfo) -> pb.DescribeReply:
         fingerprint=info.fingerprint,
         eos_ids=info.eos_ids,
         limits=_encode_limits(info.limits),
-        rules=info.rules,
+        rules=[pb.RuleFacts(**asdict(rule)) for rule in info.rules],
         numerics=info.numerics,
         version=info.version,
         tokenizer_hash=info.tokenizer_hash,
@@ -129,7 +132,7 @@ def decode_info(reply: pb.DescribeReply) -> ModelInfo:
         fingerprint=reply.fingerprint,
         eos_ids=tuple(reply.eos_ids),
         limits=_limits(reply.limits),
-        rules=tuple(reply.rules),
+        rules=tuple(RuleFacts(one.name, one.lossless, one.trees, one.draft_probs) for one in reply.rules),
         numerics=reply.numerics,
         version=reply.version,
         tokenizer_hash=reply.tokenizer_hash,
@@ -198,6 +201,7 @@ def _encode_opened(message: Opened) -> pb.Opened:
         resume_token=message.resume_token,
         limits=_encode_limits(message.limits),
         hint=message.hint,
+        draft_probs=message.draft_probs,
     )
 
 

@@ -1,4 +1,4 @@
-"""Configuration: one frozen dataclass per verb, its defaults in it, filled from flags > environment > files.
+"""Configuration: one frozen dataclass per verb holds the defaults; filled from flags > environment > files.
 
 `option(...)` describes a field once; its flag, its environment twin and its key in `opensled.toml` follow from it.
 """
@@ -47,7 +47,7 @@ def option(
 ) -> Any:
     """A dataclass field with a flag, an environment twin and a key in the configuration files.
 
-    A value lies in [low, high] and among `choices`; `check` raises UsageError for one that makes no sense. A
+    A value lies in [low, high] and among `choices`; `check` raises UsageError for an invalid value. A
     positional argument comes from the command line only.
     """
     rules = {"choices": choices, "low": low, "high": high, "check": check}
@@ -58,7 +58,7 @@ def option(
 
 @dataclass(frozen=True)
 class Option:
-    """One field of a verb's configuration, as the command line and the files see it."""
+    """One field of a verb's configuration: its flags, variable and key."""
 
     name: str  # of the dataclass field
     kind: type  # bool, int, float or str; `int | None` counts as int
@@ -71,7 +71,7 @@ class Option:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """All that the command line knows it by: a switch can be turned off as well."""
+        """The flags of this option; a switch has two."""
         return (self.flag, "--no-" + self.flag[2:]) if self.kind is bool else (self.flag,)
 
     @property
@@ -146,14 +146,14 @@ def _kind(hint: Any) -> type:
 
 
 def config_files() -> list[Path]:
-    """The configuration files that exist, the most important one first; none with OPENSLED_NO_CONFIG set."""
+    """The existing configuration files, highest precedence first; none with OPENSLED_NO_CONFIG set."""
     folder = config_folder()
     candidates = [Path("opensled.toml"), folder / "config.toml"] if folder else []
     return [path for path in candidates if path.is_file()]
 
 
 def config_folder() -> Path | None:
-    """Where this user's configuration lies; None with OPENSLED_NO_CONFIG set."""
+    """The folder of this user's configuration; None with OPENSLED_NO_CONFIG set."""
     if os.environ.get("OPENSLED_NO_CONFIG"):
         return None
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "opensled"
@@ -169,8 +169,8 @@ def resolve(
 ) -> Config:
     """A `config` from its layers: `flags` (by field name) > environment > files, first one first > defaults.
 
-    `section` is the table of the files that belongs to it, "models.eval" for a table in a table; `sections` are all
-    tables a file may have (empty: any).
+    `section` is its table in the files, "models.eval" for a nested table; `sections` are all
+    tables that a file may have (empty: any).
     """
     known = {item.name: item for item in options(config) if not item.positional}
     values: dict[str, Any] = {}

@@ -1,16 +1,16 @@
-"""Everything a peer or a user can cause, as one tree; our own invariants are asserts and stay out of it.
+"""All errors that a peer or a user can cause, as one tree. Our own invariants are asserts instead.
 
 OpenSledError
  |- UsageError            a flag or a configuration value makes no sense                    exit 2
- |- RequestError          what was asked for cannot be done                                exit 1
+ |- RequestError          the request cannot be served                                     exit 1
  |   |- InvalidRequest        a field has a bad value; `field` names it
  |   |- Unsupported           a field is known but not served here; `field` names it
  |   |- NotFound              no such model, file or session                               exit 3
- |   |- Unauthorized          no token, or not one that opens this door                    exit 4
+ |   |- Unauthorized          no valid token                                               exit 4
  |   '- Overloaded            try again after `retry_after` seconds                        exit 6
  |- ProtocolError         the peer broke the position rules (docs/protocol.md)             exit 1
  |   |- FutureBase            a draft built on tokens the server never committed
- |   '- TruthConflict         two accounts of the same position disagree
+ |   '- TruthConflict         two messages disagree about one position
  |- Unreachable           no server answers at that address                                exit 5
  |- ModelError            a model cannot be used                                           exit 1
  |   |- UnsupportedModel      this family cannot be verified or rolled back here
@@ -114,7 +114,7 @@ BY_CODE = _tree(OpenSledError)
 
 
 def from_code(code: str, reason: str, field: str = "", retry_after: float = 0.0) -> OpenSledError:
-    """The exception a `Failure` stands for; an unknown code (a newer server) becomes the root."""
+    """The exception of a `Failure`; an unknown code (a newer server) becomes the root."""
     kind = BY_CODE.get(code, OpenSledError)
     if issubclass(kind, RequestError):
         return kind(reason, field, retry_after)

@@ -1,4 +1,4 @@
-"""Reading files that a user named: what goes wrong is an error that names the file and the cause."""
+"""Reads files that a user named; errors name the file and the cause."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def read_secret_text(path: str | Path, what: str) -> str:
     try:
         return read_secret(path, what).decode("ascii")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{what} {path} holds other than ASCII text") from error
+        raise UsageError(f"{what} {path} holds text other than ASCII") from error
 
 
 def read_secret(path: str | Path, what: str) -> bytes:
     """Like `read_bytes`, for keys and tokens: raises UsageError when other users could read the file.
 
-    The rule is PostgreSQL's for its private key: a file of our own must be closed to everybody else; one that
-    another user (root) lends us may be open to its group, as systemd's LoadCredential= and Kubernetes do it.
+    The rule is PostgreSQL's for its private key: our own file must be closed to all other users; a file of
+    another user (root) may be open to its group, as systemd's LoadCredential= and Kubernetes provide it.
     """
     content = read_bytes(path, what)
-    if os.name != "posix":  # modes mean nothing there
+    if os.name != "posix":  # no POSIX modes there
         return content
     status = Path(path).expanduser().stat()
     closed = stat.S_IRWXO | (stat.S_IRWXG if status.st_uid == os.geteuid() else stat.S_IWGRP)

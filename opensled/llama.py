@@ -1,6 +1,6 @@
-"""llama.cpp as the device's drafter and the server's engine share it: weights, token spellings, its complaints.
+"""What the device's drafter and the server's engine share of llama.cpp: weights, token spellings, error messages.
 
-A context (KV cache) belongs to whoever makes one; ctypes releases the GIL while llama.cpp computes.
+A context (KV cache) belongs to its creator; ctypes releases the GIL while llama.cpp computes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def _log(level: int, text: bytes, _: Any) -> None:
 
 
 def listen() -> None:
-    """From now on llama.cpp prints nothing, and what it complains of is kept."""
+    """Silence llama.cpp and keep its error messages."""
     llama_cpp.llama_log_set(_log, ctypes.c_void_p(0))
 
 
 def forget_complaints() -> None:
-    """Before a call whose failure is to be explained."""
+    """Forget older messages, before a call whose failure must be explained."""
     _complaints.clear()
 
 
@@ -44,9 +44,9 @@ def cause() -> str:
 
 
 class LlamaModel:
-    """Owns the weights of one GGUF file; freed once, when nobody uses them any more or Python exits.
+    """Owns the weights of one GGUF file; freed once, when unused or when Python exits.
 
-    `gpu_layers`: how many layers go to a GPU; None leaves it to llama.cpp (all, where it was built for one).
+    `gpu_layers`: layers on a GPU; None = llama.cpp's choice (all, if it was built for one).
     Raises UnsupportedModel.
     """
 
@@ -91,7 +91,7 @@ class LlamaModel:
         return tuple(id for id in range(self.vocab_size) if ends(self.vocabulary, id))
 
     def state(self) -> str:
-        """What keeps this model from taking tokens back, in words; "" if it is plain attention."""
+        """Why this model cannot roll tokens back; "" if it uses plain attention."""
         for holds, words in (
             (llama_cpp.llama_model_is_recurrent, "is recurrent"),
             (llama_cpp.llama_model_is_hybrid, "has recurrent layers"),
@@ -134,7 +134,7 @@ class LlamaModel:
 
     @property
     def has_experts(self) -> bool:
-        """Whether a token goes through some of the weights only."""
+        """Whether a token uses only some of the weights (mixture of experts)."""
         return int(self._metadata(f"{self._metadata('general.architecture')}.expert_count") or 0) > 0
 
     def _metadata(self, key: str) -> str:

@@ -1,8 +1,8 @@
-"""Logging of every verb: warnings as plain lines by default, or one JSON object a line.
+"""Logging of every verb: warnings as plain lines by default, or one JSON object per line.
 
-Logs never carry prompts, answers or bearer tokens: no message of ours is given one. Libraries speak from warnings on
-only, whatever the level, because we cannot promise the same for their chatter; and of an exception that is not ours
-only its type and where it arose is told below level debug, because its words may quote what it stumbled over.
+Logs never carry prompts, answers or bearer tokens: none of our messages contains one. Libraries log from warnings on
+only, at every level, because we cannot promise the same for them. Above level debug an exception of a library shows
+only its type and place, because its text may quote its input.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ OURS = (
     "hw_profiles",
     "opensled_testbed",
     "opensled_training",
-    "uvicorn",  # what it logs are its start and end, and addresses, methods and paths of requests
+    "uvicorn",  # logs its start and end, and addresses, methods and paths of requests
 )
-# Every log record has these; what else it has was given by `extra=`.
+# Every log record has these; others come from `extra=`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
 class _Discreet(logging.Formatter):
-    """Tells what an exception that is not ours says at level debug only."""
+    """Shows the text of a library's exception at level debug only."""
 
     def format(self, record: logging.LogRecord) -> str:
-        record.exc_text = None  # where another handler's formatter may have left all of it
+        record.exc_text = None  # another handler's formatter may have left all of it here
         return super().format(record)
 
     def formatException(self, exc_info: Any) -> str:
         if logging.getLogger("opensled").isEnabledFor(logging.DEBUG):
             return super().formatException(exc_info)
-        return "".join(_places(exc_info[1])) + " (what libraries said: --log-level debug)"
+        return "".join(_places(exc_info[1])) + " (texts of libraries: --log-level debug)"
 
 
 def _places(error: BaseException) -> list[str]:
@@ -90,7 +90,7 @@ class PlainFormatter(_Discreet):
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
-    """What the caller gave with `extra=`; what begins with an underscore, a library put in for itself."""
+    """The caller's `extra=`; libraries add names with an underscore for themselves."""
     given = {name: value for name, value in vars(record).items() if name not in _STANDARD}
     return {name: value for name, value in given.items() if not name.startswith("_")}
 
@@ -101,7 +101,7 @@ def _utc(seconds: float) -> str:
 
 
 class _Stderr(logging.StreamHandler):
-    """Writes to what standard error is now, not to what it was when logging was configured."""
+    """Writes to the current standard error, not to that of the time of configuration."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -125,7 +125,7 @@ def configure(level: str = "warning", as_json: bool = False) -> None:
 
 
 def last_word(message: str) -> None:
-    """Why a command ends: one line on standard error, in the form the logs have."""
+    """Why a command ends: one line on standard error, in the form of the logs."""
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
         logging.getLogger("opensled").error(message)
     else:
@@ -138,7 +138,7 @@ def _log_crash(kind: type[BaseException], error: BaseException, trace: Traceback
 
 @contextmanager
 def redirected(handler: logging.Handler) -> Iterator[None]:
-    """For the while, what is logged goes to `handler` and nowhere else."""
+    """While inside, logs go only to `handler`."""
     root = logging.getLogger()
     before, root.handlers = root.handlers, [handler]
     try:

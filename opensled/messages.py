@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeGuard
 
 from opensled.errors import InvalidRequest, OpenSledError, RequestError, from_code
+from opensled.registry import split_name
 
-MATCH, RATIO = "match", "ratio"  # acceptance rules
+MATCH = "match"  # the default acceptance rule
 GUIDE = "guide"  # the capability of a server whose answers can be guided (`Open.guide`)
 
 # Logits over a smaller temperature would overflow, and draw what 0 draws.
@@ -36,7 +37,9 @@ class DraftToken(NamedTuple):
 
     id: int
     confidence: float = 1.0
-    drawn_from: SparseDistribution | None = None  # rule `ratio` only: exactly what the id was sampled from
+    drawn_from: SparseDistribution | None = (
+        None  # what the id was sampled from; for rules with `draft_probs` only
+    )
     entropy: float = 0.0  # of the draft model's candidates, nats; stays on the device
     margin: float = 1.0  # between the probabilities of its two likeliest ids; stays on the device
 
@@ -220,6 +223,7 @@ class Opened:
     limits: Limits
     # Longest useful first block, of a tree its depth; 0 = do not draft; None = no advice
     hint: int | None = None
+    draft_probs: bool = False  # whether each draft token must bring the distribution that it was drawn from
 
 
 # Log-probabilities at one position, (id, nats): the committed id first, then the likeliest in descending order.
@@ -276,6 +280,16 @@ ServerMessage = Opened | Verdict | Failure | Moved
 
 
 @dataclass(frozen=True)
+class RuleFacts:
+    """What a device must know of an acceptance rule."""
+
+    name: str
+    lossless: bool = True  # the text has the target's distribution
+    trees: bool = False  # decides draft trees as well as chains
+    draft_probs: bool = False  # needs the distribution that each draft token was drawn from
+
+
+@dataclass(frozen=True)
 class ModelInfo:
     """What `Describe` tells of a server before the first sequence."""
 
@@ -284,9 +298,17 @@ class ModelInfo:
     fingerprint: str  # sha256 over the pieces of those ids, see opensled/vocabulary.py
     eos_ids: tuple[int, ...]
     limits: Limits
-    rules: tuple[str, ...]  # acceptance rules this server runs
+    rules: tuple[RuleFacts, ...]  # acceptance rules this server runs
     numerics: str  # "exact" or "fast", design of levels in docs/protocol.md
     version: str
     tokenizer_hash: str  # sha256 of tokenizer.json; the edge caches it under this name
     has_chat_template: bool
     capabilities: tuple[str, ...] = ()  # GUIDE
+
+    def serves(self, rule: str) -> bool:
+        """Whether a sequence may ask for `rule`, a name or a name with options behind a colon."""
+        return split_name(rule, self.rule_names) is not None
+
+    @property
+    def rule_names(self) -> tuple[str, ...]:
+        return tuple(rule.name for rule in self.rules)

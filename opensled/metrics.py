@@ -1,7 +1,7 @@
-"""Metrics that device and server share: plain counters on the hot path, Prometheus only when somebody scrapes.
+"""Metrics that device and server share: plain counters on the hot path; Prometheus only at a scrape.
 
-Counters are integers that their owners add to. `MetricsPort` hands them out in the Prometheus text format; the
-library for that is imported there and nowhere else. Names begin with `opensled:`, as vLLM's begin with `vllm:`.
+Counters are integers that their owners increase. `MetricsPort` serves them in the Prometheus text format; only it
+imports the library. Names begin with `opensled:`, as vLLM's begin with `vllm:`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Histogram:
 
 @dataclass
 class DraftCounts:
-    """What became of draft blocks; an empty block is no draft.
+    """Results of draft blocks; an empty block is no draft.
 
-    A block that came too late counts like any other, with no accepted token: both ends count alike.
+    A late block counts as a block without accepted tokens, on both ends.
     """
 
     drafts: int = 0
@@ -51,7 +51,7 @@ class DraftCounts:
     accepted_per_position: list[int] = field(default_factory=list)
 
     def add(self, tokens: int, accepted: int) -> None:
-        """One answered block of `tokens` draft tokens, of which the first `accepted` undecided ones stand."""
+        """One answered block of `tokens` draft tokens, of which the first `accepted` undecided ones are accepted."""
         self.drafts += 1
         self.tokens += tokens
         self.accepted += accepted
@@ -67,7 +67,7 @@ Reading = float | Mapping[str, float] | Histogram
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: `read` is called when somebody scrapes, in the thread of the metrics port."""
+    """One metric: `read` is called at each scrape, in the thread of the metrics port."""
 
     name: str  # without prefix; a counter's ends in _total
     help: str
@@ -87,7 +87,7 @@ def draft_metrics(counts: DraftCounts) -> list[Metric]:
         Metric("spec_decode_num_accepted_tokens_total", "Tokens of them accepted.", lambda: counts.accepted),
         Metric(
             "spec_decode_num_accepted_tokens_per_pos_total",
-            "Tokens accepted, by position in the draft; 0 is the first one that was not decided yet.",
+            "Tokens accepted, by position in the draft; 0 is the first undecided token.",
             lambda: {str(at): count for at, count in enumerate(tuple(counts.accepted_per_position))},
             label="position",
         ),
@@ -95,7 +95,7 @@ def draft_metrics(counts: DraftCounts) -> list[Metric]:
 
 
 def require_safe_metrics(address: str, *, insecure: bool) -> None:
-    """Refuse to show metrics beyond this machine unless told to; they tell the load, but no texts and no names."""
+    """Raises UsageError for metrics beyond this machine without --insecure-metrics; they tell load, not texts."""
     if address and not insecure and not is_local(address):
         raise UsageError(
             f"--metrics {address} is reachable by other machines and asks for no key: listen on 127.0.0.1, or "
@@ -104,7 +104,7 @@ def require_safe_metrics(address: str, *, insecure: bool) -> None:
 
 
 def registry(metrics: Iterable[Metric]) -> CollectorRegistry:
-    """A registry of nothing but `metrics` and what the system knows of this process (memory, CPU, open files)."""
+    """A registry of `metrics` and of this process's memory, CPU and open files."""
     from prometheus_client import CollectorRegistry, ProcessCollector
 
     made = CollectorRegistry()
@@ -114,7 +114,7 @@ def registry(metrics: Iterable[Metric]) -> CollectorRegistry:
 
 
 class MetricsPort:
-    """The metrics of this process at http://ADDRESS/metrics, served by a thread of its own until `close`."""
+    """The metrics of this process at http://ADDRESS/metrics, served by its own thread until `close`."""
 
     def __init__(self, address: str, metrics: Iterable[Metric]) -> None:
         from prometheus_client import start_http_server
@@ -136,7 +136,7 @@ class MetricsPort:
 
 @contextmanager
 def metrics_port(address: str, metrics: Iterable[Metric]) -> Iterator[None]:
-    """A MetricsPort while inside; without an address none, and no library for it is loaded."""
+    """A MetricsPort while inside; without an address None, and the library is not loaded."""
     if not address:
         yield
         return
@@ -155,7 +155,7 @@ def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
 
 
 class _Collector:
-    """Reads our counters the moment Prometheus asks."""
+    """Reads our counters at each scrape."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics
@@ -180,8 +180,8 @@ def _family(metric: Metric) -> Any:
 
 
 def _cumulative(histogram: Histogram) -> tuple[list[tuple[str, float]], float]:
-    """Buckets as Prometheus wants them: (upper bound, observations up to it), the last one without bound."""
-    counts, total = tuple(histogram.counts), histogram.sum  # copied: the owner goes on adding
+    """Buckets in Prometheus's form: (upper bound, observations up to it), the last one without bound."""
+    counts, total = tuple(histogram.counts), histogram.sum  # a copy: the owner continues to add
     buckets, below = [], 0
     for bound, count in zip((*map(str, histogram.bounds), "+Inf"), counts):
         below += count

@@ -1,4 +1,4 @@
-"""`opensled models`: what comes with OpenSLED, where it is, and how good it is."""
+"""`opensled models`: the bundled models, their paths and their quality."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opensled.config import option
 from opensled.registry import Registry
 from opensled.store import known_models, model_path
 
-# The evaluation needs torch: it is imported when asked for.
+# The evaluation needs torch: it is imported on use.
 EVALUATIONS = Registry("evaluation", {"models eval": "opensled_training.evaluate:run_eval"})
 
 
@@ -54,7 +54,7 @@ def _describe(name: str) -> dict:
     }
 
 
-# What the files of a model are, by their suffix.
+# Forms of a model's files, by suffix.
 FORMS = {".safetensors": "safetensors", ".gguf": "gguf", ".onnx": "onnx"}
 
 

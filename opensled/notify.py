@@ -1,6 +1,6 @@
-"""Words to the service manager (systemd's sd_notify protocol): ready, still alive, stopping.
+"""Messages to the service manager (systemd's sd_notify protocol): ready, still alive, stopping.
 
-Datagrams to the socket that $NOTIFY_SOCKET names; without one, nobody listens and nothing is sent.
+Sends datagrams to the socket in $NOTIFY_SOCKET; without the variable it sends nothing.
 Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def send(state: str, patience: float = 1.0) -> None:
-    """Send e.g. "READY=1"; a manager that cannot be reached, or takes longer than `patience` seconds, is let be."""
+    """Send e.g. "READY=1"; gives up on a manager that does not accept it within `patience` seconds."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path:
         return
@@ -37,7 +37,7 @@ def stopping() -> None:
 
 @asynccontextmanager
 async def announced() -> AsyncIterator[None]:
-    """Ready now, and alive as long as the event loop turns: WATCHDOG=1 at half the interval asked for."""
+    """Send READY=1, then WATCHDOG=1 at half the requested interval while the event loop runs."""
     send("READY=1")
     alive = asyncio.ensure_future(_stay_alive(watchdog_seconds()))
     try:
@@ -54,7 +54,7 @@ async def _stay_alive(seconds: float) -> None:
 
 
 def watchdog_seconds() -> float:
-    """How long the manager of this process waits for a sign of life; 0 = for ever."""
+    """Seconds for which the manager waits for WATCHDOG=1; 0 = no watchdog."""
     usec, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
     if not usec.isdigit() or pid not in ("", str(os.getpid())):
         return 0.0

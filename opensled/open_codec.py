@@ -1,4 +1,4 @@
-"""The largest message, `Open`, between ours and protobuf's: prompt, sampling parameters, guide. A part of codec.py."""
+"""Converts the largest message, `Open`: prompt, sampling parameters, guide. A part of codec.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opensled.v1 import verify_pb2 as pb
 
 
 def refuse_reserved(message: pb.Open | pb.Draft | pb.Verdict, *names: str) -> None:
-    """Raises Unsupported for a field that is in the schema for later, and set."""
+    """Raises Unsupported for a set field that the schema reserves for later."""
     for name in names:
         if getattr(message, name):
             raise Unsupported(f"{name} is not served by this version; leave it unset", name)

@@ -1,4 +1,4 @@
-"""Certificates and keys in PEM files, checked before gRPC or uvicorn gets them: those would only fail to connect."""
+"""Certificates and keys in PEM files, checked before use: gRPC and uvicorn would only fail to connect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opensled.files import read_bytes, read_secret
 
 @dataclass(frozen=True)
 class Identity:
-    """A certificate chain and its private key, PEM: what one end of a TLS connection shows the other."""
+    """A certificate chain and its private key, PEM: the identity of one end of a TLS connection."""
 
     cert: bytes
     key: bytes = field(repr=False)
@@ -33,7 +33,7 @@ def read_identity(
         context.load_cert_chain(*paths, password=lambda: "")  # else OpenSSL would ask the terminal for one
     except (ssl.SSLError, OSError, ValueError) as error:
         raise UsageError(
-            f"{cert} and {key} are no PEM certificate and its key; a passphrase must be taken off: openssl pkey -in KEY"
+            f"{cert} and {key} are no PEM certificate and its key; remove a passphrase with: openssl pkey -in KEY"
         ) from error
     return identity
 

@@ -1,9 +1,10 @@
-"""Lazy registries: plug-ins by name, imported when first asked for, so that a light device stays light."""
+"""Lazy registries: plug-ins by name, imported at first use, so a device loads only what it uses."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,9 +14,9 @@ from opensled.errors import UsageError
 
 @dataclass(frozen=True)
 class Registry:
-    """`entries` maps a name to "module:attribute"; callers may also pass such a path of their own.
+    """`entries` maps a name to "module:attribute"; callers may also pass their own path of that form.
 
-    A name with something behind a colon, such as `chain:cacheback,llamacpp`, gives the entry with that text bound as
+    A name with text after a colon, such as `chain:cacheback,llamacpp`, gives the entry with that text bound as
     its first argument.
     """
 
@@ -42,7 +43,15 @@ class Registry:
             raise UsageError(f"{self.kind} {name!r}: {module} has no {attribute}") from error
 
 
-# Which extra brings a missing module; "" is OpenSLED itself, without any.
+def split_name(asked: str, names: Iterable[str]) -> tuple[str, str] | None:
+    """The name among `names` that `asked` begins with, and the options after its colon; None = unknown."""
+    for name in names:
+        if asked == name or asked.startswith(f"{name}:"):
+            return name, asked[len(name) + 1 :]
+    return None
+
+
+# The extra that installs a missing module; "" = OpenSLED itself, without extras.
 _EXTRAS = {
     **dict.fromkeys(
         ("google", "grpc", "numpy", "prometheus_client", "starlette", "tokenizers", "tomli", "uvicorn"), ""
@@ -55,13 +64,13 @@ _EXTRAS = {
     "cryptography": "mtls",
     "matplotlib": "bench",
 }
-# What every server needs, whichever engine it has.
+# Modules that every server needs, for any engine.
 _SERVING = ("grpc_health", "grpc_reflection", "jinja2", "llguidance")
 _NEWER_PYTHON = ("server", "train", "cluster", "mtls", "bench")
 
 
 def remedy(module: str | None) -> str:
-    """What to run when `module` is missing; "" if nothing of OpenSLED brings it."""
+    """The command that installs a missing `module`; "" if no extra has it."""
     name = (module or "").partition(".")[0]
     extra = "server" if name in _SERVING else _EXTRAS.get(name)
     if extra is None:

@@ -11,7 +11,7 @@ from math import log
 
 import numpy as np
 
-from opensled.messages import RATIO, DraftToken, SamplingParams, SparseDistribution
+from opensled.messages import DraftToken, SamplingParams, SparseDistribution
 from opensled.noise import gumbel
 
 # Noise over a whole 150k vocabulary costs milliseconds a token; over the 64 likeliest ids, microseconds.
@@ -143,7 +143,7 @@ class Sampler:
 
 
 class SparseSampler(Sampler):
-    """For rule `ratio`: draws from its own likeliest candidates, and says with each token from what distribution.
+    """For rules with `draft_probs`: draws from its own likeliest candidates, and names their distribution.
 
     The confidence is that of the likeliest candidate, whichever was drawn: a block that ended before tokens of low
     probability would no longer be a sample of the distributions it names, and the rule would not be exact.
@@ -164,6 +164,6 @@ class SparseSampler(Sampler):
         return DraftToken(int(ids[np.argmax(noisy)]), float(softmax(scores)[0]), source)
 
 
-def sampler(params: SamplingParams, key: bytes, rule: str) -> Sampler:
-    """The sampler of a sequence under an acceptance rule."""
-    return (SparseSampler if rule == RATIO else Sampler)(params, key)
+def sampler(params: SamplingParams, key: bytes, draft_probs: bool) -> Sampler:
+    """The sampler of a sequence; `draft_probs`: whether its acceptance rule needs each token's distribution."""
+    return (SparseSampler if draft_probs else Sampler)(params, key)

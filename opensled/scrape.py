@@ -1,4 +1,4 @@
-"""What servers tell at their metrics ports, read back: one sample at a time, and what happened between two."""
+"""Reads the metrics ports of servers: single samples, and the change between two samples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sample:
     values: Values
 
     def get(self, name: str, label: str = "") -> float:
-        """A metric's value; 0 for one that this server does not tell."""
+        """A metric's value; 0 if this server does not have it."""
         return self.values.get((name, label), 0.0)
 
     def by_label(self, name: str) -> dict[str, float]:
@@ -38,10 +38,10 @@ class Sample:
 
 
 def scrape(address: str) -> Sample:
-    """The metrics at http://`address`/metrics; raises Unreachable, or OpenSledError for what is none of ours."""
+    """The metrics at http://`address`/metrics; raises Unreachable, or OpenSledError for metrics of another program."""
     url = f"http://{address}/metrics"
     try:
-        # Without a proxy: servers are on this machine, or on a network of one's own.
+        # Without a proxy: servers are on this machine or on the own network.
         with build_opener(ProxyHandler({})).open(url, timeout=TIMEOUT) as reply:
             text = reply.read(LARGEST).decode("utf-8", "replace")
     except HTTPError as error:
@@ -54,12 +54,12 @@ def scrape(address: str) -> Sample:
     at = time.monotonic()
     values = _values(text, url)
     if not values:
-        raise OpenSledError(f"{url} tells nothing of OpenSLED; name the port that opensled serve printed")
+        raise OpenSledError(f"{url} has no metrics of OpenSLED; name the port that opensled serve printed")
     return Sample(at, values)
 
 
 def _words(cause: object) -> str:
-    """What an operating system says, without its number."""
+    """The operating system's message, without its number."""
     return str(getattr(cause, "strerror", "") or cause or "no answer").lower()
 
 
@@ -77,7 +77,7 @@ def _values(text: str, url: str) -> Values:
 
 @dataclass(frozen=True)
 class Between:
-    """What happened from one sample of a server to the next."""
+    """The change from one sample of a server to the next."""
 
     before: Sample
     after: Sample
@@ -87,7 +87,7 @@ class Between:
         return max(self.after.at - self.before.at, 1e-9)
 
     def count(self, name: str, label: str = "") -> float:
-        """By how much a counter has grown; a server that was restarted began again from 0."""
+        """The growth of a counter; a restarted server began again from 0."""
         now, then = self.after.get(name, label), self.before.get(name, label)
         return now - then if now >= then else now
 
@@ -100,7 +100,7 @@ class Between:
         return sum(self.count(name, label) for label in self.after.by_label(name))
 
     def mean(self, histogram: str) -> float | None:
-        """Of what was observed in between; None: nothing was."""
+        """The mean of the observations in between; None without observations."""
         count = self.count(f"{histogram}_count")
         return self.count(f"{histogram}_sum") / count if count else None
 

@@ -1,4 +1,4 @@
-"""A terminal that a command draws on and hears keys from, as it was when the command ends."""
+"""A terminal that a command draws on and reads keys from; restored when the command ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ END = "\x04"  # Ctrl-D
 
 
 class Screen:
-    """Use it in a `with`. Where standard input is a terminal too, keys come as they are pressed, and are not shown."""
+    """Use it in a `with`. If standard input is a terminal too, keys arrive at once and are not shown."""
 
     def __init__(self) -> None:
         self._input = sys.stdin.fileno() if sys.stdin.isatty() else None
@@ -42,11 +42,11 @@ class Screen:
         signal.signal(signal.SIGTERM, self._on_end)
 
     def draw(self, lines: Sequence[str], height: int) -> None:
-        """Replace what is there; what does not fit into `height` lines is left out."""
+        """Replace the content; lines beyond `height` are left out."""
         _write(HOME + "\r\n".join(line + REST_OF_LINE for line in lines[:height]) + REST_OF_SCREEN)
 
     def keys(self, seconds: float) -> str:
-        """What was pressed, at the latest after so many seconds; "" = nothing."""
+        """The pressed key, after at most this many seconds; "" = none."""
         if self._input is None:
             time.sleep(seconds)
             return ""

@@ -1,4 +1,4 @@
-"""Where models are: the one resolver of a model's name or path, for a checkout, an editable install and a wheel."""
+"""Resolves a model's name or path, for a checkout, an editable install and a wheel."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def model_path(name_or_path: str, must_have: str | None = None) -> Path:
 
 
 def model_file(name_or_path: str, pattern: str) -> Path:
-    """The one file of a model that matches `pattern`, or the path itself where it names a file."""
+    """The one file of a model that matches `pattern`, or the path itself if it names a file."""
     matches = _matches(model_path(name_or_path, pattern), pattern)
     if len(matches) > 1:
         names = ", ".join(item.name for item in matches)
@@ -63,7 +63,7 @@ def _next_step() -> str:
 
 
 def heldout_path() -> Path:
-    """The bundled tasks that no model was trained on, one JSON object a line."""
+    """The bundled held-out tasks, one JSON object per line."""
     path = bundled_folder() / "heldout.jsonl"
     if not path.is_file():
         raise NotFound(

@@ -1,4 +1,4 @@
-"""`opensled top`: what servers are doing, live in the terminal, from their metrics ports."""
+"""`opensled top`: shows the work of servers live in the terminal, from their metrics ports."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from opensled.top_figures import Figures, figures
 from opensled.top_view import frame
 
 HISTORY = 30  # figures kept for the small graph
-FIRST_WAIT = 0.5  # seconds between the first two samples at most: nobody likes an empty screen
-SCRIPT_WIDTH = 120  # columns where there is no terminal
+FIRST_WAIT = 0.5  # most seconds between the first two samples: a short wait before the first figures
+SCRIPT_WIDTH = 120  # columns without a terminal
 QUIT = {"q", "Q", "\x04"}  # or Ctrl-D
 
 
@@ -37,7 +37,7 @@ def addresses(listed: str) -> list[str]:
 
 @dataclass(frozen=True)
 class TopConfig:
-    """What is watched, and how often."""
+    """The servers to watch, and the interval."""
 
     metrics: str = option(
         "127.0.0.1:9410",
@@ -45,13 +45,13 @@ class TopConfig:
         metavar="HOST:PORT[,...]",
         check=addresses,
     )
-    interval: float = option(1.0, "seconds from one look to the next", low=0.05, high=3600, metavar="S")
+    interval: float = option(1.0, "seconds from one reading to the next", low=0.05, high=3600, metavar="S")
     once: bool = option(False, "print one look, and end")
-    json: bool = option(False, "print one look as JSON, and end")
+    json: bool = option(False, "print one reading as JSON, and end")
 
 
 def top(config: TopConfig) -> int:
-    """Until q is pressed; one look where there is no terminal to draw on."""
+    """Run until q is pressed; without a terminal read once."""
     with ThreadPoolExecutor(8) as pool:
         watch = TopScreen(addresses(config.metrics), pool)
         if config.once or config.json or not sys.stdout.isatty():
@@ -61,16 +61,16 @@ def top(config: TopConfig) -> int:
 
 @dataclass
 class TopScreen:
-    """Servers, and what they said last."""
+    """Servers and their latest samples."""
 
     addresses: Sequence[str]
     pool: ThreadPoolExecutor
-    history: dict[str, deque[float]] = field(default_factory=dict)  # tokens/s of late
-    errors: list[OpenSledError] = field(default_factory=list)  # of the latest look
+    history: dict[str, deque[float]] = field(default_factory=dict)  # recent tokens/s
+    errors: list[OpenSledError] = field(default_factory=list)  # of the latest reading
     _last: Mapping[str, Sample] = field(default_factory=dict)
 
     def look(self) -> list[Figures]:
-        """Ask all of them at once; figures of what happened since the last look, or an error, of each."""
+        """Read all servers at once; returns for each the figures since the last reading, or an error."""
         replies = dict(zip(self.addresses, self.pool.map(_asked, self.addresses)))
         self.errors = [reply for reply in replies.values() if isinstance(reply, OpenSledError)]
         found = [self._figures(address, reply) for address, reply in replies.items()]
@@ -94,7 +94,7 @@ def _asked(address: str) -> Sample | OpenSledError:
 
 
 def _once(watch: TopScreen, config: TopConfig) -> int:
-    """Two looks, so that there are rates; the exit code is that of the first server that did not tell."""
+    """Read twice to get rates; the exit code is that of the first server without an answer."""
     watch.look()
     if len(watch.errors) == len(watch.addresses):
         raise watch.errors[0]

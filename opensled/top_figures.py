@@ -1,4 +1,4 @@
-"""What `opensled top` tells of one server or gateway: figures of the last moment, from two samples of its metrics."""
+"""The figures of `opensled top` for one server or gateway, from two samples of its metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from opensled.scrape import Between
 
-# As `opensled top --json` prints them: numbers, None where there is nothing to tell, tables
+# As `opensled top --json` prints them: numbers, None without data, tables
 Figures = dict[str, Any]
 
 

@@ -1,4 +1,4 @@
-"""How `opensled top` looks: a panel for one server, a table for several; plain text as wide as the terminal."""
+"""The output of `opensled top`: a panel for one server, a table for several; plain text as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Column:
 
 
 def frame(found: Sequence[Figures], history: Mapping[str, Sequence[float]], width: int) -> list[str]:
-    """Lines of at most `width` columns; `history`: tokens/s of late by server, the newest last."""
+    """Lines of at most `width` columns; `history`: recent tokens/s by server, the newest last."""
     if len(found) == 1:
         lines = panel(found[0], history.get(found[0]["server"], ()), width)
     else:
@@ -32,7 +32,7 @@ def frame(found: Sequence[Figures], history: Mapping[str, Sequence[float]], widt
 
 
 def panel(found: Figures, history: Sequence[float], width: int) -> list[str]:
-    """One server, told in full."""
+    """One server with all figures."""
     if "error" in found:
         return [found["server"], f"  {found['error']}"]
     if found["kind"] == "gateway":
@@ -52,7 +52,7 @@ def panel(found: Figures, history: Sequence[float], width: int) -> list[str]:
 
 
 def _rows(rows: Mapping[str, Sequence[str]], width: int) -> Iterable[str]:
-    """Each row's phrases beside its label, on as many lines as they take."""
+    """Each row's phrases beside its label, on as many lines as needed."""
     for label, phrases in rows.items():
         lines = [""]
         for phrase in filter(None, phrases or ["none"]):
@@ -73,7 +73,7 @@ def _sessions(found: Figures) -> list[str]:
 
 
 def _now(found: Figures) -> list[str]:
-    """How many are in the step under way, and what the others wait for."""
+    """Sequences in the current step, and what the others wait for."""
     waiting = {reason: count for reason, count in found["waiting"].items() if count}
     present = {reason: count for reason, count in waiting.items() if reason != "absent"}
     in_step = max(0.0, found["sessions"] - sum(present.values()))
@@ -140,7 +140,7 @@ def _kv(found: Figures) -> list[str]:
 def _refusals(found: Figures) -> list[str]:
     codes = [f"{rate:.1f}/s {code}" for code, rate in sorted(found["refused"].items())]
     failures = _some(found.get("failures_per_s", 0.0), ".1f", "failed answers/s")
-    return [*(codes or ["nobody"]), failures]
+    return [*(codes or ["none"]), failures]
 
 
 def _gateway(found: Figures, width: int) -> list[str]:
@@ -158,7 +158,7 @@ def _gateway(found: Figures, width: int) -> list[str]:
 
 
 def table(rows: Sequence[Figures], columns: Sequence[Column], width: int) -> list[str]:
-    """A line for each row; columns that do not fit any more are left out, from the right."""
+    """A line for each row; columns that do not fit are left out, from the right."""
     name = max([len("server"), *(len(row["server"]) for row in rows)])
     shown, used = [], name
     for column in columns:
@@ -211,12 +211,12 @@ REPLICAS = (
 
 
 def _some(value: float, spelling: str, words: str) -> str:
-    """A phrase, or nothing where there is nothing."""
+    """A phrase, or nothing without a value."""
     return f"{format(value, spelling)} {words}" if value else ""
 
 
 def bar(used: float, cached: float = 0.0) -> str:
-    """How full something is: used, then what is kept but could go, then free."""
+    """A bar: used, then cached, then free."""
     filled = round(BAR * used)
     kept = min(BAR - filled, round(BAR * cached))
     return "█" * filled + "▒" * kept + "░" * (BAR - filled - kept)

@@ -1,4 +1,4 @@
-"""The fingerprint of a vocabulary: device and server must mean the same text by every token id."""
+"""The fingerprint of a vocabulary: for device and server every token id must stand for the same text."""
 
 from __future__ import annotations
 

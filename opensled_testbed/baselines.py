@@ -64,3 +64,5 @@ BASELINES: dict[str, Callable[[Fleet], Fleet]] = {
     "opensled": opensled,
     "device-only": device_only,
 }
+OPENSLED, CENTRALIZED = "opensled", "centralized"
+RIVALS = (CENTRALIZED, "sled-static", "sled-continuous")  # that write the same text on the same machines

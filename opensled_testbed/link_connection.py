@@ -6,10 +6,8 @@ import asyncio
 import socket
 import struct
 from collections import deque
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from opensled_testbed.link_relay import Relay
+from opensled_testbed.link_state import LinkState
 
 # What travels as one. Longer reads are cut, so that their first part need not wait for the last.
 PIECE_BYTES = 16 * 1024
@@ -18,11 +16,12 @@ PIECE_BYTES = 16 * 1024
 class Connection:
     """A device's connection, its continuation to the server, and both directions between them."""
 
-    def __init__(self, relay: Relay) -> None:
-        self.relay = relay
+    def __init__(self, link: LinkState, to: tuple[str, int], alive: set[Connection]) -> None:
+        """`to`: host and port of the server; `alive` holds this connection while it lasts."""
+        self._link, self._to, self._alive = link, to, alive
         self.device, self.server = End(self), End(self)
-        self.device.way = Direction(relay, self.device, self.server, up=True)
-        self.server.way = Direction(relay, self.server, self.device, up=False)
+        self.device.way = Direction(link, self.device, self.server, up=True)
+        self.server.way = Direction(link, self.server, self.device, up=False)
         self._dialling: asyncio.Task[None] | None = None  # held, for the loop holds tasks weakly
         self._ended = False
 
@@ -35,14 +34,14 @@ class Connection:
 
     def _shake_hands(self) -> None:
         """A round trip before the server is dialled and the first byte enters."""
-        relay = self.relay
-        relay.connections.add(self)
+        link = self._link
+        self._alive.add(self)
         # In the next turn of the loop: until Python 3.11.4 (Debian 12 has 3.11.2) asyncio begins to read after
         # connection_made whatever that said.
         asyncio.get_running_loop().call_soon(self.device.pause, True)
-        there = self.device.way.model.deliver_at(relay.now(), 0)
+        there = self.device.way.model.deliver_at(link.now(), 0)
         back = self.server.way.model.deliver_at(there, 0)
-        relay.at(relay.chaos.arrival(back), self._dial_soon)
+        link.at(link.chaos.arrival(back), self._dial_soon)
 
     def _dial_soon(self) -> None:
         if not self._ended:
@@ -50,7 +49,7 @@ class Connection:
 
     async def _dial(self) -> None:
         try:
-            await asyncio.get_running_loop().create_connection(lambda: self.server, *self.relay.to)
+            await asyncio.get_running_loop().create_connection(lambda: self.server, *self._to)
         except OSError:
             self.reset()  # what a device sees of a server that refuses
         else:
@@ -66,7 +65,7 @@ class Connection:
 
     def _end(self) -> None:
         self._ended = True
-        self.relay.connections.discard(self)
+        self._alive.discard(self)
         for end in (self.device, self.server):
             end.way.drop()
 
@@ -147,9 +146,9 @@ class End(asyncio.Protocol):
 class Direction:
     """One direction of a connection: pieces that are under way, first in, first out."""
 
-    def __init__(self, relay: Relay, source: End, sink: End, up: bool) -> None:
-        self.relay, self.source, self.sink, self.up = relay, source, sink, up
-        self.model = relay.model(up)
+    def __init__(self, link: LinkState, source: End, sink: End, up: bool) -> None:
+        self._link, self.source, self.sink, self.up = link, source, sink, up
+        self.model = link.model(up)
         self.over = False  # the end of the stream has arrived
         self._pieces: deque[tuple[float, bytes]] = deque()  # emulated due time; b"" = end of stream
         self._bytes = 0
@@ -159,13 +158,13 @@ class Direction:
     def enter(self, data: bytes) -> None:
         """Bytes that the source's peer sent, or b"" at their end."""
         self._count(len(data))
-        now = self.relay.now()
+        now = self._link.now()
         for start in range(0, max(len(data), 1), PIECE_BYTES):
             piece = data[start : start + PIECE_BYTES]
-            due = self.relay.chaos.arrival(self.model.deliver_at(now, len(piece)))
+            due = self._link.chaos.arrival(self.model.deliver_at(now, len(piece)))
             self._pieces.append((due, piece))
         self._bytes += len(data)
-        if self._bytes > self.relay.window(self.up):
+        if self._bytes > self._link.window(self.up):
             self.source.pause(True)
         self._wait()
 
@@ -179,18 +178,18 @@ class Direction:
 
     def _count(self, size: int) -> None:
         if self.up:
-            self.relay.bytes_up += size
+            self._link.bytes_up += size
         else:
-            self.relay.bytes_down += size
+            self._link.bytes_down += size
 
     def _wait(self) -> None:
         if self._pieces and not self._held and not self._waits:
             self._waits = True
-            self.relay.at(self._pieces[0][0], self._deliver)
+            self._link.at(self._pieces[0][0], self._deliver)
 
     def _deliver(self) -> None:
         self._waits = False
-        now = self.relay.now()
+        now = self._link.now()
         while self._pieces and not self._held and self._pieces[0][0] <= now:
             self._hand_over(self._pieces.popleft()[1])
         self._wait()
@@ -201,5 +200,5 @@ class Direction:
         if not piece:
             self.over = True
             self.sink.connection.close_if_over()
-        elif self._bytes <= self.relay.window(self.up):
+        elif self._bytes <= self._link.window(self.up):
             self.source.pause(False)

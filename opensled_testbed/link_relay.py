@@ -14,48 +14,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import random
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from hw_profiles import catalog
 from hw_profiles.link_profile import LinkProfile
 from opensled.address import host_port, joined
-from opensled.errors import OpenSledError, UsageError
-from opensled_testbed.alarm import Alarm
-from opensled_testbed.link_connection import Connection
-from opensled_testbed.link_model import LinkModel, Wire
-
-# What travels as one: longer reads are cut, so that the first part need not wait for the last
-PIECE_BYTES = 16 * 1024
-LEAST_WINDOW_BYTES = 64 * 1024
+from opensled.errors import OpenSledError
+from opensled_testbed.link_connection import Connection, End
+from opensled_testbed.link_state import Chaos, LinkState
 
 
-@dataclass(frozen=True)
-class Chaos:
-    """What breaks, in emulated seconds since the relay started; 0 = never."""
-
-    outage_every: float = 0.0  # from the start of one outage to the next
-    outage: float = 0.0  # how long each lasts
-    reset_every: float = 0.0  # all connections are reset this often
-
-    def __post_init__(self) -> None:
-        if min(self.outage_every, self.outage, self.reset_every) < 0:
-            raise UsageError("chaos: seconds must not be negative")
-        if bool(self.outage_every) != bool(self.outage) or self.outage > self.outage_every / 2:
-            raise UsageError("chaos: outages need both numbers, and may last half of the time at most")
-
-    def arrival(self, at: float) -> float:
-        """When something arrives that is due `at`: after the outage that it falls into, if any."""
-        if not self.outage_every or at < self.outage_every:
-            return at
-        into = at % self.outage_every
-        return at - into + max(into, self.outage)
-
-
-class Relay:
+class Relay(LinkState):
     """A link in front of `to`; use it in an `async with`."""
 
     def __init__(
@@ -69,27 +40,18 @@ class Relay:
         listen: str = "127.0.0.1:0",
     ) -> None:
         """`to`, `listen`: HOST:PORT; `dilation`: real seconds for an emulated one. Raises UsageError."""
-        if dilation <= 0:
-            raise UsageError("dilation must be above 0")
+        super().__init__(profile, dilation, seed, chaos or Chaos())
         self.address = ""  # HOST:PORT to connect to, once it runs
-        self.bytes_up = 0  # payload from the device's side so far
-        self.bytes_down = 0
-        self.profile, self.dilation, self.chaos = profile, dilation, chaos or Chaos()
         self.to, self._listen = host_port(to), host_port(listen)
         self.connections: set[Connection] = set()
-        self._seeds = random.Random(seed)
-        self._wires = {up: Wire(profile, up) for up in (True, False)}
-        LinkModel(profile, seed, True)  # so that an odd profile is refused now
 
     async def __aenter__(self) -> Relay:
-        loop = asyncio.get_running_loop()
-        self._began = loop.time()
-        self.alarm = Alarm()
+        self.start()
         host, port = self._listen
         try:
-            self._server = await loop.create_server(lambda: Connection(self).device, host, port)
+            self._server = await asyncio.get_running_loop().create_server(self._accept, host, port)
         except OSError:
-            self.alarm.close()
+            self.stop()
             raise
         self.address = joined(host, self._server.sockets[0].getsockname()[1])
         if self.chaos.reset_every:
@@ -100,26 +62,12 @@ class Relay:
         self._server.close()
         await asyncio.sleep(0)  # whoever was accepted a moment ago joins, to be reset with the others
         self.reset()
-        self.alarm.close()
+        self.stop()
         await self._server.wait_closed()
         await asyncio.sleep(0)  # the transports close their sockets in the next turn of the loop
 
-    def now(self) -> float:
-        """Emulated seconds since the relay started."""
-        return (asyncio.get_running_loop().time() - self._began) / self.dilation
-
-    def at(self, when: float, callback: Callable[[], None]) -> None:
-        """Call back at an emulated time."""
-        self.alarm.at(self._began + when * self.dilation, callback)
-
-    def model(self, up: bool) -> LinkModel:
-        """One direction of a new connection."""
-        return LinkModel(self.profile, self._seeds.getrandbits(60), up, self._wires[up])
-
-    def window(self, up: bool) -> int:
-        """Bytes that may be under way in one direction of a connection."""
-        slow = 2 * self.profile.rtt_p99_ms.typical / 1000
-        return max(LEAST_WINDOW_BYTES, int(slow / self._wires[up].byte_s))
+    def _accept(self) -> End:
+        return Connection(self, self.to, self.connections).device
 
     def reset(self) -> None:
         """RST to both ends of every connection."""

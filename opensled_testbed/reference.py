@@ -103,7 +103,6 @@ class Lead:
 
     winner: int
     margin: float  # winner's score over the best other one, noise included; infinite if no other is allowed
-    of_given: float  # score of the given token minus the winner's: 0 if it won, -inf if masked out
 
 
 class Reference:
@@ -170,21 +169,18 @@ class Reference:
         return ids[len(prompt_ids) :], "length"
 
     def leads(self, prompt_ids: Sequence[int], tokens: Sequence[int], sampling: Sampling) -> list[Lead]:
-        """Teacher forcing: how firmly each of `tokens` stands after the prompt and the tokens before it."""
+        """Teacher forcing: which token wins at the place of each of `tokens`, after the prompt and those before it."""
         rows = self.logits([*prompt_ids, *tokens[:-1]], last=len(tokens))
         start = len(prompt_ids)
-        return [
-            lead(sampling.scores(row, start + index), token)
-            for index, (row, token) in enumerate(zip(rows, tokens, strict=True))
-        ]
+        return [lead(sampling.scores(row, start + index)) for index, row in enumerate(rows)]
 
 
-def lead(scores: np.ndarray, token: int) -> Lead:
-    """The lead of the winning score, and where `token` stands."""
+def lead(scores: np.ndarray) -> Lead:
+    """The lead of the winning score."""
     winner = int(np.argmax(scores))
     others = np.delete(scores, winner)
     margin = float(scores[winner] - others.max()) if len(others) else math.inf
-    return Lead(winner, margin, float(scores[token] - scores[winner]))
+    return Lead(winner, margin)
 
 
 def _key(seed: int | None, noise_key: bytes | None) -> bytes:

@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 
 from edge_client.lengths.adaptive import Adaptive
-from edge_client.lengths.fixed import DraftLengthPolicy, FixedLength
+from edge_client.lengths.base import DraftLengthPolicy
+from edge_client.lengths.confidence import ConfidenceLength
+from edge_client.lengths.fixed import FixedLength
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock
 from opensled_testbed.fleet import STOPS, Group
@@ -22,7 +24,9 @@ def rule_of(group: Group, clock: Callable[[], float]) -> DraftLengthPolicy:
 
 def plain_rule(group: Group) -> FixedLength:
     """What the group says of length and confidence."""
-    return FixedLength(group.draft_length, group.confidence)
+    if group.confidence:
+        return ConfidenceLength(group.draft_length, confidence=group.confidence)
+    return FixedLength(group.draft_length)
 
 
 def stretched_rule_of(group: Group, dilation: float) -> DraftLengthPolicy:

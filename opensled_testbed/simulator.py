@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from multiprocessing import get_context
 from typing import NamedTuple
 
@@ -57,19 +56,6 @@ def simulate(fleet: Fleet, traces: TraceSet, load: Load, overhead: Overhead = Ov
     return simulate_users(fleet, traces, load, range(fleet.users), overhead).result
 
 
-def simulate_many(
-    fleet: Fleet,
-    verifiers: int,
-    traces: TraceSet,
-    load: Load,
-    overhead: Overhead = Overhead(),
-    workers: int = 2,
-) -> RunResult:
-    """User n asks verifier n modulo `verifiers`, each of them a server like the fleet's; server totals are sums."""
-    parts = simulate_parts(fleet, verifiers, traces, load, overhead, workers)
-    return merged([part.result for part in parts])
-
-
 def simulate_parts(
     fleet: Fleet,
     verifiers: int,
@@ -78,26 +64,14 @@ def simulate_parts(
     overhead: Overhead = Overhead(),
     workers: int = 2,
 ) -> list[Simulated]:
-    """One simulation for each verifier, on `workers` processes."""
+    """One simulation for each verifier, on `workers` processes. User n asks verifier n modulo `verifiers`; each of
+    them is a server like the fleet's."""
     shares = [range(first, fleet.users, verifiers) for first in range(verifiers)]
     run = partial(simulate_users, fleet, traces, load, overhead=overhead)
     if workers == 1:
         return [run(share) for share in shares]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         return list(pool.map(run, shares))
-
-
-def merged(results: Sequence[RunResult]) -> RunResult:
-    """Runs of the same load at several servers, as one."""
-    server = ServerTotals()
-    for result in results:
-        for name, value in vars(result.server).items():
-            setattr(server, name, getattr(server, name) + value)
-    requests = sorted(
-        chain.from_iterable(result.requests for result in results),
-        key=lambda record: (record.due, record.user),
-    )
-    return RunResult(LABEL, results[0].start, results[0].end, requests, server)
 
 
 def simulate_users(

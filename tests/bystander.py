@@ -17,6 +17,7 @@ from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
 from tests.serving import GREEDY, blocks_return, finish, linked, serving
 from tests.small_tokenizer import small_tokenizer
 from tests.system import ask
+from verify_server.acceptance.served import ServedRules
 from verify_server.session_manager import SessionLimits, SessionManager
 
 BYSTANDER_TOKENS = 20
@@ -93,8 +94,13 @@ def two_servers(linger: float) -> Iterator[Bench]:
         places = {}
         for trusting in (False, True):
             engine, text = GatedEngine(), GatedText()
+            rules = ServedRules(trust_devices=trusting)
             limits = SessionLimits(
-                max_sessions=3, max_draft=MAX_DRAFT, max_tree=MAX_TREE, linger=linger, trust_devices=trusting
+                max_sessions=3,
+                max_draft=MAX_DRAFT,
+                max_tree=MAX_TREE,
+                linger=linger,
+                rules=rules,
             )
             server = stack.enter_async_context(serving(limits=limits, engine=engine, text=text))
             places[trusting] = Place(*runner.run(server), engine, text)

@@ -14,7 +14,7 @@ from opensled import codec
 from opensled.errors import NonFiniteLogits, Unreachable
 from opensled.messages import ClientMessage, DraftToken, SamplingParams, ServerMessage
 from opensled.sampling import Sampler
-from verify_server.engine.base import EngineInfo, Segment
+from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
 from verify_server.session_manager import SessionManager
 from verify_server.session_stream import serve_stream
 
@@ -37,13 +37,22 @@ def continuation(prompt: Sequence[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-class FakeScores:
+class FakeScores(Scores):
     """Row i: the context its token saw, read back through the KV blocks. The target is sure of its token."""
 
     def __init__(self, contexts: list[list[int]], target: Callable[[Sequence[int]], int]) -> None:
         self._contexts, self._target = contexts, target
 
-    def sample(self, rows, params: SamplingParams, key: bytes, position: int, masks=None) -> list[int]:
+    def sample(self, requests):
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: SampleRequest) -> list[int] | NonFiniteLogits:
+        try:
+            return self._own(*request)
+        except NonFiniteLogits as error:
+            return error
+
+    def _own(self, rows, params: SamplingParams, key: bytes, position: int, masks=None) -> list[int]:
         for offset, row in enumerate(rows):
             assert len(self._contexts[row]) == position + offset
         return [self._token(row, masks and masks[index]) for index, row in enumerate(rows)]
@@ -56,9 +65,14 @@ class FakeScores:
         assert len(self._contexts[row]) == position
         return self._token(row, mask)
 
+    def entropy(self, rows):
+        return [0.0 for _ in rows]
+
+    def top(self, rows, count):
+        return [tuple((id, -1.0 - id) for id in range(count)) for _ in rows]
+
     def logprobs(self, rows, ids, count):
-        likeliest = [(id, -1.0 - id) for id in range(count)]
-        return [((id, -0.5 - row), *likeliest) for row, id in zip(rows, ids)]
+        return [((id, -0.5 - row), *top) for row, id, top in zip(rows, ids, self.top(rows, count))]
 
     def _token(self, row: int, mask: bytes | None) -> int:
         context = self._contexts[row]
@@ -71,7 +85,7 @@ class FakeScores:
 
 
 @dataclass
-class FakeEngine:
+class FakeEngine(TargetEngine):
     """Keeps tokens in its KV slots and predicts from them, so that a wrong block or rollback changes the text."""
 
     num_blocks: int = 64

@@ -23,8 +23,9 @@ from opensled.protocol import common_prefix
 from opensled.sampling import Sampler
 from scheduler.plan import BatchPlan, SchedulingPolicy, SessionView, Slice, Snapshot
 from tests.fakes import MemoryNetwork, Weather
+from verify_server.acceptance.base import AcceptanceResult
 from verify_server.loop import VerifyLoop
-from verify_server.session import AcceptanceResult, Session, StepItem
+from verify_server.session import Session, StepItem
 from verify_server.session_manager import SessionManager
 from verify_server.step import Outcome
 

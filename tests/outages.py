@@ -11,7 +11,7 @@ from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.absence import PROVISIONAL, Offline
 from edge_client.remote import RetryPolicy
 from opensled.errors import Unreachable
-from opensled.messages import Limits, ModelInfo, SamplingParams
+from opensled.messages import Limits, ModelInfo, RuleFacts, SamplingParams
 from tests.devices import TOKENIZER, OracleFactory
 from tests.fakes import EOS, VOCAB, FakeEngine, MemoryNetwork
 from tests.serving import PROMPT
@@ -19,7 +19,8 @@ from tests.system import running
 
 QUICK = RetryPolicy(silence=20.0, first_retry=0.001, slowest_retry=0.004, first_open=0.05, give_up=60.0)
 LIMITS = Limits(max_draft=16, context_length=200)
-INFO = ModelInfo("fake", VOCAB, "f" * 64, (EOS,), LIMITS, ("match", "ratio"), "exact", "0", "0" * 64, False)
+RULES = (RuleFacts("match", trees=True), RuleFacts("ratio", draft_probs=True))
+INFO = ModelInfo("fake", VOCAB, "f" * 64, (EOS,), LIMITS, RULES, "exact", "0", "0" * 64, False)
 LONG = Task(PROMPT, SamplingParams(temperature=0.0, max_tokens=60))
 
 

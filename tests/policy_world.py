@@ -20,6 +20,7 @@ from opensled.protocol import EndRules, Truth
 from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy
 from tests.fakes import EOS, VOCAB, FakeEngine, continuation
+from tests.system import read_now
 from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop
@@ -158,7 +159,7 @@ class World:
     def _deliver(self, user: User) -> None:
         """What the server has to say is on its way."""
         for _ in range(len(user.session.outbox)):
-            message = user.session.outbox.get_nowait()
+            message = read_now(user.session.outbox)
             assert isinstance(message, Verdict), message
             self._travel(user, user.habits.link_s, partial(self._hear, user, message))
 

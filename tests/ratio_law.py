@@ -14,6 +14,7 @@ import torch
 
 from opensled import codec
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams, SparseDistribution
+from tests.rule_contract import decide_alone
 from verify_server.acceptance import ratio
 from verify_server.acceptance.base import DraftCheck
 from verify_server.engine import torch_scores as scores
@@ -88,8 +89,12 @@ class Coin:
 class Laws(scores.TorchScores):
     """Gives the distribution itself where the product would draw from it."""
 
-    def sample(self, rows, params, key, position, masks=None):
-        return [scores.target_probs(self._shaped(rows, params, masks), params)[0].numpy()]
+    def sample(self, requests):
+        return [self._law(request) for request in requests]
+
+    def _law(self, request):
+        shaped = self._shaped(request.rows, request.params, request.masks)
+        return [scores.target_probs(shaped, request.params)[0].numpy()]
 
     def sample_residual(self, row, draft_probs, params, key, position, mask=None):
         shaped = self._shaped([row], params, None if mask is None else [mask])
@@ -127,7 +132,7 @@ def _add_rounds(world: World, tokens, chance: float, joint: np.ndarray) -> None:
         weight: list[float] = []
         coins = iter([Coin(falls, weight) for falls in fates])
         with mock.patch.object(ratio, "uniform", lambda key, position: next(coins)):  # noqa: B023
-            count, after = ratio.Ratio(b"s" * 32).accept(question, rows, range(len(tokens) + 1))
+            count, after, *_ = decide_alone(ratio.Ratio(secret=b"s" * 32), question, rows)
         if fates[: len(weight)] in seen:  # the coins after the first that falls are not thrown
             continue
         seen.add(fates[: len(weight)])

@@ -16,7 +16,7 @@ import pytest
 from opensled import noise
 from opensled.errors import NonFiniteLogits
 from opensled.messages import SamplingParams, SparseDistribution
-from verify_server.engine.base import Scores
+from verify_server.engine.base import SampleRequest, Scores
 
 GREEDY = SamplingParams(temperature=0)
 KEY = noise.noise_key(7)
@@ -103,7 +103,7 @@ class ScoresContract:
     )
     def test_sampling_equals_the_definition(self, params):
         logits = rows_of_all_kinds()
-        drawn = self.scores(logits).sample(range(18), params, KEY, 11)
+        drawn = self.scores(logits).sample_one(SampleRequest(range(18), params, KEY, 11))
         assert drawn == [oracle(row, params, 11 + i) for i, row in enumerate(logits)]
 
     @pytest.mark.parametrize("params", [GREEDY, WARM, BIASED, SamplingParams(top_k=5, top_p=0.8)], ids=str)
@@ -112,14 +112,14 @@ class ScoresContract:
         logits = rows_of_all_kinds()[:12]
         allowed = [sorted(chance.choice(VOCABULARY, 9, replace=False).tolist()) for _ in logits]
         masks = [packed(ids) for ids in allowed]
-        drawn = self.scores(logits).sample(range(12), params, KEY, 4, masks)
+        drawn = self.scores(logits).sample_one(SampleRequest(range(12), params, KEY, 4, masks))
         assert drawn == [oracle(row, params, 4 + i, allowed[i]) for i, row in enumerate(logits)]
 
     @pytest.mark.parametrize("spread", [0.1, 6.0])
     def test_a_nucleus_may_be_wider_than_the_first_guess(self, spread):
         logits = np.random.default_rng(1).normal(size=(4, 3000)) * spread
         params = SamplingParams(top_p=0.9)
-        drawn = self.scores(logits).sample(range(4), params, KEY, 0)
+        drawn = self.scores(logits).sample_one(SampleRequest(range(4), params, KEY, 0))
         assert drawn == [oracle(row, params, i) for i, row in enumerate(logits)]
 
     def test_ties_go_to_the_lowest_id(self):
@@ -127,7 +127,7 @@ class ScoresContract:
         logits[1, [17, 4000]] = 1.0
         logits[2, :] = -np.inf
         logits[2, [4998, 4999]] = -3.0
-        assert self.scores(logits).sample([0, 1, 2], GREEDY, KEY, 0) == [0, 17, 4998]
+        assert self.scores(logits).sample_one(SampleRequest([0, 1, 2], GREEDY, KEY, 0)) == [0, 17, 4998]
 
     @pytest.mark.parametrize("params", SHAPES, ids=str)
     def test_probabilities_are_the_definitions(self, params):
@@ -185,19 +185,25 @@ class ScoresContract:
         scores = self.scores(logits)
         for row in (1, 2):
             with pytest.raises(NonFiniteLogits):
-                scores.sample([row], params, KEY, 0)
+                scores.sample_one(SampleRequest([row], params, KEY, 0))
             with pytest.raises(NonFiniteLogits):
                 scores.probs_of([row], [0], params)
             with pytest.raises(NonFiniteLogits):
                 scores.sample_residual(row, SparseDistribution((0,), (1.0,)), params, KEY, 0)
-        assert len(scores.sample([0], params, KEY, 0) + scores.sample([3], params, KEY, 0)) == 2
+        assert (
+            len(
+                scores.sample_one(SampleRequest([0], params, KEY, 0))
+                + scores.sample_one(SampleRequest([3], params, KEY, 0))
+            )
+            == 2
+        )
 
     def test_a_mask_that_leaves_nothing_finite_is_refused(self):
         logits = rows_of_all_kinds()[12:13]
         hidden = np.flatnonzero(np.isneginf(logits[0]))[:5].tolist()
         with pytest.raises(NonFiniteLogits):
-            self.scores(logits).sample([0], WARM, KEY, 0, [packed(hidden)])
+            self.scores(logits).sample_one(SampleRequest([0], WARM, KEY, 0, [packed(hidden)]))
 
     def test_no_rows_are_no_error(self):
         scores = self.scores(np.zeros((0, VOCABULARY), np.float32))
-        assert scores.sample([], GREEDY, KEY, 0) == [] and scores.logprobs([], [], 2) == []
+        assert scores.sample_one(SampleRequest([], GREEDY, KEY, 0)) == [] and scores.logprobs([], [], 2) == []

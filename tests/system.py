@@ -18,6 +18,7 @@ from scheduler.fcfs import Fcfs
 from scheduler.plan import SchedulingPolicy
 from tests.fakes import FakeText, MemoryNetwork, Weather
 from verify_server.loop import VerifyLoop
+from verify_server.outbox import Outbox
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.target import Target
 
@@ -97,6 +98,15 @@ async def ask(
         return Answer(session.truth.generated, session.truth.finish_reason, commits, session.reopened)
     finally:
         thread.close()
+
+
+def read_now(outbox: Outbox):
+    """The next message of an outbox that holds one, without an event loop."""
+    try:
+        outbox.get().send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("an empty outbox is read")
 
 
 async def until(condition, seconds=5.0):

@@ -12,7 +12,7 @@ from edge_client.drafters import DRAFTERS
 from edge_client.drafters.accelerated import AcceleratedDrafter
 from edge_client.drafters.cacheback import CachebackDrafter
 from opensled.errors import EngineError, UsageError
-from opensled.messages import RATIO, SamplingParams
+from opensled.messages import SamplingParams
 from opensled.noise import noise_key
 from opensled.sampling import Sampler
 from tests.drafter_contract import BLOCK, DrafterContract, ids, pull
@@ -196,6 +196,6 @@ class TestLlamaCpp:
 def test_rule_ratio_is_greedy_at_temperature_zero(exact64):  # noqa: F811
     pytest.importorskip("llama_cpp")
     wanted = [case for case in cases() if case.params.temperature == 0]
-    answers = asyncio.run(answer_all(exact64, wanted, ACCELERATED, rule=RATIO))
+    answers = asyncio.run(answer_all(exact64, wanted, ACCELERATED, rule="ratio"))
     check(wanted, answers)
     assert sum(round.accepted for answer in answers for round in answer.rounds) > 0

@@ -13,9 +13,8 @@ from scheduler.plan import Slice
 from tests.fakes import VOCAB, FakeEngine
 from tests.system import running
 from tests.test_session import PROMPT, Bench
-from verify_server.engine.base import Scores
+from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.session import AcceptanceResult
 from verify_server.session_manager import SessionLimits
 from verify_server.step import run_step
 
@@ -46,12 +45,10 @@ def test_a_bad_open_pushes_nobody_out(name):
     asyncio.run(scenario())
 
 
-class Broken:
+class Broken(AcceptanceRule):
     """A rule with a bug."""
 
-    trusts_device = False
-
-    def accept(self, question, scores: Scores, rows):
+    def decide(self, check, scores):
         raise ZeroDivisionError
 
 

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
+from benchmarks import FIGURES, overload
+from benchmarks.__main__ import main
+from benchmarks.figure import Figure, Ratio, in_turns
+from benchmarks.tenants import Asked
 from opensled.errors import OpenSledError
-from opensled_testbed.bench import FIGURES, overload
-from opensled_testbed.bench.__main__ import main
-from opensled_testbed.bench.figure import Figure, Ratio, in_turns
-from opensled_testbed.bench.tenants import Asked
 
 FIGURE = Figure(
     name="one",
@@ -51,7 +51,7 @@ def test_every_figure_is_measured_and_written_with_its_origin(name, tmp_path, ca
     assert written["samples"] and all(min(each) >= 0 for each in written["samples"].values())
     assert all(ratio["lowest"] <= ratio["ratio"] <= ratio["highest"] for ratio in written["ratios"])
     origin = written["provenance"]
-    assert origin["command"] == f"python -m opensled_testbed.bench {name} --quick"
+    assert origin["command"] == f"python -m benchmarks {name} --quick"
     assert {"commit", "date", "seed", "machine", "python", "libraries"} <= set(origin)
     assert {"cpu", "cores", "load_average"} <= set(origin["machine"])
     readme = (tmp_path / "README.md").read_text()

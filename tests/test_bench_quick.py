@@ -1,11 +1,14 @@
 """`make bench-quick`: a planted regression is found and noise is not. Run: pytest tests/test_bench_quick.py"""
 
 import json
+from pathlib import Path
 
-from opensled_testbed.bench import quick
+from benchmarks import quick
+from opensled_testbed.report.html import LABELS
 from opensled_testbed.simulator import simulate
 from tests.emulated_runs import emulated_by
 
+BASELINE = Path(__file__).resolve().parents[1] / quick.BASELINE
 OLD = {"steady": [1.00, 1.01, 0.99], "noisy": [0.8, 1.0, 1.2]}
 
 
@@ -33,6 +36,20 @@ def test_the_command_exits_1_and_names_the_ratio(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr()
     assert "REGRESSED steady" in printed.out and "1.000 ->   0.500  (noise 0.130)" in printed.out
     assert "1 of 2 ratios are worse" in printed.err
+
+
+def test_every_number_of_the_benchmarks_is_labelled():
+    for path in BASELINE.parent.glob("*.json"):
+        document = json.loads(path.read_text())
+        labels = {"": document["label"]} if "label" in document else document["labels"]
+        assert all(set(label.split(" / ")) <= set(LABELS) for label in labels.values()), path
+        assert "label" in document or labels.keys() == document["samples"].keys(), path
+
+
+def test_a_new_baseline_has_a_label_for_each_ratio():
+    names = ["rounds: 16 streams", "hub: a, emulated over simulated", "hub: a over b"]
+    document = quick.as_json({name: [1.0] for name in names})
+    assert document["labels"] == dict(zip(names, ["real", "emulated / simulated", "emulated"]))
 
 
 def test_a_missing_or_outgrown_baseline_says_what_to_do(tmp_path, monkeypatch, capsys):

@@ -20,7 +20,7 @@ from edge_client.drafters.tables import FrozenTable, LruTable, TableShape, as_ro
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import _shortened
 from opensled.errors import NotFound, UsageError, VocabularyMismatch
-from opensled.messages import RATIO, Draft, DraftBlock, DraftToken, Limits, SamplingParams
+from opensled.messages import Draft, DraftBlock, DraftToken, Limits, SamplingParams
 from opensled.noise import noise_key
 from opensled.sampling import Sampler, SparseSampler
 from tests.drafter_contract import DrafterContract, ids, pull
@@ -277,7 +277,7 @@ def test_a_tree_is_cut_to_what_the_server_takes_of_trees():
 
 def test_rule_ratio_is_greedy_at_temperature_zero(exact64):  # noqa: F811
     wanted = [case for case in cases() if case.params.temperature == 0]
-    answers = asyncio.run(answer_all(exact64, wanted, "cacheback", rule=RATIO))
+    answers = asyncio.run(answer_all(exact64, wanted, "cacheback", rule="ratio"))
     check(wanted, answers)
     assert sum(round.accepted for answer in answers for round in answer.rounds) > 0
 

@@ -17,7 +17,7 @@ from edge_client.drafters.chain import ChainDrafter, ChainFactory, MemberRecord
 from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
 from opensled.errors import NotFound, UsageError, VocabularyMismatch
-from opensled.messages import RATIO, DraftToken, SamplingParams
+from opensled.messages import DraftToken, SamplingParams
 from opensled.noise import noise_key
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
@@ -229,7 +229,7 @@ def test_sixteen_mixed_sessions_in_a_storm(exact64, drafter, stop):  # noqa: F81
 def test_rule_ratio_is_greedy_at_temperature_zero(exact64):  # noqa: F811
     pytest.importorskip("llama_cpp")
     wanted = [case for case in cases() if case.params.temperature == 0]
-    answers = asyncio.run(answer_all(exact64, wanted, CHAIN, rule=RATIO))
+    answers = asyncio.run(answer_all(exact64, wanted, CHAIN, rule="ratio"))
     check(wanted, answers)
     assert sum(round.accepted for answer in answers for round in answer.rounds) > 0
 

@@ -77,7 +77,7 @@ def test_help_tells_which_switches_are_on(capsys: pytest.CaptureFixture[str]) ->
         cli.main(["chat", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "next conversation (default on; env OPENSLED_HISTORY)" in shown
-    assert "by who wrote it: this device or the server (env" in shown
+    assert "by its origin: this device or the server (env" in shown
 
 
 @pytest.mark.parametrize("name", cli.VERBS)
@@ -90,7 +90,7 @@ def test_every_example_parses(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["serve", "edge", "generate", "chat", "doctor"])
 def test_what_logs_advise_is_a_flag(name: str) -> None:
-    """opensled/logs.py: "what libraries said: --log-level debug"."""
+    """opensled/logs.py: "texts of libraries: --log-level debug"."""
     parser = cli._parser(name, options(cli.CONFIGS.get(name)))
     assert parser.parse_args(["--log-level", "debug", "--log-json"]).log_json
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from opensled_testbed.crowd import questions
-from opensled_testbed.failover import kill_replicas, kill_scheduler, restart_gateway, roll_replicas, run
-from opensled_testbed.replica_processes import Cluster
+from benchmarks.crowd import questions
+from benchmarks.failover_scenarios import kill_replicas, kill_scheduler, restart_gateway, roll_replicas, run
+from benchmarks.replica_processes import Cluster
 
 USERS = 16
 PATIENCE = 600.0  # seconds; a busy machine takes long to start replicas

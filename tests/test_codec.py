@@ -15,6 +15,7 @@ from opensled.messages import (
     ModelInfo,
     Open,
     Opened,
+    RuleFacts,
     SamplingParams,
     Verdict,
 )
@@ -59,7 +60,9 @@ def test_server_messages_survive(message):
 
 
 def test_model_info_survives():
-    info = ModelInfo("m", 9, "f", (1,), Limits(4, 9), ("match",), "exact", "0", "h", True)
+    info = ModelInfo(
+        "m", 9, "f", (1,), Limits(4, 9), (RuleFacts("match", True, True, False),), "exact", "0", "h", True
+    )
     assert codec.decode_info(codec.encode_info(info)) == info
 
 

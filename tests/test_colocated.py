@@ -17,7 +17,7 @@ from scheduler import POLICIES
 from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Snapshot
 from tests.fakes import FakeEngine
-from verify_server.engine.base import Segment
+from verify_server.engine.base import SampleRequest, Segment
 
 WAIT = 1.0
 SERVER = Server(accelerator="a100-80", draft="0.5b")
@@ -69,7 +69,7 @@ def timed(engine, segments, clock):
     """Seconds that a step of a fake engine is made to last."""
     started = clock()
     scores = engine.forward(segments)
-    scores.sample([0], None, b"", 0)
+    scores.sample([SampleRequest([0], None, b"", 0)])
     return clock() - started
 
 
@@ -96,5 +96,5 @@ class Instant(FakeEngine):
     def forward(self, segments):
         return self
 
-    def sample(self, rows, params, key, position, masks=None):
-        return [0] * len(rows)
+    def sample(self, requests):
+        return [[0] * len(request.rows) for request in requests]

@@ -13,7 +13,9 @@ from edge_client.answer_stream import count
 from edge_client.config import GenerateConfig
 from edge_client.device import connect
 from edge_client.generate import Commit
-from edge_client.lengths.fixed import UNADVISED, FixedLength
+from edge_client.lengths.base import UNADVISED, pulled
+from edge_client.lengths.confidence import ConfidenceLength
+from edge_client.lengths.fixed import FixedLength
 from edge_client.tokenizer import AnswerText
 from opensled.config import options
 from opensled.errors import NotFound, Overloaded, Unreachable, UsageError, VocabularyMismatch
@@ -116,20 +118,24 @@ def test_counting_commits():
     assert (cut.accepted, cut.round_tokens) == (3, 4)
 
 
+def whole_block(policy, proposals, limit, interrupted):
+    return tuple(pulled(policy, proposals, policy.most(limit), interrupted))
+
+
 @pytest.mark.parametrize(
     ("rule", "taken"),
     [
         (FixedLength(2), 2),
         (FixedLength(9), 4),
-        (FixedLength(9, confidence=0.5), 2),
+        (ConfidenceLength(9, confidence=0.5), 2),
         (FixedLength(0), 0),
-        (FixedLength(9, 0.95), 0),
+        (ConfidenceLength(9, confidence=0.95), 0),
         (FixedLength(), UNADVISED),
     ],
 )
 def test_the_stop_rule(rule, taken):
     proposals = iter([DraftToken(1, 0.9), DraftToken(2, 0.6), DraftToken(3, 0.4), DraftToken(4, 0.9)])
-    assert len(rule.take(proposals, 8, lambda: False)) == taken
+    assert len(whole_block(rule, proposals, 8, lambda: False)) == taken
 
 
 @pytest.mark.parametrize(
@@ -150,7 +156,7 @@ def test_how_long_a_block_may_get_where_twelve_have_room(rule, hint, most):
     assert rule.most(12, hint) == most
 
 
-@pytest.mark.parametrize(("length", "rule"), [(0, FixedLength(UNADVISED, 0.0, True)), (7, FixedLength(7))])
+@pytest.mark.parametrize(("length", "rule"), [(0, FixedLength(UNADVISED, True)), (7, FixedLength(7))])
 def test_what_the_flag_of_the_draft_length_means(length, rule):
     async def scenario():
         async with serving(text=TinyText()) as (_, address):
@@ -236,9 +242,9 @@ def test_the_stop_rule_obeys_limit_and_interrupt():
         while True:
             yield DraftToken(1, 1.0)
 
-    assert len(FixedLength(8).take(forever(), 3, lambda: False)) == 3
+    assert len(whole_block(FixedLength(8), forever(), 3, lambda: False)) == 3
     looks = iter([False, False, True])
-    assert len(FixedLength(8).take(forever(), 8, lambda: next(looks))) == 2
+    assert len(whole_block(FixedLength(8), forever(), 8, lambda: next(looks))) == 2
 
 
 def test_a_foreign_draft_is_refused_before_anything_is_drafted():

@@ -14,7 +14,7 @@ from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import DraftThread
 from edge_client.generate import _cut, generate
 from edge_client.lengths.fixed import FixedLength
-from opensled.messages import MATCH, Draft, DraftBlock, DraftToken, Limits, SamplingParams, Verdict
+from opensled.messages import Draft, DraftBlock, DraftToken, Limits, SamplingParams, Verdict
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from tests.fakes import OracleDrafter, continuation
@@ -29,7 +29,7 @@ class Script:
 
     def __init__(self, verdicts, hint=None):
         self.truth, self.noise_key, self.limits = Truth(PROMPT), b"k" * 16, Limits(8, 100)
-        self.rule, self.hint = MATCH, hint
+        self.draft_probs, self.hint = False, hint
         self.verdicts = iter(verdicts)
         self.drafts: list[Draft] = []
         self.closed = False

@@ -11,7 +11,6 @@ from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.predicted import Predicted
 from hw_profiles.sysfs import BoardState
-from opensled.messages import RATIO
 from tests.test_lossless import IMPATIENT, STORM, answer_all, cases, check, exact64, factory  # noqa: F401
 
 TREE = 60
@@ -68,5 +67,5 @@ def test_other_outcomes_drafted_ahead_change_nothing(exact64, monkeypatch):  # n
 @pytest.mark.parametrize("drafter", ["chain:cacheback,llamacpp", "accelerated:llamacpp"])
 def test_rule_ratio_is_greedy_at_temperature_zero(exact64, drafter):  # noqa: F811
     wanted = [case for case in cases() if case.params.temperature == 0]
-    answers = asyncio.run(answer_all(exact64, wanted, drafter, stop=adaptive(tree=TREE), rule=RATIO))
+    answers = asyncio.run(answer_all(exact64, wanted, drafter, stop=adaptive(tree=TREE), rule="ratio"))
     check(wanted, answers)

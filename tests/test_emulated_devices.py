@@ -13,6 +13,7 @@ from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafting import DraftThread
+from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from opensled.errors import EngineError
 from opensled.messages import DraftBlock, SamplingParams, Verdict
@@ -138,7 +139,7 @@ def test_time_is_dilated(replaying):
 
 
 def test_the_doubtful_token_that_ends_a_block_was_drafted_as_well(replaying):
-    device = replaying(FixedLength(4, confidence=0.7))
+    device = replaying(ConfidenceLength(4, confidence=0.7))
     block = device.draft()
     assert device.seconds(block) == pytest.approx(0.4 + 2 * 0.1, abs=0.011)
     assert (block.result().block.ids, device.drafts.drafted) == ((50, 51), 3)
@@ -260,7 +261,7 @@ async def blocks_of(drafts, trace: ItemTrace, item) -> list[DraftBlock]:
     return blocks
 
 
-@pytest.mark.parametrize("stop", [FixedLength(4), FixedLength(8, 0.5)])
+@pytest.mark.parametrize("stop", [FixedLength(4), ConfidenceLength(8, confidence=0.5)])
 def test_a_replaying_device_drafts_what_the_real_one_drafts_in_the_same_time(stop, clock):
     """The blocks, and the passes that the same product code makes for them."""
     traces = read_traces(PACKAGED / "tiny-llamacpp.jsonl.gz").items

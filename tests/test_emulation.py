@@ -21,7 +21,7 @@ from tests.emulated import HandClock, cost
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.system import ask, running
 from verify_server.config import ServeConfig
-from verify_server.engine.base import Segment
+from verify_server.engine.base import SampleRequest, Segment
 
 # Weights are read in 1 s, 1,000 positions of KV in 1 s.
 LAW = StepLaw(cost(1.0, 1_000_000), context=500)
@@ -80,13 +80,13 @@ SEGMENTS = [Segment((3, 1, 4), 0, (0, 1), rows=1), Segment((2, 7), 0, (2,), rows
 DUE = 1.0 + (503 + 502) / 1000
 
 
-def test_a_step_ends_when_the_last_session_is_sampled(working, clock):
+def test_a_step_ends_when_its_sessions_are_sampled(working, clock):
     engine = EmulatedEngine(working, LAW, dilation=2)
     started = clock.now
     scores = engine.forward(SEGMENTS)
-    first = scores.sample([0], GREEDY, b"", 3)
     assert clock.now - started == pytest.approx(working.work_s)
-    second = scores.sample([1, 2], GREEDY, b"", 1)
+    requests = [SampleRequest([0], GREEDY, b"", 3), SampleRequest([1, 2], GREEDY, b"", 1)]
+    first, second = scores.sample(requests)
     assert clock.now - started == pytest.approx(2 * DUE)
     assert [*first, *second] == [
         continuation([3, 1, 4], 1)[0],
@@ -105,7 +105,7 @@ def test_an_error_of_the_last_session_still_ends_the_step(working, clock):
     working.target = lambda context: 1 / 0
     scores = EmulatedEngine(working, LAW).forward(SEGMENTS[:1])
     with pytest.raises(ZeroDivisionError):
-        scores.sample([0], GREEDY, b"", 3)
+        scores.sample([SampleRequest([0], GREEDY, b"", 3)])
     assert clock.slept == pytest.approx(1.503 - working.work_s)
 
 
@@ -121,7 +121,7 @@ def test_work_that_takes_longer_than_the_profile_is_counted_as_late(working, clo
     engine = EmulatedEngine(working, LAW)
     for work_s in (0.25, 2.503, 1.753):
         working.work_s = work_s
-        engine.forward(SEGMENTS[:1]).sample([0], GREEDY, b"", 3)
+        engine.forward(SEGMENTS[:1]).sample([SampleRequest([0], GREEDY, b"", 3)])
     totals = engine.totals
     assert (totals.steps, totals.late_steps) == (3, 2)
     assert totals.late_s == pytest.approx(1.25)

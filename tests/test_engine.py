@@ -16,7 +16,7 @@ from opensled.errors import EngineError, NonFiniteLogits, SelfTestFailed
 from opensled.messages import SamplingParams
 from tests.tiny_models import VOCABULARY, random_model
 from verify_server.engine import attention
-from verify_server.engine.base import Segment
+from verify_server.engine.base import SampleRequest, Segment
 from verify_server.engine.packing import Attend
 from verify_server.engine.torch_engine import TorchEngine, load
 
@@ -121,7 +121,9 @@ def decode(engine: TorchEngine, decodings: list[Decoding], count: int) -> None:
         scores = engine.forward(segments)
         row = 0
         for each, segment in zip(active, segments):
-            decided = scores.sample(range(row, row + segment.rows), GREEDY, KEY, segment.start)
+            decided = scores.sample_one(
+                SampleRequest(range(row, row + segment.rows), GREEDY, KEY, segment.start)
+            )
             row += segment.rows
             each.commit(segment, decided)
 
@@ -242,8 +244,8 @@ def test_a_bad_row_fails_its_own_session_only(poisoned, engine) -> None:
     )
     for params in (GREEDY, SamplingParams(top_p=0.9), SamplingParams(top_k=5)):
         with pytest.raises(NonFiniteLogits):
-            scores.sample([0, 1], params, KEY, 0)
-        assert len(scores.sample(range(2, 42), params, KEY, 0)) == 40
+            scores.sample_one(SampleRequest([0, 1], params, KEY, 0))
+        assert len(scores.sample_one(SampleRequest(range(2, 42), params, KEY, 0))) == 40
     clean = engine("llama", "float32")
     assert torch.equal(scores.logits[2:], alone(clean, good))
     sessions.close("bad")  # its blocks, full of NaN, go to the next session

@@ -15,7 +15,7 @@ from edge_client.drafters.lookup import LookupDrafter
 from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RemoteSession
-from opensled.messages import MATCH, RATIO
+from opensled.messages import MATCH
 from opensled.noise import noise_key
 from opensled.store import model_path
 from scheduler import make_policy
@@ -35,6 +35,7 @@ from tests.mischief import (
 )
 from tests.system import CALM, Answer, ask, running, until
 from tests.test_lossless import IMPATIENT, STORM, Case, cases, check, factory
+from verify_server.acceptance.served import ServedRules
 from verify_server.engine.torch_engine import load
 from verify_server.session_manager import SessionLimits
 
@@ -84,7 +85,7 @@ async def answer_all(
         policy=policy,
         max_step_tokens=96,
         weather=weather,
-        limits=SessionLimits(linger=2.0, trust_devices=True),
+        limits=SessionLimits(linger=2.0, rules=ServedRules(trust_devices=True)),
         loop_type=witness_of(wanted),
         network_type=SlowNetwork,
     ) as network:
@@ -137,7 +138,7 @@ def test_the_same_in_a_storm(exact64, name):
 def test_rule_ratio_is_greedy_at_temperature_zero(exact64, name):
     """Also a liar who claims to be sure of every token changes nothing where the target is sure of one."""
     wanted = 3 * tuple(case for case in cases() if case.params.temperature == 0)
-    answers, account = asyncio.run(answer_all(exact64, wanted, POLICIES[name], rule=RATIO))
+    answers, account = asyncio.run(answer_all(exact64, wanted, POLICIES[name], rule="ratio"))
     check(wanted, answers)
     assert not account.wrong and account.accepted > 0
 

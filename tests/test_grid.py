@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from opensled_testbed.bench import grid, grid_fill, grid_verdict
-from opensled_testbed.bench.grid_check import spot_check
-from opensled_testbed.bench.grid_document import Axes, begun, read, without, write
-from opensled_testbed.bench.grid_place import Answer, Place
-from opensled_testbed.bench.grid_verdict import told, verdict
+from benchmarks import grid, grid_fill, grid_verdict
+from benchmarks.grid_check import spot_check
+from benchmarks.grid_document import Axes, begun, read, without, write
+from benchmarks.grid_place import Answer, Place
+from opensled_testbed.report.grid_verdict import told, verdict
 
 AXES = Axes(regimes=("hub",), links=("wifi-good", "lte"), devices=("pi-5",), paces=(10,))
 ALONE = {"centralized": 40, "server-sd": 30}
@@ -136,7 +136,7 @@ def test_a_file_that_is_no_grid_is_refused(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_spot_check_finds_a_value_that_the_code_does_not_give(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "opensled_testbed.bench.grid_check.answers",
+        "benchmarks.grid_check.answers",
         lambda place, names: [Answer(names[0], _users(place, names[0]), 2, 0, 0, 1)],
     )
     points = [

@@ -117,7 +117,7 @@ def test_the_engine_hears_of_what_lost_its_content_and_of_nothing_else():
     other = BlockTable(pool)
     other.grow(12)
     assert heard == [partial, full[1]] and other.blocks[2] == full[1]
-    pool.forget_cached()
+    other.grow(16)
     assert heard == [partial, full[1], full[0]]
     assert BlockTable(pool).adopt(text(1, 10), 0) == 0
 

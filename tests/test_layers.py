@@ -1,12 +1,18 @@
-"""The architecture, checked: who may import whom, one home for each heavy library, and sizes."""
+"""The architecture, checked: who may import whom, one home for each heavy library, names, comments and sizes."""
 
 from __future__ import annotations
 
 import ast
+import io
+import keyword
+import re
 import subprocess
 import sys
+import tokenize
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,7 +26,9 @@ EVERYTHING = (
     "verify_server",
     "opensled_testbed",
     "opensled_training",
+    "benchmarks",
 )
+WHEEL = EVERYTHING[:-1]  # `benchmarks` stays in the checkout, so only itself and the tests import it
 # package -> the packages it may import, besides itself
 ALLOWED = {
     "opensled": (),
@@ -28,16 +36,22 @@ ALLOWED = {
     "scheduler": ("opensled", "hw_profiles"),
     "edge_client": ("opensled", "hw_profiles", "scheduler"),
     "verify_server": ("opensled", "hw_profiles", "scheduler"),
-    "opensled_testbed": EVERYTHING,
-    "opensled_training": EVERYTHING,
+    "opensled_testbed": WHEEL,
+    "opensled_training": WHEEL,
+    "benchmarks": EVERYTHING,
 }
 GRPC_HOMES = ("edge_client/link.py", "verify_server/service.py")
 GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/replica_links.py")
 # Figures measure the bare libraries beside the product.
-BARE_ROUNDS, BARE_LOOP = "opensled_testbed/bench/rounds.py", "opensled_testbed/bench/edge_loop.py"
-BARE_RAGGED = "opensled_testbed/bench/ragged"  # and the file of its peers
+BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"
+BARE_RAGGED = "benchmarks/ragged"  # and the file of its peers
 TORCH_HOMES = ("verify_server/engine/", "opensled_training/", "opensled_testbed/reference.py", BARE_RAGGED)
 LLAMA_HOMES = ("opensled/llama.py", "edge_client/drafters/llamacpp.py", "verify_server/engine/llama_cache.py")
+PLOT_HOMES = (
+    "opensled_testbed/planner/picture.py",
+    "opensled_testbed/report/plots",
+    "benchmarks/look_ahead_plot.py",
+)
 # library -> the files, or folders with a slash, that may import it
 HOMES = {
     "grpc": (*GRPC_HOMES, *GATEWAY_HOMES, BARE_ROUNDS),
@@ -48,8 +62,12 @@ HOMES = {
     "huggingface_hub": ("verify_server/engine/loading.py",),
     "starlette": ("edge_client/api/",),
     "uvicorn": ("edge_client/api/http_server.py",),
-    "httpx": ("opensled_testbed/",),
-    "matplotlib": ("opensled_testbed/planner/picture.py", "opensled_testbed/report/plots"),
+    "httpx": ("opensled_testbed/", "benchmarks/"),
+    "matplotlib": (
+        "opensled_testbed/planner/picture.py",
+        "opensled_testbed/report/plots",
+        "benchmarks/look_ahead_plot.py",
+    ),
     "rich": ("opensled_testbed/demo_view.py", "opensled_testbed/load/load_view.py"),
     "prometheus_client": ("opensled/metrics.py",),
     "ray": ("scheduler/cluster/ray_runtime.py",),
@@ -65,6 +83,16 @@ HOMES = {
 }
 # Files whose worth is that they share nothing with the product.
 INDEPENDENT = ("opensled_testbed/reference.py",)
+
+PRODUCT = ("opensled", "hw_profiles", "scheduler", "edge_client", "verify_server")
+# Circles that are known; none may be added.
+KNOWN_CIRCLES = (
+    {"edge_client.answer_stream", "edge_client.device", "edge_client.telemetry"},
+    {"verify_server.session", "verify_server.session_view", "verify_server.step_item"},
+    {"verify_server.engine.packing", "verify_server.engine.tree_packing"},
+)
+# Files that may share their name: each of them does the same for its own package.
+PARALLEL = {"__init__.py", "__main__.py", "base.py", "command.py", "config.py", "llamacpp.py"}
 
 MAX_FILE_LINES = 350
 MAX_FUNCTION_LINES = 60
@@ -93,6 +121,16 @@ def _imports(file: str) -> tuple[tuple[str, int], ...]:
             module = _absolute(file, node)
             found += [(f"{module}.{alias.name}", node.lineno) for alias in node.names]
     return tuple(found)
+
+
+def _module_imports(body: list[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Imports outside of functions, those for type checkers included."""
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for part in ("body", "orelse", "handlers", "finalbody"):
+                yield from _module_imports(getattr(node, part, []))
 
 
 def _absolute(file: str, node: ast.ImportFrom) -> str:
@@ -158,6 +196,112 @@ def test_a_device_loads_nothing_of_the_server() -> None:
     code = f"import sys, edge_client.generate; print([name for name in {heavy} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def _module(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _graph(files: list[str]) -> dict[str, set[str]]:
+    """module -> the modules that it imports as it is loaded."""
+    modules = {_module(file) for file in files}
+    graph: dict[str, set[str]] = {}
+    for file in files:
+        found = graph[_module(file)] = set()
+        for node in _module_imports(_tree(file).body):
+            base = "" if isinstance(node, ast.Import) else _absolute(file, node) + "."
+            for name in (base + alias.name for alias in node.names):
+                found.add(name if name in modules else name.rpartition(".")[0])
+        found &= modules - {_module(file)}
+    return graph
+
+
+def _circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Circles of modules; each is found once, and its modules are then left out."""
+    found = []
+    while True:
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            found.append(set(error.args[1]))
+            graph = {name: names - found[-1] for name, names in graph.items() if name not in found[-1]}
+        else:
+            return found
+
+
+def test_no_modules_import_one_another() -> None:
+    assert [{"a", "b"}] == _circles({"a": {"b", "c"}, "b": {"a"}, "c": set()})
+    circles = _circles(_graph(_sources(*EVERYTHING)))
+    assert [sorted(circle) for circle in circles if not any(circle <= known for known in KNOWN_CIRCLES)] == []
+
+
+def _several(names: Iterator[tuple[str, str]]) -> dict[str, list[str]]:
+    """Names of more than one place, with the places."""
+    places = defaultdict(list)
+    for name, place in names:
+        places[name].append(place)
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_no_two_classes_of_the_product_share_a_name() -> None:
+    files = _sources(*PRODUCT)
+    nodes = ((node, file) for file in files for node in ast.walk(_tree(file)))
+    assert _several((node.name, file) for node, file in nodes if isinstance(node, ast.ClassDef)) == {}
+
+
+def test_only_parallel_files_of_the_product_share_a_name() -> None:
+    shared = _several((file.rpartition("/")[2], file) for file in _sources(*PRODUCT))
+    assert {name: files for name, files in shared.items() if name not in PARALLEL} == {}
+
+
+class _Group:
+    """An open bracket, and what stands in it."""
+
+    def __init__(self, token: tokenize.TokenInfo, before: tokenize.TokenInfo | None) -> None:
+        self.line = token.start[0]
+        names = before is not None and before.type == tokenize.NAME and not keyword.iskeyword(before.string)
+        called = names or (before is not None and before.string in (")", "]", "}"))
+        self.groups = token.string == "(" and not called
+        self.lines: set[int] = set()
+        self.commented = self.tuple = False
+
+    @property
+    def wraps(self) -> bool:
+        """Whether it only makes room for a comment beside a value of one line."""
+        return self.groups and self.commented and not self.tuple and len(self.lines) == 1
+
+
+def _wrapped(source: str) -> Iterator[int]:
+    """Lines in which brackets open that the formatter put round a value because its comment was too long."""
+    groups: list[_Group] = []
+    before = None
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
+            continue
+        if token.type == tokenize.COMMENT:
+            if groups:
+                groups[-1].commented = True
+            continue
+        if token.type == tokenize.OP and token.string in "([{":
+            groups.append(_Group(token, before))
+        elif token.type == tokenize.OP and token.string in ")]}":
+            closed = groups.pop()
+            if closed.wraps:
+                yield closed.line
+            if groups:
+                groups[-1].lines |= {closed.line, token.end[0]}
+        elif groups:
+            groups[-1].lines |= {token.start[0], token.end[0]}
+            groups[-1].tuple |= token.string == ","
+        before = token
+
+
+def test_no_comment_is_wrapped_round_its_value() -> None:
+    assert list(_wrapped("a = (\n    5  # why\n)\nb = [\n    5,  # why\n]\nf(\n    5  # why\n)\n")) == [1]
+    assert list(_wrapped("def f():\n    return (  # why\n        g(5)\n    )\n")) == [2]
+    texts = ((file, (ROOT / file).read_text("utf-8")) for file in _sources(*EVERYTHING, "tests"))
+    likely = ((file, text) for file, text in texts if re.search(r"\((\s*#|\n.*#)", text))
+    assert [f"{file}:{line}" for file, text in likely for line in _wrapped(text)] == []
 
 
 def test_files_and_functions_stay_readable() -> None:

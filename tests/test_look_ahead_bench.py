@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from opensled.errors import UsageError
-from opensled_testbed.bench import look_ahead
-from opensled_testbed.bench.look_ahead_cells import (
+from benchmarks import look_ahead
+from benchmarks.look_ahead_cells import (
     ADAPTIVE,
     CENTRALIZED,
     EVERYTHING,
@@ -24,11 +23,12 @@ from opensled_testbed.bench.look_ahead_cells import (
     cells,
     law,
 )
-from opensled_testbed.bench.look_ahead_search import Effort, search
-from opensled_testbed.bench.look_ahead_view import ratio, section, verdicts
-from opensled_testbed.bench.report import write_readme
+from benchmarks.look_ahead_plot import write_plot
+from benchmarks.look_ahead_search import Effort, search
+from benchmarks.look_ahead_view import ratio, section, verdicts
+from benchmarks.readme import write_readme
+from opensled.errors import UsageError
 from opensled_testbed.planner.setting import RECORDED
-from opensled_testbed.report.plots_look_ahead import write_plot
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import read_traces
 from tests.emulated_runs import emulated_by

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from edge_client.generate import generate
+from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles.device_profile import DraftSpeed
 from opensled.errors import UsageError
-from opensled.messages import MATCH, Draft, Limits, SamplingParams, Verdict
+from opensled.messages import Draft, Limits, SamplingParams, Verdict
 from opensled.protocol import Truth, common_prefix
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.fleet import Group, read_fleet
@@ -106,7 +107,7 @@ class Served:
     loop: TimedLoop
     step_s: float
     sent: list[Sent] = field(default_factory=list)
-    rule: str = MATCH
+    draft_probs: bool = False
     noise_key: bytes = bytes(16)
     hint: int | None = None
     limits: Limits = field(default_factory=lambda: Limits(MAX_DRAFT, 4096))
@@ -215,7 +216,7 @@ def simulated(
 def test_both_send_the_same_blocks_at_the_same_times(seed: int, ahead: bool) -> None:
     rng = random.Random(seed)
     trace = steady(seed, rng.choice((0.6, 0.8, 0.95)))
-    rule = FixedLength(rng.randint(1, 12), rng.choice((0.0, 0.0, 0.5)))
+    rule = ConfidenceLength(rng.randint(1, 12), confidence=rng.choice((0.0, 0.0, 0.5)))
     pace, step_s = speed(rng.uniform(5, 60), rng.uniform(50, 900)), rng.uniform(0.02, 0.4)
     real, ours = (each(trace, rule, pace, step_s, ahead) for each in (emulated, simulated))
     assert len(real) > 3

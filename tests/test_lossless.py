@@ -12,16 +12,18 @@ import pytest
 
 from edge_client.drafters import DRAFTERS
 from edge_client.lengths.adaptive import Adaptive
+from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.predicted import Predicted
 from edge_client.remote import RetryPolicy
 from hw_profiles.sysfs import BoardState
-from opensled.messages import MATCH, RATIO, SamplingParams
+from opensled.messages import MATCH, SamplingParams
 from opensled.noise import noise_key
 from opensled.store import heldout_path, model_path
 from opensled_testbed.reference import Reference, Sampling
 from tests.fakes import Weather
 from tests.system import CALM, ask, running
+from verify_server.acceptance.served import ServedRules
 from verify_server.engine.torch_engine import load
 from verify_server.session_manager import SessionLimits
 
@@ -92,7 +94,7 @@ async def answer_all(
     engine, wanted, drafter, *, stop=FixedLength(4), weather=Weather(), patience=CALM, rule=MATCH
 ):
     """All cases at once, each with a drafter of its own."""
-    limits = SessionLimits(linger=2.0, trust_devices=True)
+    limits = SessionLimits(linger=2.0, rules=ServedRules(trust_devices=True))
     async with running(
         engine, draft_wait=0.5, max_step_tokens=256, weather=weather, limits=limits
     ) as network:
@@ -137,7 +139,7 @@ def test_every_draft_length(exact64, drafter, length):
 @pytest.mark.parametrize("sessions", [1, 2, 5, 16])
 def test_every_batch_size(exact64, sessions):
     wanted = cases()[-sessions:]
-    answers = asyncio.run(answer_all(exact64, wanted, "llamacpp", stop=FixedLength(8, confidence=0.3)))
+    answers = asyncio.run(answer_all(exact64, wanted, "llamacpp", stop=ConfidenceLength(8, confidence=0.3)))
     check(wanted, answers)
 
 
@@ -165,7 +167,7 @@ def test_look_ahead_over_several_outcomes_in_a_storm(exact64, outcomes):
 def test_rule_ratio_is_greedy_at_temperature_zero(exact64, drafter):
     """Where the target's distribution is a single token, its law is its text: real drafters' own distributions."""
     wanted = [case for case in cases() if case.params.temperature == 0]
-    answers = asyncio.run(answer_all(exact64, wanted, drafter, rule=RATIO))
+    answers = asyncio.run(answer_all(exact64, wanted, drafter, rule="ratio"))
     check(wanted, answers)
     rounds = [round for answer in answers for round in answer.rounds]
     if drafter in MODEL_DRAFTERS:

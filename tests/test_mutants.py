@@ -14,6 +14,7 @@ from opensled.protocol import Truth, common_prefix, cut
 from scheduler.fcfs import Fcfs
 from scheduler.plan import Slice
 from tests import test_fcfs, test_kv, test_noise, test_prefix, test_protocol, test_session
+from verify_server.acceptance.base import AcceptanceResult
 from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.session import Session
@@ -22,19 +23,19 @@ from verify_server.session import Session
 def accept_with(change):
     """Rule `match`, whose count of accepted tokens is then changed."""
 
-    def accept(self, question, scores, rows):
-        own = scores.sample(rows, question.params, question.key, question.position)
-        count = min(change(common_prefix(question.ids, own)), len(question.draft))
-        return count, own[count]
+    def decide(self, check, scores):
+        own = yield scores.request(range(len(check.draft) + 1), 0)
+        count = min(change(common_prefix(check.ids, own)), len(check.draft))
+        return AcceptanceResult(count, own[count])
 
-    return accept
+    return decide
 
 
-def accept_any_match(self, question, scores, rows):
+def accept_any_match(self, check, scores):
     """Counts matches anywhere instead of the leading run."""
-    own = scores.sample(rows, question.params, question.key, question.position)
-    count = sum(a == b for a, b in zip(question.ids, own))
-    return count, own[count]
+    own = yield scores.request(range(len(check.draft) + 1), 0)
+    count = sum(a == b for a, b in zip(check.ids, own))
+    return AcceptanceResult(count, own[count])
 
 
 def rebase_blindly(block, committed):
@@ -150,17 +151,17 @@ class Mutant:
 
 MUTANTS = {
     "one accepted token is thrown away": Mutant(
-        Match, "accept", accept_with(lambda n: max(0, n - 1)), test_session.test_tokens_per_round_match_the_law
+        Match, "decide", accept_with(lambda n: max(0, n - 1)), test_session.test_tokens_per_round_match_the_law
     ),
     "one wrong token is accepted": Mutant(
-        Match, "accept", accept_with(lambda n: n + 1),
+        Match, "decide", accept_with(lambda n: n + 1),
         test_session.test_a_wrong_token_is_recovered_in_the_same_round, (1,),
     ),
     "nothing is ever accepted": Mutant(
-        Match, "accept", accept_with(lambda n: 0), test_session.test_a_right_draft_commits_all_of_it_and_a_bonus
+        Match, "decide", accept_with(lambda n: 0), test_session.test_a_right_draft_commits_all_of_it_and_a_bonus
     ),
     "matches after a mismatch count": Mutant(
-        Match, "accept", accept_any_match, test_session.test_a_match_after_a_mismatch_does_not_stand
+        Match, "decide", accept_any_match, test_session.test_a_match_after_a_mismatch_does_not_stand
     ),
     "a stale draft is not recognised": Mutant(
         verify_server.session, "rebase", rebase_blindly,

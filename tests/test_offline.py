@@ -11,6 +11,7 @@ import pytest
 from edge_client.draft_job import BlockBudget
 from edge_client.drafting import DraftThread
 from edge_client.generate import Commit
+from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.absence import LOCAL_PATIENCE, PROVISIONAL, STALL, Offline, patience_of
 from edge_client.offline.going_on import SEGMENT, GoingOn, OutageWatch, ProvisionalTail
@@ -206,7 +207,7 @@ def test_a_guess_leaves_no_trace_in_the_text():
 
 def test_a_segment_is_drafted_whatever_the_devices_own_rule_says():
     async def scenario():
-        thread = DraftThread(OracleDrafter(1.0), FixedLength(4, confidence=0.99))
+        thread = DraftThread(OracleDrafter(1.0), ConfidenceLength(4, confidence=0.99))
         truth = Truth(PROMPT)
         thread.begin(truth, Sampler(SamplingParams(), b"0" * 16))
         assert (await thread.draft(truth, BlockBudget(4))).block.tokens == ()

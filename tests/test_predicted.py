@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from edge_client.config import GenerateConfig
+from edge_client.device import _length_policy
 from edge_client.lengths.adaptive import Adaptive
-from edge_client.lengths.choice import length_policy
-from edge_client.lengths.fixed import FixedLength, pulled
+from edge_client.lengths.base import pulled
+from edge_client.lengths.confidence import ConfidenceLength
+from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.predicted import Logistic, Predicted, features
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock, DraftToken, SamplingParams
@@ -167,11 +169,11 @@ def test_the_sampler_says_entropy_and_margin_when_asked(temperature):
 
 
 def test_what_the_flags_mean():
-    adaptive = length_policy(GenerateConfig(draft_length=5, battery_floor=0))
+    adaptive = _length_policy(GenerateConfig(draft_length=5, battery_floor=0))
     assert isinstance(adaptive, Adaptive) and adaptive.top(16, 9) == 5
-    told = length_policy(GenerateConfig(stop="predicted"))
+    told = _length_policy(GenerateConfig(stop="predicted"))
     assert isinstance(told, Predicted) and told.needs_spread and told.most(16, 3) == 3
-    assert length_policy(GenerateConfig(stop="confidence", draft_tree=0)) == FixedLength(
-        4, 0.4, may_grow=True
+    assert _length_policy(GenerateConfig(stop="confidence", draft_tree=0)) == ConfidenceLength(
+        4, True, confidence=0.4
     )
-    assert length_policy(GenerateConfig(stop="fixed", draft_length=2)) == FixedLength(2, tree=60)
+    assert _length_policy(GenerateConfig(stop="fixed", draft_length=2)) == FixedLength(2, tree=60)

@@ -116,11 +116,6 @@ class Sharing(RuleBasedStateMachine):
             text.table.withdraw()
         text.table.clear()
 
-    @rule()
-    def forget(self) -> None:
-        self.pool.forget_cached()
-        assert self.pool.states()["cached"] == 0
-
     # -- what always holds --------------------------------------------------------------------------
 
     @invariant()

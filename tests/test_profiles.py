@@ -123,7 +123,7 @@ def test_seconds_of_a_step_are_positive_and_rise_with_tokens_and_contexts(
     assert cost.verify_s(0, 0) == 0
     assert _rises([cost.verify_s(tokens, 4096) for tokens in (1, 2, 5, 16, 64, 512, 4096)])
     assert _rises([cost.verify_s(16, contexts) for contexts in (0, 1024, 8192, 10**6)])
-    assert _rises([cost.prefill_s(tokens) for tokens in (1, 32, 1024)])
+    assert _rises([cost.verify_s(tokens, tokens) for tokens in (1, 32, 1024)])
     assert cost.verify_s(1, 0) > cost.accelerator.step_overhead_ms.typical / 1000
 
 

@@ -7,17 +7,22 @@ import numpy as np
 import pytest
 import torch
 
+from edge_client.lengths.base import pulled
+from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from opensled.errors import Unsupported
-from opensled.messages import RATIO, DraftToken, Open, SamplingParams, SparseDistribution
+from opensled.messages import DraftToken, Open, SamplingParams, SparseDistribution
 from opensled.sampling import SparseSampler, sampler, softmax
 from tests.fakes import FakeEngine, OracleDrafter, continuation
 from tests.ratio_law import World, largest_error
+from tests.rule_contract import decide_alone
 from tests.system import ask, running
 from verify_server.acceptance.base import DraftCheck
 from verify_server.acceptance.ratio import Ratio
+from verify_server.acceptance.served import ServedRules
 from verify_server.engine.torch_scores import TorchScores
 from verify_server.session_manager import SessionLimits
+from verify_server.step_item import decided
 
 PARAMS = {
     "plain": SamplingParams(temperature=1.0),
@@ -68,19 +73,19 @@ def drafted(world: World, text: tuple[int, ...], key: bytes, stop: FixedLength) 
             own = (*own, token.id)
             yield token
 
-    return stop.take(proposals(), world.length - len(text), lambda: False)
+    limit = world.length - len(text)
+    return tuple(pulled(stop, proposals(), stop.most(limit), lambda: False))
 
 
 def written(world: World, number: int, stop: FixedLength) -> tuple[int, ...]:
     """`length` + 1 tokens, in as many rounds as they take, under noise of their own."""
-    key, rule = number.to_bytes(16, "little"), Ratio(b"secret" * 4)
+    key, rule = number.to_bytes(16, "little"), Ratio(secret=b"secret" * 4)
     text: tuple[int, ...] = ()
     while len(text) <= world.length:
         draft = drafted(world, text, key, stop)
         question = DraftCheck(draft, len(text), world.params, key)
         rows = TorchScores(world.rows((*text, *question.ids))[len(text) :])
-        count, token = rule.accept(question, rows, range(len(draft) + 1))
-        text = (*text, *question.ids[:count], token)
+        text = (*text, *decided(question, decide_alone(rule, question, rows)))
     return text[: world.length + 1]
 
 
@@ -116,7 +121,7 @@ def test_what_is_drawn_has_the_joint_law_of_the_target_at_every_position(seed):
 def test_a_stop_rule_by_confidence_keeps_the_law():
     """A rule that looked at the drawn token would send likely tokens more often than their distribution says."""
     world = World.random(2, np.float32, params=PARAMS["plain"])
-    assert max(misses(world, stop=FixedLength(2, confidence=0.6))) < 4
+    assert max(misses(world, stop=ConfidenceLength(2, confidence=0.6))) < 4
 
 
 def test_a_sampler_names_exactly_what_it_draws_from():
@@ -135,7 +140,7 @@ def test_a_sampler_names_exactly_what_it_draws_from():
 
 def test_the_same_device_under_rule_match_sends_no_distribution():
     logits = np.zeros(9, np.float32)
-    assert sampler(SamplingParams(), b"k" * 16, "match").draw(logits, 1).drawn_from is None
+    assert sampler(SamplingParams(), b"k" * 16, draft_probs=False).draw(logits, 1).drawn_from is None
 
 
 class SureDrafter(OracleDrafter):
@@ -152,9 +157,9 @@ class SureDrafter(OracleDrafter):
 
 def test_a_whole_answer_over_the_wire():
     async def scenario():
-        limits = SessionLimits(linger=0.2, trust_devices=True)
+        limits = SessionLimits(linger=0.2, rules=ServedRules(trust_devices=True))
         async with running(FakeEngine(), limits=limits) as network:
-            answer = await ask(network, [3, 1, 4], SureDrafter(0.7), rule=RATIO)
+            answer = await ask(network, [3, 1, 4], SureDrafter(0.7), rule="ratio")
             assert list(answer.tokens) == continuation([3, 1, 4], 40)
             assert sum(round.accepted for round in answer.rounds) > 10
 
@@ -163,9 +168,9 @@ def test_a_whole_answer_over_the_wire():
 
 def test_a_drafter_that_names_no_distribution_drafts_nothing():
     async def scenario():
-        limits = SessionLimits(linger=0.2, trust_devices=True)
+        limits = SessionLimits(linger=0.2, rules=ServedRules(trust_devices=True))
         async with running(FakeEngine(), limits=limits) as network:
-            answer = await ask(network, [3, 1, 4], OracleDrafter(0.7), rule=RATIO)
+            answer = await ask(network, [3, 1, 4], OracleDrafter(0.7), rule="ratio")
             assert list(answer.tokens) == continuation([3, 1, 4], 40) and not answer.rounds
 
     asyncio.run(scenario())
@@ -175,7 +180,7 @@ def test_a_server_that_trusts_nobody_refuses_the_rule():
     async def scenario():
         async with running(FakeEngine()) as network:
             with pytest.raises(Unsupported, match="--trust-device-probabilities") as caught:
-                await network.door.open(Open((1, 2), rule=RATIO), "t")
+                await network.door.open(Open((1, 2), rule="ratio"), "t")
             assert caught.value.field == "rule"
 
     asyncio.run(scenario())

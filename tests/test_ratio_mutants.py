@@ -8,6 +8,7 @@ from opensled.sampling import SparseSampler, softmax
 from tests import test_ratio
 from tests.test_mutants import Mutant
 from verify_server.acceptance import ratio
+from verify_server.acceptance.base import SessionScores
 from verify_server.acceptance.ratio import Ratio
 from verify_server.engine import torch_scores as scores
 from verify_server.engine.torch_scores import TorchScores
@@ -15,34 +16,33 @@ from verify_server.engine.torch_scores import TorchScores
 PLAIN = test_ratio.PARAMS["plain"]
 
 
-def accept_after_a_rejection(self, question, scores, rows):
+def accept_after_a_rejection(self, check, scores):
     """Counts every token that passes its own test."""
-    probs = scores.probs_of(rows[: len(question.draft)], question.ids, question.params)
-    key = self._stream("accept", question.key)
+    probs = scores.probs_of(range(len(check.draft)), check.ids)
+    key = self._stream("accept", check.key)
     fallen = [
-        ratio.uniform(key, question.position + index) >= ratio.acceptance_prob(prob, ratio.draft_prob(token))
-        for index, (token, prob) in enumerate(zip(question.draft, probs))
+        ratio.uniform(key, check.position + index) >= ratio.acceptance_prob(prob, ratio.draft_prob(token))
+        for index, (token, prob) in enumerate(zip(check.draft, probs))
     ]
     return fallen.count(False)
 
 
-num_accepted, next_token = Ratio._num_accepted, Ratio._next_token
 probs_of, sample_residual = TorchScores.probs_of, TorchScores.sample_residual
+own_probs_of, own_request = SessionScores.probs_of, SessionScores.request
+own_residual = SessionScores.sample_residual
 drawn = SparseSampler._drawn
 
 
-def with_the_row_before(self, question, scores, rows):
-    return num_accepted(self, question, scores, [max(0, row - 1) for row in rows])
+def with_the_row_before(self, rows, ids):
+    return own_probs_of(self, [max(0, row - 1) for row in rows], ids)
 
 
-def bonus_of_the_row_before(self, index, question, scores, rows):
-    shifted = [max(0, row - 1) for row in rows] if index == len(question.draft) else rows
-    return next_token(self, index, question, scores, shifted)
+def bonus_of_the_row_before(self, rows, depth, key=None):
+    return own_request(self, range(max(0, rows.start - 1), max(1, rows.stop - 1)), depth, key)
 
 
-def recover_at_the_next_position(self, index, question, scores, rows):
-    last = min(index + 1, len(rows) - 1) if index < len(question.draft) else index
-    return next_token(self, index, question, scores, [*rows[:index], rows[last], *rows[index + 1 :]])
+def recover_at_the_next_position(self, row, draft_probs, key):
+    return own_residual(self, row + 1, draft_probs, key)
 
 
 def uniform_without_position(key, position):
@@ -123,9 +123,11 @@ MUTANTS = {
         ratio, "draft_prob", lambda token: token.drawn_from.probs[0], check
     ),
     "tokens after a rejection count": Mutant(Ratio, "_num_accepted", accept_after_a_rejection, check),
-    "tested against the row before": Mutant(Ratio, "_num_accepted", with_the_row_before, check),
-    "the bonus comes from the row before": Mutant(Ratio, "_next_token", bonus_of_the_row_before, check),
-    "recovered from the next position's row": Mutant(Ratio, "_next_token", recover_at_the_next_position, check),
+    "tested against the row before": Mutant(SessionScores, "probs_of", with_the_row_before, check),
+    "the bonus comes from the row before": Mutant(SessionScores, "request", bonus_of_the_row_before, check),
+    "recovered from the next position's row": Mutant(
+        SessionScores, "sample_residual", recover_at_the_next_position, check
+    ),
     "recovered from the target, not the residual": Mutant(scores, "residual", lambda target, draft: target, check),
     "the residual takes absolute differences": Mutant(
         scores, "residual", residual_of_absolute_differences, check

@@ -1,4 +1,4 @@
-"""What the README tells people to type works, and its links lead somewhere."""
+"""What the README tells people to type works. Its links: tests/test_structure.py."""
 
 import os
 import re
@@ -39,11 +39,6 @@ def test_every_flag_exists(words):
 @pytest.mark.parametrize("words", [words for words in COMMANDS if words[0] == "make"], ids=" ".join)
 def test_every_make_target_exists(words):
     subprocess.run([*words, "-n"], cwd=ROOT, check=True, capture_output=True)
-
-
-@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#]+)\)", README))
-def test_every_link_leads_somewhere(link):
-    assert link.startswith("https://") or (ROOT / link).exists()
 
 
 def test_the_commands_and_the_snippet_run_as_written(monkeypatch):

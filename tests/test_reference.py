@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from opensled import noise
 from opensled.messages import SamplingParams
 from opensled.sampling import Sampler
-from opensled_testbed.reference import Reference, Sampling, key_of_seed, lead, masked
+from opensled_testbed.reference import Lead, Reference, Sampling, key_of_seed, lead, masked
 from opensled_testbed.reference import noise as reference_noise
 
 WORDS = ["<eos>", "<user>", "<assistant>", *(f"w{number}" for number in range(29))]
@@ -108,11 +108,9 @@ def test_a_temperature_needs_a_key() -> None:
         Sampling(0.5)
 
 
-def test_lead_of_a_masked_token() -> None:
-    scores = np.array([1.0, -np.inf, 0.25])
-    assert (lead(scores, 0).margin, lead(scores, 0).of_given) == (0.75, 0.0)
-    assert lead(scores, 1).of_given == -np.inf
-    assert lead(scores, 2).of_given == -0.75
+def test_the_lead_beside_a_masked_token() -> None:
+    assert lead(np.array([1.0, -np.inf, 0.25])) == Lead(0, 0.75)
+    assert lead(np.array([-np.inf, 1.0])) == Lead(1, np.inf)
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +198,6 @@ def test_teacher_forcing_finds_every_token_winning(reference: Reference) -> None
     )
     leads = reference.leads([3, 4], tokens, sampling)
     assert [item.winner for item in leads] == tokens
-    assert all(item.of_given == 0 and item.margin > 0 for item in leads)
+    assert all(item.margin > 0 for item in leads)
     other = [(token + 1) % len(WORDS) for token in tokens]
-    assert reference.leads([3, 4], other, sampling)[0].of_given < 0
+    assert reference.leads([3, 4], other, sampling)[0].winner == tokens[0]

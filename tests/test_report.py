@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.readme import write_readme
 from opensled.cli import main
-from opensled_testbed.bench.report import write_readme
-from opensled_testbed.report import cells
+from opensled_testbed.report import cell_figures as cells
 from opensled_testbed.report.plots import INK
 
 ORIGIN = {

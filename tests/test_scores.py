@@ -8,6 +8,7 @@ import torch
 
 from opensled.messages import SamplingParams, SparseDistribution
 from tests.scores_contract import KEY, ScoresContract, packed, sampling_cases
+from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores
 from verify_server.engine.torch_scores import TorchScores
 
@@ -40,8 +41,8 @@ def test_torch_and_numpy_draw_the_same_tokens(vocabulary):
         )
         for position in (number, 10_000 + number):
             for shape, mask in ((params, None), (params, masks), (biased, None)):
-                drawn = one.sample(range(8), shape, KEY, position, mask)
-                assert other.sample(range(8), shape, KEY, position, mask) == drawn
+                drawn = one.sample_one(SampleRequest(range(8), shape, KEY, position, mask))
+                assert other.sample_one(SampleRequest(range(8), shape, KEY, position, mask)) == drawn
 
 
 def test_torch_and_numpy_recover_the_same_tokens():
@@ -63,6 +64,6 @@ def test_torch_and_numpy_recover_the_same_tokens():
 def test_samples_follow_the_target_distribution() -> None:
     logits = torch.randn(1, 20, generator=torch.Generator().manual_seed(0)).expand(20_000, -1)
     params = SamplingParams(temperature=0.7)
-    drawn = TorchScores(logits).sample(range(20_000), params, KEY, 0)
+    drawn = TorchScores(logits).sample_one(SampleRequest(range(20_000), params, KEY, 0))
     frequency = np.bincount(drawn, minlength=20) / 20_000
     assert np.abs(frequency - (logits[0] / 0.7).softmax(-1).numpy()).max() < 0.012

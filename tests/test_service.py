@@ -28,6 +28,7 @@ from opensled.messages import (
     Failure,
     Open,
     Opened,
+    RuleFacts,
 )
 from tests.fakes import VOCAB, FakeText, continuation
 from tests.serving import GREEDY, PROMPT, blocks_return, finish, first_reply, linked, serving
@@ -38,7 +39,8 @@ def test_describe_tokenizer_health_and_reflection():
     async def scenario():
         async with serving() as (door, address), linked(address) as link:
             info = await link.describe()
-            assert (info.model_id, info.vocab_size, info.rules) == ("fake", VOCAB, ("match",))
+            assert (info.model_id, info.vocab_size) == ("fake", VOCAB)
+            assert info.rules == (RuleFacts("match", lossless=True, trees=True, draft_probs=False),)
             assert info.limits == door.sequence_limits
             assert await link.tokenizer_json() == FakeText.tokenizer_json
             async with grpc.aio.insecure_channel(address) as channel:

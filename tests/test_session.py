@@ -9,9 +9,11 @@ from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams, Ver
 from opensled.protocol import EndRules
 from scheduler.plan import Slice
 from tests.fakes import EOS, POISON, VOCAB, FakeEngine, continuation, next_token
+from tests.system import read_now
+from verify_server.acceptance.base import AcceptanceResult
 from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.session import AcceptanceResult, Session
+from verify_server.session import Session
 from verify_server.step import run_step
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -47,7 +49,7 @@ class Bench:
     def verdict(self) -> Verdict:
         if not len(self.session.outbox):
             pytest.fail("no verdict")
-        return self.session.outbox.get_nowait()
+        return read_now(self.session.outbox)
 
     def right(self, count):
         return continuation(self.session.tokens, count)
@@ -211,7 +213,7 @@ def test_a_new_reader_is_told_what_he_misses_and_the_old_stream_ends():
     bench.step()
     bench.session.attach(5)
     assert bench.verdict().tokens == tuple(bench.session.tokens[5:])
-    assert old.get_nowait() is None
+    assert read_now(old) is None
 
 
 def test_kv_lost_under_pressure_is_recomputed_with_the_same_text():

@@ -19,6 +19,7 @@ from opensled_testbed.simulated.drafts import MAX_DRAFT, Block, scripts
 from scheduler.estimates import DeviceBook
 from scheduler.plan import Slice
 from tests.made_traces import made
+from tests.system import read_now
 from verify_server import session as real
 from verify_server.acceptance.match import Match
 from verify_server.draft_budget import DraftBudget, DraftRecord
@@ -107,7 +108,7 @@ class Both:
         """What the device of the real session was sent."""
         prompt, verdicts = len(self.item.prompt_ids), []
         while len(self.theirs.outbox):
-            verdict = self.theirs.outbox.get_nowait()
+            verdict = read_now(self.theirs.outbox)
             assert isinstance(verdict, Verdict)
             base = verdict.base - prompt
             verdicts.append((base, base + len(verdict.tokens), verdict.answers > 0, verdict.hint))

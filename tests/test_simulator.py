@@ -6,7 +6,6 @@ Run: .venv/bin/python -m pytest tests/test_simulator.py -q
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import asdict, replace
 
 import pytest
@@ -26,7 +25,7 @@ from opensled_testbed.load.slo import Slo, paces, served
 from opensled_testbed.simulated.compare import compare
 from opensled_testbed.simulated.drafts import scripts
 from opensled_testbed.simulated.server import Overhead
-from opensled_testbed.simulator import simulate, simulate_many
+from opensled_testbed.simulator import simulate, simulate_parts
 from tests.made_traces import made
 
 HUB = Server(accelerator="agx-orin", target="dense-8b", weight_bits=8, context=512)
@@ -178,23 +177,25 @@ def test_nothing_impossible_happens_in_any_fleet(fleet: Fleet, seed: int) -> Non
 # -- many verifiers ---------------------------------------------------------------------------------------------
 
 
-def test_users_of_many_verifiers_are_merged() -> None:
+def results(fleet: Fleet, verifiers: int, workers: int) -> list[RunResult]:
+    return [part.result for part in simulate_parts(fleet, verifiers, TRACES, SHORT, workers=workers)]
+
+
+def test_users_are_spread_over_many_verifiers() -> None:
     """Whether in one process or in two."""
     fleet = kitchen(8)
-    alone = simulate_many(fleet, 4, TRACES, SHORT, workers=1)
-    spread = simulate_many(fleet, 4, TRACES, SHORT, workers=2)
-    assert asdict(alone) == asdict(spread)
-    assert Counter(record.user for record in alone.requests).keys() == set(range(8))
-    assert {record.group for record in alone.requests} == {0, 1, 2}
+    alone = results(fleet, 4, workers=1)
+    assert [asdict(part) for part in alone] == [asdict(part) for part in results(fleet, 4, workers=2)]
+    assert [{record.user for record in part.requests} for part in alone] == [{n, n + 4} for n in range(4)]
+    assert {record.group for part in alone for record in part.requests} == {0, 1, 2}
     one = simulate(fleet, TRACES, SHORT)
-    assert alone.server.tokens > one.server.tokens
-    assert alone.server.busy_s > one.end
+    assert sum(part.server.tokens for part in alone) > one.server.tokens
+    assert sum(part.server.busy_s for part in alone) > one.end
 
 
 def test_one_verifier_is_the_plain_simulation() -> None:
-    assert asdict(simulate_many(kitchen(), 1, TRACES, SHORT, workers=1)) == asdict(
-        simulate(kitchen(), TRACES, SHORT)
-    )
+    (only,) = results(kitchen(), 1, workers=1)
+    assert asdict(only) == asdict(simulate(kitchen(), TRACES, SHORT))
 
 
 # -- pieces -----------------------------------------------------------------------------------------------------

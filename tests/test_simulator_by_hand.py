@@ -10,6 +10,8 @@ from itertools import pairwise
 
 import pytest
 
+from edge_client.lengths.base import pulled
+from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
 from opensled.messages import DraftToken
@@ -105,7 +107,7 @@ def test_rounds_are_those_that_the_traces_imply() -> None:
     assert len({record.item for record in records}) > 5
     for record in records:
         found = [(round.drafted, round.accepted) for round in record.rounds]
-        assert found == rounds_by_hand(items[record.item], FixedLength(4, 0.5)), record.item
+        assert found == rounds_by_hand(items[record.item], ConfidenceLength(4, confidence=0.5)), record.item
 
 
 def rounds_by_hand(item: ItemTrace, stop: FixedLength) -> list[tuple[int, int]]:
@@ -115,7 +117,8 @@ def rounds_by_hand(item: ItemTrace, stop: FixedLength) -> list[tuple[int, int]]:
     while place < len(item.target_ids):
         proposal = item.proposals[place]
         tokens = map(DraftToken, proposal.ids, proposal.confidences)
-        block = stop.take(tokens, longest - place - 1, lambda: False)
+        limit = longest - place - 1
+        block = tuple(pulled(stop, tokens, stop.most(limit), lambda: False))
         accepted = common_prefix([token.id for token in block], item.target_ids[place:])
         if block:
             rounds.append((len(block), accepted))

@@ -21,6 +21,7 @@ from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, SchedulingPolicy, Slice
 from tests.fakes import EOS, POISON, VOCAB, FakeEngine, next_token
 from tests.hypothesis_profiles import bounded
+from tests.system import read_now
 from tests.tree_drafts import grown
 from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockTable
@@ -48,7 +49,7 @@ class Reader:
     def read(self, count: int) -> None:
         while count and len(self.session.outbox):
             count -= 1
-            message = self.session.outbox.get_nowait()
+            message = read_now(self.session.outbox)
             if isinstance(message, Failure):
                 self.told = message.code
             else:

@@ -23,7 +23,7 @@ from tests.test_stateful_protocol import DRAFT_WAIT, Protocol
 from tests.test_stateful_session import Sessions
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
-from verify_server.engine.base import Segment, TargetEngine
+from verify_server.engine.base import SampleRequest, Segment, TargetEngine
 
 BUDGET = 20
 STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=7)
@@ -164,7 +164,7 @@ def tokens_by(engine: TargetEngine, first_block: int, padding: int) -> list[int]
         start = max(0, computed - padding)
         scores = engine.forward([Segment(tuple(tokens[start:]), start, blocks, rows=1)])
         computed = len(tokens)
-        tokens += scores.sample([0], params, noise_key(5), computed)
+        tokens += scores.sample_one(SampleRequest([0], params, noise_key(5), computed))
     return tokens[5:]
 
 

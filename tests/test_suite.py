@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks import regimes, suite
+from benchmarks.accuracy import accuracy
+from benchmarks.cell_run import CellRun, Scale
+from benchmarks.cell_turns import DILATION, Turn, finish, fleet_of, shortened, turns
+from benchmarks.emulated_capacity import MOST_EMULATED, emulated_capacity
+from benchmarks.peer_server import free_port, running
+from benchmarks.simulator_error import agreement, capacity_error, live_anchor, missed
 from opensled_testbed.baselines import BASELINES
-from opensled_testbed.bench import regimes, suite
-from opensled_testbed.bench.accuracy import accuracy
-from opensled_testbed.bench.agreement import agreement, capacity_error, live_anchor, missed
-from opensled_testbed.bench.capacity import MOST_EMULATED, emulated_capacity
-from opensled_testbed.bench.cell_run import CellRun, Scale
-from opensled_testbed.bench.cell_verdict import shares
-from opensled_testbed.bench.peer_server import free_port, running
-from opensled_testbed.bench.turns import DILATION, Turn, finish, fleet_of, shortened, turns
 from opensled_testbed.cells import CELLS, REGIMES
 from opensled_testbed.emulation.recorder import recorded_items
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.load.workload import Item
+from opensled_testbed.report.cell_verdict import shares
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
 from tests.emulated_runs import emulated_by

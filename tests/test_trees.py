@@ -289,7 +289,7 @@ def test_a_tree_counts_by_its_depth_in_what_is_known_of_a_device() -> None:
     [
         ({"max_tree": 0}, tree(5, (1, -1)), Unsupported, "parents"),
         ({"max_tree": 2}, tree(5, (1, -1), (2, -1), (3, -1)), InvalidRequest, "tokens"),
-        ({"rule": Ratio(b"s" * 32)}, tree(5, (1, -1)), Unsupported, "parents"),
+        ({"rule": Ratio(), "max_tree": 0}, tree(5, (1, -1)), Unsupported, "parents"),
         ({}, tree(5, (1, -1), (POISON + 9, 0)), InvalidRequest, "tokens"),
         ({}, tree(4, (1, -1)), InvalidRequest, "base"),
     ],
@@ -306,7 +306,7 @@ def test_a_bad_tree_is_a_typed_error_and_changes_nothing(change, block, error, f
 
 def test_rule_ratio_refuses_a_tree_by_name_even_with_its_distributions() -> None:
     bench = TreeBench()
-    bench.session.rule = Ratio(b"s" * 32)
+    bench.session.rule, bench.session.max_tree = Ratio(secret=b"s" * 32), 0  # as the server opens it
     token = DraftToken(1, drawn_from=SparseDistribution((1,), (1.0,)))
     with pytest.raises(Unsupported, match="takes no draft trees"):
         bench.grow(DraftBlock(5, (token,), (-1,)))

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from edge_client.tokenizer import EdgeTokenizer
-from opensled.messages import Limits, ModelInfo
+from opensled.messages import Limits, ModelInfo, RuleFacts
 from opensled.vocabulary import fingerprint
 
 TINY_DRAFT = Path(__file__).parents[1] / "models" / "tiny-draft"
@@ -35,7 +35,7 @@ def tiny_info(**changes: object) -> ModelInfo:
         "fingerprint": fingerprint(pieces),
         "eos_ids": (0,),
         "limits": Limits(max_draft=16, context_length=1024),
-        "rules": ("match",),
+        "rules": (RuleFacts("match", trees=True),),
         "numerics": "exact",
         "version": "0",
         "tokenizer_hash": hashlib.sha256(TOKENIZER_JSON).hexdigest(),

@@ -21,6 +21,7 @@ from opensled.metrics import metrics_port, require_safe_metrics
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions
 from verify_server import service
+from verify_server.acceptance.served import ServedRules
 from verify_server.config import ServeConfig
 from verify_server.costs import first_cost
 from verify_server.engine import ENGINES
@@ -141,7 +142,7 @@ def _limits(config: ServeConfig, tenants: Tenants) -> SessionLimits:
         max_sessions=config.max_sessions,
         max_draft=config.max_draft,
         max_tree=config.max_tree,
-        trust_devices=config.trust_device_probabilities,
+        rules=ServedRules(config.rules, config.trust_device_probabilities),
         tenants=tenants,
         min_pace=config.min_pace,
         max_pace=max(config.max_pace, config.min_pace) or None,
@@ -183,7 +184,7 @@ def describe(door: SessionManager, target: Target) -> ModelInfo:
         fingerprint=text.fingerprint,
         eos_ids=engine.info.eos_ids,
         limits=door.sequence_limits,
-        rules=tuple(door.rules),
+        rules=door.rules.facts(),
         numerics=engine.info.numerics,
         version=opensled.__version__,
         tokenizer_hash=text.tokenizer_hash,

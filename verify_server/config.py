@@ -1,4 +1,4 @@
-"""What `opensled serve` can be told; defaults are here and nowhere else."""
+"""Options of `opensled serve` and their defaults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ServeConfig:
         metavar="HOST:PORT",
         check=host_port,
     )
-    engine: str = option("torch", f"{', '.join(ENGINES.names())}, or module:callable of your own")
+    engine: str = option("torch", f"{', '.join(ENGINES.names())}, or your own module:callable")
     device: str = option("auto", "auto, cpu, cuda or cuda:1")
     dtype: str = option(
         "auto", "precision of the target", choices=("auto", "float64", "float32", "bfloat16", "float16")
@@ -35,64 +35,64 @@ class ServeConfig:
     )
     gpu_layers: int = option(
         -1,
-        "layers of a GGUF target to put on the GPU; -1 = all, if llama.cpp was built for one",
+        "layers of a GGUF target on the GPU; -1 = all, if llama.cpp was built for a GPU",
         low=-1,
         metavar="N",
     )
-    context: int = option(0, "positions to serve at most; 0 = all the model has", low=0, metavar="N")
+    context: int = option(0, "most positions of a sequence; 0 = all that the model has", low=0, metavar="N")
     threads: int = option(
-        0, "CPU threads of the target; 0 = as torch chooses, all cores for GGUF", low=0, metavar="N"
+        0, "CPU threads of the target; 0 = torch's choice, all cores for GGUF", low=0, metavar="N"
     )
     accelerator: str = option(
         "",
-        "what the target runs on, as a profile (see: opensled profile list --kind accelerators): its costs are the "
-        "first guess of what steps take",
+        "profile of the target's hardware (see: opensled profile list --kind accelerators); its costs are the first "
+        "guess of the time of a step",
         metavar="ID",
         check=lambda name: name and catalog.accelerator(name),
     )
-    policy: str = option("goodput", f"scheduling: {', '.join(POLICIES.names())}, or module:Class of your own")
+    policy: str = option("goodput", f"scheduling: {', '.join(POLICIES.names())}, or your own module:Class")
     draft_wait: float = option(
         0.25,
-        "seconds to wait for a draft before decoding without it: of any device (fcfs, static), of one that has not "
-        "drafted yet (goodput, which learns); inf = for ever",
+        "seconds to wait for a draft before decoding without it: for every device (fcfs, static), or for a device "
+        "that has not drafted yet (goodput, which learns); inf = no limit",
         low=0,
         metavar="S",
     )
     batch: int = option(
-        0, "drafts that policy static waits for; 0 = one of every session", low=0, metavar="N"
+        0, "drafts that policy static waits for; 0 = one from every session", low=0, metavar="N"
     )
     max_draft: int = option(16, "longest draft chain, in tokens", low=1, metavar="N")
     max_tree: int = option(
         MAX_TREE,
-        "largest draft tree, in tokens, where the engine can compute them; 0 = chains only",
+        "largest draft tree, in tokens, if the engine computes trees; 0 = chains only",
         low=0,
         high=MAX_TREE,
         metavar="N",
     )
     max_step_tokens: int = option(512, "most tokens that one forward pass computes", low=1, metavar="N")
-    kv_tokens: int = option(0, "KV cache size, in tokens; 0 = what memory allows", low=0, metavar="N")
+    kv_tokens: int = option(0, "KV cache size, in tokens; 0 = the available memory", low=0, metavar="N")
     prefix_cache: bool = option(
         True,
-        "share the KV cache of a tenant's texts that begin alike; of no effect for GGUF targets and policy static",
+        "share KV cache between a tenant's texts with the same beginning; no effect for GGUF targets and policy static",
     )
     max_sessions: int = option(256, "most sequences at the same time", low=1, metavar="N")
     min_pace: float = option(
         0.0,
-        "tokens/s that everybody inside keeps: who would cost them that is not let in; 0 = only those who ask for a "
-        "pace are promised one",
+        "tokens/s promised to every admitted sequence; sequences that would break the promise are refused; 0 = only "
+        "sequences that ask for a pace get a promise",
         low=0,
         metavar="N",
     )
     max_pace: float = option(
         0.0,
-        "tokens/s that anybody can be promised, whatever he asks for; 0 = --min-pace, or without it half of what one "
-        "alone would have",
+        "highest pace that the server promises, in tokens/s; 0 = --min-pace, or without it half of what one sequence "
+        "alone would get",
         low=0,
         metavar="N",
     )
     min_acceptance: float = option(
         0.05,
-        "share of a device's drafts with a token that is accepted, below which they are ignored; 0 = never",
+        "ignore a device's drafts while a smaller share of them has an accepted token; 0 = never",
         low=0,
         high=1,
         metavar="X",
@@ -101,14 +101,14 @@ class ServeConfig:
     tls_key: str = option("", "private key of the certificate (PEM), file mode 600", metavar="FILE")
     tls_client_ca: str = option(
         "",
-        "let only clients in that have a certificate of this authority (PEM); without --tokens its common name is "
-        "the tenant",
+        "admit only clients with a certificate of this authority (PEM); without --tokens its common name is the "
+        "tenant",
         metavar="FILE",
     )
     tokens: str = option(
         "",
-        "bearer tokens that may connect: TOKEN TENANT [max_sessions=N] [max_prompt=N] [positions_per_s=N] "
-        "[kv_tokens=N] a line, file mode 600",
+        "bearer tokens that may connect, one per line: TOKEN TENANT [max_sessions=N] [max_prompt=N] "
+        "[positions_per_s=N] [kv_tokens=N]; file mode 600",
         metavar="FILE",
     )
     tenant_sessions: int = option(
@@ -117,52 +117,60 @@ class ServeConfig:
     tenant_prompt: int = option(0, "most tokens of a tenant's prompt; 0 = no limit", low=0, metavar="N")
     tenant_kv_tokens: int = option(
         0,
-        "most KV cache that a tenant's sequences hold together, in tokens; 0 = no limit",
+        "most KV cache of all of a tenant's sequences, in tokens; 0 = no limit",
         low=0,
         metavar="N",
     )
     tenant_positions: int = option(
         0,
-        "most draft tokens that the target verifies for a tenant in a second, accepted or not; 0 = no limit",
+        "most draft tokens per second that the target verifies for a tenant, accepted or not; 0 = no limit",
         low=0,
         metavar="N",
     )
     trust_device_probabilities: bool = option(
-        False, "serve rule ratio, under which a device that lies decides what its user reads"
+        False, "serve rules such as ratio, under which a device that lies decides what its user reads"
     )
-    insecure: bool = option(False, "listen beyond this machine without TLS, or to clients nobody knows")
+    rules: str = option(
+        "",
+        "acceptance rules to serve, separated by commas: registered names, or module:Class of your own; "
+        "all registered ones if empty",
+        metavar="NAMES",
+    )
+    insecure: bool = option(False, "listen beyond this machine without TLS, or to unknown clients")
     metrics: str = option(
         "", "address for Prometheus metrics, such as 127.0.0.1:9410", metavar="HOST:PORT", check=host_port
     )
     insecure_metrics: bool = option(
-        False, "show the metrics beyond this machine, to anybody who can reach them"
+        False, "serve the metrics beyond this machine, to every client that reaches them"
     )
     replicas: int = option(
         0,
-        "servers of the target, each with its own GPU, on Ray, behind this one as their gateway; 0 = this process "
-        "alone, or with --ray-address the replicas that are there",
+        "servers of the target on Ray, each with its own GPU, behind this process as their gateway; 0 = this process "
+        "alone, or with --ray-address the existing replicas",
         low=0,
         metavar="N",
     )
     replica_gpus: float = option(
         1.0,
-        "GPUs of each replica, also a part of one; of no effect where Ray knows of none",
+        "GPUs of each replica, also a fraction; no effect if Ray has none",
         low=0,
         metavar="X",
     )
     ray_address: str = option(
         "",
-        "join the Ray cluster there; else --replicas starts one here",
+        "Ray cluster to join; without it --replicas starts one here",
         metavar="HOST:PORT",
         check=host_port,
     )
     ray_network: str = option(
         "",
-        "private networks, besides loopback, that Ray may listen on, such as 10.0.0.0/24,fd00::/8",
+        "private networks besides loopback on which Ray may listen, such as 10.0.0.0/24,fd00::/8",
         metavar="NETWORKS",
         check=networks,
     )
-    proxy: bool = option(False, "pass streams through the gateway, for devices that reach no other address")
-    log_level: str = option("warning", "least important messages to log", choices=LEVELS)
-    log_json: bool = option(False, "log one JSON object a line")
+    proxy: bool = option(
+        False, "pass streams through the gateway, for devices that cannot reach the replicas"
+    )
+    log_level: str = option("warning", "lowest level of messages to log", choices=LEVELS)
+    log_json: bool = option(False, "log one JSON object per line")
     json: bool = option(False, "print the totals of the run as JSON at the end")

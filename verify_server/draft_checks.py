@@ -6,7 +6,7 @@ import math
 
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import DraftBlock, DraftToken, SparseDistribution
-from verify_server.acceptance.base import AcceptancePolicy, TreePolicy
+from verify_server.acceptance.base import AcceptanceRule
 
 MAX_CANDIDATES = 256  # ids of one draft distribution
 ROUNDING = 1e-3  # how far from 1 the float32 probabilities of a distribution may sum
@@ -19,23 +19,21 @@ def check_size(block: DraftBlock, max_draft: int, max_tree: int) -> None:
         if count > max_draft:
             raise InvalidRequest(f"draft of {count} tokens; this server takes at most {max_draft}", "tokens")
     elif not max_tree:
-        raise Unsupported("this server takes no draft trees; send a chain, without parents", "parents")
+        raise Unsupported("this sequence takes no draft trees; send a chain, without parents", "parents")
     elif count > max_tree:
         raise InvalidRequest(f"draft tree of {count} tokens; this server takes at most {max_tree}", "tokens")
 
 
-def check_draft(block: DraftBlock, vocab_size: int, rule: AcceptancePolicy) -> None:
+def check_draft(block: DraftBlock, vocab_size: int, rule: AcceptanceRule) -> None:
     """Raises InvalidRequest or Unsupported, naming the field, unless `rule` can verify the tokens of `block`.
 
-    A rule that trusts devices needs the distribution each token was drawn from; others take none.
+    A rule with `draft_probs` needs the distribution each token was drawn from; others take none.
     """
-    if block.parents and not isinstance(rule, TreePolicy):
-        raise Unsupported("this rule takes no draft trees; send a chain, without parents", "parents")
     ids = block.ids
     if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
         raise InvalidRequest(f"a draft id is outside the vocabulary of {vocab_size}", "tokens")
     for token in block.tokens:
-        if rule.trusts_device:
+        if rule.draft_probs:
             _check_source(token, vocab_size)
         elif token.drawn_from is not None:
             raise Unsupported("this rule takes no probabilities; leave draft_probs unset", "draft_probs")

@@ -14,7 +14,7 @@ from hw_profiles.profile import HardwareProfile
 from opensled.errors import OpenSledError
 from scheduler.plan import BatchPlan, SchedulingPolicy, Snapshot
 from verify_server.counters import LoopStats
-from verify_server.engine.base import HearsOfFreeBlocks, Segment, TargetEngine
+from verify_server.engine.base import Segment, TargetEngine
 from verify_server.kv.blocks import BlockPool
 from verify_server.kv.preemption import KVPreemptor
 from verify_server.session import Session
@@ -44,10 +44,9 @@ class VerifyLoop:
         """`prefix_cache`: share KV where the engine can. `prefix_key`: secret of the keys by which it is found, of
         those who are to know each other's; b"" = draw one."""
         self.engine, self.policy, self.profile, self.clock = engine, policy, profile, clock
-        forget = engine.forget if isinstance(engine, HearsOfFreeBlocks) else None
         info = engine.info
         key = (prefix_key or secrets.token_bytes(32)) if prefix_cache and info.shares_blocks else b""
-        self.pool = BlockPool(info.num_blocks, info.block_size, forget, key)
+        self.pool = BlockPool(info.num_blocks, info.block_size, engine.forget, key)
         self.sessions: dict[int, Session] = {}
         self.stats = LoopStats()
         self.costs = CostModel(profile.cost)

@@ -46,10 +46,6 @@ class Outbox:
         while not self._messages:
             self._news = asyncio.get_running_loop().create_future()
             await self._news
-        return self.get_nowait()
-
-    def get_nowait(self) -> ServerMessage | None:
-        """For callers who know that there is a message."""
         message = self._messages.popleft()
         if self._congested and not self.full:
             self._make_room()

@@ -19,14 +19,14 @@ from opensled.messages import (
 from opensled.protocol import EndRules, agreed, cut, rebase
 from scheduler.estimates import DraftEstimate
 from scheduler.plan import SessionView, Slice
-from verify_server.acceptance.base import AcceptancePolicy, DraftCheck
+from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, DraftCheck
 from verify_server.draft_budget import DraftBudget
 from verify_server.draft_checks import check_draft, check_size
 from verify_server.engine.base import Segment
 from verify_server.kv.blocks import BlockTable
 from verify_server.outbox import Outbox
 from verify_server.session_view import view_of
-from verify_server.step_item import AcceptanceResult, PendingDraft, StepItem, decided
+from verify_server.step_item import PendingDraft, StepItem, decided
 from verify_server.text.guide import Constraint
 from verify_server.trees import depth, depth_first, no_deeper, no_wider, without_twins
 
@@ -45,7 +45,7 @@ class Session:
     params: SamplingParams
     key: bytes
     ends: EndRules
-    rule: AcceptancePolicy
+    rule: AcceptanceRule
     table: BlockTable
     vocab_size: int  # ids that a draft may hold
     max_draft: int  # tokens of a chain

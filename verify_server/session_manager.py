@@ -14,7 +14,6 @@ from opensled.errors import (
     NotFound,
     Overloaded,
     TruthConflict,
-    Unsupported,
     UsageError,
     VocabularyMismatch,
 )
@@ -23,8 +22,7 @@ from opensled.noise import KEY_BYTES, noise_key
 from opensled.protocol import EndRules
 from scheduler.admission import AdmissionRequest
 from scheduler.estimates import DeviceBook
-from verify_server.acceptance import RULES
-from verify_server.acceptance.base import AcceptancePolicy
+from verify_server.acceptance.served import ServedRules
 from verify_server.admission_controller import AdmissionController
 from verify_server.counters import SessionStats
 from verify_server.draft_budget import DraftBudget, DraftRecords, Quotas
@@ -52,7 +50,7 @@ class SessionLimits:
     max_draft: int = 16  # tokens of a chain
     linger: float = 60.0  # seconds a session without a reader is remembered
     tenants: Tenants = field(default_factory=Tenants)  # what each of them may take
-    trust_devices: bool = False  # serve rules under which a device's word decides about the text
+    rules: ServedRules = field(default_factory=ServedRules)
     min_pace: float = 0.0  # tokens/s promised to whoever asks for none, unless he is a background session
     max_pace: float | None = None  # tokens/s promised at most; None = half the pace that one has alone
     min_acceptance: float = 0.05  # share of a device's drafts that gain something; below it they are ignored
@@ -81,10 +79,7 @@ class SessionManager:
         self.draining = False
         self.hands_over = False  # readers go on elsewhere
         self.stats = SessionStats()
-        rules = {name: RULES.get(name)() for name in RULES.names()}
-        self.rules = {
-            name: rule for name, rule in rules.items() if limits.trust_devices or not rule.trusts_device
-        }
+        self.rules = limits.rules
         self._guides = Guides(
             self.text.tokenizer_json, info.vocab_size, info.eos_ids, self.text.chat_template
         )
@@ -119,7 +114,8 @@ class SessionManager:
         if farewell is not None:
             farewell.cancel()
         token = self._signer.sign(session.id, session.tenant)
-        return session, Opened(prompt_ids, session.key, token, self._limits_of(tenant), session.hint)
+        limits = replace(self._limits_of(tenant), max_tree=session.max_tree)
+        return session, Opened(prompt_ids, session.key, token, limits, session.hint, session.rule.draft_probs)
 
     def leave(self, session: Session) -> None:
         """The reader is gone without a word: remember the session for a while."""
@@ -192,6 +188,7 @@ class SessionManager:
             raise _shutting_down()
         self._make_room(tenant)
         estimate = self._devices.of(tenant, message.device)
+        rule = self.rules.create(message.rule)
         session = Session(
             id=next(self._ids),
             tenant=tenant,
@@ -200,11 +197,11 @@ class SessionManager:
             params=message.params,
             key=message.noise_key or self._key(message.params.seed),
             ends=self._ends(message, len(prompt_ids), tenant),
-            rule=self._rule(message.rule),
+            rule=rule,
             table=BlockTable(self.loop.pool, tenant, self.limits.tenants.limits_of(tenant).kv_tokens),
             vocab_size=self._vocab_size,
             max_draft=self.limits.max_draft,
-            max_tree=self.sequence_limits.max_tree,
+            max_tree=self.sequence_limits.max_tree if rule.trees else 0,
             tree_reads=self.loop.engine.info.tree_reads,
             top_logprobs=message.top_logprobs,
             constraint=constraint,
@@ -223,14 +220,6 @@ class SessionManager:
     def _allowance(self, tenant: str, device: str) -> DraftBudget:
         record = self._records.of(tenant, device)
         return DraftBudget(self._quotas.of(tenant), record, self.limits.min_acceptance)
-
-    def _rule(self, name: str) -> AcceptancePolicy:
-        if name in self.rules:
-            return self.rules[name]
-        cause = f"rule {name[:80]!r} is not served; choose from {', '.join(self.rules)}"
-        if name in RULES.names():
-            cause += "; a server that trusts its devices is started with --trust-device-probabilities"
-        raise Unsupported(cause, "rule")
 
     async def _constraint(self, message: Open) -> Constraint | None:
         """The mask of a guided answer; compiling a large schema takes a while, so never on the event loop."""
@@ -266,7 +255,7 @@ class SessionManager:
 
     def _check(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> None:
         """What a new session must be before anybody makes room for it."""
-        self._rule(message.rule)
+        self.rules.create(message.rule)  # raises for a rule that is not served
         self._check_lengths(message, prompt_ids, tenant)
         params = message.params
         given = {"prompt": prompt_ids, "stop_ids": params.stop_ids, "logit_bias": dict(params.logit_bias)}

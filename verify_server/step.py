@@ -1,4 +1,4 @@
-"""One step in the engine's thread: one forward pass for all sessions, then each session's acceptance rule."""
+"""One step in the engine's thread: a forward pass for all sessions, then their acceptance rules, then compaction."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 
 from opensled.errors import EngineError, OpenSledError
-from verify_server.acceptance.base import AcceptancePolicy, DraftCheck, TreePolicy
-from verify_server.engine.base import Scores, Segment, TargetEngine, TreeEngine
+from verify_server.acceptance.base import AcceptanceResult, Decision, DraftCheck, SessionScores
+from verify_server.engine.base import SampleRequest, Scores, TargetEngine
 from verify_server.session import Session
-from verify_server.step_item import AcceptanceResult, StepItem, decided, moves
+from verify_server.step_item import StepItem, decided, moves
 
 log = logging.getLogger(__name__)
 
@@ -18,58 +18,92 @@ Outcome = AcceptanceResult | OpenSledError | None
 
 
 def run_step(engine: TargetEngine, work: Sequence[StepItem]) -> list[Outcome]:
-    """In the engine's thread: one forward over all segments, then every session's rule on its own rows."""
-    scores = engine.forward([planned.segment for planned in work])
-    outcomes: list[Outcome] = []
+    """In the engine's thread: the outcome of each session; an error stays with its session."""
+    scores = engine.forward([item.segment for item in work])
+    decisions: dict[int, Decision] = {}
     row = 0
-    for planned in work:
-        rows = range(row, row := row + planned.segment.rows)
-        outcomes.append(_outcome(engine, planned, scores, rows))
-    return outcomes
-
-
-def _outcome(engine: TargetEngine, planned: StepItem, scores: Scores, rows: range) -> Outcome:
-    """One session's decision; what goes wrong with its rows stays its own, be it a bug of ours."""
-    if planned.question is None:
-        return None
-    try:
-        decision = _decide(planned.session, planned.question, scores, rows)
-        if decision.path:
-            _compact(engine, planned.segment, moves(planned.question, decision))
-        return decision
-    except OpenSledError as error:
-        return error
-    except Exception:
-        log.exception("a sequence's rows cannot be decided")
-        return step_failed()
+    for index, item in enumerate(work):
+        if item.question is not None:
+            decisions[index] = _decide(item.session, item.question, scores, row)
+        row += item.segment.rows
+    outcomes: dict[int, AcceptanceResult | OpenSledError] = _run(decisions, scores)
+    for index, outcome in outcomes.items():
+        if isinstance(outcome, AcceptanceResult) and outcome.path:
+            outcomes[index] = _compact(engine, work[index], outcome)
+    return [outcomes.get(index) for index in range(len(work))]
 
 
 def step_failed() -> EngineError:
     return EngineError("the target model failed on this step; the server's log says why")
 
 
-def _decide(session: Session, question: DraftCheck, scores: Scores, rows: range) -> AcceptanceResult:
+def _decide(session: Session, check: DraftCheck, scores: Scores, first_row: int) -> Decision:
+    """The rule of one session on its own rows, and the log-probabilities of what it decides."""
     if session.constraint is not None:
-        masks = session.constraint.allowed(question.ids, question.parents)
-        question = question._replace(masks=masks)
-    decision = _accepted(session.rule, question, scores, rows)
-    if question.top_logprobs is None:
-        return decision
-    ids = decided(question, decision)
-    own = [rows[0], *[rows[index + 1] for index in decision.path]] if decision.path else rows[: len(ids)]
-    return decision._replace(logprobs=tuple(scores.logprobs(own, ids, question.top_logprobs)))
+        check = check._replace(masks=session.constraint.allowed(check.ids, check.parents))
+    own = SessionScores(scores, first_row, check)
+    result = yield from session.rule.decide(check, own)
+    if check.top_logprobs is None:
+        return result
+    ids = decided(check, result)
+    rows = [0, *[index + 1 for index in result.path]] if result.path else range(len(ids))
+    return result._replace(logprobs=tuple(own.logprobs(rows, ids, check.top_logprobs)))
 
 
-def _accepted(rule: AcceptancePolicy, question: DraftCheck, scores: Scores, rows: range) -> AcceptanceResult:
-    if not question.parents:
-        return AcceptanceResult(*rule.accept(question, scores, rows))
-    assert isinstance(rule, TreePolicy), "a session refuses trees that its rule cannot decide"
-    path, next_token = rule.accept_tree(question, scores, rows)
-    return AcceptanceResult(len(path), next_token, path=path)
+def _run(decisions: dict[int, Decision], scores: Scores) -> dict[int, AcceptanceResult | OpenSledError]:
+    """Run all rules in waves: each wave is one sampling call for the requests of all sessions."""
+    outcomes: dict[int, AcceptanceResult | OpenSledError] = {}
+    answers: dict[int, list[int] | Exception | None] = dict.fromkeys(decisions)
+    while answers:
+        requests: dict[int, SampleRequest] = {}
+        for index, answer in answers.items():
+            try:
+                requests[index] = _resume(decisions[index], answer)
+            except StopIteration as done:
+                outcomes[index] = done.value
+            except OpenSledError as error:
+                outcomes[index] = error
+            except Exception:
+                outcomes[index] = _failed()
+        answers = dict(zip(requests, _sample(scores, list(requests.values()))))
+    return outcomes
 
 
-def _compact(engine: TargetEngine, segment: Segment, moves: list[tuple[int, int]]) -> None:
+def _resume(decision: Decision, answer: list[int] | Exception | None) -> SampleRequest:
+    """The next request of a rule that gets the answer to its last one; None starts it."""
+    if isinstance(answer, Exception):
+        return decision.throw(answer)
+    return next(decision) if answer is None else decision.send(answer)
+
+
+def _sample(scores: Scores, requests: Sequence[SampleRequest]) -> Sequence[list[int] | Exception]:
+    """One call for all requests; if it fails, one call for each, so that the error finds its session."""
+    if not requests:
+        return []
+    try:
+        return scores.sample(requests)
+    except Exception as error:
+        if len(requests) == 1:
+            return [error]
+        return [answer for request in requests for answer in _sample(scores, [request])]
+
+
+def _compact(
+    engine: TargetEngine, item: StepItem, result: AcceptanceResult
+) -> AcceptanceResult | OpenSledError:
     """Put the KV of a tree's accepted path where a chain's would be: the rest is rolled back like any other."""
-    if moves:
-        assert isinstance(engine, TreeEngine), "a session refuses trees that its engine cannot compute"
-        engine.compact(segment.blocks, moves)
+    assert item.question is not None
+    try:
+        places = moves(item.question, result)
+        if places:
+            engine.compact(item.segment.blocks, places)
+        return result
+    except OpenSledError as error:
+        return error
+    except Exception:
+        return _failed()
+
+
+def _failed() -> EngineError:
+    log.exception("a sequence's rows cannot be decided")
+    return step_failed()

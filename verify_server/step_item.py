@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from opensled.messages import Draft, DraftBlock, TokenLogprobs
-from verify_server.acceptance.base import DraftCheck
+from opensled.messages import Draft, DraftBlock
+from verify_server.acceptance.base import AcceptanceResult, DraftCheck
 from verify_server.engine.base import Segment
 
 if TYPE_CHECKING:  # it imports this file
@@ -18,15 +18,6 @@ class PendingDraft(NamedTuple):
     draft: Draft
     rest: DraftBlock
     since: float
-
-
-class AcceptanceResult(NamedTuple):
-    """What became of one session's draft in a step."""
-
-    num_accepted: int
-    next_token: int  # recovered or bonus
-    logprobs: tuple[TokenLogprobs, ...] = ()  # of the accepted tokens and the next one, when asked for
-    path: tuple[int, ...] = ()  # of a tree: the indices of the accepted tokens
 
 
 class StepItem(NamedTuple):

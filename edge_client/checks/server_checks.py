@@ -124,8 +124,8 @@ def check_description(info: ModelInfo, rule: str) -> list[Finding]:
             )
         ]
     findings = [ok("server", told)]
-    if rule not in info.rules:
-        findings.append(_rule(rule, info.rules))
+    if not info.serves(rule):
+        findings.append(_rule(rule, info.rule_names))
     if info.version != opensled.__version__:
         findings.append(_versions(plain(info.version)[:40]))
     if not info.has_chat_template:
@@ -139,7 +139,7 @@ def _told(info: ModelInfo) -> str:
     limits = info.limits
     return (
         f"{plain(info.model_id)[:80]}, numerics {plain(info.numerics)[:20]}, "
-        f"rules {plain(', '.join(info.rules))[:80]}, context {limits.context_length}, "
+        f"rules {plain(', '.join(info.rule_names))[:80]}, context {limits.context_length}, "
         f"drafts up to {limits.max_draft}, version {plain(info.version)[:40]}"
     )
 

@@ -1,1 +1,27 @@
-"""How long draft blocks get: the rules behind `--stop`, and what they learn from."""
+"""Draft-length policies by the name that `--stop` takes; a new one is one file and one line here."""
+
+from __future__ import annotations
+
+from edge_client.lengths.base import DraftLengthPolicy, LengthOptions
+from opensled.errors import UsageError
+from opensled.registry import Registry
+
+LENGTH_POLICIES = Registry(
+    "draft-length policy",
+    {
+        "adaptive": "edge_client.lengths.adaptive:Adaptive",
+        "predicted": "edge_client.lengths.predicted:Predicted",
+        "fixed": "edge_client.lengths.fixed:FixedLength",
+        "confidence": "edge_client.lengths.confidence:ConfidenceLength",
+    },
+)
+
+
+def length_policy(name: str, options: LengthOptions) -> DraftLengthPolicy:
+    """A new policy for all sequences of a device; `name`: a registered one, or "module:Class". Raises UsageError."""
+    kind = LENGTH_POLICIES.get(name)
+    if not (isinstance(kind, type) and issubclass(kind, DraftLengthPolicy)):
+        raise UsageError(
+            f"{name} is no draft-length policy: no subclass of edge_client.lengths.base:DraftLengthPolicy"
+        )
+    return kind.of(options)

@@ -13,15 +13,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
+from edge_client.lengths.base import UNADVISED, DraftLengthPolicy, LengthOptions
 from edge_client.lengths.board_watch import BoardWatch
 from edge_client.lengths.draft_law import DraftLaw, Lengths
-from edge_client.lengths.fixed import UNADVISED
 from edge_client.lengths.gate import DraftGate
 from edge_client.lengths.observed import DOUBTFUL, Acceptance, DraftPace, LookAheadHits, RoundTimes, Streamed
 from edge_client.lengths.status import DraftStatus, battery_words, drafting_words, resting_words
 from edge_client.lengths.tree_choice import CHAIN, TreeChoice
 from hw_profiles.sysfs import BoardState
-from opensled.messages import DraftBlock, DraftToken
+from opensled.messages import DraftBlock
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +35,8 @@ PAUSE_S, SLOWER = 1.0, 4.0
 LONG_AGO_S = 10.0  # without a verdict; then what was learned is doubted
 
 
-class Adaptive:
-    """`DraftLengthPolicy`. One lock: several threads ask and tell it, for microseconds each."""
-
-    needs_confidence = needs_spread = False
+class Adaptive(DraftLengthPolicy):
+    """One lock: several threads ask and tell it, for microseconds each."""
 
     def __init__(
         self,
@@ -68,6 +66,10 @@ class Adaptive:
         self._basis = (-1, 0)  # rounds, and longest block, that the law rests on
         self._solved: tuple[DraftLaw, Lengths]
         self._status = DraftStatus(True, "nothing drafted yet", UNADVISED)
+
+    @classmethod
+    def of(cls, options: LengthOptions) -> Adaptive:
+        return cls(options.length, options.look_ahead, options.tree, options.battery_floor)
 
     # -- what it is asked ---------------------------------------------------------------------------------
 
@@ -107,14 +109,6 @@ class Adaptive:
             if hint == 0 or not self._tree or not self._drafts(self.top(top, hint), hint):
                 return 0
             return min(top, self._tree)
-
-    def goes_on(self, index: int) -> bool:
-        """See `DraftLengthPolicy`."""
-        return True
-
-    def belongs(self, token: DraftToken, index: int) -> bool:
-        """See `DraftLengthPolicy`."""
-        return True
 
     @property
     def status(self) -> DraftStatus:

@@ -13,6 +13,7 @@ from math import exp, log, log1p
 import numpy as np
 
 from edge_client.lengths.adaptive import Adaptive
+from edge_client.lengths.base import DraftLengthPolicy, LengthOptions
 from edge_client.lengths.observed import LATER
 from edge_client.lengths.status import DraftStatus
 from opensled.messages import DraftBlock, DraftToken
@@ -63,8 +64,8 @@ class _Block(threading.local):
     reach = 1.0
 
 
-class Predicted:
-    """`DraftLengthPolicy`. The law of `Adaptive` says what tokens cost, and whether drafts pay at all."""
+class Predicted(DraftLengthPolicy):
+    """The law of `Adaptive` says what tokens cost, and whether drafts pay at all."""
 
     needs_confidence = needs_spread = True
 
@@ -73,6 +74,10 @@ class Predicted:
         self._law, self._threshold = law, threshold
         self._model, self._block = Logistic(), _Block()
         self._usual = LATER  # share of tokens that stand
+
+    @classmethod
+    def of(cls, options: LengthOptions) -> Predicted:
+        return cls(Adaptive.of(options), options.confidence)
 
     def most(self, limit: int, hint: int | None = None, ready: int = 0) -> int:
         """See `DraftLengthPolicy`: as much as there is room for, if drafts pay."""

@@ -24,7 +24,7 @@ from opensled.protocol import EndRules, Truth, common_prefix, cut, rebase
 from opensled.sampling import Sampler
 
 # Drafted at once: so soon is a drafter free when the server is back
-SEGMENT = BlockBudget(4, rule=FixedLength(4))
+SEGMENT = BlockBudget(4, policy=FixedLength(4))
 
 
 @dataclass

@@ -19,7 +19,7 @@ from opensled.errors import EngineError, Overloaded, Unreachable
 from opensled.messages import ModelInfo, SamplingParams, Verdict, is_chat
 from opensled.noise import KEY_BYTES, noise_key
 from opensled.protocol import EndRules, Truth, cut
-from opensled.sampling import sampler
+from opensled.sampling import Sampler
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class LocalCommit(Commit):
 
 
 async def alone(
-    drafter: DraftThread, truth: Truth, params: SamplingParams, key: bytes, rule: str, ends: EndRules
+    drafter: DraftThread, truth: Truth, params: SamplingParams, key: bytes, ends: EndRules
 ) -> AsyncGenerator[Commit, None]:
     """What the draft model has to say after `truth`, which it extends until it is finished.
 
@@ -44,7 +44,7 @@ async def alone(
         raise Overloaded(
             "no server can be reached, and every drafter is busy; see --parallel", retry_after=5.0
         )
-    drafter.begin(truth, sampler(params, key, rule))
+    drafter.begin(truth, Sampler(params, key))
     try:
         while not truth.finish_reason:
             block = (await drafter.draft(truth, SEGMENT)).block

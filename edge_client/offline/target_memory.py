@@ -13,9 +13,9 @@ from edge_client.drafters.base import DrafterFactory
 from edge_client.link import Link
 from edge_client.served_target import ServedTarget
 from opensled.errors import Unreachable
-from opensled.messages import Limits, ModelInfo
+from opensled.messages import Limits, ModelInfo, RuleFacts
 
-LISTS = ("eos_ids", "rules", "capabilities")
+LISTS = ("eos_ids", "capabilities")
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Memory:
             fields = document["info"]
             fields |= {name: tuple(fields[name]) for name in LISTS}
             fields["limits"] = Limits(**fields["limits"])
+            fields["rules"] = tuple(RuleFacts(**rule) for rule in fields["rules"])
             return RememberedTarget(ModelInfo(**fields), str(document["chat_template"]))
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None

@@ -28,13 +28,25 @@ class DescribeReply(_message.Message):
     fingerprint: str
     eos_ids: _containers.RepeatedScalarFieldContainer[int]
     limits: Limits
-    rules: _containers.RepeatedScalarFieldContainer[str]
+    rules: _containers.RepeatedCompositeFieldContainer[RuleFacts]
     numerics: str
     version: str
     tokenizer_hash: str
     has_chat_template: bool
     capabilities: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., eos_ids: _Optional[_Iterable[int]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., rules: _Optional[_Iterable[str]] = ..., numerics: _Optional[str] = ..., version: _Optional[str] = ..., tokenizer_hash: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., capabilities: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, model_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., eos_ids: _Optional[_Iterable[int]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., rules: _Optional[_Iterable[_Union[RuleFacts, _Mapping]]] = ..., numerics: _Optional[str] = ..., version: _Optional[str] = ..., tokenizer_hash: _Optional[str] = ..., has_chat_template: _Optional[bool] = ..., capabilities: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RuleFacts(_message.Message):
+    __slots__ = ("name", "lossless", "trees", "draft_probs")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LOSSLESS_FIELD_NUMBER: _ClassVar[int]
+    TREES_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_PROBS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    lossless: bool
+    trees: bool
+    draft_probs: bool
+    def __init__(self, name: _Optional[str] = ..., lossless: _Optional[bool] = ..., trees: _Optional[bool] = ..., draft_probs: _Optional[bool] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("max_draft", "context_length", "max_tree")
@@ -235,18 +247,20 @@ class Cancel(_message.Message):
     def __init__(self) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("prompt_ids", "noise_key", "resume_token", "limits", "hint")
+    __slots__ = ("prompt_ids", "noise_key", "resume_token", "limits", "hint", "draft_probs")
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
     NOISE_KEY_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_PROBS_FIELD_NUMBER: _ClassVar[int]
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
     noise_key: bytes
     resume_token: bytes
     limits: Limits
     hint: int
-    def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., hint: _Optional[int] = ...) -> None: ...
+    draft_probs: bool
+    def __init__(self, prompt_ids: _Optional[_Iterable[int]] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., hint: _Optional[int] = ..., draft_probs: _Optional[bool] = ...) -> None: ...
 
 class Moved(_message.Message):
     __slots__ = ("address", "resume_token")

@@ -16,16 +16,15 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import get_type_hints
+from typing import Any, cast, get_type_hints
 
 from hw_profiles.step_cost import StepCost
-from opensled.errors import UsageError
-from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
+from opensled.errors import NonFiniteLogits, UsageError
 from opensled_testbed.emulation.step_law import Piece, StepLaw
 from opensled_testbed.fleet import Server
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
-from verify_server.engine.base import HearsOfFreeBlocks, Masks, Scores, Segment, TargetEngine, TreeEngine
+from verify_server.engine.base import SampleRequest, Scores, Segment, TargetEngine
 from verify_server.target import Target
 
 VARIABLE = "OPENSLED_EMULATION"  # environment variable with the settings, as JSON
@@ -114,7 +113,7 @@ class Totals:
     overshot_s: float = 0.0  # how much longer than due the other steps lasted, summed: the timer's own error
 
 
-class EmulatedEngine:
+class EmulatedEngine(TargetEngine):
     """`TargetEngine` around another one."""
 
     def __init__(self, inner: TargetEngine, law: StepLaw, dilation: float = 1.0) -> None:
@@ -124,7 +123,7 @@ class EmulatedEngine:
         self._step = Step(0.0, 0.0, self.totals)  # the latest one
 
     def forward(self, segments: Sequence[Segment]) -> Scores:
-        """See `TargetEngine`. Returns early if there are rows to sample; their last sampling then takes the rest."""
+        """See `TargetEngine`. Returns early if there are rows to sample; their sampling then takes the rest."""
         started = time.perf_counter()
         pieces = [_piece(segment) for segment in segments]
         drafted_s = started - self._drafting_since(started, pieces)
@@ -135,21 +134,19 @@ class EmulatedEngine:
         if not wanted:
             step.end()
             return scores
-        return StretchedScores(scores, step, last=sum(wanted) - wanted[-1])
+        return cast(Scores, StretchedScores(scores, step, last=sum(wanted) - wanted[-1]))
 
     def _drafting_since(self, now: float, pieces: Sequence[Piece]) -> float:
         """When a draft beside the target began the tokens of this step: while they came in, message by message."""
         return max(self._step.ended, now - self._dilation * self._law.drafting_s(pieces))
 
     def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
-        """See `TreeEngine`; sessions send trees only where the inner engine is one."""
-        assert isinstance(self._inner, TreeEngine), "its `info` tells who takes trees"
+        """See `TargetEngine`."""
         self._inner.compact(blocks, moves)
 
     def forget(self, blocks: Sequence[int]) -> None:
-        """See `HearsOfFreeBlocks`; for inner engines that do not, nothing."""
-        if isinstance(self._inner, HearsOfFreeBlocks):
-            self._inner.forget(blocks)
+        """See `TargetEngine`."""
+        self._inner.forget(blocks)
 
 
 def _piece(segment: Segment) -> Piece:
@@ -187,42 +184,27 @@ class Step:
 
 
 class StretchedScores:
-    """`Scores` whose last session's sample comes when the step is over; every rule ends with one."""
+    """`Scores` of a step that is over when its tokens are sampled, in one call for all sessions.
+
+    Where all drafts are recovered from residuals there is no such call: the last session's residual ends the step.
+    """
 
     def __init__(self, inner: Scores, step: Step, last: int) -> None:
         """`last`: first row of the session that is decided last."""
         self._inner, self._step, self._last = inner, step, last
 
-    def sample(
-        self, rows: Sequence[int], params: SamplingParams, key: bytes, position: int, masks: Masks = None
-    ) -> list[int]:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def sample(self, requests: Sequence[SampleRequest]) -> list[list[int] | NonFiniteLogits]:
         try:
-            return self._inner.sample(rows, params, key, position, masks)
+            return self._inner.sample(requests)
         finally:
-            self._end(rows[0])
-
-    def probs_of(
-        self, rows: Sequence[int], ids: Sequence[int], params: SamplingParams, masks: Masks = None
-    ) -> list[float]:
-        return self._inner.probs_of(rows, ids, params, masks)
-
-    def sample_residual(
-        self,
-        row: int,
-        draft_probs: SparseDistribution,
-        params: SamplingParams,
-        key: bytes,
-        position: int,
-        mask: bytes | None = None,
-    ) -> int:
-        try:
-            return self._inner.sample_residual(row, draft_probs, params, key, position, mask)
-        finally:
-            self._end(row)
-
-    def logprobs(self, rows: Sequence[int], ids: Sequence[int], count: int) -> list[TokenLogprobs]:
-        return self._inner.logprobs(rows, ids, count)
-
-    def _end(self, row: int) -> None:
-        if row >= self._last:
             self._step.end()
+
+    def sample_residual(self, row: int, *args: Any) -> int:
+        try:
+            return self._inner.sample_residual(row, *args)
+        finally:
+            if row >= self._last:
+                self._step.end()

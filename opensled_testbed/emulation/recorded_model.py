@@ -1,4 +1,4 @@
-"""A draft model that proposes what was recorded: it keeps its cache as a real one does, and its passes only take time."""
+"""A draft model that proposes what was recorded. It keeps its cache as a real one does; its passes only take time."""
 
 from __future__ import annotations
 

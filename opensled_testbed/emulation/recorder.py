@@ -13,23 +13,23 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter
-from edge_client.lengths.fixed import FixedLength
 from opensled.errors import OpenSledError
-from opensled.messages import MATCH, SamplingParams, is_chat
+from opensled.messages import SamplingParams, is_chat
 from opensled.noise import noise_key
 from opensled.protocol import EndRules, cut
-from opensled.sampling import Sampler, sampler
-from opensled_testbed.bench.figure import provenance
+from opensled.sampling import Sampler
 from opensled_testbed.load.sources import heldout_items
 from opensled_testbed.load.workload import Item
+from opensled_testbed.provenance import provenance
 from opensled_testbed.traces import PACKAGED, ItemTrace, Proposal, TraceSet, rounds, write_traces
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
-from verify_server.engine.base import Segment, TargetEngine
+from verify_server.engine.base import SampleRequest, Segment, TargetEngine
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.target import Target
 
@@ -106,7 +106,7 @@ def write_text(target: Target, item: Item) -> ItemTrace:
         segment = Segment(tuple(tokens[computed:]), computed, tuple(table.blocks), rows=1)
         scores = engine.forward([segment])
         computed = len(tokens)
-        own = scores.sample([0], params_of(item), noise_key(item.seed), computed)
+        own = scores.sample_one(SampleRequest([0], params_of(item), noise_key(item.seed), computed))
         news, reason = cut(own, computed, ends)
         tokens.extend(news)
     return ItemTrace(item.id, prompt, tuple(tokens[len(prompt) :]), reason, ())
@@ -126,7 +126,7 @@ def _ends(engine: TargetEngine, item: Item, prompt: int) -> EndRules:
 
 
 def _sampler(target: Target, item: Item) -> Sampler:
-    made = sampler(params_of(item), noise_key(item.seed), MATCH)
+    made = Sampler(params_of(item), noise_key(item.seed))
     return replace(made, vocab_size=target.text.vocab_size)
 
 
@@ -134,7 +134,7 @@ def _proposals(target: Target, drafter: Drafter, item: Item, trace: ItemTrace) -
     """At every place of the text."""
     drafter.begin(trace.prompt_ids, _sampler(target, item))
     for token in trace.target_ids:
-        block = FixedLength(LONGEST).take(drafter.propose(), LONGEST, _never)
+        block = tuple(islice(drafter.propose(), LONGEST))
         confidences = tuple(round(each.confidence, DIGITS) for each in block)
         yield Proposal(tuple(each.id for each in block), confidences)
         drafter.commit([token])
@@ -143,13 +143,9 @@ def _proposals(target: Target, drafter: Drafter, item: Item, trace: ItemTrace) -
 def _alone(target: Target, drafter: Drafter, item: Item, trace: ItemTrace) -> tuple[int, ...]:
     """What the draft model writes by itself, up to its end."""
     drafter.begin(trace.prompt_ids, _sampler(target, item))
-    block = FixedLength(item.max_tokens).take(drafter.propose(), item.max_tokens, _never)
+    block = tuple(islice(drafter.propose(), item.max_tokens))
     base = len(trace.prompt_ids)
     return cut([each.id for each in block], base, _ends(target.engine, item, base))[0]
-
-
-def _never() -> bool:
-    return False
 
 
 def table(traces: TraceSet, length: int = 4) -> str:

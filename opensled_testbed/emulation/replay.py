@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from edge_client.draft_job import BlockBudget, Drafted, DraftJob
-from edge_client.lengths.fixed import DraftLengthPolicy
+from edge_client.lengths.base import DraftLengthPolicy
 from hw_profiles.device_profile import DraftSpeed
 from opensled.messages import DraftBlock
 from opensled.protocol import Truth, common_prefix

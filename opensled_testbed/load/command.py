@@ -14,7 +14,6 @@ from edge_client.tokenizer import EdgeTokenizer
 from opensled.errors import NotFound, UsageError
 from opensled.files import read_secret_text
 from opensled.store import model_path
-from opensled_testbed.bench.figure import provenance
 from opensled_testbed.fleet import Fleet, read_fleet
 from opensled_testbed.load.arrivals import read_trace
 from opensled_testbed.load.config import BenchServeConfig, baseline_names
@@ -29,6 +28,7 @@ from opensled_testbed.load.slo import Slo
 from opensled_testbed.load.sources import items_of
 from opensled_testbed.load.synthetic import Shape
 from opensled_testbed.load.workload import Item
+from opensled_testbed.provenance import provenance
 from opensled_testbed.traces import PACKAGED, TraceSet, read_traces
 
 FLEETS = Path(__file__).resolve().parents[1] / "fleets"

@@ -7,15 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from opensled_testbed.bench.accuracy import CHECKS
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.interval import Interval, interval
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.load.slo import Slo, measured
 from opensled_testbed.load.workload import Item
+from opensled_training.tasks import TASKS
 
 TITLE = "Load on a fleet"
+CHECKS = {task.name: task.check for task in TASKS if task.check}  # whether an answer is right
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from opensled.errors import UsageError
 from opensled_testbed.planner.capacity_law import capacity
 from opensled_testbed.planner.config import PlanConfig
-from opensled_testbed.planner.map import TARGETS, panels, points
+from opensled_testbed.planner.mode_map import TARGETS, panels, points
 from opensled_testbed.planner.plan_view import as_json, text
 from opensled_testbed.planner.planning import Plan, baseline_fleet, fleet_of, make_plan
 from opensled_testbed.planner.setting import RECORDED, of_fleet, recorded
@@ -44,7 +44,7 @@ def _check(config: PlanConfig) -> None:
 
 def _simulated(found: Plan) -> dict[str, Any] | None:
     """The choice in the simulator, and the law's word on the very requests that are simulated; None without one."""
-    from opensled_testbed.planner.capacity import MOST, simulated_capacity
+    from opensled_testbed.planner.capacity_search import MOST, simulated_capacity
 
     row, pace = found.choice, found.config.pace
     if row is None:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from opensled_testbed.fleet import Server
-from opensled_testbed.planner.map import DEVICES, LINKS, PACES, Point
+from opensled_testbed.planner.mode_map import DEVICES, LINKS, PACES, Point
 
 # Mode -> letter, fill and name. The fills stay apart in grey and to colour-blind eyes; dark text is legible on all.
 LOOKS = {

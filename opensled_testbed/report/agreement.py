@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from opensled_testbed.report import cells
-from opensled_testbed.report.cells import OURS, Cell
+from opensled_testbed.report import cell_figures as cells
+from opensled_testbed.report.cell_figures import OURS, Cell
 from opensled_testbed.report.html import Section, folded, loss, paragraph, plot, table
 from opensled_testbed.report.plots_maps import Pair, agreement
 from opensled_testbed.report.results import Result

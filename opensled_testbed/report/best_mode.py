@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from opensled_testbed.report.cells import is_number
+from opensled_testbed.report.cell_figures import is_number
 from opensled_testbed.report.html import Html, Section, folded, paragraph, plot, table, text
 from opensled_testbed.report.plots import OTHER, OURS
 from opensled_testbed.report.plots_maps import HeatMap, Tile, heat_maps

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from opensled_testbed.planner import findings
-from opensled_testbed.report import cells
-from opensled_testbed.report.capacity import capacities
-from opensled_testbed.report.cells import PLAIN, Cell
-from opensled_testbed.report.grid import TITLES
+from opensled_testbed.report import cell_figures as cells
+from opensled_testbed.report.cell_capacity import capacities
+from opensled_testbed.report.cell_figures import PLAIN, Cell
+from opensled_testbed.report.grid_claims import CLAIM_HEAD, claim_rows
+from opensled_testbed.report.grid_maps import TITLES
 from opensled_testbed.report.html import Html, Section, loss, paragraph, table, text
 from opensled_testbed.report.results import Result
 
@@ -71,7 +71,7 @@ def section(result: Result, grids: Sequence[Result]) -> Section:
 
 
 def _on_grid(grid: Result) -> str:
-    places = table(findings.CLAIM_HEAD, findings.claim_rows(grid.content["points"]), words=(0, 1, 2, 4))
+    places = table(CLAIM_HEAD, claim_rows(grid.content["points"]), words=(0, 1, 2, 4))
     return f"<h3>{text(TITLES[grid.path.stem])} ({text(grid.label)})</h3>{places}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opensled_testbed.report.cells import short
+from opensled_testbed.report.cell_figures import short
 from opensled_testbed.report.html import Section, folded, loss, origin, paragraph, plot, prose, table, text
 from opensled_testbed.report.plots_bars import Spread, ratios
 from opensled_testbed.report.results import Result

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opensled_testbed.bench.grid_place import RIVALS
-from opensled_testbed.bench.grid_verdict import Share, verdict
-from opensled_testbed.report import cells
-from opensled_testbed.report.capacity import best_rival, capacities, loses
-from opensled_testbed.report.cells import OURS, Loss
-from opensled_testbed.report.grid import TITLES, below_plain
+from opensled_testbed.baselines import RIVALS
+from opensled_testbed.report import cell_figures as cells
+from opensled_testbed.report.cell_capacity import best_rival, capacities, loses
+from opensled_testbed.report.cell_figures import OURS, Loss
+from opensled_testbed.report.grid_maps import TITLES, below_plain
+from opensled_testbed.report.grid_verdict import Share, verdict
 from opensled_testbed.report.html import Html, Section, bullets, folded, loss, paragraph, prose, table, text
 from opensled_testbed.report.results import Result, Results
 

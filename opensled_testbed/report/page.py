@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from opensled_testbed.report import agreement, best_mode, capacity, claims, components, grid, losses, regimes
+from opensled_testbed.report import (
+    agreement,
+    best_mode,
+    cell_capacity,
+    claims,
+    components,
+    emulated_cells,
+    grid_maps,
+    losses,
+)
 from opensled_testbed.report.html import (
     LABELS,
     Html,
@@ -52,13 +61,13 @@ def page(results: Results, page_folder: Path) -> str:
 def _sections(results: Results, page_folder: Path) -> Iterator[tuple[Section, Result | None]]:
     """With the result that each is made from; several of them for None."""
     if cells := results.named.get("regimes"):
-        grids = [results.named[name] for name in grid.TITLES if name in results.named]
+        grids = [results.named[name] for name in grid_maps.TITLES if name in results.named]
         yield claims.section(cells, grids), cells
     if results.all:
         yield losses.section(results), None
     made: dict[str, list[Callable[[Result], Section | None]]] = {
-        "regimes": [regimes.section, capacity.section, agreement.section],
-        **{name: [grid.section] for name in grid.TITLES},
+        "regimes": [emulated_cells.section, cell_capacity.section, agreement.section],
+        **{name: [grid_maps.section] for name in grid_maps.TITLES},
         "map": [best_mode.section],
     }
     for name, makers in made.items():

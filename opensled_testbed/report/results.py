@@ -12,11 +12,11 @@ from opensled.errors import UsageError
 
 # Results with a section of their own -> the command that makes them.
 MADE_BY = {
-    "regimes": "python -m opensled_testbed.bench.regimes",
-    "grid": "python -m opensled_testbed.bench.grid",
-    "grid-adapted": "python -m opensled_testbed.bench.grid --acceptance 0.8",
-    "map": "python -m opensled_testbed.bench.grid",
-    "peer": "python -m opensled_testbed.bench peer",
+    "regimes": "python -m benchmarks.regimes",
+    "grid": "python -m benchmarks.grid",
+    "grid-adapted": "python -m benchmarks.grid --acceptance 0.8",
+    "map": "python -m benchmarks.grid",
+    "peer": "python -m benchmarks peer",
 }
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edge_client.lengths.fixed import DraftLengthPolicy, FixedLength
+from edge_client.lengths.base import DraftLengthPolicy
+from edge_client.lengths.fixed import FixedLength
 from hw_profiles.device_profile import DraftSpeed
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import Arrival, RequestRecord, Round

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from edge_client import draft_job
 from edge_client.draft_job import BlockBudget, DraftJob
-from edge_client.lengths.fixed import DraftLengthPolicy
+from edge_client.lengths.base import DraftLengthPolicy
 from hw_profiles.device_profile import DraftSpeed
 from opensled.messages import DraftBlock, SamplingParams
 from opensled.sampling import Sampler

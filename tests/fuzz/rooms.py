@@ -20,6 +20,7 @@ from tests.by_hand import HandLoop, Server, Wire
 from tests.fake_backend import FakeBackend
 from tests.fakes import FakeEngine, FakeText
 from tests.small_tokenizer import small_tokenizer
+from verify_server.acceptance.served import ServedRules
 from verify_server.loop import VerifyLoop
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.session_stream import serve_stream
@@ -60,7 +61,9 @@ class Room:
         self.loop = InlineLoop()
         engine = FakeEngine(num_blocks=BLOCKS, context_length=100)
         loop = VerifyLoop(engine, Fcfs(3.0), HardwareProfile(24), self.loop.time)
-        limits = SessionLimits(max_sessions=4, max_draft=8, linger=LINGER, trust_devices=True)
+        limits = SessionLimits(
+            max_sessions=4, max_draft=8, linger=LINGER, rules=ServedRules(trust_devices=True)
+        )
         self.server = Server(SessionManager(loop, Target("fake", engine, Text()), limits), engine)
         self.wires: list[tuple[Wire, asyncio.Task]] = []
 

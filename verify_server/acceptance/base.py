@@ -1,12 +1,14 @@
-"""What an acceptance rule is."""
+"""What an acceptance rule is: it decides which prefix of a draft stands."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
+from typing import ClassVar, NamedTuple
 
-from opensled.messages import DraftToken, SamplingParams
-from verify_server.engine.base import Masks, Scores
+from opensled.errors import InvalidRequest
+from opensled.messages import DraftToken, SamplingParams, SparseDistribution, TokenLogprobs
+from verify_server.engine.base import Masks, SampleRequest, Scores
 from verify_server.trees import depth
 
 
@@ -31,26 +33,96 @@ class DraftCheck(NamedTuple):
         return depth(self.draft, self.parents)
 
 
-class AcceptancePolicy(Protocol):
-    """Decides one draft. Runs in the engine's thread, right after the forward pass."""
+class AcceptanceResult(NamedTuple):
+    """What became of one session's draft in a step."""
 
-    trusts_device: bool  # the text depends on what the device says of its probabilities
+    num_accepted: int
+    next_token: int  # recovered or bonus
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of the accepted tokens and the next one, when asked for
+    path: tuple[int, ...] = ()  # of a tree: the indices of the accepted tokens
 
-    def accept(self, question: DraftCheck, scores: Scores, rows: Sequence[int]) -> tuple[int, int]:
-        """(num_accepted, next_token): how many draft ids stand, and the recovered or bonus token after them.
 
-        `rows` has k + 1 entries; row i holds the target's scores for position `question.position + i`.
+class SessionScores:
+    """The rows of `Scores` that belong to one draft, numbered from 0.
+
+    Row 0 holds the target's scores after the text, row i + 1 those after draft token i and the path to it. The
+    sampling parameters and masks of the draft apply.
+    """
+
+    def __init__(self, scores: Scores, first: int, check: DraftCheck) -> None:
+        """`first`: row 0 of this draft in `scores`."""
+        self._scores, self._first, self._check = scores, first, check
+
+    def request(self, rows: range, depth: int, key: bytes | None = None) -> SampleRequest:
+        """A request for the target's own tokens at consecutive `rows`, the first of which follows `depth` draft tokens.
+
+        `key`: of the random stream; None = the shared noise of the sequence.
         """
+        check = self._check
+        position = check.position + depth
+        return SampleRequest(self._shift(rows), check.params, key or check.key, position, self._masks(rows))
+
+    def probs_of(self, rows: range, ids: Sequence[int]) -> list[float]:
+        """The target's probability of `ids[i]` at `rows[i]`."""
+        return self._scores.probs_of(self._shift(rows), ids, self._check.params, self._masks(rows))
+
+    def sample_residual(self, row: int, draft_probs: SparseDistribution, key: bytes) -> int:
+        """A token of max(0, target - draft), normalised, at a row of a chain; `key`: of the random stream."""
+        check = self._check
+        mask = None if check.masks is None else check.masks[row]
+        position = check.position + row
+        return self._scores.sample_residual(self._first + row, draft_probs, check.params, key, position, mask)
+
+    def entropy(self, rows: Sequence[int]) -> list[float]:
+        """See `Scores`."""
+        return self._scores.entropy(self._shift(rows))
+
+    def top(self, rows: Sequence[int], count: int) -> list[TokenLogprobs]:
+        """See `Scores`."""
+        return self._scores.top(self._shift(rows), count)
+
+    def logprobs(self, rows: Sequence[int], ids: Sequence[int], count: int) -> list[TokenLogprobs]:
+        """See `Scores`."""
+        return self._scores.logprobs(self._shift(rows), ids, count)
+
+    def _shift(self, rows: Sequence[int]) -> list[int]:
+        return [self._first + row for row in rows]
+
+    def _masks(self, rows: range) -> Masks:
+        return None if self._check.masks is None else self._check.masks[rows.start : rows.stop]
 
 
-@runtime_checkable
-class TreePolicy(AcceptancePolicy, Protocol):
-    """A rule that can decide draft trees as well; drafts of others are chains."""
+# A rule at work on one draft: it yields requests and receives the target's own tokens for the rows of each.
+Decision = Generator[SampleRequest, list[int], AcceptanceResult]
 
-    def accept_tree(
-        self, question: DraftCheck, scores: Scores, rows: Sequence[int]
-    ) -> tuple[tuple[int, ...], int]:
-        """(path, next_token): indices of the draft tokens that stand, each the parent of the next one.
 
-        Row 0 holds the target's scores after the text, row i + 1 those after draft token i and the path to it.
+class AcceptanceRule(ABC):
+    """Decides the drafts of one sequence: the server makes an object for each, and state lives in it.
+
+    Runs in the engine's thread, right after the forward pass.
+    """
+
+    lossless: ClassVar[bool] = True  # the text has the target's distribution
+    trees: ClassVar[bool] = False  # decides draft trees as well as chains
+    draft_probs: ClassVar[bool] = (
+        False  # needs the distribution of each draft token: the text depends on the device
+    )
+    draft_lengths: ClassVar[tuple[int, int] | None] = (
+        None  # least and most useful draft tokens; None = any number
+    )
+    needs: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # methods of `SessionScores` that it calls, besides `request`
+
+    def __init__(self, options: str = "") -> None:
+        """`options`: what follows the name of the rule behind a colon. Raises InvalidRequest for unknown ones."""
+        if options:
+            raise InvalidRequest(f"this rule takes no options, not {options[:80]!r}", "rule")
+
+    @abstractmethod
+    def decide(self, check: DraftCheck, scores: SessionScores) -> Decision:
+        """Which draft tokens stand, and the recovered or bonus token after them.
+
+        A generator: it yields a request for the target's own tokens and receives them. The requests of all sessions
+        of a step are answered together. An error in the rows of a request is raised at its `yield`.
         """

@@ -6,46 +6,44 @@ only equality is checked. Gumbel coupling: arXiv 2408.07978; greedy verification
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from opensled.messages import DraftBlock
 from opensled.protocol import child_with, common_prefix
-from verify_server.acceptance.base import DraftCheck
-from verify_server.engine.base import Scores
+from verify_server.acceptance.base import (
+    AcceptanceResult,
+    AcceptanceRule,
+    Decision,
+    DraftCheck,
+    SessionScores,
+)
 from verify_server.trees import run_after
 
 
-class Match:
-    """`AcceptancePolicy`."""
+class Match(AcceptanceRule):
+    """A chain takes one request; a tree takes one for each run of tokens on the path that stands."""
 
-    trusts_device = False
+    trees = True
 
-    def accept(self, question: DraftCheck, scores: Scores, rows: Sequence[int]) -> tuple[int, int]:
-        own = scores.sample(rows, question.params, question.key, question.position, question.masks)
-        num_accepted = common_prefix(question.ids, own)
-        return num_accepted, own[num_accepted]
-
-    def accept_tree(
-        self, question: DraftCheck, scores: Scores, rows: Sequence[int]
-    ) -> tuple[tuple[int, ...], int]:
-        """See `TreePolicy`: the target's own samples are followed through the tree, run by run."""
-        block = DraftBlock(question.position, question.draft, question.parents)
-        last = -1
-        path: list[int] = []
-        while True:
-            run = run_after(question.parents, last)
-            own = _own(question, scores, rows, range(last + 1, run.stop + 1), len(path))
-            agreed = common_prefix([question.draft[index].id for index in run], own)
-            path += run[:agreed]
-            branch = child_with(block, path[-1] if path else -1, own[agreed])
-            if branch is None:
-                return tuple(path), own[agreed]
-            path.append(branch)
-            last = branch
+    def decide(self, check: DraftCheck, scores: SessionScores) -> Decision:
+        """See `AcceptanceRule`."""
+        if check.parents:
+            return (yield from _decide_tree(check, scores))
+        own = yield scores.request(range(len(check.draft) + 1), 0)
+        num_accepted = common_prefix(check.ids, own)
+        return AcceptanceResult(num_accepted, own[num_accepted])
 
 
-def _own(question: DraftCheck, scores: Scores, rows: Sequence[int], places: range, depth: int) -> list[int]:
-    """The target's own tokens at the rows of these `places`, the first of which follows `depth` draft tokens."""
-    masks = None if question.masks is None else question.masks[places.start : places.stop]
-    wanted = rows[places.start : places.stop]
-    return scores.sample(wanted, question.params, question.key, question.position + depth, masks)
+def _decide_tree(check: DraftCheck, scores: SessionScores) -> Decision:
+    """Follow the target's own samples through the tree, run by run."""
+    block = DraftBlock(check.position, check.draft, check.parents)
+    last = -1
+    path: list[int] = []
+    while True:
+        run = run_after(check.parents, last)
+        own = yield scores.request(range(last + 1, run.stop + 1), len(path))
+        agreed = common_prefix([check.draft[index].id for index in run], own)
+        path += run[:agreed]
+        branch = child_with(block, path[-1] if path else -1, own[agreed])
+        if branch is None:
+            return AcceptanceResult(len(path), own[agreed], path=tuple(path))
+        path.append(branch)
+        last = branch

@@ -13,49 +13,52 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
 
 from opensled.messages import DraftToken
 from opensled.noise import KEY_BYTES, uniform
-from verify_server.acceptance.base import DraftCheck
-from verify_server.engine.base import Scores
+from verify_server.acceptance.base import (
+    AcceptanceResult,
+    AcceptanceRule,
+    Decision,
+    DraftCheck,
+    SessionScores,
+)
 
 
-class Ratio:
-    """`AcceptancePolicy`; `secret` keys its random streams (None: drawn anew)."""
+class Ratio(AcceptanceRule):
+    """Speculative sampling over chains."""
 
-    trusts_device = True
+    draft_probs = True
+    needs = frozenset({"probs_of", "sample_residual"})
 
-    def __init__(self, secret: bytes | None = None) -> None:
+    def __init__(self, options: str = "", secret: bytes | None = None) -> None:
+        """`secret`: keys the random streams; None = draw one."""
+        super().__init__(options)
         self._secret = secret or secrets.token_bytes(32)
 
-    def accept(self, question: DraftCheck, scores: Scores, rows: Sequence[int]) -> tuple[int, int]:
-        num_accepted = self._num_accepted(question, scores, rows)
-        return num_accepted, self._next_token(num_accepted, question, scores, rows)
+    def decide(self, check: DraftCheck, scores: SessionScores) -> Decision:
+        """See `AcceptanceRule`."""
+        num_accepted = self._num_accepted(check, scores)
+        if num_accepted < len(check.draft):
+            return AcceptanceResult(num_accepted, self._recovered(num_accepted, check, scores))
+        row = range(num_accepted, num_accepted + 1)
+        [bonus] = yield scores.request(row, num_accepted, self._stream("bonus", check.key))
+        return AcceptanceResult(num_accepted, bonus)
 
-    def _num_accepted(self, question: DraftCheck, scores: Scores, rows: Sequence[int]) -> int:
-        count = len(question.draft)
-        masks = None if question.masks is None else question.masks[:count]
-        target_probs = scores.probs_of(rows[:count], question.ids, question.params, masks) if count else []
-        key = self._stream("accept", question.key)
-        for index, (token, target_prob) in enumerate(zip(question.draft, target_probs)):
-            if uniform(key, question.position + index) >= acceptance_prob(target_prob, draft_prob(token)):
+    def _num_accepted(self, check: DraftCheck, scores: SessionScores) -> int:
+        count = len(check.draft)
+        target_probs = scores.probs_of(range(count), check.ids) if count else []
+        key = self._stream("accept", check.key)
+        for index, (token, target_prob) in enumerate(zip(check.draft, target_probs)):
+            if uniform(key, check.position + index) >= acceptance_prob(target_prob, draft_prob(token)):
                 return index
         return count
 
-    def _next_token(self, index: int, question: DraftCheck, scores: Scores, rows: Sequence[int]) -> int:
-        """The token after `index` accepted ones: recovered where one fell, else the bonus."""
-        position, params = question.position + index, question.params
-        mask = None if question.masks is None else question.masks[index]
-        if index == len(question.draft):
-            key = self._stream("bonus", question.key)
-            masks = None if mask is None else [mask]
-            return scores.sample(rows[index : index + 1], params, key, position, masks)[0]
-        draft_probs = question.draft[index].drawn_from
+    def _recovered(self, index: int, check: DraftCheck, scores: SessionScores) -> int:
+        """The token in the place of the rejected draft token `index`."""
+        draft_probs = check.draft[index].drawn_from
         assert draft_probs is not None, "a session of this rule takes no token without its distribution"
-        return scores.sample_residual(
-            rows[index], draft_probs, params, self._stream("recover", question.key), position, mask
-        )
+        return scores.sample_residual(index, draft_probs, self._stream("recover", check.key))
 
     def _stream(self, name: str, key: bytes) -> bytes:
         """The key of one random stream of a sequence."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from hw_profiles.target_shape import TargetShape
+from opensled.errors import NonFiniteLogits
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
 from verify_server.trees import depths
 
@@ -21,7 +23,7 @@ class Segment(NamedTuple):
     """Tokens of one session to compute in a step: consecutive ones, and a draft tree at their end perhaps.
 
     KV of positions [0, start) is already in the session's blocks; this forward writes [start, start + n). A tree's KV
-    is written in the order of its tokens, whatever their positions in the text: see `TreeEngine.compact`.
+    is written in the order of its tokens, whatever their positions in the text: see `TargetEngine.compact`.
     """
 
     tokens: tuple[int, ...]  # n >= 1 ids at positions start, start + 1, ...
@@ -45,27 +47,45 @@ class Segment(NamedTuple):
         return [*range(self.start, before + 1), *[before + depth for depth in depths(self.parents)]]
 
 
-class Scores(Protocol):
+class SampleRequest(NamedTuple):
+    """Rows of one sequence for which the target's own tokens are wanted."""
+
+    rows: Sequence[int]
+    params: SamplingParams
+    key: bytes  # noise key
+    position: int  # that the first row decides; row i decides `position + i`
+    masks: Masks = None  # one for each row
+
+
+class Scores(ABC):
     """What a forward pass gives: one row per wanted token, in the order of the segments.
 
     The target's distribution at a row comes from its logits by logit_bias, mask, temperature, top_k and top_p, in
-    this order, in float64. `masks` has one entry for each of `rows`. All but `logprobs` raise NonFiniteLogits if one
-    of the rows holds NaN or +infinity, or nothing finite that may follow.
+    this order, in float64. `masks` has one entry for each of `rows`. A row that holds NaN or +infinity, or nothing
+    finite that may follow, is a NonFiniteLogits error: `sample` answers with it, the other methods raise it.
     """
 
-    def sample(
-        self, rows: Sequence[int], params: SamplingParams, key: bytes, position: int, masks: Masks = None
-    ) -> list[int]:
-        """The target's own tokens for consecutive `rows`; row i of them decides position `position + i`.
+    @abstractmethod
+    def sample(self, requests: Sequence[SampleRequest]) -> list[list[int] | NonFiniteLogits]:
+        """The target's own tokens for the rows of each request; one call serves all sequences of a step.
 
         Shared-noise argmax (opensled/noise.py) over the whole vocabulary; ties go to the lowest id.
         """
 
+    def sample_one(self, request: SampleRequest) -> list[int]:
+        """See `sample`; raises the error of the request."""
+        [answer] = self.sample([request])
+        if isinstance(answer, NonFiniteLogits):
+            raise answer
+        return answer
+
+    @abstractmethod
     def probs_of(
         self, rows: Sequence[int], ids: Sequence[int], params: SamplingParams, masks: Masks = None
     ) -> list[float]:
         """The target's probability of `ids[i]` at `rows[i]`."""
 
+    @abstractmethod
     def sample_residual(
         self,
         row: int,
@@ -77,10 +97,19 @@ class Scores(Protocol):
     ) -> int:
         """A token of max(0, target - draft), normalised: what a rejected draft token is recovered from."""
 
-    def logprobs(self, rows: Sequence[int], ids: Sequence[int], count: int) -> list[TokenLogprobs]:
-        """At `rows[i]`: log-probability of `ids[i]`, then those of the `count` likeliest ids (ties: lowest id first).
+    @abstractmethod
+    def entropy(self, rows: Sequence[int]) -> list[float]:
+        """Entropy in nats of the target's raw distribution at each row: before bias, mask and temperature."""
 
-        The target's raw ones: float64 log-softmax of the logits themselves.
+    @abstractmethod
+    def top(self, rows: Sequence[int], count: int) -> list[TokenLogprobs]:
+        """The `count` likeliest ids of each row with their raw log-probabilities; ties: lowest id first."""
+
+    @abstractmethod
+    def logprobs(self, rows: Sequence[int], ids: Sequence[int], count: int) -> list[TokenLogprobs]:
+        """At `rows[i]`: raw log-probability of `ids[i]`, then those of `top`.
+
+        Raw: float64 log-softmax of the logits themselves.
         """
 
 
@@ -105,29 +134,22 @@ class EngineInfo:
     tree_reads: int = 0
 
 
-class TargetEngine(Protocol):
+class TargetEngine(ABC):
     """A target model with its paged KV. Called from one thread."""
 
     info: EngineInfo
 
+    @abstractmethod
     def forward(self, segments: Sequence[Segment]) -> Scores:
         """One forward pass over all segments as one ragged batch."""
-
-
-@runtime_checkable
-class TreeEngine(TargetEngine, Protocol):
-    """An engine that computes draft trees; its `info.max_tree` says of what size."""
 
     def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
         """In a session's KV `blocks`, what was written at one position now stands at another, for each (from, to).
 
-        All of them at once: a position may be read and written. Called between two forward passes.
+        All of them at once: a position may be read and written. Called between two forward passes, and only where
+        `info.max_tree` says that the engine computes draft trees.
         """
+        raise NotImplementedError("an engine without draft trees has nothing to compact")
 
-
-@runtime_checkable
-class HearsOfFreeBlocks(Protocol):
-    """An engine that keeps more than the blocks themselves, and can let go of it early."""
-
-    def forget(self, blocks: Sequence[int]) -> None:
-        """Nobody asks for what these KV blocks hold any more; called from any thread, also during a step."""
+    def forget(self, blocks: Sequence[int]) -> None:  # noqa: B027
+        """The content of these KV blocks is not needed any more. Called from any thread, also during a step."""

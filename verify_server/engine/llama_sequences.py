@@ -91,7 +91,7 @@ class Sequences:
         held.kept, held.tree = len(held.tokens), segment if segment.parents else None
 
     def settle(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> Settled:
-        """Another path than the first run stands of the tree that a sequence has just computed: see `TreeEngine`.
+        """Another path than the first run stands of the tree that a sequence has just computed: see `TargetEngine`.
 
         What of the path is in the first run too is in the cache; of the rest, `found` tells.
         """

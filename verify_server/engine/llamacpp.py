@@ -20,7 +20,7 @@ from hw_profiles.target_shape import TargetShape
 from opensled.errors import EngineError, UnsupportedModel, UsageError
 from opensled.llama import LlamaModel, uses_gpus
 from verify_server.engine import llama_probe
-from verify_server.engine.base import MAX_TREE, EngineInfo, Segment
+from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
 from verify_server.engine.host_memory import free_host_bytes
 from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import MAX_SEQUENCES, LlamaCache
@@ -36,7 +36,7 @@ BRANCHES = MAX_TREE  # sequences for branches of draft trees
 KV_BYTES = 2  # of a number in the cache: float16, llama.cpp's default
 
 
-class LlamaCppEngine:
+class LlamaCppEngine(TargetEngine):
     """`TargetEngine` over a `LlamaCache`."""
 
     def __init__(self, model: LlamaModel, cache: LlamaCache, info: EngineInfo) -> None:
@@ -64,7 +64,7 @@ class LlamaCppEngine:
         return NumpyScores(logits)
 
     def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
-        """See `verify_server.engine.base.TreeEngine`."""
+        """See `verify_server.engine.base.TargetEngine`."""
         settled = self._sequences.settle(blocks, moves)
         branches = self._branches.get(settled.sequence)
         if branches is not None:
@@ -94,7 +94,7 @@ class LlamaCppEngine:
         self._branches.clear()
 
     def forget(self, blocks: Sequence[int]) -> None:
-        """See `verify_server.engine.base.HearsOfFreeBlocks`.
+        """See `verify_server.engine.base.TargetEngine`.
 
         Attention looks at every cell that is taken, so the cells of sequences that are over would slow all others down.
         """

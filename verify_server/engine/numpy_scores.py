@@ -11,22 +11,31 @@ from opensled.errors import NonFiniteLogits
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
 from opensled.noise import gumbel
 from opensled.sampling import most_likely, nucleus, softmax
-from verify_server.engine.base import Masks
+from verify_server.engine.base import Masks, SampleRequest, Scores
 
 # Ordering a whole vocabulary costs milliseconds a row; nearly every nucleus lies within this many best tokens.
 NUCLEUS_FIRST = 1024
 
 
-class NumpyScores:
+class NumpyScores(Scores):
     """`Scores` over float logits of shape [rows, vocabulary]."""
 
     def __init__(self, logits: np.ndarray) -> None:
         self.logits = logits
 
-    def sample(
-        self, rows: Sequence[int], params: SamplingParams, key: bytes, position: int, masks: Masks = None
-    ) -> list[int]:
+    def sample(self, requests: Sequence[SampleRequest]) -> list[list[int] | NonFiniteLogits]:
         """See `verify_server.engine.base.Scores`."""
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: SampleRequest) -> list[int] | NonFiniteLogits:
+        try:
+            return self._drawn(*request)
+        except NonFiniteLogits as error:
+            return error
+
+    def _drawn(
+        self, rows: Sequence[int], params: SamplingParams, key: bytes, position: int, masks: Masks
+    ) -> list[int]:
         if params.temperature == 0 and masks is None and not params.logit_bias:
             self._refuse_bad(rows)
             return [self._greedy[row] for row in rows]
@@ -55,14 +64,27 @@ class NumpyScores:
         with np.errstate(divide="ignore"):  # log 0 = -inf: what cannot be drawn
             return int((np.log(rest) + gumbel(key, position, np.arange(len(rest)))).argmax())
 
+    def entropy(self, rows: Sequence[int]) -> list[float]:
+        """See `verify_server.engine.base.Scores`."""
+        return [_entropy(softmax(logits)) for logits in self._raw(rows)]
+
+    def top(self, rows: Sequence[int], count: int) -> list[TokenLogprobs]:
+        """See `verify_server.engine.base.Scores`."""
+        return [_entries(logits, most_likely(logits, count)) for logits in self._raw(rows)]
+
     def logprobs(self, rows: Sequence[int], ids: Sequence[int], count: int) -> list[TokenLogprobs]:
         """See `verify_server.engine.base.Scores`."""
-        return [_logprobs(self.logits[row].astype(np.float64), id, count) for row, id in zip(rows, ids)]
+        raw = self._raw(rows)
+        columns = [[id, *(most_likely(row, count) if count else ())] for row, id in zip(raw, ids)]
+        return [_entries(row, np.array(each)) for row, each in zip(raw, columns)]
+
+    def _raw(self, rows: Sequence[int]) -> np.ndarray:
+        self._refuse_bad(rows)
+        return self.logits[list(rows)].astype(np.float64)
 
     def _shaped(self, rows: Sequence[int], params: SamplingParams, masks: Masks) -> np.ndarray:
         """float64 logits [rows, vocabulary] with biases added and forbidden ids at -inf."""
-        self._refuse_bad(rows)
-        logits = self.logits[list(rows)].astype(np.float64)
+        logits = self._raw(rows)
         if params.logit_bias:
             ids, biases = zip(*params.logit_bias)
             logits[:, list(ids)] += np.array(biases)
@@ -149,10 +171,14 @@ def _unpacked(masks: Sequence[bytes], width: int) -> np.ndarray:
     return np.unpackbits(packed, axis=1, count=width, bitorder="little").astype(bool)
 
 
-def _logprobs(logits: np.ndarray, id: int, count: int) -> TokenLogprobs:
-    """Of `id`, then of the `count` likeliest ids, from one row in float64."""
-    ids = [id, *(most_likely(logits, count).tolist() if count else ())]
-    with np.errstate(invalid="ignore", divide="ignore"):  # a bad row gives NaN here, and its error elsewhere
-        highest = logits.max()
-        values = logits[ids] - highest - np.log(np.exp(logits - highest).sum())
-    return tuple(zip(ids, values.tolist()))
+def _entropy(probs: np.ndarray) -> float:
+    """In nats; a probability of 0 adds nothing."""
+    probs = probs[probs > 0]
+    return -float((probs * np.log(probs)).sum())
+
+
+def _entries(logits: np.ndarray, ids: np.ndarray) -> TokenLogprobs:
+    """(id, log-probability) for each of `ids`, from the logits [vocabulary] of one row."""
+    highest = logits.max()
+    values = logits[ids] - highest - np.log(np.exp(logits - highest).sum())
+    return tuple(zip(ids.tolist(), values.tolist()))

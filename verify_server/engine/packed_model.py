@@ -40,6 +40,6 @@ class PackedModel:
 
     @torch.inference_mode()
     def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
-        """See `verify_server.engine.base.TreeEngine`."""
+        """See `verify_server.engine.base.TargetEngine`."""
         places = slots_at(blocks, np.array(moves).T)
         self.memory.move(*torch.as_tensor(places, device=self.network.device))

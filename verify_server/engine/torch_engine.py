@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from opensled.errors import EngineError, SelfTestFailed, UsageError
 from verify_server.engine import guards, loading, selftest
 from verify_server.engine.attention import BACKENDS
-from verify_server.engine.base import MAX_TREE, EngineInfo, Segment
+from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
 from verify_server.engine.host_memory import free_host_bytes
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.packed_model import PackedModel
@@ -33,7 +33,7 @@ CONTEXTS = 64
 MEMORY_SHARE = {"cpu": 0.25, "cuda": 0.8}
 
 
-class TorchEngine:
+class TorchEngine(TargetEngine):
     """`TargetEngine` over a `PackedModel`."""
 
     def __init__(self, model: PackedModel, info: EngineInfo) -> None:
@@ -50,7 +50,7 @@ class TorchEngine:
         return TorchScores(logits)
 
     def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
-        """See `verify_server.engine.base.TreeEngine`."""
+        """See `verify_server.engine.base.TargetEngine`."""
         self._model.compact(blocks, moves)
 
     def _check(self, segments: Sequence[Segment]) -> None:

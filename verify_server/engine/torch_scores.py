@@ -11,23 +11,32 @@ from torch import Tensor
 
 from opensled.errors import NonFiniteLogits
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
-from verify_server.engine.base import Masks
+from verify_server.engine.base import Masks, SampleRequest, Scores
 from verify_server.engine.torch_noise import gumbel
 
 # Sorting a vocabulary of 150k costs 15 ms a row on a CPU; nearly every nucleus lies within this many best tokens.
 NUCLEUS_FIRST = 1024
 
 
-class TorchScores:
+class TorchScores(Scores):
     """`Scores` over logits of shape [rows, vocabulary]; the masks are those of opensled/sampling.py."""
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits
 
-    def sample(
-        self, rows: Sequence[int], params: SamplingParams, key: bytes, position: int, masks: Masks = None
-    ) -> list[int]:
+    def sample(self, requests: Sequence[SampleRequest]) -> list[list[int] | NonFiniteLogits]:
         """See `verify_server.engine.base.Scores`."""
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: SampleRequest) -> list[int] | NonFiniteLogits:
+        try:
+            return self._drawn(*request)
+        except NonFiniteLogits as error:
+            return error
+
+    def _drawn(
+        self, rows: Sequence[int], params: SamplingParams, key: bytes, position: int, masks: Masks
+    ) -> list[int]:
         if params.temperature == 0 and masks is None and not params.logit_bias:
             self._refuse_bad(rows)
             return [self._greedy[row] for row in rows]
@@ -59,20 +68,31 @@ class TorchScores:
             ids = torch.arange(len(rest), device=rest.device)[None]
             return int(_lowest_argmax(rest.log()[None] + gumbel(key, position, ids)))
 
+    def entropy(self, rows: Sequence[int]) -> list[float]:
+        """See `verify_server.engine.base.Scores`."""
+        with torch.inference_mode():
+            return torch.special.entr(self._raw(rows).softmax(dim=-1)).sum(dim=-1).tolist()
+
+    def top(self, rows: Sequence[int], count: int) -> list[TokenLogprobs]:
+        """See `verify_server.engine.base.Scores`."""
+        with torch.inference_mode():
+            logits = self._raw(rows)
+            return _entries(logits, _best(logits, count))
+
     def logprobs(self, rows: Sequence[int], ids: Sequence[int], count: int) -> list[TokenLogprobs]:
         """See `verify_server.engine.base.Scores`."""
         with torch.inference_mode():
-            logits = self.logits[list(rows)].to(torch.float64)
-            values = logits.log_softmax(dim=-1)
-            chosen = torch.tensor(ids, device=values.device)[:, None]
-            columns = torch.cat([chosen, _best(logits, count)], dim=1) if count else chosen
-            found = values.gather(1, columns).tolist()
-            return [tuple(zip(ids, numbers)) for ids, numbers in zip(columns.tolist(), found)]
+            logits = self._raw(rows)
+            chosen = torch.tensor(ids, device=logits.device, dtype=torch.int64)[:, None]
+            return _entries(logits, torch.cat([chosen, _best(logits, count)], dim=1) if count else chosen)
+
+    def _raw(self, rows: Sequence[int]) -> Tensor:
+        self._refuse_bad(rows)
+        return self.logits[list(rows)].to(torch.float64)
 
     def _shaped(self, rows: Sequence[int], params: SamplingParams, masks: Masks) -> Tensor:
         """float64 logits [rows, vocabulary] with biases added and forbidden ids at -inf."""
-        self._refuse_bad(rows)
-        logits = self.logits[list(rows)].to(torch.float64)
+        logits = self._raw(rows)
         if params.logit_bias:
             ids, biases = zip(*params.logit_bias)
             logits[:, list(ids)] += torch.tensor(biases, dtype=torch.float64, device=logits.device)
@@ -139,6 +159,12 @@ def _candidates(shaped: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]
     if params.top_p < 1:
         ids, scaled = _top_p(ids, scaled, params.top_p)
     return ids, scaled
+
+
+def _entries(logits: Tensor, columns: Tensor) -> list[TokenLogprobs]:
+    """(id, log-probability) for each of the `columns` [rows, n] of logits [rows, vocabulary]."""
+    found = logits.log_softmax(dim=-1).gather(1, columns).tolist()
+    return [tuple(zip(ids, numbers)) for ids, numbers in zip(columns.tolist(), found)]
 
 
 def _unpacked(masks: Sequence[bytes], like: Tensor) -> Tensor:

@@ -103,20 +103,12 @@ class BlockPool:
         self._discard([block for block in left if block not in self._cached])
 
     def withdraw(self, blocks: Sequence[int]) -> None:
-        """What these blocks hold is not to be found any more, by whomever it was put there."""
+        """What these blocks hold is not to be found any more. They have holders."""
         if self.prefixes is None:
             return
         for block in self.prefixes.findable(blocks):
             self.prefixes.drop(block)
             self.evictions += 1
-        cached = [block for block in blocks if block in self._cached]
-        for block in cached:
-            del self._cached[block]
-        self._discard(cached)
-
-    def forget_cached(self) -> None:
-        """Nothing that is free can be found any more."""
-        self.withdraw(list(self._cached))
 
     def recent_prefixes(self, limit: int = 1024) -> frozenset[bytes]:
         """Keys (verify_server/kv/prefix.py) of blocks that can be found, the `limit` that were used last."""

@@ -1,0 +1,168 @@
+"""One cell measured: its draft length, every turn emulated and simulated, and capacities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from benchmarks.cell_turns import DILATION, LIVE, Run, Turn, as_json, finish, fleet_of, turns
+from benchmarks.emulated_capacity import MOST_EMULATED, emulated_capacity, not_emulated
+from benchmarks.simulator_error import agreement, live_anchor
+from opensled_testbed.cells import Cell
+from opensled_testbed.fleet import Fleet
+from opensled_testbed.load.load import Load
+from opensled_testbed.load.slo import Slo, holds
+from opensled_testbed.load.summary import summarise
+from opensled_testbed.load.workload import Item
+from opensled_testbed.planner.capacity_search import MOST, largest
+from opensled_testbed.simulator import simulate
+from opensled_testbed.traces import TraceSet
+
+LENGTHS = (2, 4, 8)  # draft lengths that are looked at
+DRAFTING = ("server-sd", "sled-static", "sled-continuous")  # baselines that have one
+LOOK = Load(warmup=3, duration=20)  # of the simulations that choose the draft length and the window
+OUTCOMES = {True: "holds", False: "fails", None: "VOID: this machine was too slow"}
+ALONE = "device-only"  # no server: its capacity is no question
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured. Windows are in mean requests of the slowest baseline, as simulated."""
+
+    repeats: int = 3
+    requests: float = 2.0  # the measured window
+    warmup: float = 0.8  # before it
+    max_tokens: int = 32  # of an answer: so that windows of seconds hold whole answers
+    most_users: int = 1 << 20  # a smaller number cuts the cells down and leaves emulated capacities out
+
+    def shortened(self, items: Sequence[Item]) -> list[Item]:
+        return [replace(item, max_tokens=min(item.max_tokens, self.max_tokens)) for item in items]
+
+
+@dataclass
+class CellRun:
+    """One cell; `run` makes one run, `say` hears a line after each."""
+
+    cell: Cell
+    scale: Scale
+    items: Sequence[Item]
+    traces: TraceSet
+    run: Run
+    say: Callable[[str], None]
+    lengths: dict[str, int] = field(default_factory=dict)  # draft length of each baseline
+
+    def __post_init__(self) -> None:
+        self.cell = replace(self.cell, users=min(self.cell.users, self.scale.most_users))
+
+    def all(self, baselines: Sequence[str]) -> dict[str, Any]:
+        """The cell's entry of the document."""
+        self.lengths = {name: self._best_length(name) for name in baselines}
+        load = self._window(baselines)
+        drafts = {name: length for name, length in self.lengths.items() if name in DRAFTING}
+        self.say(f"{self.cell.id}: draft lengths {drafts}, window {load.duration:.1f} s")
+        runs, void = self._emulate(baselines, load)
+        simulated = self._simulate(baselines, load)
+        return {
+            "id": self.cell.id,
+            **asdict(self.cell),
+            "fleet": asdict(self.cell.fleet()),
+            "draft_lengths": drafts,
+            "dilation": DILATION[self.cell.regime],
+            "load": asdict(load),
+            "runs": runs,
+            "void": void,
+            "simulated": simulated,
+            "agreement": agreement(runs, simulated),
+            "live_anchor": live_anchor(runs, LIVE),
+            "capacity": self._capacities([name for name in baselines if name != ALONE], load),
+        }
+
+    @property
+    def slo(self) -> Slo:
+        return Slo(pace=self.cell.pace)
+
+    def _best_length(self, baseline: str) -> int:
+        """Of those that draft, each gets its own by a short simulation: most users served, then most tokens."""
+
+        def worth(length: int) -> tuple[float, float]:
+            summary = self._look(baseline, length)
+            return summary["served"], summary["output_throughput"]
+
+        return max(LENGTHS, key=worth) if baseline in DRAFTING else LENGTHS[0]
+
+    def _look(self, baseline: str, length: int) -> dict[str, Any]:
+        fleet = fleet_of(self.cell, Turn(baseline, 0), length)
+        return summarise(simulate(fleet, self.traces, LOOK), self.slo)
+
+    def _window(self, baselines: Sequence[str]) -> Load:
+        """Long enough for whole answers of the slowest baseline."""
+        slowest = max(self._look(name, self.lengths[name])["mean_e2el_ms"] for name in baselines) / 1000
+        return Load(
+            warmup=round(self.scale.warmup * slowest, 2), duration=round(self.scale.requests * slowest, 2)
+        )
+
+    def _simulated(self, turn: Turn, load: Load) -> dict[str, Any]:
+        fleet = fleet_of(self.cell, turn, self.lengths[turn.baseline])
+        return summarise(simulate(fleet, self.traces, replace(load, seed=turn.repeat)), self.slo)
+
+    def _emulate(
+        self, baselines: Sequence[str], load: Load
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Entries of the runs that count, and of those that do not."""
+        runs: list[dict[str, Any]] = []
+        void: list[dict[str, Any]] = []
+        for turn in turns(self.cell, baselines, self.scale.repeats):
+            fleet = fleet_of(self.cell, turn, self.lengths[turn.baseline])
+            done = finish(self.run, fleet, self.items, self.traces, load, turn)
+            entry = as_json(done, summarise(done.result, self.slo))
+            (void if done.void else runs).append(entry)
+            self.say(_line(entry) + ("  VOID: this machine was too slow" if done.void else ""))
+        return runs, void
+
+    def _simulate(self, baselines: Sequence[str], load: Load) -> list[dict[str, Any]]:
+        return [
+            {**turn._asdict(), "summary": self._simulated(turn, load)}
+            for turn in turns(replace(self.cell, live=False), baselines, self.scale.repeats)
+        ]
+
+    def _capacities(self, baselines: Sequence[str], load: Load) -> list[dict[str, Any]]:
+        """Of each baseline with a server. Emulated for cells with live anchors, where that takes few enough users."""
+        longer = replace(load, duration=round(2 * load.duration, 2))
+        return [
+            {"baseline": name, "load": asdict(longer), **self._capacity(name, longer)} for name in baselines
+        ]
+
+    def _capacity(self, baseline: str, load: Load) -> dict[str, Any]:
+        """Both by the same load; never more users than the server has KV for."""
+        server = self.cell.fleet().server
+        most = min(MOST, server.cost.sessions_that_fit(server.context))
+        users = largest(lambda count: self._holds_simulated(baseline, count, load), self.cell.users, most)
+        if not self.cell.live or self.scale.most_users < MOST_EMULATED:
+            real = not_emulated("only cells with live anchors are")
+        else:
+            real = emulated_capacity(lambda count: self._holds_emulated(baseline, count, load), users)
+        return {"simulated": users, "most": most, **real}
+
+    def _fleet(self, baseline: str, users: int) -> Fleet:
+        return fleet_of(replace(self.cell, users=users), Turn(baseline, 0), self.lengths[baseline])
+
+    def _holds_simulated(self, baseline: str, users: int, load: Load) -> bool:
+        return holds(simulate(self._fleet(baseline, users), self.traces, load), self.slo)
+
+    def _holds_emulated(self, baseline: str, users: int, load: Load) -> bool | None:
+        """None for a void run."""
+        fleet = self._fleet(baseline, users)
+        done = finish(self.run, fleet, self.items, self.traces, load, Turn(baseline, 0))
+        kept = None if done.void else holds(done.result, self.slo)
+        self.say(f"  {baseline} with {users} users: {OUTCOMES[kept]}")
+        return kept
+
+
+def _line(entry: dict[str, Any]) -> str:
+    summary, name = entry["summary"], entry["baseline"] + (" live" if entry["live"] else "")
+    return (
+        f"  {name:22} {entry['repeat'] + 1}: {summary['output_throughput']:7.1f} tokens/s, pace "
+        f"{summary['pace_mean']:5.1f}, served {summary['served']}/{summary['users']}, real work "
+        f"{100 * entry['real_share']['engine']:.0f} %, {entry['wall_s']:.0f} s"
+    )

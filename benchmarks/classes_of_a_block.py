@@ -1,0 +1,186 @@
+"""Count the classes that a reader meets who follows one drafted and verified block through the product.
+
+    python -m benchmarks.classes_of_a_block [--json]
+
+One process runs `opensled serve --model tiny` and a device with its default configuration. A profile hook records from
+the moment the device hands on the text of one accepted draft until it hands on the text of the next one. A class counts
+when Python enters a function of the product whose first argument is an instance of the class, or the class itself.
+Blocks differ (the n-gram table or the model drafts them), so the program follows several and shows the median one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from contextlib import aclosing, redirect_stdout
+from types import FrameType
+
+from edge_client.answer import Task
+from edge_client.config import GenerateConfig
+from edge_client.device import Device, connect
+from opensled.cli import main as opensled
+from opensled.errors import Unreachable
+from opensled.messages import SamplingParams
+
+PRODUCT = ("opensled", "edge_client", "verify_server", "scheduler", "hw_profiles")
+GENERATED = "opensled.v1"  # protobuf's classes
+PROMPTS = (
+    "def read_lines(path):\n    ",
+    "import os\n\nclass Cache:\n    ",
+    "Write a short story about a lamp.\n",
+)
+BLOCKS = 5  # to take the median of
+ROUNDS_BEFORE = (
+    4  # drafted blocks of an answer that are not followed: at first the device still measures itself
+)
+ANSWERS = 6  # to each prompt, at most: on a busy machine drafts pay seldom
+LOADING_S = 240.0  # the server may take so long to load its target on a busy machine
+
+
+class ClassRecorder:
+    """A profile hook that notes the classes and the files of the product's functions that are entered."""
+
+    def __init__(self) -> None:
+        self.classes: set[str] = set()
+        self.files: set[str] = set()
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        """The hook of `sys.setprofile`; it looks at calls only."""
+        if event != "call":
+            return
+        if frame.f_code.co_filename != "<string>":  # where generated __init__ and __new__ come from
+            file = str(frame.f_globals.get("__name__", ""))
+            if not _is_product(file):
+                return
+            self.files.add(file)
+        if frame.f_code.co_argcount:
+            first = frame.f_locals.get(frame.f_code.co_varnames[0])
+            kind = first if isinstance(first, type) else type(first)
+            if _is_product(kind.__module__):
+                self.classes.add(f"{kind.__module__}.{kind.__qualname__}")
+
+
+class Follower:
+    """Follows the blocks of a device whose server runs in the main thread of this process."""
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+        self._recorder: ClassRecorder | None = None  # None = between blocks
+        self.blocks: list[ClassRecorder] = []
+        self.error: BaseException | None = None
+
+    def hook(self, frame: FrameType, event: str, argument: object) -> None:
+        """The hook of all threads."""
+        if self._recorder is not None:
+            self._recorder(frame, event, argument)
+
+    def run(self) -> None:
+        """Follow blocks, then end the server."""
+        try:
+            asyncio.run(self._follow_all())
+        except Exception as error:
+            self.error = error
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    async def _follow_all(self) -> None:
+        device = await self._connected()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        try:
+            for prompt in PROMPTS * ANSWERS:
+                if len(self.blocks) < BLOCKS:
+                    await self._follow(device, prompt)
+        finally:
+            await device.close()
+
+    async def _follow(self, device: Device, prompt: str) -> None:
+        """Follow the later blocks of one answer."""
+        rounds = 0
+        task = Task(prompt, SamplingParams(max_tokens=120, ignore_eos=True))
+        async with aclosing(device.answer(task)) as chunks:
+            async for chunk in chunks:
+                if "accepted" not in chunk.origins:
+                    continue
+                rounds += 1
+                if self._recorder is not None and chunk.finish_reason is None:
+                    self.blocks.append(self._recorder)
+                self._recorder = ClassRecorder() if rounds >= ROUNDS_BEFORE else None
+                if len(self.blocks) == BLOCKS:
+                    break
+        self._recorder = None
+
+    async def _connected(self) -> Device:
+        now = asyncio.get_running_loop().time
+        deadline = now() + LOADING_S
+        while True:
+            try:
+                return await connect(GenerateConfig(server=self.server))
+            except Unreachable:
+                if now() > deadline:
+                    raise
+                await asyncio.sleep(0.2)
+
+
+def follow() -> ClassRecorder:
+    """The median block. Raises SystemExit when the device drafted none."""
+    follower = Follower(f"127.0.0.1:{_free_port()}")
+    # Python before 3.12 sets no hook in a thread that runs already. The main thread gets its hook by a signal, after
+    # it has loaded the target: with the hook that takes a minute.
+    threading.setprofile(follower.hook)
+    signal.signal(signal.SIGUSR1, lambda *_: sys.setprofile(follower.hook))
+    device = threading.Thread(target=follower.run)
+    device.start()
+    with redirect_stdout(io.StringIO()):
+        opensled(["serve", "--model", "tiny", "--listen", follower.server])
+    sys.setprofile(None)
+    device.join()
+    if not follower.blocks:
+        raise SystemExit(f"the device drafted no block: {follower.error!r}")
+    blocks = sorted(follower.blocks, key=lambda block: len(block.classes))
+    return blocks[len(blocks) // 2]
+
+
+def _is_product(module: str) -> bool:
+    return module.split(".")[0] in PRODUCT and not module.startswith(GENERATED)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def by_package(classes: set[str]) -> dict[str, list[str]]:
+    """The classes of each package of the product, named without it."""
+    return {
+        package: sorted(
+            name.removeprefix(f"{package}.") for name in classes if name.startswith(f"{package}.")
+        )
+        for package in PRODUCT
+    }
+
+
+def main() -> None:
+    """Print the count and the classes."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    as_json = parser.parse_args().json
+    block = follow()
+    groups = by_package(block.classes)
+    if as_json:
+        print(json.dumps({"classes": len(block.classes), "files": len(block.files), **groups}))
+        return
+    print(f"{len(block.classes)} classes, {len(block.files)} files")
+    for package, names in groups.items():
+        print(f"\n{package}: {len(names)}")
+        print("\n".join(f"  {name}" for name in names))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""What the simulated grid says, in words and tables: where drafting wins, where it loses, and which claims hold where.
+
+python -m benchmarks.findings [docs/benchmarks/grid.json] [--write docs/planning.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from opensled.errors import OpenSledError, UsageError
+from opensled_testbed.baselines import CENTRALIZED
+from opensled_testbed.report.grid_claims import CLAIM_HEAD, claim_rows, rated
+from opensled_testbed.report.grid_verdict import GOOD, place_name, told, verdict
+
+GRIDS = (Path("docs/benchmarks/grid.json"), Path("docs/benchmarks/grid-adapted.json"))
+BEGIN, END = "<!-- findings: begin -->", "<!-- findings: end -->"
+OTHERS = ("server-sd", "sled-static", "sled-continuous", "opensled")
+Point = dict[str, Any]
+
+
+def findings(grid: dict[str, Any]) -> str:
+    """Markdown from the JSON of benchmarks/grid.py."""
+    points = grid["points"]
+    blocks = [
+        _head(grid),
+        _verdict(points),
+        _extremes(points),
+        _table(CLAIM_HEAD, claim_rows(points)),
+        _regimes(points),
+        _law(grid),
+    ]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _head(grid: dict[str, Any]) -> str:
+    axes, facts = grid["axes"], grid["facts"]
+    sizes = ", ".join(f"{len(axes[name])} {name}" for name in ("regimes", "links", "devices", "paces"))
+    return (
+        f"### Drafts {grid['drafts']}\n\n"
+        f"*{grid['label'].capitalize()}*: {len(grid['points'])} places ({sizes}), {facts['simulations']} simulations. "
+        f"Capacity is the {facts['capacity']}; ratios are to the server's own decoding at the same place."
+    )
+
+
+def _verdict(points: Sequence[Point]) -> str:
+    """Whether OpenSLED is ever worse than the best of the others; nothing where it was not measured."""
+    found = verdict(points)
+    return "\n".join(f"- {line}" for line in told(found).splitlines()) if found.shares else ""
+
+
+def _extremes(points: Sequence[Point]) -> str:
+    rows = [row for baseline in OTHERS for row in _extreme(points, baseline)]
+    return _table(("baseline", "", "ratio", "users", "draft length", "place"), rows)
+
+
+def _extreme(points: Sequence[Point], baseline: str) -> Iterator[tuple[str, ...]]:
+    """The best and the worst place; of equal ratios the one with the most users."""
+    found = rated(points, baseline)
+    if not found:
+        return
+    best = max(found, key=lambda each: (each[0], each[1]["capacity"][baseline]))
+    worst = min(found, key=lambda each: (each[0], -each[1]["capacity"][CENTRALIZED]))
+    for name, (value, point) in (("best", best), ("worst", worst)):
+        users = f"{point['capacity'][baseline]} against {point['capacity'][CENTRALIZED]}"
+        yield baseline, name, f"{value:.2f}", users, str(point["draft_length"][baseline]), place_name(point)
+
+
+def _regimes(points: Sequence[Point]) -> str:
+    """Of each regime and pace: at how many places which mode is the best, and where memory is the limit anyway."""
+    keys = dict.fromkeys((point["regime"], point["pace"]) for point in points)
+    rows = [_regime(key, [p for p in points if (p["regime"], p["pace"]) == key]) for key in keys]
+    head = (
+        "regime",
+        "tokens/s",
+        "server decodes",
+        "draft beside it",
+        "devices draft",
+        "nobody served",
+        "KV is full",
+    )
+    return _table((*head, "opensled behind"), rows)
+
+
+def _regime(key: tuple[str, float], points: Sequence[Point]) -> tuple[str, ...]:
+    """Equals count for the simplest: the server's own decoding, then a draft beside it. Beside that: where OpenSLED,
+    which does whatever is best, holds fewer than the best of those without a draft beside the server."""
+    counts = {"server": 0, "beside": 0, "devices": 0, "nobody": 0}
+    for point in points:
+        counts[_winner(point["capacity"])] += 1
+    full = sum(CENTRALIZED in point["kv_full"] for point in points)
+    behind = sum(each.respect == "users" and each.share < GOOD for each in verdict(points).shares)
+    return key[0], f"{key[1]:g}", *map(str, counts.values()), str(full), str(behind)
+
+
+def _winner(capacity: dict[str, int]) -> str:
+    devices = max(capacity["sled-static"], capacity["sled-continuous"])
+    most = max(capacity[CENTRALIZED], capacity["server-sd"], devices)
+    if not most:
+        return "nobody"
+    if capacity[CENTRALIZED] == most:
+        return "server"
+    return "beside" if capacity["server-sd"] == most else "devices"
+
+
+def _law(grid: dict[str, Any]) -> str:
+    rows = [
+        (
+            name,
+            str(each["points"]),
+            f"{100 * each['median']:.1f} %",
+            f"{100 * each['within_15_percent']:.0f} %",
+        )
+        for name, each in grid["law_error"].items()
+    ]
+    return _table(("baseline", "places where speed decides", "law's median error", "within 15 %"), rows)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def put(text: str, path: Path) -> None:
+    """Replace what stands between the marks of a page; raises UsageError for a page without them."""
+    page = path.read_text("utf-8") if path.is_file() else ""
+    if BEGIN not in page or END not in page:
+        raise UsageError(f"{path} has no {BEGIN} and {END}")
+    before, after = page.split(BEGIN)[0], page.split(END)[1]
+    path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", "utf-8")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.findings", description=__doc__)
+    parser.add_argument(
+        "grids", type=Path, nargs="*", metavar="GRID", help=f"default {' '.join(map(str, GRIDS))}"
+    )
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put it into this page, between its marks")
+    arguments = parser.parse_args(words)
+    try:
+        text = "\n\n".join(findings(_read(grid)) for grid in arguments.grids or GRIDS)
+        if arguments.write:
+            put(text, arguments.write)
+        else:
+            print(text)
+    except OpenSledError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}; make it by python -m benchmarks.grid") from None
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

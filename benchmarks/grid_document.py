@@ -1,0 +1,138 @@
+"""grid.json as a document: begun, continued from an earlier one, and its figures over all places."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from benchmarks.grid_place import LENGTHS, OF_DEVICES, OF_SERVER, SERVERS
+from opensled.errors import UsageError
+from opensled_testbed.planner import mode_map
+from opensled_testbed.planner.capacity_search import MOST, WARMUP_TOKENS, WINDOW_TOKENS
+
+ALL = (*OF_SERVER, *OF_DEVICES)
+
+
+class Axes(NamedTuple):
+    """What the grid spans."""
+
+    regimes: tuple[str, ...] = tuple(SERVERS)
+    links: tuple[str, ...] = mode_map.LINKS
+    devices: tuple[str, ...] = mode_map.DEVICES
+    paces: tuple[float, ...] = mode_map.PACES
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self._asdict(), "baselines": [*ALL]}
+
+
+ADAPTED = Axes(links=("wifi-good", "5g", "wan-80"))
+QUICK = Axes(links=("wifi-good", "lte"), devices=("pi-5", "laptop-cpu"), paces=(10,))
+
+
+def begun(axes: Axes, acceptance: float) -> dict[str, Any]:
+    """A grid of which nothing is known yet."""
+    places = [
+        (regime, link, device, pace)
+        for regime in axes.regimes
+        for pace in axes.paces
+        for link in axes.links
+        for device in axes.devices
+    ]
+    return {
+        "figure": name_of(acceptance),
+        "title": "Users one accelerator holds at a pace",
+        "label": "simulated",
+        "drafts": f"made up, {acceptance:g} of them right"
+        if acceptance
+        else "as recorded with the tiny family",
+        "facts": _facts(),
+        "axes": axes.as_json(),
+        "law_error": {},
+        "points": [_blank(*place) for place in places],
+    }
+
+
+def name_of(acceptance: float) -> str:
+    return "grid-adapted" if acceptance else "grid"
+
+
+def without(document: dict[str, Any], baselines: Sequence[str]) -> dict[str, Any]:
+    """The same without what it says about `baselines`: that is measured anew, all else stays as it was found."""
+    for point in document["points"]:
+        for name in baselines:
+            for key in ("capacity", "draft_length", "law"):
+                point[key].pop(name, None)
+            for load in point.get("throughput", ()):
+                load["tokens_per_s"].pop(name, None)
+        point["kv_full"] = [name for name in point["kv_full"] if name not in baselines]
+    document["axes"]["baselines"] = [*ALL]
+    document["facts"] = {**_facts(), **document["facts"]}
+    return document
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Raises UsageError for a file that is no grid."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        assert isinstance(found["points"], list)
+    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
+        raise UsageError(f"{path} holds no grid ({error}); measure it without --merge or --resume") from None
+    return found
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    """Whole or not at all: a run may end at any moment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_suffix(".half")
+    half.write_text(json.dumps(document, indent=1) + "\n")
+    half.replace(path)
+
+
+def _blank(regime: str, link: str, device: str, pace: float) -> dict[str, Any]:
+    return {
+        "regime": regime,
+        "link": link,
+        "device": device,
+        "pace": pace,
+        "capacity": {},
+        "draft_length": {},
+        "law": {},
+        "kv_full": [],
+    }
+
+
+def _facts() -> dict[str, Any]:
+    return {
+        "capacity": "largest number of users of whom 90 % read at the pace, found by bisection, to within 2 %",
+        "throughput": "tokens/s that reach users, with as many of them as the best of centralized, sled-static and "
+        "sled-continuous holds (at least one), and with half as many; in a window in which plain decoding writes 4,000 "
+        "tokens, or 60 for each user",
+        "most_users": MOST,
+        "warmup": f"{WARMUP_TOKENS} tokens at the pace",
+        "window": f"{WINDOW_TOKENS} tokens at the pace",
+        "draft_lengths": LENGTHS,
+        "draft_wait": "1.5 times the mean time of a draft and its round trip, at least the server's default; opensled "
+        "learns it by itself",
+        "seconds": 0,
+        "simulations": 0,
+    }
+
+
+def law_error(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """How far the law is from the simulator where speed and not memory decides, and both serve somebody."""
+    errors: dict[str, list[float]] = {name: [] for name in ALL}
+    for point in points:
+        for name, users in point["capacity"].items():
+            expected = point["law"][name]
+            by_memory = name in point["kv_full"] and users == expected
+            if users and expected and not by_memory:
+                errors[name].append(abs(expected / users - 1))
+    return {name: _error(each) for name, each in errors.items() if each}
+
+
+def _error(errors: Sequence[float]) -> dict[str, float]:
+    within = sum(error <= 0.15 for error in errors) / len(errors)
+    return {"points": len(errors), "median": round(median(errors), 3), "within_15_percent": round(within, 3)}

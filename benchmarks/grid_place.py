@@ -1,0 +1,163 @@
+"""One place of the grid: the capacity of each baseline there, by bisection in the simulator, and its throughput.
+
+Baselines of a fixed draft length get their best one: the law's choice, and those next to it if they hold more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from opensled_testbed.baselines import BASELINES, LONGEST, OPENSLED, RIVALS
+from opensled_testbed.cells import REGIMES
+from opensled_testbed.fleet import Fleet, Group
+from opensled_testbed.load.load import Load
+from opensled_testbed.planner import capacity_law as law
+from opensled_testbed.planner import mode_map
+from opensled_testbed.planner.adapted import adapted
+from opensled_testbed.planner.capacity_search import EXACT, MOST, simulated_capacity
+from opensled_testbed.planner.planning import draft_wait
+from opensled_testbed.planner.setting import RECORDED, Work, of_fleet, recorded
+from opensled_testbed.simulated.compare import throughput
+from opensled_testbed.simulator import simulate
+from opensled_testbed.traces import TraceSet, read_traces
+
+# The regimes of the emulated cells, and one more: little bandwidth and much KV to read.
+SERVERS = {**REGIMES, "hub-8k": replace(REGIMES["hub"], context=8192)}
+LENGTHS = (1, 2, 4, 8)  # draft lengths tried
+OF_DEVICES = ("sled-static", "sled-continuous", OPENSLED)  # baselines in which the device matters
+OF_SERVER = ("centralized", "server-sd")
+LEAST, TOKENS = 60, 4000  # the window in which throughput is measured: tokens of a user, and of all
+WARMUP_S = 3.0  # before it, at least: devices become known, and their users fall out of step
+NEAR = 0.8  # share of the users that fit from which on the search begins with all of them
+
+
+@dataclass(frozen=True)
+class Place:
+    """One point of the grid; the device is "" where it does not matter."""
+
+    regime: str
+    link: str
+    pace: float
+    device: str = ""
+    acceptance: float = 0.0  # of drafts that are made up; 0 = as recorded
+
+    def fleet(self, draft_length: int) -> Fleet:
+        """One of its devices; any will do where none matters."""
+        device = self.device or mode_map.DEVICES[0]
+        group = Group(1, device, self.link, draft_length=draft_length, pace=self.pace)
+        return Fleet(SERVERS[self.regime], (group,))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The capacity of one baseline at one place."""
+
+    baseline: str
+    users: int
+    draft_length: int
+    law: int
+    kv_fits: int  # users whose KV fits
+    runs: int
+
+
+def answers(place: Place, baselines: Sequence[str] = (), near: int = 0) -> list[Answer]:
+    """Capacities of `baselines`, by default of those that belong to `place`; others are known to hold `near` users."""
+    found: list[Answer] = []
+    for name in baselines or (OF_DEVICES if place.device else OF_SERVER):
+        if name == OPENSLED:
+            held = max((each.users for each in found if each.baseline in RIVALS), default=0)
+            found.append(_opensled(place, max(near, held)))
+        else:
+            found.append(_answer(place, name))
+    return found
+
+
+def rates(place: Place, users: int, lengths: Mapping[str, int]) -> dict[str, float]:
+    """Tokens/s of each baseline in `lengths`, which says its draft length, with so many users."""
+    return {
+        name: _rate(replace(place, device="") if name in OF_SERVER else place, name, users, length)
+        for name, length in lengths.items()
+    }
+
+
+@cache
+def _rate(place: Place, baseline: str, users: int, length: int) -> float:
+    traces, work = _asked(place.acceptance)
+    setting = of_fleet(place.fleet(1), work)
+    fleet = _tuned(place, baseline, setting, length)
+    found = throughput(simulate(fleet.of_users(users), traces, _rate_load(setting, users)))
+    assert found is not None
+    return round(found, 2)
+
+
+def _rate_load(setting: law.Setting, users: int) -> Load:
+    """In the window plain decoding writes TOKENS in all, but not less than LEAST for each user."""
+    step_s = setting.step_s(users, 0, 1)
+    tokens = max(LEAST, TOKENS / users)
+    return Load(warmup=max(WARMUP_S, LEAST * step_s), duration=max(WARMUP_S, tokens * step_s))
+
+
+@cache
+def _asked(acceptance: float) -> tuple[TraceSet, Work]:
+    traces = read_traces(RECORDED)
+    if acceptance:
+        traces = adapted(traces, acceptance)
+    return traces, recorded(traces)
+
+
+def _answer(place: Place, baseline: str) -> Answer:
+    """The first draft length is searched from the law's guess; its neighbours only must say if they hold one more."""
+    traces, work = _asked(place.acceptance)
+    setting = of_fleet(place.fleet(1), work)
+    expected = law.best(setting, baseline, place.pace, LENGTHS)
+    most = min(MOST, expected.kv_fits)
+    best, runs = Answer(baseline, 0, expected.draft_length, expected.users, expected.kv_fits, 0), 0
+    for length in _lengths(baseline, expected.draft_length):
+        if best.users >= most:
+            break
+        fleet = _tuned(place, baseline, setting, length)
+        guess = round(best.users * (1 + EXACT)) + 1 if runs else _first_guess(expected.users, most)
+        found = simulated_capacity(fleet, traces, place.pace, guess, least=best.users, most=most)
+        runs += found.runs
+        if found.users > best.users:
+            best = replace(best, users=found.users, draft_length=length)
+    return replace(best, runs=runs)
+
+
+def _opensled(place: Place, near: int) -> Answer:
+    """The server says how much is drafted. First it is asked to hold as many as the others do."""
+    traces, work = _asked(place.acceptance)
+    setting = of_fleet(place.fleet(1), work)
+    expected = max(
+        law.best(setting, mode, place.pace, LENGTHS).users for mode in RIVALS if mode != "sled-static"
+    )
+    fits = law.kv_fits(setting, OPENSLED)
+    most = min(MOST, fits)
+    fleet = _tuned(place, OPENSLED, setting, LONGEST)
+    found = simulated_capacity(fleet, traces, place.pace, near or _first_guess(expected, most), most=most)
+    return Answer(OPENSLED, found.users, LONGEST, expected, fits, found.runs)
+
+
+def _first_guess(expected: int, most: int) -> int:
+    """The law's word; all that fit if that is not much more, for the law says rather too little."""
+    return most if expected >= NEAR * most else expected
+
+
+def _lengths(baseline: str, first: int) -> Sequence[int]:
+    """The law's choice, then its neighbours."""
+    if baseline == "centralized":
+        return (0,)
+    at = LENGTHS.index(first)
+    return (first, *LENGTHS[max(0, at - 1) : at], *LENGTHS[at + 1 : at + 2])
+
+
+def _tuned(place: Place, baseline: str, setting: law.Setting, length: int) -> Fleet:
+    """The baseline's fleet; its server waits as long for drafts as suits these devices, as the planner advises, unless
+    it learns by itself how long that is."""
+    fleet = place.fleet(length)
+    if baseline == OPENSLED:
+        return BASELINES[baseline](fleet)
+    server = replace(fleet.server, draft_wait=draft_wait(setting, length))
+    return BASELINES[baseline](replace(fleet, server=server))

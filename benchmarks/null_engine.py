@@ -1,0 +1,55 @@
+"""A target that costs nothing: the real service over it shows what a round costs without a model.
+
+opensled serve --engine benchmarks.null_engine:load
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from opensled.store import model_path
+from verify_server.config import ServeConfig
+from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
+from verify_server.target import Target
+from verify_server.text.hf_text import HFText
+
+CANNED = 7  # the id this target writes at every position
+CONTEXT = 1 << 20  # positions
+BLOCK_SIZE = 16  # tokens per KV block
+BLOCKS = 1 << 18
+
+
+class CannedScores:
+    """Every row's own token is CANNED. Rule `match` asks for nothing else, and no other rule is measured."""
+
+    def sample(self, requests: Sequence[SampleRequest]) -> list[list[int]]:
+        return [[CANNED] * len(request.rows) for request in requests]
+
+
+class NullEngine(TargetEngine):
+    """`TargetEngine` without arithmetic."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.info = EngineInfo(
+            model_id="null",
+            vocab_size=vocab_size,
+            context_length=CONTEXT,
+            eos_ids=(),
+            numerics="exact",
+            dtype="float64",
+            device="cpu",
+            num_blocks=BLOCKS,
+            block_size=BLOCK_SIZE,
+            shares_blocks=True,
+        )
+        self._scores = cast(Scores, CannedScores())
+
+    def forward(self, segments: Sequence[Segment]) -> Scores:
+        return self._scores
+
+
+def load(config: ServeConfig) -> Target:
+    """The null target, with the tokenizer of the model that `--model` names."""
+    text = HFText(model_path(config.model))
+    return Target("null", NullEngine(text.vocab_size), text)

@@ -1,0 +1,77 @@
+"""`make bench`: every figure of docs/benchmarks anew, then the report over them, with the time that each part took.
+
+    python -m benchmarks.suite [--out FOLDER]
+
+A part that fails does not stop the others; the exit code says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path("docs/benchmarks")
+
+
+class Part(NamedTuple):
+    """One command of the suite; it takes --out FOLDER."""
+
+    name: str
+    module: str
+    words: tuple[str, ...] = ()
+
+
+PARTS = (
+    Part("components and peer", "benchmarks"),
+    Part("six cells, emulated", "benchmarks.regimes"),
+    Part("look-ahead, emulated", "benchmarks.look_ahead"),
+    Part("grid and map, simulated", "benchmarks.grid"),
+    Part("grid of adapted drafts", "benchmarks.grid", ("--acceptance", "0.8")),
+)
+
+
+class Done(NamedTuple):
+    """A part that has ended."""
+
+    name: str
+    seconds: float
+    code: int
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.suite")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="default %(default)s")
+    out = parser.parse_args(words).out
+    done = [_timed(part.name, [*_python(part.module), *part.words, "--out", str(out)]) for part in PARTS]
+    report = ("bench", "report", "--folder", str(out), "--out", str(out / "report.html"))
+    done.append(_timed("report", [*_python("opensled"), *report]))
+    print(table(done))
+    return max(each.code for each in done)
+
+
+def _python(module: str) -> list[str]:
+    return [sys.executable, "-m", module]
+
+
+def _timed(name: str, command: Sequence[str]) -> Done:
+    print(f"== {name}: {' '.join(command[1:])}", flush=True)
+    started = time.monotonic()
+    code = subprocess.run(command).returncode
+    return Done(name, time.monotonic() - started, int(code != 0))
+
+
+def table(done: Sequence[Done]) -> str:
+    """Minutes of each part and of all."""
+    lines = [
+        f"{each.name:28}{each.seconds / 60:7.1f} min{'' if not each.code else '  FAILED'}" for each in done
+    ]
+    return "\n".join([*lines, f"{'all':28}{sum(each.seconds for each in done) / 60:7.1f} min"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Whether OpenSLED is ever worse than the best of the others on the simulated grid.
+
+A place is one regime, device, link and pace. Asked at each of them: users held, and throughput at the load of the best
+rival and at half of it, as a share of the best of RIVALS. Where a rival holds nobody there is no share of capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from opensled_testbed.baselines import OPENSLED, RIVALS
+
+GOOD, ENOUGH = 0.98, 0.95  # share of the best rival, and share of all places that must have it
+NEVER = 0.95  # below which no place may fall
+PREDICTED, AHEAD = 2.0, 1.8  # gain over centralized by the law, and what must come of it
+
+Point = Mapping[str, Any]
+
+
+def place_name(point: Point) -> str:
+    return f"{point['regime']}, {point['device']}, {point['link']}, {point['pace']:g} tokens/s"
+
+
+class Share(NamedTuple):
+    """OpenSLED at one place and in one respect, over the best of its rivals there."""
+
+    point: Point
+    respect: str  # "users", or "tokens/s with N users"
+    share: float
+    rival: str
+
+    def __str__(self) -> str:
+        return f"{self.share:.3f} of {self.rival}: {place_name(self.point)} ({self.respect})"
+
+
+class Gain(NamedTuple):
+    """OpenSLED over centralized serving where the law says that drafting gains much."""
+
+    point: Point
+    law: float
+    simulated: float
+
+    def __str__(self) -> str:
+        return f"{self.simulated:.2f} where the law says {self.law:.2f}: {place_name(self.point)}"
+
+
+class Verdict(NamedTuple):
+    """What a grid says."""
+
+    shares: list[Share]
+    gains: list[Gain]
+
+    @property
+    def good(self) -> float:
+        """Share of all that are as good as the best rival."""
+        return sum(each.share >= GOOD for each in self.shares) / max(1, len(self.shares))
+
+    @property
+    def short(self) -> list[Share]:
+        """Those that must not be, the worst first."""
+        return sorted((each for each in self.shares if each.share < NEVER), key=lambda each: each.share)
+
+    @property
+    def behind(self) -> list[Gain]:
+        return [each for each in self.gains if each.simulated < AHEAD]
+
+    @property
+    def kept(self) -> bool:
+        return bool(self.shares) and self.good >= ENOUGH and not self.short and not self.behind
+
+
+def verdict(points: Sequence[Point]) -> Verdict:
+    """Over all points that know OpenSLED."""
+    known = [point for point in points if OPENSLED in point["capacity"]]
+    shares = [share for point in known for share in _shares(point)]
+    return Verdict(shares, [gain for point in known if (gain := _gain(point))])
+
+
+def _shares(point: Point) -> Iterator[Share]:
+    yield from _share(point, "users", point["capacity"])
+    for load in point.get("throughput", ()):
+        yield from _share(point, f"tokens/s with {load['users']} users", load["tokens_per_s"])
+
+
+def _share(point: Point, respect: str, values: Mapping[str, float]) -> Iterator[Share]:
+    rivals = {name: values[name] for name in RIVALS if name in values}
+    best = max(rivals, key=lambda name: rivals[name], default="")
+    if best and rivals[best] and OPENSLED in values:
+        yield Share(point, respect, values[OPENSLED] / rivals[best], best)
+
+
+def _gain(point: Point) -> Gain | None:
+    """None where the law predicts less than PREDICTED, or somebody serves nobody."""
+    by_law, plain = point.get("law", {}), point["capacity"].get("centralized", 0)
+    if not by_law.get("centralized") or not plain:
+        return None
+    predicted = max(by_law[name] for name in RIVALS) / by_law["centralized"]
+    return Gain(point, predicted, point["capacity"][OPENSLED] / plain) if predicted >= PREDICTED else None
+
+
+def told(found: Verdict) -> str:
+    """In words."""
+    if not found.shares:
+        return "opensled was not measured here"
+    lowest = min(found.shares, key=lambda each: each.share)
+    lines = [
+        f"opensled is at {GOOD} or more of the best of {', '.join(RIVALS)} in {100 * found.good:.1f} % of "
+        f"{len(found.shares)} comparisons ({100 * ENOUGH:g} % required); "
+        f"below {NEVER} in {len(found.short)} (0 required)",
+        f"lowest: {lowest}",
+        *(f"below {NEVER}: {each}" for each in found.short),
+        f"the law predicts {PREDICTED:g} times centralized or more at {len(found.gains)} places; below {AHEAD} there: "
+        f"{len(found.behind)}",
+        *(f"behind: {each}" for each in found.behind),
+    ]
+    return "\n".join(lines)
