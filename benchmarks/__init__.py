@@ -7,22 +7,8 @@ Each figure is one file with `measure(quick) -> Figure`. Contenders run interlea
 
 from opensled.registry import Registry
 
-FIGURES = Registry(
-    "figure",
-    {
-        "rounds": "benchmarks.rounds:measure",
-        "edge_loop": "benchmarks.edge_loop:measure",
-        "ragged": "benchmarks.ragged:measure",
-        "memory": "benchmarks.memory:measure",
-        "link_overhead": "benchmarks.link_overhead:measure",
-        "emulation": "benchmarks.emulation:measure",
-        "simulation": "benchmarks.simulation:measure",
-        "planner": "benchmarks.planner:measure",
-        "llamacpp_flips": "benchmarks.llamacpp_flips:measure",
-        "overload": "benchmarks.overload:measure",
-        "garbage": "benchmarks.garbage:measure",
-        "peer": "benchmarks.peer:measure",
-        "failover": "benchmarks.failover:measure",
-        "cacheback": "benchmarks.cacheback:measure",
-    },
+NAMES = (
+    *("rounds", "edge_loop", "ragged", "memory", "link_overhead", "emulation", "simulation", "planner"),
+    *("llamacpp_flips", "overload", "garbage", "peer", "failover", "cacheback"),
 )
+FIGURES = Registry("figure", {name: f"benchmarks.{name}:measure" for name in NAMES})

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
 
 from benchmarks import FIGURES
 from benchmarks.peer_server import LLAMA_SERVER
+from benchmarks.program import add_quick_and_out, exit_code, folder_of, write_json
 from benchmarks.readme import table, write_readme
-from opensled.errors import OpenSledError
 from opensled_testbed.provenance import provenance
-
-FOLDER = Path("docs/benchmarks")
 
 
 def _arguments(words: list[str] | None) -> argparse.Namespace:
@@ -22,12 +19,7 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"of {', '.join(FIGURES.names())}; none = all"
     )
-    parser.add_argument(
-        "--quick", action="store_true", help="seconds instead of minutes: shows that it runs, no more"
-    )
-    parser.add_argument(
-        "--out", type=Path, help=f"folder to write to; default {FOLDER}, and nowhere with --quick"
-    )
+    add_quick_and_out(parser)
     parser.add_argument(
         "--llama-server",
         metavar="PATH",
@@ -40,13 +32,12 @@ def main(words: list[str] | None = None) -> int:
     arguments = _arguments(words)
     if arguments.llama_server:
         os.environ[LLAMA_SERVER] = arguments.llama_server
-    out = arguments.out or (None if arguments.quick else FOLDER)
-    try:
-        for name in arguments.names or FIGURES.names():
-            _measure(name, arguments.quick, out)
-    except OpenSledError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return exit_code(lambda: _measure_all(arguments.names, arguments.quick, folder_of(arguments)))
+
+
+def _measure_all(names: list[str], quick: bool, out: Path | None) -> int:
+    for name in names or FIGURES.names():
+        _measure(name, quick, out)
     if out:
         print(f"written: {write_readme(out)}")
     return 0
@@ -58,8 +49,7 @@ def _measure(name: str, quick: bool, out: Path | None) -> None:
     figure = measure(quick).as_json(origin)
     print(table(figure), flush=True)
     if out:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / f"{name}.json").write_text(json.dumps(figure, indent=1) + "\n")
+        write_json(out / f"{name}.json", figure)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from edge_client.drafters.cacheback import PATTERN, CachebackDrafter, CachebackF
 from edge_client.drafters.tables import FrozenTable, LruTable, TableShape
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, Link
-from edge_client.served_target import meet
+from edge_client.served_target import fetch_target
 from opensled.errors import OpenSledError
 from opensled.messages import MATCH, ChatMessage, Prompt, SamplingParams
 from opensled.store import heldout_path, model_file
@@ -51,13 +51,13 @@ class FrozenFactory(CachebackFactory):
 
     def create(self) -> CachebackDrafter:
         found = table_file.read(model_file(MODEL, PATTERN))
-        return _FrozenDrafter(FrozenTable(found.rows, found.vocabulary.size))
+        return _FrozenDrafter(FrozenTable(found.rows, found.vocab_size))
 
 
 class _FrozenDrafter(CachebackDrafter):
     def _forget(self) -> None:
         super()._forget()
-        self._cache.dynamic = LruTable(TableShape(leaders=0))
+        self._dynamic = LruTable(TableShape(leaders=0))
 
 
 def factories() -> dict[str, DrafterFactory]:
@@ -174,7 +174,7 @@ async def _ask_all(
             if shape == "tree" and name in TREELESS:
                 continue
             link = Link(Endpoint(address))
-            target = await meet(link, MATCH, factory, None)
+            target = await fetch_target(link, MATCH, factory, None)
             device = Device(link, target.info, target.tokenizer, factory, stop)
             try:
                 for task, prompts in tasks.items():

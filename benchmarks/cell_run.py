@@ -36,9 +36,6 @@ class Scale:
     max_tokens: int = 32  # of an answer: so that windows of seconds hold whole answers
     most_users: int = 1 << 20  # a smaller number cuts the cells down and leaves emulated capacities out
 
-    def shortened(self, items: Sequence[Item]) -> list[Item]:
-        return [replace(item, max_tokens=min(item.max_tokens, self.max_tokens)) for item in items]
-
 
 @dataclass
 class CellRun:
@@ -117,7 +114,9 @@ class CellRun:
             done = finish(self.run, fleet, self.items, self.traces, load, turn)
             entry = as_json(done, summarise(done.result, self.slo))
             (void if done.void else runs).append(entry)
-            self.say(_line(entry) + ("  VOID: this machine was too slow" if done.void else ""))
+            self.say(
+                f"{self.cell.id}:{_line(entry)}" + ("  VOID: this machine was too slow" if done.void else "")
+            )
         return runs, void
 
     def _simulate(self, baselines: Sequence[str], load: Load) -> list[dict[str, Any]]:
@@ -155,7 +154,7 @@ class CellRun:
         fleet = self._fleet(baseline, users)
         done = finish(self.run, fleet, self.items, self.traces, load, Turn(baseline, 0))
         kept = None if done.void else holds(done.result, self.slo)
-        self.say(f"  {baseline} with {users} users: {OUTCOMES[kept]}")
+        self.say(f"{self.cell.id}:  {baseline} with {users} users: {OUTCOMES[kept]}")
         return kept
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.cells import Cell
+from opensled_testbed.emulation.recorder import recorded_items
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RunResult
@@ -97,6 +98,11 @@ def finish(
     started, cpu = time.monotonic(), time.process_time()
     result = run(fleet, items, traces, replace(load, seed=turn.repeat))
     return Finished(turn, result, time.monotonic() - started, time.process_time() - cpu)
+
+
+def short_items(max_tokens: int) -> list[Item]:
+    """The recorded items, with answers of at most `max_tokens`."""
+    return [replace(item, max_tokens=min(item.max_tokens, max_tokens)) for item in recorded_items()]
 
 
 def shortened(traces: TraceSet, max_tokens: int) -> TraceSet:

@@ -37,9 +37,7 @@ PROMPTS = (
     "Write a short story about a lamp.\n",
 )
 BLOCKS = 5  # to take the median of
-ROUNDS_BEFORE = (
-    4  # drafted blocks of an answer that are not followed: at first the device still measures itself
-)
+ROUNDS_BEFORE = 2  # drafted blocks of an answer that are not followed
 ANSWERS = 6  # to each prompt, at most: on a busy machine drafts pay seldom
 LOADING_S = 240.0  # the server may take so long to load its target on a busy machine
 

@@ -26,7 +26,8 @@ from opensled_testbed.emulation.paced import PacedFactory
 from opensled_testbed.emulation.recorder import load_target
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.emulation.step_law import StepLaw
-from opensled_testbed.traces import PACKAGED, ItemTrace, read_traces
+from opensled_testbed.planner.setting import RECORDED
+from opensled_testbed.traces import ItemTrace, read_traces
 from scheduler.fcfs import Fcfs
 from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockTable
@@ -208,7 +209,7 @@ def _live(blocks: int) -> Callable[[], Pair]:
 
 def _long_texts() -> list[ItemTrace]:
     """Texts of many rounds."""
-    traces = read_traces(PACKAGED / "tiny-llamacpp.jsonl.gz")
+    traces = read_traces(RECORDED)
     return [trace for trace in traces.items if trace.finish_reason == "length"]
 
 

@@ -5,19 +5,21 @@ python -m benchmarks.findings [docs/benchmarks/grid.json] [--write docs/planning
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from opensled.errors import OpenSledError, UsageError
+from benchmarks.grid_document import read
+from benchmarks.markdown import table
+from benchmarks.program import FOLDER, exit_code, parser_of
+from opensled.errors import UsageError
 from opensled_testbed.baselines import CENTRALIZED
 from opensled_testbed.report.grid_claims import CLAIM_HEAD, claim_rows, rated
 from opensled_testbed.report.grid_verdict import GOOD, place_name, told, verdict
 
-GRIDS = (Path("docs/benchmarks/grid.json"), Path("docs/benchmarks/grid-adapted.json"))
+GRIDS = (FOLDER / "grid.json", FOLDER / "grid-adapted.json")
 BEGIN, END = "<!-- findings: begin -->", "<!-- findings: end -->"
 OTHERS = ("server-sd", "sled-static", "sled-continuous", "opensled")
 Point = dict[str, Any]
@@ -30,7 +32,7 @@ def findings(grid: dict[str, Any]) -> str:
         _head(grid),
         _verdict(points),
         _extremes(points),
-        _table(CLAIM_HEAD, claim_rows(points)),
+        _text(CLAIM_HEAD, claim_rows(points)),
         _regimes(points),
         _law(grid),
     ]
@@ -55,7 +57,7 @@ def _verdict(points: Sequence[Point]) -> str:
 
 def _extremes(points: Sequence[Point]) -> str:
     rows = [row for baseline in OTHERS for row in _extreme(points, baseline)]
-    return _table(("baseline", "", "ratio", "users", "draft length", "place"), rows)
+    return _text(("baseline", "", "ratio", "users", "draft length", "place"), rows)
 
 
 def _extreme(points: Sequence[Point], baseline: str) -> Iterator[tuple[str, ...]]:
@@ -83,7 +85,7 @@ def _regimes(points: Sequence[Point]) -> str:
         "nobody served",
         "KV is full",
     )
-    return _table((*head, "opensled behind"), rows)
+    return _text((*head, "opensled behind"), rows)
 
 
 def _regime(key: tuple[str, float], points: Sequence[Point]) -> tuple[str, ...]:
@@ -117,12 +119,11 @@ def _law(grid: dict[str, Any]) -> str:
         )
         for name, each in grid["law_error"].items()
     ]
-    return _table(("baseline", "places where speed decides", "law's median error", "within 15 %"), rows)
+    return _text(("baseline", "places where speed decides", "law's median error", "within 15 %"), rows)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(table(head, rows))
 
 
 def put(text: str, path: Path) -> None:
@@ -134,31 +135,31 @@ def put(text: str, path: Path) -> None:
     path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", "utf-8")
 
 
+def add_grids(parser: ArgumentParser) -> None:
+    shown = " ".join(map(str, GRIDS))
+    parser.add_argument("grids", type=Path, nargs="*", metavar="GRID", help=f"default {shown}")
+
+
+def grids_of(paths: Sequence[Path]) -> list[tuple[Path, dict[str, Any]]]:
+    """Each file with its grid; without paths those of GRIDS."""
+    return [(path, read(path)) for path in paths or GRIDS]
+
+
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.findings", description=__doc__)
-    parser.add_argument(
-        "grids", type=Path, nargs="*", metavar="GRID", help=f"default {' '.join(map(str, GRIDS))}"
-    )
+    parser = parser_of("findings", __doc__)
+    add_grids(parser)
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put it into this page, between its marks")
     arguments = parser.parse_args(words)
-    try:
-        text = "\n\n".join(findings(_read(grid)) for grid in arguments.grids or GRIDS)
-        if arguments.write:
-            put(text, arguments.write)
-        else:
-            print(text)
-    except OpenSledError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    return exit_code(lambda: _shown(arguments.grids, arguments.write))
+
+
+def _shown(paths: Sequence[Path], page: Path | None) -> int:
+    text = "\n\n".join(findings(grid) for _, grid in grids_of(paths))
+    if page:
+        put(text, page)
+    else:
+        print(text)
     return 0
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}; make it by python -m benchmarks.grid") from None
-    return found
 
 
 if __name__ == "__main__":

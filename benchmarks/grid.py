@@ -16,15 +16,15 @@ and fails where it differs. What is done is kept in a .part file after each plac
 from __future__ import annotations
 
 import argparse
-import json
+import random
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.findings import findings
-from benchmarks.grid_check import spot_check
 from benchmarks.grid_document import (
     ADAPTED,
     ALL,
@@ -35,16 +35,13 @@ from benchmarks.grid_document import (
     name_of,
     read,
     without,
-    write,
 )
-from benchmarks.grid_fill import fill
-from opensled.cli import INTERRUPTED
-from opensled.errors import OpenSledError
+from benchmarks.grid_fill import fill, place_of
+from benchmarks.grid_place import OF_SERVER, Place, answers
+from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, write_json
 from opensled_testbed.planner import mode_map
 from opensled_testbed.planner.setting import default_work
 from opensled_testbed.provenance import provenance
-
-FOLDER = Path("docs/benchmarks")
 
 
 def measure(axes: Axes, acceptance: float = 0.0) -> dict[str, Any]:
@@ -54,7 +51,7 @@ def measure(axes: Axes, acceptance: float = 0.0) -> dict[str, Any]:
 
 def _filled(document: dict[str, Any], acceptance: float, part: Path | None) -> dict[str, Any]:
     """`document` with all that it lacked; on its way it is kept in `part`."""
-    fill(document, acceptance, lambda: write(part, document) if part else None)
+    fill(document, acceptance, lambda: write_json(part, document) if part else None)
     return {**document, "law_error": law_error(document["points"])}
 
 
@@ -73,22 +70,16 @@ def map_figure(quick: bool) -> dict[str, Any]:
 
 def _write_map(folder: Path | None, quick: bool, origin: dict[str, Any]) -> None:
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / "map.json"
-        path.write_text(json.dumps({**map_figure(quick), "provenance": origin}, indent=1) + "\n")
+        write_json(path, {**map_figure(quick), "provenance": origin})
         print(f"written: {path}")
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.grid",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("grid", __doc__)
+    add_quick_and_out(parser)
     add = parser.add_argument
-    add("--quick", action="store_true", help="a few places: shows that it runs, no more")
     add("--acceptance", type=float, default=0.0, metavar="RATE", help="of drafts that are made up")
-    add("--out", type=Path, help=f"folder; default {FOLDER}, and nowhere with --quick")
     add("--merge", action="store_true", help="keep what the file there says, but for --only")
     add(
         "--only", default="", metavar="NAME,...", help=f"with --merge, of {', '.join(ALL)}: measure them anew"
@@ -123,20 +114,12 @@ def _flags(arguments: argparse.Namespace) -> str:
 def main(words: Sequence[str] | None = None) -> int:
     arguments = _arguments(words)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        return _measured(arguments, arguments.out or (None if arguments.quick else FOLDER))
-    except OpenSledError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return exit_code(lambda: _measured(arguments, folder_of(arguments)))
 
 
 def _measured(arguments: argparse.Namespace, out: Path | None) -> int:
-    rate, origin = (
-        arguments.acceptance,
-        provenance(f"python -m benchmarks.grid{_flags(arguments)}"),
-    )
+    rate = arguments.acceptance
+    origin = provenance(f"python -m benchmarks.grid{_flags(arguments)}")
     if not rate and not arguments.merge:
         _write_map(out, arguments.quick, origin)
     target = out / f"{name_of(rate)}.json" if out else None
@@ -144,17 +127,14 @@ def _measured(arguments: argparse.Namespace, out: Path | None) -> int:
     document = _filled(_start(arguments, target, part, origin), rate, part)
     differing = 0
     if arguments.spot_check:
-        differing = spot_check(document, rate, arguments.spot_check, kept=_kept(arguments))
+        kept = [name for name in ALL if name not in arguments.only]
+        differing = spot_check(document, rate, arguments.spot_check, kept)
     if target and part:
-        write(target, document)
+        write_json(target, document)
         part.unlink(missing_ok=True)
         print(f"written: {target}")
     print(findings(document))
     return int(differing > 0)
-
-
-def _kept(arguments: argparse.Namespace) -> list[str]:
-    return [name for name in ALL if name not in arguments.only]
 
 
 def _start(
@@ -170,6 +150,39 @@ def _start(
         return document
     axes = QUICK if arguments.quick else ADAPTED if arguments.acceptance else Axes()
     return {**begun(axes, arguments.acceptance), "provenance": origin}
+
+
+class Value(NamedTuple):
+    """One capacity as the document has it."""
+
+    place: Place
+    baseline: str
+    users: int
+
+
+def spot_check(document: dict[str, Any], acceptance: float, count: int, kept: Sequence[str]) -> int:
+    """Measure `count` capacities of `kept` again; how many of them differ.
+
+    The choice is random but always the same. The result is printed and added to the document's facts.
+    """
+    known = [value for point in document["points"] for value in _values(point, acceptance, kept)]
+    chosen = random.Random(0).sample(known, min(count, len(known)))
+    differing = [value for value in chosen if answers(value.place, (value.baseline,))[0].users != value.users]
+    for value in differing:
+        say(f"differs: {value.baseline} at {value.place}, was {value.users}")
+    found = {"values": len(chosen), "differing": len(differing), "baselines": list(kept)}
+    document["facts"]["spot_check"] = found
+    say(f"spot check: {len(differing)} of {len(chosen)} earlier capacities differ")
+    return len(differing)
+
+
+def _values(point: dict[str, Any], acceptance: float, kept: Sequence[str]) -> list[Value]:
+    place = place_of(point, acceptance)
+    return [
+        Value(replace(place, device="") if name in OF_SERVER else place, name, users)
+        for name, users in point["capacity"].items()
+        if name in kept
+    ]
 
 
 if __name__ == "__main__":

@@ -83,14 +83,6 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def write(path: Path, document: dict[str, Any]) -> None:
-    """Whole or not at all: a run may end at any moment."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_suffix(".half")
-    half.write_text(json.dumps(document, indent=1) + "\n")
-    half.replace(path)
-
-
 def _blank(regime: str, link: str, device: str, pace: float) -> dict[str, Any]:
     return {
         "regime": regime,

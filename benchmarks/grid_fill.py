@@ -5,15 +5,15 @@ The loads of a place are the most users that any of RIVALS holds there, at least
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children
 from typing import Any, NamedTuple
 
 from benchmarks.grid_place import OF_DEVICES, OF_SERVER, Answer, Place, answers, rates
+from benchmarks.program import SPAWN, say
 from opensled_testbed.baselines import RIVALS
 
 WORKERS = 2
@@ -142,14 +142,14 @@ def _measured(work: Sequence[Any], facts: dict[str, Any]) -> Iterator[tuple[Any,
         if done % 20 == 0 or done == len(work):
             left = spent / done * (len(work) - done)
             line = f"{done} of {len(work)}, {spent:.0f} s, about {left:.0f} s left"
-            print(f"{type(unit).__name__.lower()}: {line}", file=sys.stderr, flush=True)
+            say(f"{type(unit).__name__.lower()}: {line}")
 
 
 def _answered(work: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """On WORKERS processes; an interrupt ends these as well."""
     if not work:
         return
-    pool = ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(WORKERS, mp_context=SPAWN)
     try:
         asked = {pool.submit(_run, unit): unit for unit in work}
         for done in as_completed(asked):

@@ -5,33 +5,28 @@ python -m benchmarks.grid_verdict [docs/benchmarks/grid.json ...]
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.grid_document import read
-from opensled.errors import OpenSledError
+from benchmarks.findings import add_grids, grids_of
+from benchmarks.program import exit_code, parser_of
 from opensled_testbed.report.grid_verdict import told, verdict
-
-GRIDS = (Path("docs/benchmarks/grid.json"), Path("docs/benchmarks/grid-adapted.json"))
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.grid_verdict")
-    parser.add_argument(
-        "grids", type=Path, nargs="*", metavar="GRID", help=f"default {' '.join(map(str, GRIDS))}"
-    )
-    paths = parser.parse_args(words).grids or GRIDS
+    parser = parser_of("grid_verdict", __doc__)
+    add_grids(parser)
+    paths = parser.parse_args(words).grids
+    return exit_code(lambda: _judged(paths))
+
+
+def _judged(paths: Sequence[Path]) -> int:
     kept = True
-    try:
-        for path in paths:
-            found = verdict(read(path)["points"])
-            print(f"{path}:", told(found), sep="\n")
-            kept = kept and found.kept
-    except OpenSledError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    for path, grid in grids_of(paths):
+        found = verdict(grid["points"])
+        print(f"{path}:", told(found), sep="\n")
+        kept = kept and found.kept
     return int(not kept)
 
 

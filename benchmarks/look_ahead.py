@@ -14,14 +14,12 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cell_turns import LATE, Finished, Run, Turn, finish, shortened
+from benchmarks.cell_turns import LATE, Finished, Run, Turn, finish, short_items, shortened
 from benchmarks.look_ahead_cells import (
     BANDWIDTH_POOR,
     CENTRALIZED,
@@ -39,13 +37,12 @@ from benchmarks.look_ahead_plot import write_plot
 from benchmarks.look_ahead_search import FULL, Effort, search
 from benchmarks.look_ahead_search import QUICK as QUICK_SEARCH
 from benchmarks.look_ahead_view import section
+from benchmarks.program import add_quick_and_out, exit_code, folder_of, mapped, parser_of, say, write_json
 from benchmarks.readme import write_readme
-from benchmarks.regimes import emulate, write
-from opensled.errors import OpenSledError, UsageError
-from opensled_testbed.emulation.recorder import recorded_items
+from benchmarks.regimes import emulate
+from opensled.errors import UsageError
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RunResult
-from opensled_testbed.load.workload import Item
 from opensled_testbed.planner.setting import RECORDED
 from opensled_testbed.provenance import provenance
 from opensled_testbed.simulated.compare import tokens_per_round
@@ -53,7 +50,6 @@ from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import TraceSet, read_traces
 
 NAME = "look_ahead"
-FOLDER = Path("docs/benchmarks")
 TRIES = 2  # of a run that is void
 
 
@@ -107,7 +103,7 @@ class Place:
     def _made(self, run: Run, index: int, contender: str, repeat: int) -> dict[str, Any]:
         cell, length = self.cells[max(0, index)], self.lengths[max(0, index)]
         fleet, load = cell.fleet(contender, length), self.scale.load(cell.regime, repeat)
-        items, traces = _items(self.scale), _traces(self.scale)
+        items, traces = short_items(self.scale.max_tokens), _traces(self.scale)
         for _ in range(TRIES):
             done = finish(run, fleet, items, traces, load, Turn(contender, repeat))
             if not done.void:
@@ -124,10 +120,6 @@ class Place:
             "runs": [run for run in runs if not run["void"]],
             "void": [run for run in runs if run["void"]],
         }
-
-
-def _items(scale: Scale) -> list[Item]:
-    return [replace(item, max_tokens=min(item.max_tokens, scale.max_tokens)) for item in recorded_items()]
 
 
 def _traces(scale: Scale) -> TraceSet:
@@ -169,7 +161,7 @@ def _say(cell: Cell, entry: dict[str, Any]) -> None:
     mean, ours = (sum(entry[name]) / USERS for name in ("rates", "simulated"))
     void = "  VOID: this machine was too slow" if entry["void"] else ""
     line = f"{cell.id}: {entry['contender']:12} {entry['repeat'] + 1}: {mean:6.2f} tokens/s of a user"
-    print(f"{line}, simulated {ours:6.2f}, {entry['wall_s']:.0f} s{void}", file=sys.stderr, flush=True)
+    say(f"{line}, simulated {ours:6.2f}, {entry['wall_s']:.0f} s{void}")
 
 
 def begun(chosen: Sequence[Cell], scale: Scale, command: str, jobs: int) -> dict[str, Any]:
@@ -209,18 +201,19 @@ def measure(
     """The whole document; `out` has it after each part, first with nothing but the law."""
     document = begun(chosen, scale, command, jobs)
     path = out / f"{NAME}.json" if out else None
-    _keep(path, document)
-    for entries in _measured(_places(chosen, document["law"]["cells"], scale), run, jobs):
+
+    def keep() -> None:
+        if path:
+            write_json(path, document)
+
+    keep()
+    places = _places(chosen, document["law"]["cells"], scale)
+    for entries in mapped(partial(Place.measured, run=run), places, jobs):
         document["cells"] += entries
-        _keep(path, document)
+        keep()
     document["search"] = search(chosen, scale.effort, jobs)
-    _keep(path, document)
+    keep()
     return document
-
-
-def _keep(path: Path | None, document: dict[str, Any]) -> None:
-    if path:
-        write(path, document)
 
 
 def _places(chosen: Sequence[Cell], words: Sequence[dict[str, Any]], scale: Scale) -> list[Place]:
@@ -231,14 +224,6 @@ def _places(chosen: Sequence[Cell], words: Sequence[dict[str, Any]], scale: Scal
     return [Place(tuple(each), tuple(lengths[cell.id] for cell in each), scale) for each in shared.values()]
 
 
-def _measured(places: Sequence[Place], run: Run, jobs: int) -> Iterator[list[dict[str, Any]]]:
-    if jobs == 1:
-        yield from (place.measured(run) for place in places)
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(partial(Place.measured, run=run), places)
-
-
 def _chosen(text: str) -> list[Cell]:
     found = [cell for cell in cells() if text in cell.id]
     if not found:
@@ -247,40 +232,31 @@ def _chosen(text: str) -> list[Cell]:
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.look_ahead",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("look_ahead", __doc__)
+    add_quick_and_out(parser)
     add = parser.add_argument
-    add("--quick", action="store_true", help="a moment of each: shows that it runs, no more")
     add("--only", default="", metavar="TEXT", help="cells whose name holds it, such as 'hub, pi-5'")
     add("--repeats", type=int, default=Scale.repeats, metavar="N", help="default %(default)s")
     add("--jobs", type=int, default=2, metavar="N", help="servers at a time; default %(default)s")
-    add("--out", type=Path, help=f"folder; default {FOLDER}, and nowhere with --quick")
     add("--show", type=Path, metavar="JSON", help="measure nothing: table and plot of an earlier run")
-    arguments = parser.parse_args(words)
-    arguments.out = arguments.out or (None if arguments.quick else FOLDER)
-    return arguments
+    return parser.parse_args(words)
 
 
 def main(words: Sequence[str] | None = None) -> int:
     arguments = _arguments(words)
-    flags = [name for name in ("quick",) if getattr(arguments, name)]
-    command = " ".join(["python -m benchmarks.look_ahead", *[f"--{flag}" for flag in flags]])
+    return exit_code(lambda: _shown(arguments, folder_of(arguments)))
+
+
+def _shown(arguments: argparse.Namespace, out: Path | None) -> int:
+    command = "python -m benchmarks.look_ahead" + (" --quick" if arguments.quick else "")
     scale = QUICK if arguments.quick else Scale(repeats=arguments.repeats)
-    try:
-        if arguments.show:
-            document = json.loads(arguments.show.read_text())
-        else:
-            chosen = _chosen(arguments.only)
-            document = measure(chosen, scale, command, arguments.out, jobs=arguments.jobs)
-    except OpenSledError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    if arguments.out:
-        write_plot(document, arguments.out / f"{NAME}.svg")
-        print(f"written: {write_readme(arguments.out)}")
+    if arguments.show:
+        document = json.loads(arguments.show.read_text())
+    else:
+        document = measure(_chosen(arguments.only), scale, command, out, jobs=arguments.jobs)
+    if out:
+        write_plot(document, out / f"{NAME}.svg")
+        print(f"written: {write_readme(out)}")
     print(*section(document), sep="\n")
     return 0
 

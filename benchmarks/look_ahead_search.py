@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
-from multiprocessing import get_context
+from functools import cache, partial
 from statistics import fmean
 from typing import Any
 
 from benchmarks.look_ahead_cells import EVERYTHING, LONGEST, USERS, Cell, served_by
+from benchmarks.program import mapped
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.load import Load
 from opensled_testbed.planner.planning import draft_wait
@@ -38,15 +37,10 @@ QUICK = Effort(20.0, 60.0, 1, (0, 2, 4))
 
 def search(cells: Sequence[Cell], effort: Effort, workers: int) -> list[dict[str, Any]]:
     """An entry of the document for each cell; on so many processes, 1 = on this one."""
-    jobs = [(cell, effort) for cell in cells]
-    if workers == 1:
-        return [_searched(job) for job in jobs]
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(_searched, jobs))
+    return list(mapped(partial(_searched, effort), cells, workers))
 
 
-def _searched(job: tuple[Cell, Effort]) -> dict[str, Any]:
-    cell, effort = job
+def _searched(effort: Effort, cell: Cell) -> dict[str, Any]:
     load = _load(cell, effort)
     fixed = {
         policy: [_rate(_fixed(cell, policy, length), load, effort.seeds) for length in effort.lengths]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from benchmarks.look_ahead_cells import ADAPTIVE, CENTRALIZED, EVERYTHING, EXPECTED, PLAIN
+from benchmarks.markdown import table
 from opensled_testbed.load.interval import Interval, interval
 
 ENOUGH = 0.95  # of centralized decoding, and of the best fixed length
@@ -17,13 +18,8 @@ NAMES = {
     CENTRALIZED: "centralized",
 }
 HEAD = (
-    "cell",
-    *NAMES.values(),
-    "all / plain",
-    "law",
-    "all / centralized",
-    "simulated",
-    "adaptive / best fixed",
+    *("cell", *NAMES.values(), "all / plain", "law"),
+    *("all / centralized", "simulated", "adaptive / best fixed"),
 )
 
 Document = Mapping[str, Any]
@@ -162,10 +158,8 @@ def _mean(cell: Entry, contender: str) -> str:
 def _table(document: Document) -> list[str]:
     words = {word["id"]: word for word in document["law"]["cells"]}
     searched = {entry["id"]: entry for entry in document["search"]}
-    rows = [_row(HEAD), _row(["---"] * len(HEAD))]
-    for cell in document["cells"]:
-        rows.append(_row(_cells(cell, words[cell["id"]], searched.get(cell["id"]))))
-    return rows
+    rows = [_cells(cell, words[cell["id"]], searched.get(cell["id"])) for cell in document["cells"]]
+    return table(HEAD, rows)
 
 
 def _cells(cell: Entry, word: Entry, searched: Entry | None) -> list[str]:
@@ -183,7 +177,3 @@ def _cells(cell: Entry, word: Entry, searched: Entry | None) -> list[str]:
 
 def _spread(found: Interval | None) -> str:
     return f"**{found.mean:.2f}** ({found.low:.2f} to {found.high:.2f})" if found else "void"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

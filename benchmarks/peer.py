@@ -19,13 +19,7 @@ from typing import Any
 import httpx
 
 from benchmarks.figure import Figure, Ratio, in_turns
-from benchmarks.peer_server import (
-    LLAMA_SERVER,
-    free_port,
-    llama_cpp_python,
-    llama_server,
-    running,
-)
+from benchmarks.peer_server import LLAMA_SERVER, free_port, llama_cpp_python, llama_server, running
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.store import heldout_path, model_file, model_path
 from opensled_testbed.client import stream_chat

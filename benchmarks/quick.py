@@ -20,19 +20,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import FIGURES
-from benchmarks.cell_turns import Finished, Turn, finish, fleet_of, shortened
+from benchmarks.cell_turns import Finished, Turn, finish, fleet_of, short_items, shortened
 from benchmarks.figure import Figure
-from benchmarks.regimes import RECORDING, emulate, write
+from benchmarks.program import FOLDER, exit_code, parser_of, say, write_json
+from benchmarks.regimes import emulate
 from opensled.errors import OpenSledError, UsageError
 from opensled_testbed.cells import CELLS
-from opensled_testbed.emulation.recorder import recorded_items
 from opensled_testbed.load.load import Load
+from opensled_testbed.planner.setting import RECORDED
 from opensled_testbed.provenance import provenance
 from opensled_testbed.simulated.compare import compare as compare_runs
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import read_traces
 
-BASELINE = Path("docs/benchmarks/quick_baseline.json")
+BASELINE = FOLDER / "quick_baseline.json"
 COMPONENTS = {  # figure -> its ratios that are watched
     "rounds": ("16 streams",),
     "edge_loop": ("tiny-draft, full acceptance",),
@@ -64,23 +65,23 @@ class Verdict(NamedTuple):
 
 def main(words: list[str] | None = None) -> int:
     arguments = _arguments(words)
-    try:
-        old = None if arguments.write else read(arguments.baseline)
-        started = time.monotonic()
-        found = measure()
-        print(f"measured in {time.monotonic() - started:.0f} s", file=sys.stderr)
-        if old is None:
-            write(arguments.baseline, as_json(found))
-            print(f"written: {arguments.baseline}")
-            return 0
+    return exit_code(lambda: _compared(arguments.baseline, arguments.write))
+
+
+def _compared(baseline: Path, renew: bool) -> int:
+    old = None if renew else read(baseline)
+    started = time.monotonic()
+    found = measure()
+    say(f"measured in {time.monotonic() - started:.0f} s")
+    if old is not None:
         return _report(compare(old, found))
-    except OpenSledError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    write_json(baseline, as_json(found))
+    print(f"written: {baseline}")
+    return 0
 
 
 def _arguments(words: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quick")
+    parser = parser_of("quick", __doc__)
     parser.add_argument("--write", action="store_true", help="measure a new baseline instead of comparing")
     parser.add_argument("--baseline", type=Path, default=BASELINE, help="default %(default)s")
     return parser.parse_args(words)
@@ -98,15 +99,15 @@ def measure() -> Ratios:
 def _components() -> Iterator[tuple[str, float]]:
     for name, ratios in COMPONENTS.items():
         figure: Figure = FIGURES.get(name)(True)
-        _say(f"{figure.title}: measured")
+        say(f"{figure.title}: measured")
         for ratio in figure.ratios:
             if ratio.name in ratios:
                 yield f"{name}: {ratio.name}", statistics.median(figure.of_each_repeat(ratio))
 
 
 def _emulated(number: int) -> Iterator[tuple[str, float]]:
-    traces = shortened(read_traces(RECORDING), MAX_TOKENS)
-    items = [replace(item, max_tokens=MAX_TOKENS) for item in recorded_items()]
+    traces = shortened(read_traces(RECORDED), MAX_TOKENS)
+    items = short_items(MAX_TOKENS)
     for cell in EMULATED:
         speeds: dict[str, float] = {}
         for turn in [Turn(name, number) for name in ("centralized", *DRAFTING)]:
@@ -115,7 +116,7 @@ def _emulated(number: int) -> Iterator[tuple[str, float]]:
             simulated = simulate(fleet, traces, replace(LOAD, seed=number))
             throughput = compare_runs(done.result, simulated)["throughput"]
             speeds[turn.baseline] = throughput["emulated"]
-            _say(f"{cell.id}, {turn.baseline}: {throughput['emulated']:.1f} tokens/s")
+            say(f"{cell.id}, {turn.baseline}: {throughput['emulated']:.1f} tokens/s")
             ratio = throughput["emulated"] / throughput["simulated"]
             yield f"{cell.id}: {turn.baseline}, emulated over simulated", ratio
         for name in DRAFTING:
@@ -181,15 +182,8 @@ def _report(verdicts: Sequence[Verdict]) -> int:
         print(f"{mark:10}{each.name:82} {each.old:7.3f} -> {each.new:7.3f}  (noise {each.noise:.3f})")
     worse = [each.name for each in verdicts if each.regressed]
     if worse:
-        print(
-            f"{len(worse)} of {len(verdicts)} ratios are worse than the baseline beyond noise",
-            file=sys.stderr,
-        )
+        say(f"{len(worse)} of {len(verdicts)} ratios are worse than the baseline beyond noise")
     return 1 if worse else 0
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import markdown
 from benchmarks.look_ahead_view import section
 
 HEAD = """# Benchmarks
@@ -63,12 +64,8 @@ def _verdict(ratio: dict[str, Any]) -> str:
     return f"  required {ratio['required']:g}: {met}"
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [_row(head), _row(["---"] * len(head)), *map(_row, rows), ""]
+    return [*markdown.table(head, rows), ""]
 
 
 def _ratios(figures: Sequence[dict[str, Any]]) -> list[str]:

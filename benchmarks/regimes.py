@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy import accuracy
 from benchmarks.cell_run import CellRun, Scale
-from benchmarks.cell_turns import DILATION, LATE, Run, shortened
-from benchmarks.simulator_error import missed, table
-from opensled.errors import OpenSledError, UsageError
+from benchmarks.cell_turns import DILATION, LATE, Run, short_items, shortened
+from benchmarks.program import add_quick_and_out, exit_code, folder_of, mapped, parser_of, say, write_json
+from opensled.errors import UsageError
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.cells import CELLS, Cell
 from opensled_testbed.emulation.recorder import recorded_items
@@ -32,13 +29,13 @@ from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.load.run import run_fleet
 from opensled_testbed.load.workload import Item
+from opensled_testbed.planner.setting import RECORDED
 from opensled_testbed.provenance import provenance
+from opensled_testbed.report.agreement import compared
 from opensled_testbed.report.cell_verdict import shares
-from opensled_testbed.traces import PACKAGED, TraceSet, read_traces
+from opensled_testbed.traces import TraceSet, read_traces
 
 NAME = "regimes"
-FOLDER = Path("docs/benchmarks")
-RECORDING = PACKAGED / "tiny-llamacpp.jsonl.gz"
 QUICK = Scale(repeats=1, requests=2.0, warmup=0.5, max_tokens=12, most_users=4)
 DIGITS = 5  # significant ones
 
@@ -47,30 +44,26 @@ def main(words: list[str] | None = None) -> int:
     arguments = _arguments(words)
     command = "python -m benchmarks.regimes" + (" --quick" if arguments.quick else "")
     scale = QUICK if arguments.quick else Scale(repeats=arguments.repeats)
-    try:
-        document = measure(_cells(arguments.cells), scale, command, arguments.out, jobs=arguments.jobs)
-    except OpenSledError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    print("simulated against emulated:", table(document["cells"]), *missed(document["cells"]), sep="\n")
-    print("opensled against the best of the others:", *shares(document["cells"]), sep="\n")
-    return 0
+
+    def work() -> int:
+        chosen, out = _cells(arguments.cells), folder_of(arguments)
+        cells = measure(chosen, scale, command, out, jobs=arguments.jobs)["cells"]
+        print("simulated against emulated:", *(each for cell in cells for each in compared(cell)), sep="\n")
+        print("opensled against the best of the others:", *shares(cells), sep="\n")
+        return 0
+
+    return exit_code(work)
 
 
 def _arguments(words: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.regimes")
-    parser.add_argument(
-        "--quick", action="store_true", help="few users and short windows: shows that it runs"
-    )
+    parser = parser_of("regimes", __doc__)
+    add_quick_and_out(parser)
     parser.add_argument("--cells", default="", metavar="N,...", help=f"of 1 to {len(CELLS)}; default all")
     parser.add_argument("--repeats", type=int, default=Scale.repeats, metavar="N", help="default %(default)s")
     parser.add_argument(
         "--jobs", type=int, default=2, metavar="N", help="cells at a time; default %(default)s"
     )
-    parser.add_argument("--out", type=Path, help=f"default {FOLDER}, and nowhere with --quick")
-    arguments = parser.parse_args(words)
-    arguments.out = arguments.out or (None if arguments.quick else FOLDER)
-    return arguments
+    return parser.parse_args(words)
 
 
 def _cells(text: str) -> list[Cell]:
@@ -91,40 +84,21 @@ def emulate(fleet: Fleet, items: Sequence[Item], traces: TraceSet, load: Load) -
 
 
 def measure(
-    cells: Sequence[Cell],
-    scale: Scale,
-    command: str,
-    out: Path | None,
-    run: Run = emulate,
-    jobs: int = 1,
+    cells: Sequence[Cell], scale: Scale, command: str, out: Path | None, run: Run = emulate, jobs: int = 1
 ) -> dict[str, Any]:
     """The whole document; written to `out` after each cell, cells in the order given."""
-    document = _head(scale, provenance(command), accuracy(recorded_items(), read_traces(RECORDING)), jobs)
-    for done in _measured(cells, scale, run, jobs):
+    document = _head(scale, provenance(command), accuracy(recorded_items(), read_traces(RECORDED)), jobs)
+    for done in mapped(partial(_cell, scale, run), cells, jobs):
         document["cells"].append(_short(done))
         if out:
-            write(out / f"{NAME}.json", document)
+            write_json(out / f"{NAME}.json", document)
     return document
-
-
-def _measured(cells: Sequence[Cell], scale: Scale, run: Run, jobs: int) -> Iterator[dict[str, Any]]:
-    """Entries of the cells, `jobs` of them at a time, in processes of their own if more than one."""
-    one = partial(_cell, scale, run)
-    if jobs == 1:
-        yield from map(one, cells)
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(one, cells)
 
 
 def _cell(scale: Scale, run: Run, cell: Cell) -> dict[str, Any]:
     """One cell's entry."""
-    traces = shortened(read_traces(RECORDING), scale.max_tokens)
-
-    def say(line: str) -> None:
-        print(line if line.startswith(cell.id) else f"{cell.id}:{line}", file=sys.stderr, flush=True)
-
-    return CellRun(cell, scale, scale.shortened(recorded_items()), traces, run, say).all(tuple(BASELINES))
+    traces = shortened(read_traces(RECORDED), scale.max_tokens)
+    return CellRun(cell, scale, short_items(scale.max_tokens), traces, run, say).all(tuple(BASELINES))
 
 
 def _head(scale: Scale, origin: Mapping[str, Any], right: Mapping[str, Any], jobs: int) -> dict[str, Any]:
@@ -138,7 +112,7 @@ def _head(scale: Scale, origin: Mapping[str, Any], right: Mapping[str, Any], job
             "repeats": scale.repeats,
             "cells at a time": jobs,
             "max_tokens": scale.max_tokens,
-            "recording": RECORDING.name,
+            "recording": RECORDED.name,
             "late share or stretch that voids a run": LATE,
             "accuracy": dict(right),
             "context": (
@@ -147,14 +121,6 @@ def _head(scale: Scale, origin: Mapping[str, Any], right: Mapping[str, Any], job
         },
         "cells": [],
     }
-
-
-def write(path: Path, document: Mapping[str, Any]) -> None:
-    """Whole or not at all: a run may end at any moment."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_suffix(".part")
-    half.write_text(json.dumps(document, indent=1) + "\n")
-    half.replace(path)
 
 
 def _short(value: Any) -> Any:

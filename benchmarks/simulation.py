@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from benchmarks.figure import Figure, Ratio
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
+from opensled_testbed.planner.setting import RECORDED
 from opensled_testbed.provenance import SEED
 from opensled_testbed.simulator import simulate_parts
-from opensled_testbed.traces import PACKAGED, TraceSet, read_traces
+from opensled_testbed.traces import TraceSet, read_traces
 
 DEVICES, VERIFIERS, WORKERS = 10_000, 16, 2
 THINK_S = 600.0  # an assistant that is asked every ten minutes
@@ -38,7 +39,7 @@ class Speed:
 def measure(quick: bool) -> Figure:
     """Two duty cycles."""
     devices, repeats = (200, 1) if quick else (DEVICES, 3)
-    traces = read_traces(PACKAGED / "tiny-llamacpp.jsonl.gz")
+    traces = read_traces(RECORDED)
     runs: dict[str, list[Speed]] = {name: [] for name in LOADS}
     for _ in range(repeats):
         for name, load in LOADS.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -10,7 +10,6 @@ from opensled_testbed.load.interval import interval
 
 # What must agree, as keys of a summary.
 COMPARED = ("output_throughput", "pace_mean", "acceptance_rate", "tokens_per_round", "positions_per_token")
-AIM = 0.15  # largest relative error of throughput and pace that is aimed at
 
 Summary = Mapping[str, Any]
 
@@ -59,36 +58,3 @@ def live_anchor(runs: Iterable[Mapping[str, Any]], baseline: str) -> dict[str, A
         for name, side in sides.items()
     }
     return {**means, "difference": errors(replay, live)}
-
-
-def missed(cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Where throughput or pace are further off than AIM, one line each."""
-    for cell in cells:
-        for entry in cell["agreement"]:
-            for key in ("output_throughput", "pace_mean"):
-                error = entry["errors"].get(key, 0.0)
-                if abs(error) > AIM:
-                    yield f"{cell['id']}, {entry['baseline']}: simulated {key} is {100 * error:+.0f} % off"
-
-
-def table(cells: Iterable[Mapping[str, Any]]) -> str:
-    """Error of throughput and pace for each cell and baseline, for a terminal."""
-    lines = [f"{'cell':<38}{'baseline':<18}{'throughput':>11}{'pace':>8}{'capacity':>10}"]
-    for cell in cells:
-        capacities = {entry["baseline"]: entry for entry in cell["capacity"]}
-        for entry in cell["agreement"]:
-            shown = [entry["errors"].get(key) for key in ("output_throughput", "pace_mean")]
-            shown.append(capacity_error(capacities.get(entry["baseline"], {})))
-            cells_ = "".join(f"{_percent(value):>{width}}" for value, width in zip(shown, (11, 8, 10)))
-            lines.append(f"{cell['id']:<38}{entry['baseline']:<18}{cells_}")
-    return "\n".join(lines)
-
-
-def capacity_error(entry: Mapping[str, Any]) -> float | None:
-    """Of the simulated capacity against the emulated one; None where there is none."""
-    emulated, simulated = entry.get("emulated"), entry.get("simulated")
-    return simulated / emulated - 1 if emulated and simulated is not None else None
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:+.1f} %"

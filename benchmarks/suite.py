@@ -7,7 +7,6 @@ A part that fails does not stop the others; the exit code says so.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-FOLDER = Path("docs/benchmarks")
+from benchmarks.program import FOLDER, parser_of
 
 
 class Part(NamedTuple):
@@ -44,7 +43,7 @@ class Done(NamedTuple):
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.suite")
+    parser = parser_of("suite", __doc__)
     parser.add_argument("--out", type=Path, default=FOLDER, help="default %(default)s")
     out = parser.parse_args(words).out
     done = [_timed(part.name, [*_python(part.module), *part.words, "--out", str(out)]) for part in PARTS]

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Proves the compose testbed in real containers and leaves nothing behind: builds both images, brings the fleet up, asks
-# every device over its API, compares each answer with the target alone, kills verifier and device in mid-answer.
+# Checks the compose testbed in real containers and leaves nothing behind: builds both images, starts the fleet, asks
+# every device over its API, compares each answer with the target alone, kills verifier and device during an answer.
 #
 #   deploy/compose_check.sh        needs docker and docker-compose (or Compose v2), and .venv (make install)
 #
-# An engine that runs is used, and only what this script made is removed from it. Without one, and as root, dockerd is
-# started with a folder of its own. Where no image registry answers, the base image is made with debootstrap.
+# A running engine is used, and only what this script made is removed from it. Without one, root starts dockerd
+# with its own folder. If no image registry answers, debootstrap makes the base image.
 #
 #   OPENSLED_TAG=dev  check images that exist          KEEP=1       leave the images it built
 #   BASE_IMAGE=...    another base image               PYTHON=...   with OpenSLED and torch; .venv/bin/python
@@ -22,7 +22,7 @@ readonly WORK
 BASE_IMAGE=${BASE_IMAGE:-python:3.12-slim}
 readonly GIVEN_TAG=${OPENSLED_TAG:-}
 export BASE_IMAGE OPENSLED_TAG=${GIVEN_TAG:-check-$$}
-# The reference is a small model: more threads only wait for each other.
+# The reference is a small model: more threads make it slower.
 export OMP_NUM_THREADS=1
 unset COMPOSE_FILE COMPOSE_PROFILES COMPOSE_PROJECT_NAME
 # The engine chooses free ports.
@@ -159,7 +159,7 @@ answers() {
     "$PYTHON" -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=10)' "$1" 2>/dev/null
 }
 
-# Builds see no folder of the host, so the wheels that pip would find here are served on loopback.
+# Builds see no folder of the host, so the host's wheels are served on loopback.
 serve_wheels() {
     local folder
     mkdir "$WORK/wheels"
@@ -253,7 +253,7 @@ show_limits() {
     done
 }
 
-# From a device: its relay answers, the verifier is neither known by name nor reached by address.
+# From a device: its relay answers; the verifier's name and address are unreachable.
 check_isolation() {
     local address
     address=$(docker inspect --format "{{(index .NetworkSettings.Networks \"${PROJECT}_core\").IPAddress}}" \

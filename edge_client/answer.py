@@ -1,4 +1,4 @@
-"""What a device hands to the reader of an answer: chunks of text, and in the end what they cost."""
+"""What a device is asked and what it gives: tasks, chunks of text, and at the end the statistics."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from typing import Any, Literal
 
 from opensled.messages import Guide, Prompt, SamplingParams, TokenLogprobs
 
-# Who wrote a token: a draft that was accepted, the target in its place (recovered) or after a whole accepted draft
-# (bonus), or the server without a draft. Last, the draft model alone: words that nobody verified.
+# Where a token comes from: a draft that was accepted, the target in place of a draft token (recovered) or after a whole
+# accepted draft (bonus), the server without a draft, or the draft model alone, without verification (local).
 Origin = Literal["accepted", "recovered", "bonus", "server", "local"]
-ALONE = "no server can be reached: what follows are the draft model's own words, which nobody verified"
+LOCAL_WARNING = "no server can be reached: the draft model alone writes what follows, and nothing verifies it"
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a reader wants answered, and how."""
+    """A prompt and how to answer it."""
 
     prompt: Prompt
     params: SamplingParams
     stop: tuple[str, ...] = ()  # strings that end the answer; they are not shown
-    top_logprobs: int | None = None  # log-probabilities: of the tokens and so many others; None = no
+    top_logprobs: int | None = None  # log-probabilities of the tokens and of so many others; None = none
     guide: Guide | None = None
-    pace: float | None = None  # tokens/s the reader needs, 0 = no promise; None = as the device was told
-    background: bool | None = None  # nobody watches it grow; None = as the device was told
+    pace: float | None = None  # tokens/s the reader needs, 0 = no promise; None = the device's default
+    background: bool | None = None  # no reader waits for it; None = the device's default
 
 
 @dataclass(frozen=True)
 class RequestDefaults:
-    """What a device asks of its server for each answer, unless the answer's reader asks for something else."""
+    """What a device asks of its server where a task does not say."""
 
     pace: float = 0.0  # tokens/s, 0 = no promise
     background: bool = False
-    device: str = ""  # its name: under it the server remembers how it drafts
+    device: str = ""  # its name; the server remembers under it how well its drafts are accepted
 
     def opening(self, task: Task, drafts: bool) -> dict[str, Any]:
-        """Fields of `Open`. A sequence for which nobody drafts is a stranger's: nothing is to be expected of it."""
+        """Fields of `Open`. Without drafts the device has no name: the server's record of its drafts does not apply."""
         return {
             "pace": self.pace if task.pace is None else task.pace,
             "background": self.background if task.background is None else task.background,
@@ -43,20 +43,20 @@ class RequestDefaults:
         }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stats:
-    """The account of one answer. A round is a verdict that answers a non-empty draft."""
+    """The statistics of one answer. A round is a verdict that answers a non-empty draft."""
 
     prompt_tokens: int
     completion_tokens: int
     rounds: int = 0
     drafted: int = 0  # tokens proposed in those rounds
-    accepted: int = 0  # of them, tokens that stand in the truth
+    accepted: int = 0  # of `drafted`, tokens that stand in the answer
     round_tokens: int = 0  # tokens committed by those rounds: accepted, recovered and bonus
     wasted: int = 0  # tokens drafted ahead of verdicts, and in vain
     server_decoded: int = 0  # tokens the server committed without a draft
-    # Tokens that the draft model wrote while no server could be reached; nobody verified them
-    local_tokens: int = 0
+    local_tokens: int = 0  # tokens that the draft model wrote alone, without verification
+    first_token: float = 0.0  # seconds from the request to the first token
     seconds: float = 0.0  # from the request to the last token
 
     @property
@@ -68,7 +68,7 @@ class Stats:
         return self.completion_tokens / self.seconds if self.seconds else 0.0
 
     def figures(self) -> dict[str, float]:
-        """The account as people and programs read it."""
+        """The statistics for people and programs; times and rates rounded."""
         return {
             "rounds": self.rounds,
             "drafted": self.drafted,
@@ -83,9 +83,9 @@ class Stats:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of an answer, or news of a server that lets its reader wait: then without text and tokens.
+    """A piece of an answer; or a report that the server is away, without text and tokens.
 
-    Text may lag behind its tokens: a character is shown once it is whole.
+    Text may come later than its tokens: a character is shown once all its bytes are known.
     """
 
     text: str
@@ -94,5 +94,5 @@ class Chunk:
     stats: Stats | None = None  # on the last chunk
     origins: tuple[Origin, ...] = ()  # one for each of `token_ids`
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of `token_ids`, when asked for
-    waiting: float = 0.0  # seconds without a word from the server; 0 = this is one
-    provisional: str = ""  # the draft model's guess of the text after this; replaces that of the chunk before
+    waiting: float = 0.0  # seconds since the server was heard, while it is away; 0 = it is not
+    provisional: str = ""  # the draft model's guess of the text to come, instead of the one before

@@ -1,19 +1,19 @@
-"""The words of one answer: from what the server commits to what its reader gets, also while no server answers."""
+"""One answer under way: what the server commits becomes chunks for the reader, and is counted."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from dataclasses import replace
 
 from edge_client.answer import Chunk, Stats, Task
 from edge_client.drafting import Drafting, DraftThread
 from edge_client.generate import Commit, generate
-from edge_client.offline.absence import LOCAL_ONLY, PROVISIONAL, Offline
-from edge_client.offline.going_on import GoingOn, OutageWatch
-from edge_client.offline.local_only import LocalCommit, alone, require_possible
+from edge_client.offline.local_only import local_commits, require_possible
+from edge_client.offline.modes import LOCAL_ONLY, PROVISIONAL, Offline
+from edge_client.offline.outage_watch import OutageWatch
+from edge_client.offline.provisional import ProvisionalDrafting
 from edge_client.remote import RemoteSession
-from edge_client.telemetry import AnswerMetrics
+from edge_client.telemetry import Telemetry
 from edge_client.tokenizer import AnswerText, EdgeTokenizer
 from opensled.errors import Unreachable
 from opensled.messages import ModelInfo
@@ -21,97 +21,91 @@ from opensled.protocol import EndRules, Truth
 
 
 class AnswerStream:
-    """One answer under way on a device."""
+    """Gives one answer, a chunk at a time. Close it: that frees the sequence on the server."""
 
     def __init__(
         self,
         session: RemoteSession,
-        drafter: DraftThread,
+        thread: DraftThread,
         task: Task,
         info: ModelInfo,
         tokenizer: EdgeTokenizer,
         offline: Offline,
+        telemetry: Telemetry,
+        started: float,
     ) -> None:
-        """`session`: open, or with a prompt and a noise key of the device's own."""
-        self._session, self._thread, self._task, self._offline = session, drafter, task, offline
-        self._truth: Truth = session.truth
+        """`session`: open; or away, with a prompt and a noise key of the device's own: then the draft model answers.
+
+        `started`: when the reader asked, in seconds of the monotonic clock.
+        """
+        self._session, self._thread, self._task, self._offline = session, thread, task, offline
+        self._telemetry, self._started, self._truth = telemetry, started, session.truth
         self._text = AnswerText(tokenizer, task.stop)
         self._ends = end_rules(info, task, self._truth)
-        goes_on = offline.mode == PROVISIONAL and drafter.drafts
-        self._going_on = GoingOn(drafter, self._ends, offline.most) if goes_on else None
-        self.drafter: Drafting = self._going_on or drafter
+        self._stats = Stats(prompt_tokens=len(self._truth), completion_tokens=0)
+        goes_on = offline.mode == PROVISIONAL and thread.drafts
+        self._provisional = ProvisionalDrafting(thread, self._ends, offline.most) if goes_on else None
+        self._drafting: Drafting = self._provisional or thread
+        self._watch: OutageWatch | None = None  # None = the draft model answers alone
+        if session.away:
+            self._commits = self._local()
+        else:
+            self._commits = generate(session, self._drafting, task.params)
+            self._watch = OutageWatch(self._commits, session, offline, self._provisional)
 
-    async def chunks(self, opened: bool, account: AnswerMetrics) -> AsyncGenerator[Chunk, None]:
-        """The answer; the last chunk carries the finish reason and the statistics. `opened`: by a server."""
-        stats = Stats(prompt_tokens=len(self._truth), completion_tokens=0)
-        chunk = Chunk("", ())
-        async with aclosing(self._events(opened)) as events:
-            async for event in events:
-                if isinstance(event, float):
-                    yield Chunk("", (), waiting=event, provisional=self._guess())
-                    continue
-                chunk = self._chunk(event)
-                stats = count(stats, event, len(chunk.token_ids))
-                account.commit(event, len(chunk.token_ids))
-                if self._text.stopped or self._truth.finish_reason:
-                    break
-                yield chunk
+    async def next(self) -> Chunk:
+        """The next chunk; the last one carries the finish reason and the statistics."""
+        event = await self._event()
+        if isinstance(event, float):
+            return Chunk("", (), waiting=event, provisional=self._guess())
+        tokens, text = self._text.push(event.tokens)
+        logprobs, origins = event.logprobs[: len(tokens)], event.origins[: len(tokens)]
+        self._telemetry.commit(self._stats, event, len(tokens), self._seconds)
         reason = "stop" if self._text.stopped else self._truth.finish_reason
-        account.finish(reason)
-        stats = replace(stats, seconds=account.seconds, wasted=self.drafter.wasted)
-        text = chunk.text + self._text.flush()
-        yield replace(chunk, text=text, finish_reason=reason, stats=stats, provisional="")
+        if not reason:
+            return Chunk(text, tokens, logprobs=logprobs, origins=origins, provisional=self._guess())
+        await self._stop()
+        self._stats.seconds, self._stats.wasted = self._seconds, self._drafting.wasted
+        self._telemetry.finish(self._stats, reason)
+        return Chunk(text + self._text.flush(), tokens, reason, self._stats, origins, logprobs)
 
-    async def _events(self, opened: bool) -> AsyncGenerator[Commit | float, None]:
-        """Commits, and for how many seconds the server is away; then the draft model's own, where it may answer."""
-        session, params = self._session, self._task.params
-        if opened:
-            try:
-                words = generate(session, self.drafter, params)
-                watch = OutageWatch(words, session, self._offline, self._going_on)
-                async with aclosing(words), aclosing(watch.events()) as events:
-                    async for event in events:
-                        yield event
-                return
-            except Unreachable as error:
-                if self._offline.mode != LOCAL_ONLY:
-                    raise
-                require_possible(self._task, error)
-        local = alone(self._thread, self._truth, params, session.noise_key, self._ends)
-        async with aclosing(local) as commits:
-            async for commit in commits:
-                yield commit
+    async def aclose(self) -> None:
+        """Give up what is under way, and count what it cost."""
+        await self._stop()
+        self._telemetry.reopened += self._session.reopened
+        self._telemetry.wasted += self._drafting.wasted
 
-    def _chunk(self, commit: Commit) -> Chunk:
-        tokens, shown = self._text.push(commit.tokens)
-        return Chunk(
-            shown,
-            tokens,
-            logprobs=commit.logprobs[: len(tokens)],
-            origins=commit.origins[: len(tokens)],
-            provisional=self._guess(),
-        )
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    async def _event(self) -> Commit | float:
+        """The next commit, or for how many seconds the server is away; from the draft model where it may answer."""
+        if self._watch is None:
+            return await anext(self._commits)
+        try:
+            return await self._watch.next()
+        except Unreachable as error:
+            if self._offline.mode != LOCAL_ONLY:
+                raise
+            require_possible(self._task, error)
+            await self._stop()
+            self._watch, self._commits = None, self._local()
+            return await anext(self._commits)
+
+    async def _stop(self) -> None:
+        if self._watch is not None:
+            await self._watch.aclose()
+        await self._commits.aclose()
+
+    def _local(self) -> AsyncGenerator[Commit, None]:
+        key = self._session.noise_key
+        return local_commits(self._thread, self._truth, self._task.params, key, self._ends)
 
     def _guess(self) -> str:
-        """The text of what was drafted while the server was away, and is not verified yet."""
-        ahead = self._going_on.ahead(self._truth) if self._going_on else ()
-        return self._text.guess([token.id for token in ahead])
-
-
-def count(stats: Stats, commit: Commit, tokens: int) -> Stats:
-    """`stats` with a commit of which `tokens` tokens belong to the answer."""
-    stats = replace(stats, completion_tokens=stats.completion_tokens + tokens)
-    if isinstance(commit, LocalCommit):
-        return replace(stats, local_tokens=stats.local_tokens + tokens)
-    if not commit.drafted:
-        return replace(stats, server_decoded=stats.server_decoded + tokens)
-    return replace(
-        stats,
-        rounds=stats.rounds + 1,
-        drafted=stats.drafted + commit.drafted,
-        accepted=stats.accepted + min(commit.accepted, tokens),
-        round_tokens=stats.round_tokens + tokens,
-    )
+        """The text of what was drafted while the server is away, and is not verified yet."""
+        ahead = self._provisional.ahead(self._truth) if self._provisional else ()
+        return self._text.guess([token.id for token in ahead]) if ahead else ""
 
 
 def end_rules(info: ModelInfo, task: Task, truth: Truth) -> EndRules:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_client import remote
-from edge_client.answer import ALONE, Chunk, Stats, Task
+from edge_client.answer import LOCAL_WARNING, Chunk, Stats, Task
 from edge_client.config import EdgeConfig, GenerateConfig
 from edge_client.device import Device, connect
-from edge_client.offline.absence import LOCAL_ONLY
-from edge_client.telemetry import metrics
+from edge_client.device_metrics import metrics
+from edge_client.offline.modes import LOCAL_ONLY
 from edge_client.terminal.standard_streams import require_text, use_utf8
 from edge_client.terminal.tail import Stderr
 from opensled import notify
@@ -75,7 +75,7 @@ async def _shown(device: Device, prompt: Prompt, params: SamplingParams, quiet: 
         async for chunk in chunks:
             if "local" in chunk.origins and not alone:
                 alone = True
-                log.warning(ALONE)
+                log.warning(LOCAL_WARNING)
             status.wrote("" if quiet else chunk.text)
             if not quiet:
                 sys.stdout.write(chunk.text)

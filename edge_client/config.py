@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from edge_client.drafters import OFF, plain_names
 from edge_client.lengths import LENGTH_POLICIES
 from edge_client.lengths.base import UNADVISED, LengthOptions
-from edge_client.offline.absence import HEARTBEAT, LOCAL_PATIENCE, OFFLINE_MODES, STALL
+from edge_client.offline.modes import HEARTBEAT, LOCAL_GIVE_UP, OFFLINE_MODES, STALL
 from edge_client.remote import RetryPolicy
 from opensled.address import host_port, web_origins
 from opensled.config import option
@@ -46,7 +46,7 @@ class DeviceConfig:
     rule: str = option(
         MATCH,
         "acceptance rule that the server serves: match is exact whatever the device sends, ratio trusts the device's "
-        "own probabilities; options follow behind a colon",
+        "own probabilities; options follow a colon",
         metavar="NAME",
     )
     drafter: str = option(
@@ -138,7 +138,7 @@ class DeviceConfig:
     give_up: float = option(
         0.0,
         "seconds to retry a lost server before an answer ends with an error, or with the draft model's "
-        f"words; 0 = {RetryPolicy().give_up:g}, with local-only {LOCAL_PATIENCE:g}",
+        f"words; 0 = {RetryPolicy().give_up:g}, with local-only {LOCAL_GIVE_UP:g}",
         low=0,
         metavar="SECONDS",
     )

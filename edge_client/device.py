@@ -1,4 +1,4 @@
-"""A device at work: one link to a server, a few drafters, and answers for whoever asks."""
+"""A device at work: one link to a server, a few drafters, and the answers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from edge_client.lengths import length_policy
 from edge_client.lengths.base import DraftLengthPolicy, LengthOptions
 from edge_client.lengths.status import DraftStatus, rested
 from edge_client.link import Endpoint, Link
-from edge_client.offline.absence import LOCAL_ONLY, Offline, patience_of
 from edge_client.offline.local_only import own_key, own_prompt, require_possible
-from edge_client.offline.target_memory import Memory
+from edge_client.offline.modes import LOCAL_ONLY, Offline, retry_policy
+from edge_client.offline.target_memory import TargetMemory
 from edge_client.remote import RemoteSession, RetryPolicy
-from edge_client.served_target import ServedTarget, is_another, meet
+from edge_client.served_target import ServedTarget, fetch_target, is_another
 from edge_client.telemetry import Telemetry
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.address import is_local
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Device:
-    """Answers prompts with the target's words, at most `parallel` of them drafted here at a time."""
+    """Answers prompts with the target's text; at most `parallel` answers have drafts at the same time."""
 
     def __init__(
         self,
@@ -46,22 +46,22 @@ class Device:
         info: ModelInfo,
         tokenizer: EdgeTokenizer,
         factory: DrafterFactory,
-        stop: DraftLengthPolicy,
+        lengths: DraftLengthPolicy,
         parallel: int = 1,
-        patience: RetryPolicy = RetryPolicy(),
+        retry: RetryPolicy = RetryPolicy(),
         rule: str = MATCH,
         cache: Path | None = None,
-        habits: RequestDefaults = RequestDefaults(),
+        defaults: RequestDefaults = RequestDefaults(),
         looks_ahead: bool = True,
         offline: Offline = Offline(),
-        memory: Memory | None = None,
+        memory: TargetMemory | None = None,
     ) -> None:
-        """`memory`: of the target, for the mode `local-only`, which is on with it."""
+        """`memory`: of the target; with it the mode `local-only` is on."""
         self.info, self.tokenizer, self.drafter_name = info, tokenizer, factory.name
-        self._link, self._factory, self._stop, self._patience = link, factory, stop, patience
-        self.rule, self._cache, self._habits = rule, cache, habits
+        self._link, self._factory, self._lengths, self._retry = link, factory, lengths, retry
+        self.rule, self._cache, self._defaults = rule, cache, defaults
         self._looks_ahead, self._offline, self._memory = looks_ahead, offline, memory
-        self._meeting = asyncio.Lock()
+        self._updating = asyncio.Lock()  # of the target
         self.parallel = self._unused = parallel
         self.telemetry = Telemetry()
         self._idle: list[DraftThread] = []
@@ -72,53 +72,51 @@ class Device:
 
         Closing the generator frees the sequence on the server.
         """
-        with self.telemetry.answer() as account:
+        with self.telemetry.answer() as started:
             async with self._drafter() as drafter:
-                request = self._open(task, drafts=drafter.drafts)
-                session = RemoteSession(self._link.connect, request, self._patience)
-                account.session = session
-                opened = await self._begin(session, task)
-                self._latest = session if opened else None
-                words = AnswerStream(session, drafter, task, self.info, self.tokenizer, self._offline)
-                account.drafter = words.drafter
-                async with aclosing(words.chunks(opened, account)) as chunks:
-                    async for chunk in chunks:
+                session = RemoteSession(self._link.connect, self._open(task, drafter.drafts), self._retry)
+                await self._begin(session, task)
+                self._latest = None if session.away else session
+                stream = AnswerStream(
+                    session, drafter, task, self.info, self.tokenizer, self._offline, self.telemetry, started
+                )
+                async with aclosing(stream):
+                    while not (chunk := await stream.next()).finish_reason:
                         yield chunk
+        yield chunk
 
-    async def _begin(self, session: RemoteSession, task: Task) -> bool:
-        """Open a sequence. When the server serves another target by now, get to know that for the next one.
+    async def _begin(self, session: RemoteSession, task: Task) -> None:
+        """Open the sequence, or prepare it for the draft model if no server can be reached and it may answer alone.
 
-        False: no server can be reached, and the draft model is to answer alone.
+        If the server serves another target now, the device learns to know that target for the next answer.
         """
         described = self.info
         try:
             await session.open()
-            return True
         except Unreachable as error:
             if self._memory is None:
                 raise
             require_possible(task, error)
             await self._begin_alone(session, task, self._memory)
-            return False
         except (NotFound, VocabularyMismatch) as error:
             if not is_another(error):
                 raise
-            async with self._meeting:
+            async with self._updating:
                 if self.info is described:
-                    await self._meet_again()
+                    await self._update_target()
             raise Unreachable(f"the server serves {self.info.model_id} now; ask again") from error
 
-    async def _begin_alone(self, session: RemoteSession, task: Task, memory: Memory) -> None:
-        """What a server would have said: the ids of the prompt, and a noise key. Templates may take their time."""
+    async def _begin_alone(self, session: RemoteSession, task: Task, memory: TargetMemory) -> None:
+        """Make what a server would send: the ids of the prompt and a noise key. A chat template can be slow."""
         known = memory.recall()
         template = known.chat_template if known else ""
         ids = await asyncio.to_thread(own_prompt, task, self.info, self.tokenizer, template)
         session.truth = Truth(ids)
         session.noise_key = own_key(task.params)
 
-    async def _meet_again(self) -> None:
+    async def _update_target(self) -> None:
         try:
-            target = await meet(self._link, self.rule, self._factory, self._cache)
+            target = await fetch_target(self._link, self.rule, self._factory, self._cache)
             if self._memory:
                 await self._memory.keep(self._link, target.info)
         except OpenSledError as error:
@@ -138,13 +136,13 @@ class Device:
             fingerprint=self.info.fingerprint,
             top_logprobs=task.top_logprobs,
             guide=task.guide,
-            **self._habits.opening(task, drafts),
+            **self._defaults.opening(task, drafts),
         )
 
     @property
     def status(self) -> DraftStatus:
-        """How it drafts just now, and why."""
-        status, session = self._stop.status, self._latest
+        """How the device drafts now, and why."""
+        status, session = self._lengths.status, self._latest
         return rested(status) if session and session.hint == 0 else status
 
     @property
@@ -153,10 +151,10 @@ class Device:
 
     @asynccontextmanager
     async def _drafter(self) -> AsyncIterator[DraftThread]:
-        """A drafter of the pool; when all are busy the server decodes alone, which is never worse than waiting."""
+        """A drafter of the pool. If all are busy, the server decodes alone: that is not slower than to wait."""
         drafter = self._idle.pop() if self._idle else await self._new_drafter()
         pooled = drafter is not None
-        drafter = drafter or DraftThread(NoneDrafter(), self._stop)
+        drafter = drafter or DraftThread(NoneDrafter(), self._lengths)
         vocabulary = self.info.fingerprint
         try:
             yield drafter
@@ -169,13 +167,13 @@ class Device:
                 self._dismiss(drafter)
 
     def _dismiss(self, *drafters: DraftThread) -> None:
-        """End drafters that know another vocabulary; new ones may take their places."""
+        """Close drafters of another vocabulary; new ones may take their places."""
         for drafter in drafters:
             drafter.close()
         self._unused += len(drafters)
 
     async def _new_drafter(self) -> DraftThread | None:
-        """One more for the pool, or None: the pool is full, or this device cannot make one now."""
+        """One more drafter for the pool; None if the pool is full or the drafter cannot be made now."""
         if not self._unused:
             return None
         self._unused -= 1
@@ -185,10 +183,10 @@ class Device:
             self._unused += 1
             log.exception("no further drafter can be made; the server decodes this answer alone")
             return None
-        except BaseException:  # its reader has gone meanwhile
+        except BaseException:  # the answer was cancelled
             self._unused += 1
             raise
-        return DraftThread(drafter, self._stop, self.info.vocab_size, self._looks_ahead)
+        return DraftThread(drafter, self._lengths, self.info.vocab_size, self._looks_ahead)
 
     async def close(self) -> None:
         for drafter in self._idle:
@@ -197,22 +195,22 @@ class Device:
 
 
 async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
-    """A device as configured; refuses a draft whose vocabulary is not the server's before anything is drafted."""
+    """A device as configured. Raises VocabularyMismatch if its draft model has another vocabulary than the target."""
     endpoint = endpoint_of(config)
     if endpoint.token and not endpoint.tls and not is_local(config.server):
         log.warning("the bearer token travels to %s in clear text; add --tls", config.server)
     link, cache = Link(endpoint), Path(config.cache_dir).expanduser()
-    memory = Memory(cache, config.server) if config.offline == LOCAL_ONLY else None
+    memory = TargetMemory(cache, config.server) if config.offline == LOCAL_ONLY else None
     try:
-        factory, target = await _meet_first(link, config, cache, memory)
+        factory, target = await _first_target(link, config, cache, memory)
     except BaseException:
         await link.close()
         raise
-    habits = RequestDefaults(config.pace, config.background, config.device_name or secrets.token_hex(8))
+    defaults = RequestDefaults(config.pace, config.background, config.device_name or secrets.token_hex(8))
     return Device(
         link, target.info, target.tokenizer, factory, _length_policy(config), parallel,
-        patience_of(config.offline, config.give_up),
-        rule=config.rule, cache=cache, habits=habits, looks_ahead=config.look_ahead,
+        retry_policy(config.offline, config.give_up),
+        rule=config.rule, cache=cache, defaults=defaults, looks_ahead=config.look_ahead,
         offline=Offline(config.offline), memory=memory,
     )  # fmt: skip
 
@@ -224,10 +222,13 @@ def _length_policy(config: DeviceConfig) -> DraftLengthPolicy:
     return length_policy(config.stop, options)
 
 
-async def _meet_first(
-    link: Link, config: DeviceConfig, cache: Path, memory: Memory | None
+async def _first_target(
+    link: Link, config: DeviceConfig, cache: Path, memory: TargetMemory | None
 ) -> tuple[DrafterFactory, ServedTarget]:
-    """A server that is not there is told before a draft model is looked for; with a memory the device does without."""
+    """The drafters and the target. A server that does not answer is an error, unless the target is remembered.
+
+    The server is asked before a draft model is looked for, so that its absence is the first error.
+    """
     try:
         await link.describe()
     except Unreachable as error:
@@ -237,14 +238,14 @@ async def _meet_first(
         factory = _factory(config)
         return factory, await memory.target(factory, error)
     factory = _factory(config)
-    target = await meet(link, config.rule, factory, cache)
+    target = await fetch_target(link, config.rule, factory, cache)
     if memory:
         await memory.keep(link, target.info)
     return factory, target
 
 
 def endpoint_of(config: DeviceConfig) -> Endpoint:
-    """Where the server is and what lets this device in; raises UsageError or NotFound for a file of no use."""
+    """Where the server is, and this device's credentials. Raises UsageError or NotFound for a file it cannot use."""
     return Endpoint(
         server=config.server,
         token=_read_token(config.token_file),
@@ -272,7 +273,7 @@ def _factory(config: DeviceConfig) -> DrafterFactory:
 
 
 def _read_token(path: str) -> str:
-    words = read_secret_text(path, "token file").split() if path else [""]
-    if not words:
+    tokens = read_secret_text(path, "token file").split() if path else [""]
+    if not tokens:
         raise UsageError(f"token file {path} is empty; write the bearer token into it")
-    return words[0]
+    return tokens[0]

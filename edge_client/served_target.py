@@ -1,4 +1,4 @@
-"""Getting to know the target behind a link, at the start and again when the server has changed it."""
+"""The target behind a link: its description and its tokenizer, checked against what this device drafts with."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from opensled.messages import ModelInfo
 
 @dataclass(frozen=True)
 class ServedTarget:
-    """What a device knows of the model whose words it speaks."""
+    """What a device knows of the target."""
 
     info: ModelInfo
     tokenizer: EdgeTokenizer
 
 
-async def meet(link: Link, rule: str, factory: DrafterFactory, cache: Path | None) -> ServedTarget:
+async def fetch_target(link: Link, rule: str, factory: DrafterFactory, cache: Path | None) -> ServedTarget:
     """The target behind `link`.
 
-    Raises Unsupported when it is not served by `rule`, VocabularyMismatch when the drafts of `factory` cannot be its
-    words, and Unreachable.
+    Raises Unsupported if the server does not serve `rule`, VocabularyMismatch if the drafts of `factory` are of another
+    vocabulary, and Unreachable.
     """
     info = await link.describe()
     _require_rule(rule, info)
@@ -34,7 +34,7 @@ async def meet(link: Link, rule: str, factory: DrafterFactory, cache: Path | Non
 
 
 def is_another(error: Exception) -> bool:
-    """Whether a server refuses to open a sequence because it serves another target than the one described before."""
+    """Whether a server refuses a sequence because it serves another target than it described before."""
     return isinstance(error, VocabularyMismatch) or (
         isinstance(error, NotFound) and error.field == "model_id"
     )

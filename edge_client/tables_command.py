@@ -16,7 +16,6 @@ from edge_client.drafters.table_file import (
     LONGEST_LEADER,
     MOST_FOLLOWERS,
     TableFile,
-    Vocabulary,
 )
 from edge_client.drafters.tables import TableShape
 from edge_client.table_builder import TableBuilder
@@ -100,7 +99,7 @@ def finished(builder: TableBuilder, tokenizer: Tokenizer, source: str) -> TableF
     if not len(rows.leaders):
         raise UsageError("these texts are too short for a table; name others with --corpus")
     pieces = pieces_of(tokenizer)
-    return TableFile(rows, builder.shape, Vocabulary(len(pieces), fingerprint(pieces)), source)
+    return TableFile(rows, builder.shape, len(pieces), fingerprint(pieces), source)
 
 
 def _files(corpus: str) -> Iterator[Path]:

@@ -76,10 +76,7 @@ def _near(scores: np.ndarray, temperature: float, bound: float) -> list[tuple[in
 
 def _step(reference: Reference, place: _Place, token: int, lead: float) -> _Place:
     return _Place(
-        (*place.tokens, token),
-        place.flips + (lead > 0),
-        max(place.lead, lead),
-        token in reference.eos_ids,
+        (*place.tokens, token), place.flips + (lead > 0), max(place.lead, lead), token in reference.eos_ids
     )
 
 

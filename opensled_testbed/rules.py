@@ -39,10 +39,7 @@ class Stretched(Adaptive):
 
     def __init__(self, group: Group, dilation: float) -> None:
         super().__init__(
-            group.draft_length,
-            group.look_ahead,
-            clock=lambda: time.monotonic() / dilation,
-            board=BoardState,
+            group.draft_length, group.look_ahead, clock=lambda: time.monotonic() / dilation, board=BoardState
         )
         self._dilation = dilation
 

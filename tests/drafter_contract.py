@@ -4,7 +4,7 @@
         @pytest.fixture(scope="class")
         @classmethod
         def factory(cls):
-            return MyFactory("path/of/a/model", threads=1)
+            return MyFactory("path/of/a/model", threads=1)  # a subclass of DrafterFactory
 
 `prompt` may be replaced where these ids make no sense to the model.
 """
@@ -175,6 +175,32 @@ class DrafterContract:
         pull(drafter)
         drafter.begin(self.prompt, self.sampler())
         assert_on_path(drafter, self.prompt, self.sampler())
+
+    @pytest.mark.parametrize("steps", [0, 1, BLOCK, 99])
+    @pytest.mark.parametrize("bonus", [True, False])
+    def test_look_ahead_changes_no_draft(self, drafter, assert_on_path, steps, bonus):
+        """Finished, abandoned midway or not begun; the bet on the bonus token won and lost."""
+        draw = self.sampler()
+        drafter.begin(self.prompt, draw)
+        following = ids(pull(drafter, BLOCK + 1))
+        block = pull(drafter)
+        for _ in islice(drafter.look_ahead(block, 3), steps):
+            pass
+        next_token = following[BLOCK] if len(following) > BLOCK else 7
+        verdict = [*ids(block), next_token if bonus else other_than(next_token)]
+        drafter.commit(verdict)
+        assert_on_path(drafter, [*self.prompt, *verdict], draw)
+
+    def test_what_is_ready_is_what_is_proposed_next(self, drafter):
+        drafter.begin(self.prompt, self.sampler())
+        for _ in drafter.look_ahead(pull(drafter), 3):
+            pass
+        assert len(pull(drafter, drafter.ready)) == drafter.ready >= 0
+
+    def test_a_tree_has_parents_before_their_children(self, drafter):
+        drafter.begin(self.prompt * 2, self.sampler())
+        nodes = list(islice(drafter.propose_tree(), 40))
+        assert all(-1 <= node.parent < index for index, node in enumerate(nodes))
 
     def test_closes_twice(self, factory):
         drafter = factory.create()

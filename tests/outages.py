@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from edge_client.answer import Chunk, Task
 from edge_client.device import Device
 from edge_client.lengths.fixed import FixedLength
-from edge_client.offline.absence import PROVISIONAL, Offline
+from edge_client.offline.modes import PROVISIONAL, Offline
 from edge_client.remote import RetryPolicy
 from opensled.errors import Unreachable
 from opensled.messages import Limits, ModelInfo, RuleFacts, SamplingParams
@@ -67,7 +67,7 @@ async def device_that_loses(
             TOKENIZER,
             factory or OracleFactory(),
             FixedLength(4),
-            patience=patience,
+            retry=patience,
             offline=Offline(mode, look=0.001, **offline),
             memory=memory,
         )

@@ -9,7 +9,7 @@ from benchmarks import FIGURES, overload
 from benchmarks.__main__ import main
 from benchmarks.figure import Figure, Ratio, in_turns
 from benchmarks.tenants import Asked
-from opensled.errors import OpenSledError
+from opensled.errors import OpenSledError, UsageError
 
 FIGURE = Figure(
     name="one",
@@ -60,7 +60,7 @@ def test_every_figure_is_measured_and_written_with_its_origin(name, tmp_path, ca
 
 
 def test_an_unknown_figure_is_refused_by_name(capsys):
-    assert main(["nothing", "--quick"]) == 1
+    assert main(["nothing", "--quick"]) == UsageError.exit_code
     assert "unknown figure 'nothing'; choose from rounds" in capsys.readouterr().err
 
 

@@ -14,8 +14,8 @@ from edge_client.device import _factory
 from edge_client.drafters import table_file
 from edge_client.drafters.base import DrafterOptions
 from edge_client.drafters.cacheback import CachebackDrafter, CachebackFactory
-from edge_client.drafters.growth import DEEPEST, FROZEN, MOST_NODES, Cacheback, Calibration, Row
-from edge_client.drafters.table_file import TableFile, Vocabulary
+from edge_client.drafters.growth import BOTH, DEEPEST, FROZEN, MOST_NODES, Calibration
+from edge_client.drafters.table_file import TableFile
 from edge_client.drafters.tables import FrozenTable, LruTable, TableShape, as_rows
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import _shortened
@@ -42,8 +42,15 @@ def frozen_of(text, shape: TableShape = TableShape(1, 2, 2, 100)) -> FrozenTable
     return FrozenTable(as_rows(learned(text, shape).items(), shape), 100)
 
 
-def nodes_of(cache: Cacheback, tail) -> list[tuple[int, int]]:
-    return [(token, parent) for token, parent, _ in cache.tree(tail)]
+def drafter_of(dynamic: LruTable, frozen: FrozenTable | None = None, ends=frozenset()) -> CachebackDrafter:
+    drafter = CachebackDrafter(frozen, ends)
+    drafter._sampler, drafter._dynamic = GREEDY, dynamic
+    return drafter
+
+
+def nodes_of(drafter: CachebackDrafter, tail) -> list[tuple[int, int]]:
+    drafter._tail = tuple(tail)
+    return [(node.token.id, node.parent) for node in drafter.propose_tree()]
 
 
 class TestCacheback(DrafterContract):
@@ -85,34 +92,33 @@ class TestCacheback(DrafterContract):
 class TestGrowth:
     def test_the_trace_of_the_paper(self):
         """From 5: 7 -> {8, 9}; leaf 9 adds 5 -> 7, and so on; leaf 8 has no row."""
-        cache = Cacheback(learned(TRACE), None)
-        tree = nodes_of(cache, TRACE)
+        drafter = drafter_of(learned(TRACE))
+        tree = nodes_of(drafter, TRACE)
         assert tree[:3] == [(7, -1), (8, 0), (9, 0)]
         assert tree[3:5] == [(5, 2), (7, 3)]
-        assert [token for token, _ in cache.chain(TRACE)] == [7, 8]
+        assert [token for token, _ in drafter.guess(TRACE)] == [7, 8]
 
     def test_the_dynamic_table_comes_first_and_no_follower_twice(self):
-        cache = Cacheback(learned((1, 2, 3)), frozen_of((1, 4, 5, 8, 1, 2, 3)))
-        assert cache.row((1,)).followers == ((2, 3), (4, 5))
-        assert cache.row((1,)).kinds == (2, FROZEN)
-        assert [token for token, _ in cache.chain((1,))] == [2, 3]
+        drafter = drafter_of(learned((1, 2, 3)), frozen_of((1, 4, 5, 8, 1, 2, 3)))
+        assert drafter._row((1,)) == (((2, 3), BOTH), ((4, 5), FROZEN))
+        assert [token for token, _ in drafter.guess((1,))] == [2, 3]
 
-    def test_the_frozen_table_speaks_where_the_other_one_is_silent(self):
-        cache = Cacheback(LruTable(), frozen_of((1, 2, 3, 4, 5)))
-        assert [token for token, _ in cache.chain((1,))] == [2, 3, 4, 5]
+    def test_the_frozen_table_drafts_where_the_other_one_is_silent(self):
+        drafter = drafter_of(LruTable(), frozen_of((1, 2, 3, 4, 5)))
+        assert [token for token, _ in drafter.guess((1,))] == [2, 3, 4, 5]
 
     def test_a_repeated_pattern_goes_on_to_the_depth_limit(self):
-        cache = Cacheback(learned((1, 2, 3) * 3), None)
-        assert [token for token, _ in cache.chain((3,))] == [1, 2, 3] * 3
+        drafter = drafter_of(learned((1, 2, 3) * 3))
+        assert [token for token, _ in drafter.guess((3,))] == [1, 2, 3] * 3
         depth = {-1: 0}
-        for number, (_, parent) in enumerate(nodes_of(cache, (3,))):
+        for number, (_, parent) in enumerate(nodes_of(drafter, (3,))):
             depth[number] = depth[parent] + 1
         assert max(depth.values()) == DEEPEST
 
     def test_the_likeliest_grow_first(self):
         """By the sum of ranks on the way, then by depth: the first followers' chain, then what has one second rank."""
         text = (1, 2, 3, 1, 4, 5, 1, 6, 7, 2, 3, 8, 4, 5, 9, 1)
-        tree = nodes_of(Cacheback(learned(text, TableShape(1, 2, 8, 100)), None), text)
+        tree = nodes_of(drafter_of(learned(text, TableShape(1, 2, 8, 100))), text)
         roots = [token for token, parent in tree if parent == -1]
         assert roots == [6, 4, 2]
         assert tree[:4] == [(6, -1), (7, 0), (2, 1), (3, 2)]
@@ -120,13 +126,13 @@ class TestGrowth:
     def test_a_tree_ends_with_its_nodes(self):
         draw = random.Random(1)
         text = [draw.randrange(6) for _ in range(500)]
-        assert len(nodes_of(Cacheback(learned(text, TableShape()), None), text)) == MOST_NODES
+        assert len(nodes_of(drafter_of(learned(text, TableShape())), text)) == MOST_NODES
 
     def test_nothing_follows_the_end(self):
         text = (1, 2, 0, 3, 1, 2, 0, 5, 1)
-        cache = Cacheback(learned(text, TableShape()), None, frozenset({0}))
-        assert [token for token, _ in cache.chain(text)] == [2, 0]
-        tree = nodes_of(cache, text)
+        drafter = drafter_of(learned(text, TableShape()), None, frozenset({0}))
+        assert [token for token, _ in drafter.guess(text)] == [2, 0]
+        tree = nodes_of(drafter, text)
         ends = {number for number, (token, _) in enumerate(tree) if token == 0}
         assert ends and not any(parent in ends for _, parent in tree)
 
@@ -138,7 +144,7 @@ class TestCalibration:
 
     def test_is_the_share_that_was_right_given_the_tokens_before(self):
         calibration = Calibration()
-        row = Row(((1, 2, 3), (1, 5, 6)), (0, FROZEN))
+        row = (((1, 2, 3), 0), ((1, 5, 6), FROZEN))
         for tokens in ((1, 2, 9), (1, 2), (4,)):
             calibration.learn(row, tokens)
         calibration.begin()
@@ -148,7 +154,7 @@ class TestCalibration:
         assert calibration.confidence(FROZEN, 1, 1) == 1 / 5  # its first token was right, its second never
 
     def test_what_this_sequence_shows_weighs_more(self):
-        calibration, row = Calibration(), Row(((1,),), (0,))
+        calibration, row = Calibration(), (((1,), 0),)
         for token in (1,) * 98 + (2,) * 48:
             calibration.learn(row, (token,))
         calibration.begin()
@@ -163,9 +169,8 @@ class TestCalibration:
         for text in ([1, 2, 3, 4] * 5, [1, 9, 1, 8, 1, 7, 1, 6] * 3):
             drafter.begin(text[:4], GREEDY)
             drafter.commit(text[4:])
-        of_all = drafter._cache.calibration._all
+        right, seen = drafter._calibration._all[0, 0, 0]
         drafter.begin([1, 2, 3, 4, 1], GREEDY)
-        right, seen = (counts[0, 0, 0] for counts in (of_all.right, of_all.seen))
         assert pull(drafter, 1)[0].confidence == pytest.approx((right + 1) / (seen + 2))
 
     def test_a_drafter_learns_from_what_is_committed_not_from_the_prompt(self):
@@ -305,7 +310,7 @@ def test_a_table_of_the_same_vocabulary_is_taken(tmp_path):
     info = tiny_info()
     shape = TableShape()
     rows = as_rows(learned((11, 12, 13, 14, 15), shape).items(), shape)
-    table_file.write(path, TableFile(rows, shape, Vocabulary(info.vocab_size, info.fingerprint)))
+    table_file.write(path, TableFile(rows, shape, info.vocab_size, info.fingerprint))
     factory = CachebackFactory("tiny-draft", options=DrafterOptions(draft_table=str(path)))
     factory.check_vocabulary(info)
     drafter = factory.create()

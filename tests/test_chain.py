@@ -1,4 +1,4 @@
-"""Chains of drafters, and a draft model with tables in front: who speaks, who hears, whose drafts they are."""
+"""Chains of drafters, and a draft model with tables in front: which drafter drafts, and what all of them hear."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edge_client.draft_job import BlockBudget
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter
 from edge_client.drafters.cacheback import CachebackDrafter
-from edge_client.drafters.chain import ChainDrafter, ChainFactory, MemberRecord
+from edge_client.drafters.chain import HORIZON, ChainDrafter, ChainFactory
 from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
 from opensled.errors import NotFound, UsageError, VocabularyMismatch
@@ -63,7 +63,7 @@ class TestChain(DrafterContract):
 
     @pytest.fixture
     def assert_on_path(self):
-        """Who speaks depends on how each fared before; what is said is what that one says without a history."""
+        """Which drafter drafts depends on the history; its tokens are those that it drafts without a history."""
         parts = [DRAFTERS.get(name)("tiny-draft", 1).create() for name in ("cacheback", "llamacpp")]
 
         def agreement(said, truth, draw, count) -> int:
@@ -83,7 +83,7 @@ class TestChain(DrafterContract):
             part.close()
 
 
-class TestWhoSpeaks:
+class TestTurns:
     SURE = 0.99
 
     def test_the_first_that_is_sure_all_hear(self):
@@ -96,7 +96,7 @@ class TestWhoSpeaks:
         chain.close()
         assert sure.closed and last.closed
 
-    def test_the_last_where_nobody_is_sure_and_whoever_else_where_it_is_silent(self):
+    def test_the_last_where_no_other_is_sure_and_an_unsure_one_where_it_is_silent(self):
         unsure, silent = Speaker(range(8), 0.7), Speaker([])
         assert ids(pull(ChainDrafter([unsure, Speaker([13])]))) == [13]
         assert ids(pull(ChainDrafter([unsure, silent]), 8)) == [*range(8)]
@@ -117,33 +117,39 @@ class TestWhoSpeaks:
             assert said[0] == 13 and said[-1] == 0
 
     def test_a_last_one_that_is_right_keeps_the_word(self):
-        chain = ChainDrafter([Speaker(range(8), 0.95), Speaker([13] * 8)])
+        first = Speaker(range(8), 0.95)
+        chain = ChainDrafter([first, Speaker([13] * 8)])
         chain.begin([7], GREEDY)
         assert ids(pull(chain, 1)) == [0]
-        record = chain._record
+        first.confidence = 0.1
         for _ in range(30):
-            record.add([13] * 8, [13] * 8)
+            assert ids(pull(chain, 8)) == [13] * 8
+            chain.commit([13] * 8)
+        first.confidence = 0.95
         assert ids(pull(chain, 1)) == [13]
 
     def test_only_tokens_that_were_tried_count(self):
-        record, before = MemberRecord(), MemberRecord().expected()
-        record.add([1, 2, 3], [1, 9])  # one right, one wrong, one never tried
+        chain = ChainDrafter([Speaker([]), Speaker([1, 2, 3])])
+        before = chain._usual()
+        assert ids(pull(chain, 3)) == [1, 2, 3]
+        chain.commit([1, 9])  # one right, one wrong, one never tried
         after = (0.9 * 18 + 1) / (0.9 * 20 + 2)
-        assert record.expected() == pytest.approx(sum(after**count for count in range(1, 9))) != before
-        record = MemberRecord()
-        record.add([1, 2, 3], [1])  # the verdict has more to come
-        assert record.expected() > before
+        assert chain._usual() == pytest.approx(sum(after**count for count in range(1, HORIZON + 1))) != before
+        chain.begin([7], GREEDY)
+        assert chain._usual() == before and pull(chain, 3)
+        chain.commit([1])  # the verdict has more to come
+        assert chain._usual() > before
 
     def test_a_tree_comes_from_who_has_one(self):
         text = [1, 2, 3, 4] * 10
         tables, model = CachebackDrafter(), ToyDrafter(rolls_back=True)
         chain = ChainDrafter([tables, model])
         chain.begin(text, GREEDY)
-        assert list(chain.propose_tree()) == []  # nobody is sure yet: a chain of the model
+        assert list(chain.propose_tree()) == []  # no table is sure yet: a chain of the model
         chain.commit(text * 5)
         assert list(chain.propose_tree()) == list(tables.propose_tree()) != []
 
-    def test_where_nobody_has_a_tree_a_chain_is_sent(self):
+    def test_where_no_drafter_has_a_tree_a_chain_is_sent(self):
         async def drafted():
             chain = ChainDrafter([CachebackDrafter(), ToyDrafter(rolls_back=True)])
             thread = DraftThread(chain, FixedLength(3, tree=8))

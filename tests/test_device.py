@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from edge_client.answer import RequestDefaults, Stats, Task
-from edge_client.answer_stream import count
 from edge_client.config import GenerateConfig
 from edge_client.device import connect
 from edge_client.generate import Commit
 from edge_client.lengths.base import UNADVISED, pulled
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
+from edge_client.telemetry import Telemetry
 from edge_client.tokenizer import AnswerText
 from opensled.config import options
 from opensled.errors import NotFound, Overloaded, Unreachable, UsageError, VocabularyMismatch
@@ -110,12 +110,14 @@ def test_text_counts_the_token_that_completes_a_stop_string():
 
 
 def test_counting_commits():
-    stats = count(Stats(5, 0), Commit((1, 2), 0, 0), 2)
-    stats = count(stats, Commit((3, 4, 5), 4, 2), 3)
+    counts, stats = Telemetry(), Stats(5, 0)
+    counts.commit(stats, Commit((1, 2), 0, 0), 2, seconds=0.5)
+    counts.commit(stats, Commit((3, 4, 5), 4, 2), 3, seconds=0.75)
     assert (stats.completion_tokens, stats.server_decoded) == (5, 2)
     assert (stats.rounds, stats.drafted, stats.accepted, stats.round_tokens) == (1, 4, 2, 3)
-    cut = count(stats, Commit((6, 7, 8), 4, 2), 1)  # a stop string after its first token
-    assert (cut.accepted, cut.round_tokens) == (3, 4)
+    counts.commit(stats, Commit((6, 7, 8), 4, 2), 1, seconds=1.0)  # a stop string after its first token
+    assert (stats.accepted, stats.round_tokens, stats.first_token) == (3, 4, 0.5)
+    assert (counts.tokens, counts.unasked, sum(counts.first_token.counts)) == (6, 2, 1)
 
 
 def whole_block(policy, proposals, limit, interrupted):
@@ -164,7 +166,7 @@ def test_what_the_flag_of_the_draft_length_means(length, rule):
                 server=address, drafter="lookup", draft_length=length, stop="fixed", draft_tree=0
             )
             device = await connect(config)
-            assert device._stop == rule
+            assert device._lengths == rule
             await device.close()
 
     asyncio.run(scenario())
@@ -173,7 +175,7 @@ def test_what_the_flag_of_the_draft_length_means(length, rule):
 def test_what_a_device_asks_of_its_server_and_what_a_single_answer_changes():
     async def scenario():
         async with serving() as (door, address), device_on(address) as device:
-            device._habits = RequestDefaults(pace=9.0, background=True, device="kitchen")
+            device._defaults = RequestDefaults(pace=9.0, background=True, device="kitchen")
             tasks = [
                 Task(PROMPT, GREEDY),
                 Task(PROMPT, GREEDY, pace=3.0),
@@ -199,7 +201,7 @@ async def opened_by(device, door, task):
 def test_an_answer_for_which_no_drafter_is_left_is_a_strangers():
     async def scenario():
         async with device_with_door(parallel=1) as (device, _):
-            device._habits = RequestDefaults(device="kitchen")
+            device._defaults = RequestDefaults(device="kitchen")
             request = [device._open(Task(PROMPT, GREEDY), drafts).device for drafts in (True, False)]
             assert request == ["kitchen", ""]
             async with device._drafter() as first, device._drafter() as second:
@@ -214,7 +216,7 @@ def test_a_device_without_a_name_draws_one_for_each_run():
             config = GenerateConfig(server=address, drafter="none")
             devices = [await connect(config), await connect(config)]
             devices.append(await connect(replace(config, device_name="hall")))
-            names = [device._habits.device for device in devices]
+            names = [device._defaults.device for device in devices]
             assert len(set(names)) == 3 and all(names) and names[2] == "hall"
             for device in devices:
                 await device.close()

@@ -15,7 +15,7 @@ import pytest
 
 from edge_client.drafters import table_file
 from edge_client.drafters.personal import PersonalTable
-from edge_client.drafters.table_file import TableFile, Vocabulary
+from edge_client.drafters.table_file import TableFile
 from edge_client.drafters.tables import FrozenTable, LruTable, TableShape, as_rows, each
 from edge_client.table_builder import TableBuilder
 from opensled import cli
@@ -99,9 +99,7 @@ def some_table(leaders: int = 50, vocab_size: int = 2048) -> TableFile:
     tail: tuple[int, ...] = ()
     while len(table) < leaders:
         tail = table.update(tail, [draw.randrange(vocab_size) for _ in range(3)] * 2)
-    return TableFile(
-        as_rows(table.items(), table.shape), table.shape, Vocabulary(vocab_size, "f" * 64), "made up"
-    )
+    return TableFile(as_rows(table.items(), table.shape), table.shape, vocab_size, "f" * 64, "made up")
 
 
 class TestFile:
@@ -111,7 +109,7 @@ class TestFile:
         table_file.write(tmp_path / "new" / "a.table", table)
         found = table_file.read(tmp_path / "new" / "a.table")
         assert list(each(found.rows)) == list(each(table.rows))
-        assert (found.vocabulary, found.source) == (table.vocabulary, "made up")
+        assert (found.vocab_size, found.fingerprint, found.source) == (vocab_size, "f" * 64, "made up")
         assert table_file.encode(found) == table_file.encode(table)
         assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.table"]
 
@@ -159,7 +157,7 @@ class TestFile:
     def test_other_formats_say_what_they_are(self, tmp_path):
         path = tmp_path / "a.table"
         path.write_bytes(b"OpenSLED draft table 2\n{}\n")
-        with pytest.raises(UnsupportedModel, match="format that this OpenSLED does not know"):
+        with pytest.raises(UnsupportedModel, match="format that this version does not know"):
             table_file.read(path)
         path.write_bytes(b"GGUF")
         with pytest.raises(UnsupportedModel, match="no draft table"):
@@ -245,7 +243,7 @@ def run(*words: str) -> int:
 
 
 class TestShipped:
-    def test_comes_with_the_draft_model_and_speaks_the_targets_vocabulary(self):
+    def test_comes_with_the_draft_model_and_has_the_targets_vocabulary(self):
         path = model_file("tiny-draft", "*.table")
         table = table_file.read(path)
         table.require(tiny_info(), path)
@@ -306,7 +304,7 @@ class TestPersonal:
         path.write_bytes(content)
         with caplog.at_level(logging.WARNING):
             personal = self.learned(path)
-        assert "starts anew" in caplog.text and str(path) in caplog.text
+        assert "starts empty" in caplog.text and str(path) in caplog.text
         personal.save(now=True)
         assert len(table_file.read(path).rows.leaders) == 20
 
@@ -318,11 +316,11 @@ class TestPersonal:
             PersonalTable(path, tiny_info(fingerprint="another"))
         assert path.read_bytes() == before
 
-    def test_one_of_other_sizes_starts_anew(self, tmp_path, caplog):
+    def test_one_of_other_sizes_starts_empty(self, tmp_path, caplog):
         path = tmp_path / "mine.table"
         info = tiny_info()
         table_file.write(
-            path, replace(some_table(), vocabulary=Vocabulary(info.vocab_size, info.fingerprint))
+            path, replace(some_table(), vocab_size=info.vocab_size, fingerprint=info.fingerprint)
         )
         assert len(PersonalTable(path, info).table) == 0 and "other sizes" in caplog.text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import subprocess
@@ -12,15 +13,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.drafters.base import ModelDrafter
+from edge_client.config import GenerateConfig
+from edge_client.device import connect
+from edge_client.draft_job import BlockBudget
+from edge_client.drafters import DRAFTERS
+from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions, ModelDrafter
 from edge_client.drafters.lookup import LookupFactory
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import draft_threads
+from edge_client.drafting import DraftThread
+from edge_client.lengths.fixed import FixedLength
 from hw_profiles.cores import usable_cores
-from opensled.messages import SamplingParams
+from opensled.messages import DraftToken, SamplingParams
 from opensled.noise import noise_key
+from opensled.protocol import Truth
 from opensled.sampling import Sampler
+from tests.devices import read
 from tests.drafter_contract import DrafterContract, ids, pull
+from tests.fake_target import _Text as TinyText
+from tests.fakes import continuation, next_token
+from tests.serving import GREEDY, PROMPT, serving
 from tests.tiny_drafts import tiny_info
 
 
@@ -58,6 +70,92 @@ class ToyFactory:
 
     def create(self) -> ToyDrafter:
         return ToyDrafter(self.rolls_back)
+
+
+class MinimalDrafter(Drafter):
+    """No more than a drafter has to be; knows the fake target's text."""
+
+    def begin(self, prompt, sampler):
+        self.truth = [id % 256 for id in prompt]
+
+    def propose(self):
+        context = list(self.truth)
+        while context:
+            context.append(next_token(context))
+            yield DraftToken(context[-1])
+
+    def commit(self, tokens):
+        self.truth += [id % 256 for id in tokens]
+
+
+class MinimalFactory(DrafterFactory):
+    name = "minimal"
+
+    def create(self):
+        return MinimalDrafter()
+
+
+class Unasked(FixedLength):
+    """A policy that must not be asked about trees and look-ahead."""
+
+    def nodes(self, limit, hint=None):
+        raise AssertionError("a drafter without trees")
+
+    def ahead(self, limit, hint=None):
+        raise AssertionError("a drafter without look-ahead")
+
+
+class TestMinimal(DrafterContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def factory(cls):
+        return MinimalFactory("ignored", 3, DrafterOptions(branches=2))
+
+    def test_the_defaults_do_nothing(self, factory, drafter):
+        factory.check_vocabulary(tiny_info(fingerprint="another"))
+        assert not factory.uses_tables
+        drafter.begin(self.prompt, self.sampler())
+        block = pull(drafter)
+        assert drafter.ready == 0 and list(drafter.propose_tree()) == []
+        assert list(drafter.look_ahead(block, 4)) == [] and drafter.ready == 0
+
+    def test_the_policy_is_not_asked_what_the_drafter_cannot_do(self, drafter, caplog):
+        async def drafted():
+            thread, truth = DraftThread(drafter, Unasked(3, tree=8)), Truth((1, 2, 3))
+            thread.begin(truth, a_sampler())
+            block = (await thread.draft(truth, BlockBudget(3, tree=8))).block
+            thread.look_ahead(block, BlockBudget(3, tree=8))
+            await thread.draft(truth, BlockBudget(3))
+            thread.close()
+            return block
+
+        assert list(asyncio.run(drafted()).ids) == continuation((1, 2, 3), 3) and not caplog.records
+
+    def test_it_drafts_for_a_device_by_its_path(self):
+        async def scenario():
+            async with serving(text=TinyText()) as (_, address):
+                name = "tests.test_drafters:MinimalFactory"
+                config = GenerateConfig(server=address, drafter=name, draft_length=4, stop="fixed")
+                device = await connect(config)
+                chunks = await read(device)
+                await device.close()
+                return chunks
+
+        chunks = asyncio.run(scenario())
+        tokens = [id for chunk in chunks for id in chunk.token_ids]
+        assert tokens == continuation(PROMPT, len(tokens)) and len(tokens) == GREEDY.max_tokens
+        assert chunks[-1].stats.accepted > 0
+
+
+@pytest.mark.parametrize("name", DRAFTERS.names())
+def test_every_registered_name_is_a_factory_of_drafters(name):
+    pytest.importorskip({"llamacpp": "llama_cpp", "onnx": "onnxruntime"}.get(name, "numpy"))
+    parts = {"chain": "chain:lookup,none", "accelerated": "accelerated:llamacpp"}
+    factory = DRAFTERS.get(parts.get(name, name))("tiny-draft", 1, DrafterOptions())
+    drafter = factory.create()
+    drafter.begin((1, 2, 3), a_sampler())
+    assert isinstance(factory, DrafterFactory) and isinstance(drafter, Drafter) and drafter.ready == 0
+    drafter.close()
 
 
 class TestNone(DrafterContract):

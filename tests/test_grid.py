@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from benchmarks import grid, grid_fill, grid_verdict
-from benchmarks.grid_check import spot_check
-from benchmarks.grid_document import Axes, begun, read, without, write
+from benchmarks.grid import spot_check
+from benchmarks.grid_document import Axes, begun, read, without
 from benchmarks.grid_place import Answer, Place
+from benchmarks.program import write_json
+from opensled.errors import UsageError
 from opensled_testbed.report.grid_verdict import told, verdict
 
 AXES = Axes(regimes=("hub",), links=("wifi-good", "lte"), devices=("pi-5",), paces=(10,))
@@ -92,7 +94,7 @@ def test_a_run_that_was_ended_goes_on_where_it_was(units: list[Any], tmp_path: P
     document, part = begun(AXES, 0.0), tmp_path / "grid.part"
 
     def saved() -> None:
-        write(part, document)
+        write_json(part, document)
         if len(units) == 3:
             raise KeyboardInterrupt
 
@@ -108,7 +110,7 @@ def test_a_run_that_was_ended_goes_on_where_it_was(units: list[Any], tmp_path: P
 def test_the_command_merges_and_keeps_what_others_had(units: list[Any], tmp_path: Path) -> None:
     old = filled(units) | {"provenance": {"command": "once"}}
     old["points"][0]["capacity"]["sled-static"] = 43  # as only the file can know
-    write(tmp_path / "grid.json", old)
+    write_json(tmp_path / "grid.json", old)
     assert grid.main(["--only", "opensled", "--merge", "--out", str(tmp_path)]) == 0
     new = json.loads((tmp_path / "grid.json").read_text())
     assert new["points"][0]["capacity"]["sled-static"] == 43
@@ -130,13 +132,13 @@ def test_flags_that_do_not_fit_are_refused(words: list[str]) -> None:
 
 def test_a_file_that_is_no_grid_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "grid.json").write_text("[]")
-    assert grid.main(["--merge", "--out", str(tmp_path)]) == 1
+    assert grid.main(["--merge", "--out", str(tmp_path)]) == UsageError.exit_code
     assert "holds no grid" in capsys.readouterr().err
 
 
 def test_a_spot_check_finds_a_value_that_the_code_does_not_give(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "benchmarks.grid_check.answers",
+        "benchmarks.grid.answers",
         lambda place, names: [Answer(names[0], _users(place, names[0]), 2, 0, 0, 1)],
     )
     points = [

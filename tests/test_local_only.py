@@ -10,10 +10,10 @@ import pytest
 from edge_client.answer import Task
 from edge_client.config import GenerateConfig
 from edge_client.device import connect
-from edge_client.offline.absence import LOCAL_ONLY
 from edge_client.offline.local_chat import render
 from edge_client.offline.local_only import own_key, own_prompt
-from edge_client.offline.target_memory import Memory
+from edge_client.offline.modes import LOCAL_ONLY
+from edge_client.offline.target_memory import TargetMemory
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
 from opensled.messages import ChatMessage, Guide, SamplingParams, ToolCall
 from opensled.noise import noise_key
@@ -183,19 +183,19 @@ class Teller:
 
 
 def test_a_target_is_remembered_by_server_and_asked_for_once(tmp_path):
-    memory, link = Memory(tmp_path, "a:1"), Teller()
+    memory, link = TargetMemory(tmp_path, "a:1"), Teller()
     info = replace(INFO, has_chat_template=True, capabilities=("guide",))
     assert memory.recall() is None
     for _ in range(2):
         asyncio.run(memory.keep(link, info))
         assert (memory.recall().info, memory.recall().chat_template, link.asked) == (info, "template", 1)
     asyncio.run(memory.keep(link, replace(info, version="2")))
-    assert link.asked == 2 and Memory(tmp_path, "b:1").recall() is None
+    assert link.asked == 2 and TargetMemory(tmp_path, "b:1").recall() is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b'{"info": {}}', b"\xff", b'{"info": 3}'])
 def test_a_damaged_memory_is_none(tmp_path, damage):
-    memory = Memory(tmp_path, "a:1")
+    memory = TargetMemory(tmp_path, "a:1")
     asyncio.run(memory.keep(Teller(), INFO))
     memory._path.write_bytes(damage)
     assert memory.recall() is None
@@ -227,6 +227,6 @@ def test_a_device_starts_without_its_server_once_it_has_met_it(tmp_path):
 
 
 def test_a_memory_is_plain_json(tmp_path):
-    asyncio.run(Memory(tmp_path, "a:1").keep(Teller(), INFO))
+    asyncio.run(TargetMemory(tmp_path, "a:1").keep(Teller(), INFO))
     (file,) = (tmp_path / "servers").iterdir()
     assert json.loads(file.read_text())["info"]["model_id"] == "fake"

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from edge_client import telemetry
+from edge_client import device_metrics
 from opensled.errors import OpenSledError, UsageError
 from opensled.metrics import (
     DraftCounts,
@@ -34,7 +34,7 @@ REPEATING = "9:;9:;9:;"  # what tests/fake_target.py goes on with, so that looki
 async def _both_sides():
     async with serving() as (door, address), device_on(address) as device:
         await read(device)
-        return server_metrics(door), telemetry.metrics(device)
+        return server_metrics(door), device_metrics.metrics(device)
 
 
 @pytest.fixture(scope="module")

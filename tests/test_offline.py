@@ -13,8 +13,9 @@ from edge_client.drafting import DraftThread
 from edge_client.generate import Commit
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
-from edge_client.offline.absence import LOCAL_PATIENCE, PROVISIONAL, STALL, Offline, patience_of
-from edge_client.offline.going_on import SEGMENT, GoingOn, OutageWatch, ProvisionalTail
+from edge_client.offline.modes import LOCAL_GIVE_UP, PROVISIONAL, STALL, Offline, retry_policy
+from edge_client.offline.outage_watch import OutageWatch
+from edge_client.offline.provisional import SEGMENT, ProvisionalDrafting, ProvisionalTail
 from edge_client.remote import RetryPolicy
 from edge_client.tokenizer import AnswerText
 from opensled.errors import Unreachable
@@ -118,7 +119,7 @@ def test_a_guess_ends_at_the_bound_and_at_the_end_of_the_answer():
 
 def going_on(drafter, ends=EndRules(frozenset({EOS}), frozenset(), 100), most=256):
     thread = DraftThread(drafter, FixedLength(4))
-    return GoingOn(thread, ends, most), thread
+    return ProvisionalDrafting(thread, ends, most), thread
 
 
 def test_a_drafter_that_went_on_returns_to_the_truth_when_it_is_contradicted():
@@ -217,10 +218,10 @@ def test_a_segment_is_drafted_whatever_the_devices_own_rule_says():
     asyncio.run(scenario())
 
 
-def test_patience_is_the_modes_unless_it_was_told():
-    assert patience_of(STALL, 0) == RetryPolicy() == patience_of(PROVISIONAL, 0)
-    assert patience_of("local-only", 0).give_up == LOCAL_PATIENCE
-    assert patience_of("local-only", 7).give_up == patience_of(STALL, 7).give_up == 7
+def test_the_retries_are_the_modes_unless_configured():
+    assert retry_policy(STALL, 0) == RetryPolicy() == retry_policy(PROVISIONAL, 0)
+    assert retry_policy("local-only", 0).give_up == LOCAL_GIVE_UP
+    assert retry_policy("local-only", 7).give_up == retry_policy(STALL, 7).give_up == 7
 
 
 # -- silence, and readers who leave ------------------------------------------------------------------------
@@ -258,7 +259,7 @@ def test_a_reader_who_leaves_while_the_server_is_away_frees_his_drafter():
     asyncio.run(scenario())
 
 
-def test_the_wait_ends_by_an_error_when_the_patience_does():
+def test_the_wait_ends_by_an_error_when_the_retries_do():
     async def scenario():
         brief = replace(QUICK, give_up=0.05)
         async with device_that_loses(patience=brief) as (device, network):
@@ -284,15 +285,14 @@ def test_a_watch_does_not_spin_while_nothing_happens():
         watch = OutageWatch(never(), session, Offline(look=0.01), Written())
         looks = 0
 
-        async def heard(hearing, wait=watch._heard):
+        async def arrived(reading, wait=watch._arrived):
             nonlocal looks
             looks += 1
-            return await wait(hearing)
+            return await wait(reading)
 
-        watch._heard = heard
-        async for event in watch.events():
+        watch._arrived = arrived
+        while not isinstance(await watch.next(), Commit):
             session.away = False  # it is back, and says nothing yet
-            if isinstance(event, Commit):
-                return looks
+        return looks
 
     assert asyncio.run(scenario()) < 50

@@ -12,7 +12,7 @@ import pytest
 
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterOptions
-from edge_client.drafters.branching import RunnerUp
+from edge_client.drafters.branching import _is_hit
 from opensled.messages import DraftToken, SamplingParams
 from opensled.noise import noise_key
 from opensled.sampling import Sampler, SparseSampler
@@ -131,7 +131,7 @@ def test_any_history_drafts_what_a_drafter_without_one_drafts(drafter_with, asse
         block = block_of(drafter, chance.randrange(1, 6))
         finish(islice(drafter.look_ahead(block, 4), chance.randrange(14)))
         news = verdict(chance, drafter, block)
-        hits += any(drafter._is_hit(branch, news) for branch in drafter._branches)
+        hits += any(_is_hit(branch, news) for branch in drafter._branches)
         drafter.commit(news)
         truth += news
         assert_on_path(drafter, truth, 3)
@@ -171,7 +171,7 @@ def test_the_likeliest_outcomes_come_first(drafter_with):
     drafter.begin(PROMPT, sampler(0.8))
     block = block_of(drafter, 6)
     finish(drafter.look_ahead(block, 1))
-    leads = [drafter._rivals[len(PROMPT) + index].lead for index in range(7)]
+    leads = [drafter._runners_up[len(PROMPT) + index][2] for index in range(7)]
     stands, chances = 1.0, []
     for lead in leads:
         chances.append(stands / (1 + np.exp(lead)))
@@ -218,7 +218,7 @@ def test_a_block_of_another_drafter_that_reaches_the_end_of_the_context_has_no_b
     room = drafter.context_length - len(PROMPT)
     foreign = [DraftToken(7)] * room
     drafter.begin(PROMPT, sampler(0.8))
-    drafter._rivals.update({len(PROMPT) + at: RunnerUp(token.id, 5, 0.1) for at, token in enumerate(foreign)})
+    drafter._runners_up.update({len(PROMPT) + at: (token.id, 5, 0.1) for at, token in enumerate(foreign)})
     assert finish(drafter.look_ahead(foreign, BLOCK)) == 0
 
 

@@ -10,16 +10,17 @@ import pytest
 from benchmarks import regimes, suite
 from benchmarks.accuracy import accuracy
 from benchmarks.cell_run import CellRun, Scale
-from benchmarks.cell_turns import DILATION, Turn, finish, fleet_of, shortened, turns
+from benchmarks.cell_turns import DILATION, Turn, finish, fleet_of, short_items, shortened, turns
 from benchmarks.emulated_capacity import MOST_EMULATED, emulated_capacity
 from benchmarks.peer_server import free_port, running
-from benchmarks.simulator_error import agreement, capacity_error, live_anchor, missed
+from benchmarks.simulator_error import agreement, live_anchor
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.cells import CELLS, REGIMES
 from opensled_testbed.emulation.recorder import recorded_items
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.load.workload import Item
+from opensled_testbed.report.agreement import compared
 from opensled_testbed.report.cell_verdict import shares
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
@@ -31,8 +32,8 @@ SMALL = Scale(repeats=2, max_tokens=12, most_users=4)
 
 
 def cell_run(run, cell=LIVE_CELL, scale=SMALL):
-    traces = shortened(read_traces(regimes.RECORDING), scale.max_tokens)
-    return CellRun(cell, scale, scale.shortened(recorded_items()), traces, run, say=lambda line: None)
+    traces = shortened(read_traces(regimes.RECORDED), scale.max_tokens)
+    return CellRun(cell, scale, short_items(scale.max_tokens), traces, run, say=lambda line: None)
 
 
 def summary(**values):
@@ -174,10 +175,10 @@ def test_cells_that_do_not_exist_are_refused(words, capsys):
 def test_one_cell_runs_end_to_end(tmp_path):
     """The real processes; the smallest cell of all."""
     scale = Scale(repeats=1, requests=5.0, warmup=0.5, max_tokens=6, most_users=2)
-    traces = shortened(read_traces(regimes.RECORDING), scale.max_tokens)
+    traces = shortened(read_traces(regimes.RECORDED), scale.max_tokens)
     cell = replace(CELLS[1], users=2)
     entry = CellRun(
-        cell, scale, scale.shortened(recorded_items()), traces, regimes.emulate, say=lambda line: None
+        cell, scale, short_items(scale.max_tokens), traces, regimes.emulate, say=lambda line: None
     ).all(("centralized", "sled-continuous"))
     made = entry["runs"] + entry["void"]
     by_name = {run["baseline"]: run["summary"] for run in made}  # on a busy machine some are void
@@ -201,8 +202,8 @@ def test_errors_are_relative_to_the_emulated_mean():
     simulated = [{"baseline": "a", "live": False, "summary": summary(output_throughput=120.0)}]
     [entry] = agreement(runs, simulated)
     assert entry["errors"] == {"output_throughput": 0.2, "pace_mean": 0.0, "positions_per_token": 0.0}
-    cell = {"id": "here", "agreement": [entry], "capacity": []}
-    assert list(missed([cell])) == ["here, a: simulated output_throughput is +20 % off"]
+    speed, _ = compared({"id": "here", "runs": runs, "simulated": simulated})
+    assert str(speed) == "here, a: throughput, tokens/s: +20.0%  off by more than 15%"
 
 
 def test_a_live_anchor_has_both_means_with_intervals_and_their_difference():
@@ -253,13 +254,16 @@ def test_a_capacity_that_takes_too_many_devices_is_not_emulated():
 
 
 def test_capacity_error_needs_both_sides():
-    assert capacity_error({"emulated": 20, "simulated": 23}) == pytest.approx(0.15)
-    assert capacity_error({"emulated": None, "simulated": 23}) is None
-    assert capacity_error({}) is None
+    def errors(**capacity):
+        cell = {"id": "here", "runs": [], "capacity": [{"baseline": "a", **capacity}]}
+        return [each.error for each in compared(cell)]
+
+    assert errors(emulated=20, simulated=23) == [pytest.approx(0.15)]
+    assert errors(emulated=None, simulated=23) == errors() == []
 
 
 def test_accuracy_asks_the_task_s_own_checker():
-    traces = read_traces(regimes.RECORDING)
+    traces = read_traces(regimes.RECORDED)
     found = accuracy(recorded_items(), traces)
     assert set(found["tasks"]) == {"smart_home", "arithmetic", "units"}
     assert found["items"] == sum(task["items"] for task in found["tasks"].values())

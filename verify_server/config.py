@@ -132,8 +132,8 @@ class ServeConfig:
     )
     rules: str = option(
         "",
-        "acceptance rules to serve, separated by commas: registered names, or module:Class of your own; "
-        "all registered ones if empty",
+        "acceptance rules to serve, comma-separated: registered names, or your own module:Class; "
+        "empty = all registered rules",
         metavar="NAMES",
     )
     insecure: bool = option(False, "listen beyond this machine without TLS, or to unknown clients")

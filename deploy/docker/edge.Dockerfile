@@ -1,21 +1,21 @@
-# A drafting device: OpenSLED with llama.cpp from source, no torch. Also runs the relay that stands for its link.
+# A drafting device: OpenSLED with llama.cpp from source, no torch. Also runs the relay that emulates its link.
 #   docker build --file deploy/docker/edge.Dockerfile --tag opensled-edge:dev .
-# For linux/amd64 and linux/arm64; BuildKit and the builder before it (Docker 20.10) both take it.
+# For linux/amd64 and linux/arm64; works with BuildKit and with the older builder (Docker 20.10).
 ARG BASE_IMAGE=python:3.12-slim
 
 FROM ${BASE_IMAGE} AS builder
-# For compose_check.sh, which removes what it left.
+# compose_check.sh uses this label to remove what it built.
 LABEL opensled.stage=builder
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ make \
     && rm -rf /var/lib/apt/lists/*
-# pip lives in an environment of its own, so that the image need not carry it.
+# pip has its own environment, so the image does not contain it.
 RUN python3 -m venv /tools && python3 -m venv --without-pip /opt/opensled
 # Portable by default: AVX2 on amd64, plain ARMv8 on arm64, so that one image runs on a Pi 4 and a Pi 5. For a Pi 5 or
 # an Orin alone add -DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod. Without OpenMP no library is missing from a slim base.
 ARG CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_OPENMP=OFF -DLLAVA_BUILD=OFF"
 ARG BUILD_JOBS=2
-# pip's own settings, for hosts with wheels, an index or an authority of their own.
+# Settings of pip, for your own wheels, index or certificate authority.
 ARG PIP_FIND_LINKS
 ARG PIP_INDEX_URL
 ARG PIP_CERT
@@ -41,8 +41,9 @@ LABEL org.opencontainers.image.title="opensled-edge" \
     org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 10001 --user-group --create-home opensled
 COPY --from=builder /opt/opensled /opt/opensled
-# 0.0.0.0 because a container's loopback reaches nobody: without keys and TLS `opensled edge` then refuses to start
-# unless it is told --insecure. HEALTH is what healthy.py asks, in clear text; with TLS: "port 8411".
+# 0.0.0.0 because a container's loopback is unreachable from outside: without keys and TLS `opensled edge`
+# then refuses to start, except with --insecure. HEALTH sets what healthy.py tests, in clear text; with TLS:
+# "port 8411".
 ENV PATH=/opt/opensled/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     OPENSLED_NO_CONFIG=1 \

@@ -1,22 +1,22 @@
-# The verification server: OpenSLED with torch, for CPUs unless told otherwise.
+# The verification server: OpenSLED with torch, for CPUs by default.
 #   docker build --file deploy/docker/verify.Dockerfile --tag opensled-verify:dev .
 # For an NVIDIA GPU (then: docker run --gpus all) CUDA's wheels, and a compiler for Triton, which needs one at run time:
 #   docker build --file deploy/docker/verify.Dockerfile --tag opensled-verify:cuda \
 #       --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130 --build-arg PACKAGES="gcc libc6-dev" .
-# For linux/amd64 and linux/arm64; BuildKit and the builder before it (Docker 20.10) both take it.
+# For linux/amd64 and linux/arm64; works with BuildKit and with the older builder (Docker 20.10).
 ARG BASE_IMAGE=python:3.12-slim
 
 FROM ${BASE_IMAGE} AS builder
-# For compose_check.sh, which removes what it left.
+# compose_check.sh uses this label to remove what it built.
 LABEL opensled.stage=builder
-# pip lives in an environment of its own, so that the image need not carry it.
+# pip has its own environment, so the image does not contain it.
 RUN python3 -m venv /tools && python3 -m venv --without-pip /opt/opensled
-# pip's own settings, for hosts with wheels, an index or an authority of their own.
+# Settings of pip, for your own wheels, index or certificate authority.
 ARG PIP_FIND_LINKS
 ARG PIP_INDEX_URL
 ARG PIP_CERT
-# The release that constraints.txt names. PyPI's own build for amd64 is the one with gigabytes of CUDA; "2.13.0+cpu" of
-# this index counts as newer than PyPI's "2.13.0". Empty: no index but PyPI.
+# The release in constraints.txt. PyPI's build for amd64 contains gigabytes of CUDA; this index's "2.13.0+cpu" counts
+# as newer than PyPI's "2.13.0". Empty: PyPI only.
 ARG TORCH=torch==2.13.0
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 WORKDIR /src
@@ -41,9 +41,9 @@ RUN if [ -n "${PACKAGES}" ]; then \
     fi
 RUN useradd --uid 10001 --user-group --create-home opensled
 COPY --from=builder /opt/opensled /opt/opensled
-# 0.0.0.0 because a container's loopback reaches nobody: without TLS and tokens `opensled serve` then refuses to start
-# unless it is told --insecure. HEALTH is what healthy.py asks, in clear text; with TLS: "port 7411". The NVIDIA
-# variables mean something to its container runtime only.
+# 0.0.0.0 because a container's loopback is unreachable from outside: without TLS and tokens `opensled serve`
+# then refuses to start, except with --insecure. HEALTH sets what healthy.py tests, in clear text; with TLS:
+# "port 7411". The NVIDIA variables are for its container runtime.
 ENV PATH=/opt/opensled/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     OPENSLED_NO_CONFIG=1 \

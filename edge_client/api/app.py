@@ -22,7 +22,7 @@ from edge_client.api.fields import parse_object
 from edge_client.api.guard import Access
 from edge_client.api.openapi import description
 from edge_client.api.responses import Reply, model_card, to_json
-from edge_client.offline.absence import HEARTBEAT
+from edge_client.offline.modes import HEARTBEAT
 from opensled.errors import NotFound, OpenSledError
 from opensled.messages import ModelInfo
 

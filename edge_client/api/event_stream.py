@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from edge_client.answer import Chunk
 from edge_client.api.failures import error_object
 from edge_client.api.responses import LOCAL_HEADER, Reply, to_json
-from edge_client.offline.absence import LOCAL_ONLY
+from edge_client.offline.modes import LOCAL_ONLY
 from opensled.errors import EngineError, OpenSledError, Unreachable
 
 log = logging.getLogger(__name__)

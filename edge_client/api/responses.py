@@ -15,7 +15,7 @@ from edge_client.api.calls import CallReader
 from edge_client.api.choices import ChatChoice, Choice, CompletionChoice
 from edge_client.api.logprobs import ChatLogprobs, CompletionLogprobs
 from edge_client.api.requests import Request
-from edge_client.offline.absence import LOCAL_ONLY
+from edge_client.offline.modes import LOCAL_ONLY
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.messages import ModelInfo, Prompt
 
@@ -45,7 +45,8 @@ def total(accounts: Sequence[Stats], per_prompt: int) -> Stats:
     """The account of several answers at once; a prompt counts once, however many answers it has."""
     sums = {item.name: sum(getattr(stats, item.name) for stats in accounts) for item in fields(Stats)}
     sums["prompt_tokens"] = sum(stats.prompt_tokens for stats in accounts[::per_prompt])
-    sums["seconds"] = max(stats.seconds for stats in accounts)
+    for name in ("first_token", "seconds"):
+        sums[name] = max(getattr(stats, name) for stats in accounts)
     return Stats(**sums)
 
 

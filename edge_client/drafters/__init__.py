@@ -1,4 +1,4 @@
-"""Drafters by name: a new one is one file and one line here (docs: `their.module:Class` works too)."""
+"""Drafters by name: a new one is one file and one line here. `their.module:Factory` names one from elsewhere."""
 
 from opensled.registry import Registry
 
@@ -15,10 +15,10 @@ DRAFTERS = Registry(
     },
 )
 
-OFF = "off"  # instead of a draft table's file: none
-COMPOSED = ("chain", "accelerated")  # of others, which are named behind a colon
+OFF = "off"  # in place of the file of a draft table: use none
+COMPOSED = ("chain", "accelerated")  # made of other drafters, which are named after a colon
 
 
 def plain_names() -> list[str]:
-    """Names that stand for themselves."""
+    """Names of drafters that need no other drafter."""
     return [name for name in DRAFTERS.names() if name not in COMPOSED]

@@ -9,7 +9,7 @@ memory hardly more than reading one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -22,26 +22,7 @@ from opensled.messages import ModelInfo
 from opensled.sampling import Sampler
 
 MOST_GUESSES = 6  # tokens of the tables that one pass verifies, as FLy has it
-LEAST_LIKELY = 0.3  # a guess that all of them up to here are right, below which no more are tried
-
-
-@runtime_checkable
-class BatchModel(Protocol):
-    """A model drafter whose model gives the logits of several positions at once."""
-
-    context_length: int
-
-    def forward(self, tokens: Sequence[int], start: int) -> np.ndarray:
-        """See `ModelDrafter`."""
-
-    def forward_rows(self, tokens: Sequence[int], start: int, wanted: int) -> Sequence[np.ndarray]:
-        """Like `forward`; the logits [vocabulary] after each of the last `wanted` tokens."""
-
-    def truncate(self, length: int) -> int:
-        """See `ModelDrafter`."""
-
-    def close(self) -> None:
-        """See `ModelDrafter`."""
+LEAST_LIKELY = 0.3  # estimated chance that all guesses so far are right, below which no more are tried
 
 
 class AcceleratedFactory(DrafterFactory):
@@ -62,7 +43,7 @@ class AcceleratedFactory(DrafterFactory):
 
     def create(self) -> AcceleratedDrafter:
         model = self._models.create()
-        if not isinstance(model, BatchModel):
+        if not hasattr(model, "forward_rows"):
             model.close()
             raise UsageError(
                 f"{self._models.name} cannot verify several tokens at once; use accelerated:llamacpp"
@@ -73,10 +54,12 @@ class AcceleratedFactory(DrafterFactory):
 class AcceleratedDrafter(ModelDrafter):
     """Drafts what `model` would draft alone. The cache discipline is here; of the model only its passes are used."""
 
-    def __init__(self, model: BatchModel, tables: CachebackDrafter) -> None:
+    def __init__(self, model: Any, tables: CachebackDrafter) -> None:
+        """`model`: a `ModelDrafter` with `forward_rows(tokens, start, wanted)`, which is like `forward` and gives the
+        logits [vocabulary] after each of the last `wanted` tokens."""
         super().__init__(model.context_length)
         self._model, self._tables = model, tables
-        # Until the model shows that it cannot: then a wrong guess would cost all it read
+        # False once the model has shown that it cannot: then a wrong guess would cost all that it has read
         self._rolls_back = True
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
@@ -87,46 +70,31 @@ class AcceleratedDrafter(ModelDrafter):
         super().commit(tokens)
         self._tables.commit(tokens)
 
-    def _draft_one(self) -> bool:
+    def _extend(self) -> None:
         """Append the next draft token, and those after it whose logits are known because the tables guessed right."""
-        length = len(self.sequence)
-        if not 0 < length < self.context_length:
-            return False
-        self._keep(length - 1)
-        guesses = self._guesses(length)
-        rows = self._pass([*self.sequence[self.computed :], *guesses], 1 + len(guesses))
+        guesses = self._guesses() if self._rolls_back else []
+        rows: Sequence[np.ndarray] = self._pass(
+            lambda tokens, start: self._model.forward_rows(tokens, start, 1 + len(guesses)),
+            [*self.sequence[self.computed :], *guesses],
+        )
         for row, guess in zip(rows, [*guesses, None]):
-            token = self.sampler.draw(row, len(self.sequence))
-            self.drafted.append(token)
-            self.sequence.append(token.id)
+            token = self._draw(row, len(self.sequence))
+            self._append(token)
             if token.id != guess:
                 break
         self._keep(len(self.sequence) - 1)  # the last token drawn was not read, or another one in its place
         self._rolls_back = self._rolls_back and self.computed > 0
-        return True
 
-    def _guesses(self, length: int) -> list[int]:
+    def _guesses(self) -> list[int]:
         """What the tables say comes next, as far as it is likely enough and the context has room."""
         guesses: list[int] = []
-        if not self._rolls_back:
-            return guesses
-        likely = 1.0
+        likely, room = 1.0, min(MOST_GUESSES, self.context_length - 1 - len(self.sequence))
         for token, confidence in self._tables.guess(self.sequence[-LONGEST_LEADER:]):
             likely *= confidence
-            room = min(MOST_GUESSES, self.context_length - 1 - length)
             if likely < LEAST_LIKELY or len(guesses) >= room:
                 break
             guesses.append(token)
         return guesses
-
-    def _pass(self, tokens: Sequence[int], wanted: int) -> Sequence[np.ndarray]:
-        try:
-            rows = self._model.forward_rows(tokens, self.computed, wanted)
-        except Exception:
-            self.computed = self.truncate(0)  # nobody knows how much of it is in the cache
-            raise
-        self.computed += len(tokens)
-        return rows
 
     def forward(self, tokens: Sequence[int], start: int) -> np.ndarray:
         return self._model.forward(tokens, start)

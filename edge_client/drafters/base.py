@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from edge_client.drafters import OFF
 from opensled.messages import DraftToken, ModelInfo, TreeNode
 from opensled.protocol import common_prefix
 from opensled.sampling import Sampler
+
+Logits = TypeVar("Logits")  # of one token, or of several
 
 
 class Drafter(ABC):
@@ -92,8 +94,7 @@ class ModelDrafter(Drafter):
     """A drafter over a model with a KV cache. A subclass gives `forward` and `truncate`; rollback is here.
 
     `sequence` is the truth followed by the ids of `drafted`; its first `computed` tokens are in the KV cache.
-    Proposals are kept until the truth contradicts them: drafting on while a verdict travels (look-ahead) or
-    asking twice costs no second computation.
+    Proposals are kept until the truth contradicts them: look-ahead and a second `propose` compute nothing twice.
     """
 
     def __init__(self, context_length: int) -> None:
@@ -107,8 +108,13 @@ class ModelDrafter(Drafter):
         self.sampler = sampler
         self._replace_tail(0, prompt)
 
+    @property
+    def _base(self) -> int:
+        """Length of the truth."""
+        return len(self.sequence) - len(self.drafted)
+
     def commit(self, tokens: Sequence[int]) -> None:
-        base = len(self.sequence) - len(self.drafted)
+        base = self._base
         if self.sequence[base : base + len(tokens)] == list(tokens):
             del self.drafted[: len(tokens)]
             self._truths += 1
@@ -132,8 +138,8 @@ class ModelDrafter(Drafter):
             yield
 
     def _suppose(self, block: Sequence[DraftToken]) -> None:
-        """Go on after `block`, be it proposed here or, in front of this drafter, by another one."""
-        ids, base = [token.id for token in block], len(self.sequence) - len(self.drafted)
+        """Continue after `block`, which this drafter or another one in its chain proposed."""
+        ids, base = [token.id for token in block], self._base
         if self.sequence[base : base + len(ids)] == ids:
             return
         self._keep(base + common_prefix(self.sequence[base:], ids))
@@ -146,18 +152,24 @@ class ModelDrafter(Drafter):
         if not 0 < length < self.context_length:
             return False
         self._keep(length - 1)  # the logits after the last token are needed: compute it (again)
-        logits = self._compute(self.sequence[self.computed :])
-        token = self._draw(logits, length)
+        self._extend()
+        return True
+
+    def _extend(self) -> None:
+        """Compute what is not in the cache, and append the next draft token."""
+        self._append(self._draw(self._pass(self.forward, self.sequence[self.computed :]), len(self.sequence)))
+
+    def _append(self, token: DraftToken) -> None:
         self.drafted.append(token)
         self.sequence.append(token.id)
-        return True
 
     def _draw(self, logits: np.ndarray, position: int) -> DraftToken:
         return self.sampler.draw(logits, position)
 
-    def _compute(self, fresh: Sequence[int]) -> np.ndarray:
+    def _pass(self, forward: Callable[[Sequence[int], int], Logits], fresh: Sequence[int]) -> Logits:
+        """Compute `fresh` tokens and count them as cached."""
         try:
-            logits = self.forward(fresh, self.computed)
+            logits = forward(fresh, self.computed)
         except Exception:
             self.computed = self.truncate(0)  # it is unknown how much of `fresh` is in the cache
             raise
@@ -165,7 +177,7 @@ class ModelDrafter(Drafter):
         return logits
 
     def _replace_tail(self, base: int, tokens: Sequence[int]) -> None:
-        """From position `base` on the truth is `tokens`; what was computed of them stays."""
+        """From position `base` on, the truth is `tokens`; what was computed of them stays in the cache."""
         agreed = base + common_prefix(self.sequence[base:], tokens)
         self._keep(agreed)
         self.sequence[base:] = tokens

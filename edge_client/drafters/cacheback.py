@@ -2,8 +2,8 @@
 
 The last token (the leader) is looked up in two tables: a dynamic one, which learns from the text at hand, then a frozen
 one, filled from a corpus. What followed it (the followers, a few tokens each) grows a tree, and the last token of each
-follower is the next leader, until the tree is large or deep enough. Where the paper leaves room (node budget, how two
-tables meet at a node, the order of growth) docs/drafters.md says what was chosen.
+follower is the next leader, until the tree is large or deep enough. docs/drafters.md says what this implementation
+chooses where the paper leaves it open (node budget, order of the two tables at a node, order of growth).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from edge_client.drafters import OFF, table_file
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
-from edge_client.drafters.growth import Cacheback
+from edge_client.drafters.growth import BOTH, FROZEN, WIDEST, Calibration, Row, grow_chain, grow_tree
 from edge_client.drafters.personal import PersonalTable
 from edge_client.drafters.table_file import TableFile
-from edge_client.drafters.tables import DraftTable, FrozenTable, LruTable
+from edge_client.drafters.tables import FrozenTable, LruTable
 from opensled.errors import NotFound, VocabularyMismatch
 from opensled.messages import DraftToken, ModelInfo, TreeNode
 from opensled.sampling import Sampler
@@ -71,7 +71,7 @@ class CachebackFactory(DrafterFactory):
 
     def create(self) -> CachebackDrafter:
         found = self._loaded()
-        frozen = FrozenTable(found.rows, found.vocabulary.size) if found else None
+        frozen = FrozenTable(found.rows, found.vocab_size) if found else None
         return CachebackDrafter(frozen, self._ends, self._personal)
 
     def _loaded(self) -> TableFile | None:
@@ -85,45 +85,57 @@ class CachebackDrafter(Drafter):
 
     def __init__(
         self,
-        frozen: DraftTable | None = None,
+        frozen: FrozenTable | None = None,
         ends: frozenset[int] = frozenset(),
         personal: PersonalTable | None = None,
     ) -> None:
-        self._personal = personal
-        self._cache = Cacheback(personal.table if personal else LruTable(), frozen, ends)
-        self._tail: tuple[int, ...] = ()  # the newest tokens, as much as tables need
+        """`ends`: ids after which nothing follows."""
+        self._frozen, self._ends, self._personal = frozen, ends, personal
+        self._calibration = Calibration()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._calibration.begin()
+        self._tail: tuple[int, ...] = ()  # the newest tokens, as many as the tables need
+        self._dynamic = self._personal.table if self._personal else LruTable()
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         if self._personal:
             self._personal.save()
         self._forget()
         self._sampler = sampler
-        self._tail = self._cache.dynamic.update((), prompt)
+        self._tail = self._dynamic.update((), prompt)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        self._cache.learn(self._tail, tokens)
-        self._tail = self._cache.dynamic.update(self._tail, tokens)
+        text = (*self._tail, *tokens)
+        for place in range(len(self._tail), len(text)):
+            self._calibration.learn(self._row(text[:place]), text[place:])
+        self._tail = self._dynamic.update(self._tail, tokens)
 
     def propose(self) -> Iterator[DraftToken]:
         for token, confidence in self.guess(self._tail):
             yield self._sampler.certain(token, confidence)
 
     def propose_tree(self) -> Iterator[TreeNode]:
-        """See `Drafter`."""
-        for token, parent, confidence in self._cache.tree(self._tail):
-            yield TreeNode(self._sampler.certain(token, confidence), parent)
+        for token, parent, place in grow_tree(self._row, self._ends, self._tail):
+            yield TreeNode(self._sampler.certain(token, self._calibration.confidence(*place)), parent)
 
     def guess(self, tail: Sequence[int]) -> Iterator[tuple[int, float]]:
         """What may follow any text that ends with `tail`, not only the truth: ids with their confidence."""
-        return self._cache.chain(tail)
+        for token, place in grow_chain(self._row, self._ends, tuple(tail)):
+            yield token, self._calibration.confidence(*place)
 
     def close(self) -> None:
-        """Nothing of the sequence stays; a personal table is written down."""
+        """Forget the sequence and save the personal table."""
         self._forget()
         if self._personal:
             self._personal.save(now=True)
 
-    def _forget(self) -> None:
-        self._cache.calibration.begin()
-        self._tail = ()
-        self._cache.dynamic = self._personal.table if self._personal else LruTable()
+    def _row(self, text: tuple[int, ...]) -> Row:
+        """What may follow `text`: the dynamic table's followers, then the frozen one's, no follower twice."""
+        newer = self._dynamic.followers(text)
+        older = self._frozen.followers(text) if self._frozen else ()
+        best = list(dict.fromkeys(newer + older))[:WIDEST]
+        return tuple(
+            [(f, FROZEN if rank >= len(newer) else BOTH * (f in older)) for rank, f in enumerate(best)]
+        )

@@ -1,17 +1,18 @@
-"""A chain of drafters, `--drafter chain:cacheback,llamacpp`: the first one that speaks wins, all hear the truth.
+"""A chain of drafters, `--drafter chain:cacheback,llamacpp`: one of them drafts each block, all hear the truth.
 
-Tables always know something; it is worth a block only where it brings more than what the drafter after them says. So a
-drafter speaks where it expects, by its confidences, more right tokens in a row than the last drafter has been bringing
-in this sequence; the last one speaks always.
+Tables always propose something. It is worth a block only where it brings more than the last drafter of the chain does.
+So an earlier drafter drafts where it expects, by its confidences, more right tokens in a row than the last drafter has
+brought in this sequence. Where no earlier drafter is so sure, the last one drafts.
 
-A block that the tables begin is not continued by the model before it is sent: that would take the model's time for
-each of its tokens, which is what such a block spares. The model goes on behind it while the verdict travels
-(`look_ahead`), and reads the tables' tokens in one pass then.
+A block that the tables begin is sent without a continuation by the model: that would cost a pass of the model for each
+token, which such a block saves. The model continues behind it while the verdict travels (`look_ahead`), and reads the
+tables' tokens in one pass then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from itertools import accumulate, islice
 from operator import mul
 
@@ -23,6 +24,9 @@ from opensled.protocol import common_prefix
 from opensled.sampling import Sampler
 
 HORIZON = 8  # tokens from the truth that drafters are compared over
+# The last drafter is assumed to be good: this share of its tokens stands, as if so many tokens had been tried.
+FIRST_SHARE, FIRST_TRIED = 0.9, 20.0
+FADING = 0.9  # what each new block leaves of the weight of older ones
 
 
 class ChainFactory(DrafterFactory):
@@ -48,68 +52,45 @@ class ChainFactory(DrafterFactory):
     def check_vocabulary(self, target: ModelInfo) -> None:
         for factory in self._factories:
             factory.check_vocabulary(target)
-        self._rename()
+        self._rename()  # a part may have left out its table
 
     def create(self) -> ChainDrafter:
-        made: list[Drafter] = []
-        try:
-            for factory in self._factories:
-                made.append(factory.create())
-        except BaseException:
-            for drafter in made:
-                drafter.close()
-            raise
-        return ChainDrafter(made)
-
-
-class MemberRecord:
-    """How well a drafter does in one sequence: the share of its tokens that stand, of those that were tried.
-
-    It begins well: a drafter at the end of a chain is the one that knows most. Older blocks count less and less.
-    """
-
-    FIRST, WEIGHT = 0.9, 20.0  # the share at the beginning, and for how many tokens it stands
-    KEPT = 0.9  # of an older block's weight, with each new one
-
-    def __init__(self) -> None:
-        self._right, self._tried = self.FIRST * self.WEIGHT, self.WEIGHT
-
-    def add(self, block: Sequence[int], tokens: Sequence[int]) -> None:
-        """A `block` was drafted where `tokens` came."""
-        right = common_prefix(block, tokens)
-        is_wrong = right < min(len(block), len(tokens))
-        self._right = self.KEPT * self._right + right
-        self._tried = self.KEPT * self._tried + right + is_wrong
-
-    def expected(self) -> float:
-        """Right tokens in a row, of HORIZON."""
-        return _in_a_row([self._right / self._tried] * HORIZON)
-
-
-def _in_a_row(confidences: Iterable[float]) -> float:
-    """Right tokens expected before the first wrong one, of tokens that are right with these probabilities."""
-    return sum(accumulate(confidences, mul))
+        with ExitStack() as made:
+            drafters = [made.enter_context(closing(factory.create())) for factory in self._factories]
+            made.pop_all()
+        return ChainDrafter(drafters)
 
 
 class ChainDrafter(Drafter):
-    """Several drafters of one sequence."""
+    """Several drafters of one sequence, and how well the last one does: the share of its tokens that stand."""
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self._drafters, self._last = tuple(drafters), drafters[-1]
-        self._record = MemberRecord()  # the last drafter's
-        self._block: list[int] = []  # what the last drafter said comes next, if it was asked
+        self._forget()
+
+    def _forget(self) -> None:
+        # Tokens of the last drafter that stand, and that were tried; older blocks count less and less
+        self._right, self._tried = FIRST_SHARE * FIRST_TRIED, FIRST_TRIED
+        self._block: list[int] = []  # what the last drafter proposes after the truth, if it was asked
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        self._record, self._block = MemberRecord(), []
+        self._forget()
         for drafter in self._drafters:
             drafter.begin(prompt, sampler)
 
     def commit(self, tokens: Sequence[int]) -> None:
         if self._block:
-            self._record.add(self._block, tokens)
+            self._judge(self._block, tokens)
         self._block = []
         for drafter in self._drafters:
             drafter.commit(tokens)
+
+    def _judge(self, block: Sequence[int], tokens: Sequence[int]) -> None:
+        """The last drafter proposed `block` where `tokens` came. What follows its first wrong token was not tried."""
+        right = common_prefix(block, tokens)
+        is_wrong = right < min(len(block), len(tokens))
+        self._right = FADING * self._right + right
+        self._tried = FADING * self._tried + right + is_wrong
 
     def propose(self) -> Iterator[DraftToken]:
         for drafter in self._in_turn():
@@ -123,12 +104,10 @@ class ChainDrafter(Drafter):
                 return
 
     def propose_tree(self) -> Iterator[TreeNode]:
-        """See `Drafter`; a tree comes only from the drafter whose turn it is."""
         return self._in_turn()[0].propose_tree()
 
     @property
     def ready(self) -> int:
-        """See `Drafter`; of the drafter whose turn it is."""
         return self._in_turn()[0].ready
 
     def look_ahead(self, block: Sequence[DraftToken], length: int) -> Iterator[None]:
@@ -146,11 +125,22 @@ class ChainDrafter(Drafter):
             drafter.close()
 
     def _in_turn(self) -> list[Drafter]:
-        """Those who speak in their order, then, in case they have nothing to say, the others."""
+        """Earlier drafters that are sure, the last one, then the others, in case those before have nothing to say."""
         early = self._drafters[:-1]
-        sure = [drafter for drafter in early if self._is_sure(drafter)]
+        usual = self._usual()
+        sure = [drafter for drafter in early if _expected(drafter) > usual]
         return [*sure, self._last, *(drafter for drafter in early if drafter not in sure)]
 
-    def _is_sure(self, drafter: Drafter) -> bool:
-        proposed = islice(drafter.propose(), HORIZON)
-        return _in_a_row(token.confidence for token in proposed) > self._record.expected()
+    def _usual(self) -> float:
+        """Right tokens in a row of HORIZON, by the last drafter's share."""
+        return _in_a_row([self._right / self._tried] * HORIZON)
+
+
+def _expected(drafter: Drafter) -> float:
+    """Right tokens in a row of HORIZON, by the drafter's confidences."""
+    return _in_a_row(token.confidence for token in islice(drafter.propose(), HORIZON))
+
+
+def _in_a_row(confidences: Iterable[float]) -> float:
+    """Right tokens expected before the first wrong one, of tokens that are right with these probabilities."""
+    return sum(accumulate(confidences, mul))

@@ -3,160 +3,101 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import NamedTuple
 
-from edge_client.drafters.tables import DraftTable, Follower, LruTable
+from edge_client.drafters.tables import Follower
 
+# The paper leaves these open; docs/drafters.md says so, and what a tree of this size takes.
 MOST_NODES = 60  # of a tree
-DEEPEST = 9  # tokens from the truth to a leaf
+DEEPEST = 9  # tokens from the truth to a leaf: three followers of 3 tokens
 WIDEST = 8  # followers that grow at one node
-OLD_WEIGHT = 4.0
-FROZEN, BOTH = 1, 2  # kinds of a follower, beside 0: it stands in the dynamic table only
+OLD_WEIGHT = 4.0  # observations of this sequence that the share in all sequences counts for
+FROZEN, BOTH = 1, 2  # kinds of a follower; 0 = it stands in the dynamic table only
 
-
-class Row(NamedTuple):
-    """What may follow at one place, best first."""
-
-    followers: tuple[Follower, ...]
-    kinds: tuple[int, ...]
-
-
-class Counts:
-    """How often followers were right, token by token: by kind, rank and place in the follower."""
-
-    def __init__(self) -> None:
-        self.right: dict[tuple[int, int, int], int] = {}
-        self.seen: dict[tuple[int, int, int], int] = {}
-
-    def learn(self, row: Row, tokens: Sequence[int]) -> None:
-        """`tokens` are what came where `row` was; a place counts where those before it were right."""
-        for rank, (follower, kind) in enumerate(zip(row.followers, row.kinds)):
-            for place, (guess, token) in enumerate(zip(follower, tokens)):
-                key = (kind, rank, place)
-                self.seen[key] = self.seen.get(key, 0) + 1
-                if guess != token:
-                    break
-                self.right[key] = self.right.get(key, 0) + 1
+Row = tuple[tuple[Follower, int], ...]  # what may follow at one place, best first: followers with their kinds
+Place = tuple[int, int, int]  # of a draft token: kind and rank of its follower, index in the follower
+LookUp = Callable[[tuple[int, ...]], Row]  # the row of a text
 
 
 class Calibration:
-    """What a draft token's confidence is read from: the share of such followers that were right.
+    """The confidence of a draft token: the share of the tokens at such a place that were right.
 
-    The share in this sequence, begun with that of all of them as if it had been seen OLD_WEIGHT times; that one began
-    with 1 / (2 + rank) (Laplace's rule for rank 0).
+    It starts from the share in all sequences, which counts for OLD_WEIGHT observations. That share starts
+    from 1 / (2 + rank) (Laplace's rule for rank 0).
     """
 
     def __init__(self) -> None:
-        self._all, self._here = Counts(), Counts()
+        self._all: dict[Place, list[int]] = {}  # place -> [right, seen]
+        self.begin()
 
     def begin(self) -> None:
-        """A new sequence."""
-        self._here = Counts()
+        """Start a new sequence."""
+        self._here: dict[Place, list[int]] = {}
 
-    def confidence(self, kind: int, rank: int, place: int) -> float:
-        """That such a token is right, given that those before it are."""
-        key = (kind, rank, place)
-        before = (self._all.right.get(key, 0) + 1) / (self._all.seen.get(key, 0) + 2 + rank)
-        return (self._here.right.get(key, 0) + OLD_WEIGHT * before) / (
-            self._here.seen.get(key, 0) + OLD_WEIGHT
-        )
+    def confidence(self, kind: int, rank: int, index: int) -> float:
+        """The probability that such a token is right, given that the tokens before it are right."""
+        all_right, all_seen = self._all.get((kind, rank, index), (0, 0))
+        right, seen = self._here.get((kind, rank, index), (0, 0))
+        before = (all_right + 1) / (all_seen + 2 + rank)
+        return (right + OLD_WEIGHT * before) / (seen + OLD_WEIGHT)
 
     def learn(self, row: Row, tokens: Sequence[int]) -> None:
-        """`tokens` are what came where `row` was."""
-        self._all.learn(row, tokens)
-        self._here.learn(row, tokens)
+        """`tokens` came where `row` was. A token of a follower counts if the tokens before it were right."""
+        for rank, (follower, kind) in enumerate(row):
+            for index, (guess, token) in enumerate(zip(follower, tokens)):
+                for counts in (self._all, self._here):
+                    found = counts.setdefault((kind, rank, index), [0, 0])
+                    found[0] += guess == token
+                    found[1] += 1
+                if guess != token:
+                    break
 
 
-class Cacheback:
-    """The two tables of one sequence, and what they say comes next."""
-
-    def __init__(
-        self, dynamic: LruTable, frozen: DraftTable | None, ends: frozenset[int] = frozenset()
-    ) -> None:
-        self.dynamic, self.frozen = dynamic, frozen
-        self._ends = ends  # ids after which nothing follows
-        self.calibration = Calibration()
-
-    def row(self, tokens: Sequence[int]) -> Row:
-        """What may follow `tokens`: the dynamic table's followers, then the frozen one's, no follower twice."""
-        newer = self.dynamic.followers(tokens)
-        older = self.frozen.followers(tokens) if self.frozen else ()
-        followers = tuple(dict.fromkeys(newer + older))[:WIDEST]
-        kinds = [FROZEN if place >= len(newer) else BOTH * (f in older) for place, f in enumerate(followers)]
-        return Row(followers, tuple(kinds))
-
-    def learn(self, tail: Sequence[int], tokens: Sequence[int]) -> None:
-        """Compare what the tables say, as they are, with the `tokens` that followed `tail`."""
-        text = (*tail, *tokens)
-        for place in range(len(tail), len(text)):
-            self.calibration.learn(self.row(text[:place]), text[place:])
-
-    def chain(self, tail: Sequence[int]) -> Iterator[tuple[int, float]]:
-        """The likeliest way on from `tail`, of first children only: ids with their confidence."""
-        tail, depth = tuple(tail), 0
-        while depth < DEEPEST:
-            row = self.row(tail)
-            if not row.followers:
+def grow_chain(look_up: LookUp, ends: frozenset[int], text: tuple[int, ...]) -> Iterator[tuple[int, Place]]:
+    """The likeliest continuation of `text`, first children only: ids with their places. Nothing follows `ends`."""
+    depth = 0
+    while depth < DEEPEST:
+        row = look_up(text)
+        if not row:
+            return
+        follower, kind = row[0]
+        for index, token in enumerate(follower[: DEEPEST - depth]):
+            yield token, (kind, 0, index)
+            if token in ends:
                 return
-            for place, token in enumerate(row.followers[0][: DEEPEST - depth]):
-                yield token, self.calibration.confidence(row.kinds[0], 0, place)
-                if token in self._ends:
-                    return
-            tail, depth = tail + row.followers[0], depth + len(row.followers[0])
-
-    def tree(self, tail: Sequence[int]) -> Iterator[tuple[int, int, float]]:
-        """Nodes (id, parent, confidence given the parent), at most MOST_NODES.
-
-        A follower grows when it is the least unlikely one left: by the sum of the ranks on its way, then by its depth.
-        """
-        growth = _Growth(self, tuple(tail))
-        while growth.waiting and growth.nodes < MOST_NODES:
-            yield from growth.next_follower()
-
-    def confidence(self, kind: int, rank: int, place: int) -> float:
-        return self.calibration.confidence(kind, rank, place)
-
-    def ends_at(self, token: int) -> bool:
-        return token in self._ends
+        text, depth = text + follower, depth + len(follower)
 
 
-class _Growth:
-    """A tree while it grows, follower by follower, as a trie."""
+def grow_tree(
+    look_up: LookUp, ends: frozenset[int], text: tuple[int, ...]
+) -> Iterator[tuple[int, int, Place]]:
+    """Nodes (id, parent, place) of a tree that continues `text`, at most MOST_NODES. Nothing follows `ends`.
 
-    def __init__(self, cache: Cacheback, tail: tuple[int, ...]) -> None:
-        self._cache = cache
-        self._children: dict[tuple[int, int], int] = {}  # (node, id) -> the node's child with this id
-        self.nodes = 0
-        self._numbers = count()  # of those equally likely, the first found grows first
-        # (sum of ranks, depth, number, node it grows from, the text up to there, what may follow, rank in it)
-        self.waiting: list[tuple[int, int, int, int, tuple[int, ...], Row, int]] = []
-        self._wait(0, 0, -1, tail)
-
-    def _wait(self, ranks: int, depth: int, node: int, tail: tuple[int, ...]) -> None:
-        row = self._cache.row(tail)
-        if row.followers:
-            heapq.heappush(self.waiting, (ranks, depth, next(self._numbers), node, tail, row, 0))
-
-    def next_follower(self) -> Iterator[tuple[int, int, float]]:
-        """Grow the least unlikely follower: its nodes that are new."""
-        ranks, depth, _, node, tail, row, rank = heapq.heappop(self.waiting)
-        if rank + 1 < len(row.followers):
-            sibling = (ranks + 1, depth, next(self._numbers), node, tail, row, rank + 1)
-            heapq.heappush(self.waiting, sibling)
-        follower = row.followers[rank]
-        for place, token in enumerate(follower):
-            child = self._children.get((node, token))
+    The follower that grows next has the least sum of ranks on its path, then the least depth, then was found first.
+    """
+    children: dict[tuple[int, int], int] = {}  # (node, id) -> the node's child with this id
+    numbers = count()
+    # Heap of: sum of ranks, depth, number, node to grow from, the text up to there, its row, rank in the row
+    waiting = [(0, 0, next(numbers), -1, text, look_up(text), 0)]
+    while waiting and len(children) < MOST_NODES:
+        ranks, depth, _, node, text, row, rank = heapq.heappop(waiting)
+        if not row:
+            continue
+        if rank + 1 < len(row):
+            heapq.heappush(waiting, (ranks + 1, depth, next(numbers), node, text, row, rank + 1))
+        follower, kind = row[rank]
+        for index, token in enumerate(follower):
+            child = children.get((node, token))
             if child is None:
-                if self.nodes == MOST_NODES or depth + place == DEEPEST:
-                    return
-                child = self._children[node, token] = self.nodes
-                self.nodes += 1
-                yield token, node, self._cache.confidence(row.kinds[rank], rank, place)
-            if self._cache.ends_at(token):
-                return
+                if len(children) == MOST_NODES or depth + index == DEEPEST:
+                    break
+                child = children[node, token] = len(children)
+                yield token, node, (kind, rank, index)
+            if token in ends:
+                break
             node = child
-        deeper = depth + len(follower)
-        if deeper < DEEPEST:
-            self._wait(ranks, deeper, node, tail + follower)
+        else:
+            text, depth = text + follower, depth + len(follower)
+            if depth < DEEPEST:
+                heapq.heappush(waiting, (ranks, depth, next(numbers), node, text, look_up(text), 0))

@@ -27,13 +27,13 @@ from opensled.store import model_file
 from opensled.vocabulary import require_same
 
 CONTEXT_CAP = 8192  # positions; the KV cache of a small draft model (0.5B) then takes about 100 MB
-BATCH = 512  # tokens per call; a long prompt goes in chunks of this size
+BATCH = 512  # tokens per call (llama.cpp's default for a micro-batch); a long prompt goes in such chunks
 SEQUENCE = 0  # id of the main line's sequence; those of branches follow
-BRANCH = 64  # positions of a branch that is not shared, at most
+BRANCH = 64  # positions that a branch has for itself, at most
 
 
 class LlamaCppFactory(DrafterFactory):
-    """One GGUF model in memory; every drafter adds a context (KV cache) of its own."""
+    """One GGUF model in memory; every drafter adds its own context (KV cache)."""
 
     def __init__(self, model: str, threads: int = 0, options: DrafterOptions = DrafterOptions()) -> None:
         path = model_file(model, "*.gguf")
@@ -49,7 +49,7 @@ class LlamaCppFactory(DrafterFactory):
         return LlamaCppDrafter(self._model, self.threads, self.branches)
 
     def with_threads(self, threads: int) -> LlamaCppFactory:
-        """One that shares the model, and whose drafters use `threads` threads."""
+        """A factory that shares the model; its drafters use `threads` threads."""
         other = copy.copy(self)
         other.threads = threads
         return other
@@ -72,15 +72,13 @@ class LlamaCppDrafter(BranchingDrafter):
         for index in range(BATCH):
             self._batch.n_seq_id[index] = 1
             self._batch.seq_id[index][0] = SEQUENCE
-        # Read once: every look at a field of a ctypes structure makes a new object, and a small model's token is short.
+        # Kept: each access to a field of a ctypes structure makes a new object, which is slow beside a small model.
         self._ids, self._positions, self._wanted = self._batch.token, self._batch.pos, self._batch.logits
         self._row: Any = ctypes.c_float * model.vocab_size
         # `model` is an argument so that the weights outlive the context; at exit finalizers run in reverse.
         self._free = weakref.finalize(self, _free, self._context, self._batch, model)
 
     def forward(self, tokens: Sequence[int], start: int) -> np.ndarray:
-        if not self._free.alive:
-            raise EngineError("this drafter is closed; create another one")
         for offset in range(0, len(tokens), BATCH):
             chunk = tokens[offset : offset + BATCH]
             self._decode(chunk, start + offset, wanted=offset + len(chunk) == len(tokens))
@@ -88,8 +86,6 @@ class LlamaCppDrafter(BranchingDrafter):
 
     def forward_rows(self, tokens: Sequence[int], start: int, wanted: int) -> list[np.ndarray]:
         """Like `forward`; the logits [vocabulary] after each of the last `wanted` tokens, at most BATCH."""
-        if not self._free.alive:
-            raise EngineError("this drafter is closed; create another one")
         first = len(tokens) % BATCH or BATCH  # the short chunk comes first: all the rows are of the last one
         for begin in (0, *range(first, len(tokens), BATCH)):
             end = begin + BATCH if begin else first
@@ -97,12 +93,14 @@ class LlamaCppDrafter(BranchingDrafter):
         return [self._logits(row) for row in range(-wanted, 0)]
 
     def _logits(self, row: int) -> np.ndarray:
-        """Of the rows that the last call computed logits for; -1 is the last one."""
+        """A row of the last call's logits [vocabulary]; -1 is the last one."""
         address = ctypes.addressof(llama_cpp.llama_get_logits_ith(self._context, row).contents)
         return np.frombuffer(self._row.from_address(address), dtype=np.float32)
 
     def _decode(self, tokens: Sequence[int], start: int, wanted: int) -> None:
-        """Compute one batch; logits of its last `wanted` tokens."""
+        """Compute one batch; logits of its last `wanted` tokens. Raises EngineError."""
+        if not self._free.alive:
+            raise EngineError("this drafter is closed; create another one")
         self._batch.n_tokens = len(tokens)
         for index, token in enumerate(tokens):
             self._ids[index], self._positions[index], self._wanted[index] = token, start + index, 0
@@ -120,7 +118,9 @@ class LlamaCppDrafter(BranchingDrafter):
             return 0
         if llama_cpp.llama_memory_seq_rm(self._memory, SEQUENCE, length, -1):
             return length
-        llama_cpp.llama_memory_clear(self._memory, True)  # recurrent and sliding-window caches cannot go back
+        llama_cpp.llama_memory_clear(
+            self._memory, True
+        )  # recurrent and sliding-window caches cannot roll back
         return 0
 
     def fork(self, number: int, length: int) -> None:

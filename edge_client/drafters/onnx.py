@@ -31,7 +31,7 @@ CHUNK = 32  # tokens per call: every call returns a logits row for each of its t
 
 
 class OnnxFactory(DrafterFactory):
-    """One session (weights, thread pool) shared by all drafters; each adds its own KV buffers."""
+    """One session (weights, thread pool) that all drafters share; each drafter adds its own KV buffers."""
 
     def __init__(self, model: str, threads: int = 0, options: DrafterOptions = DrafterOptions()) -> None:
         path = model_file(model, "*.onnx")
@@ -53,7 +53,7 @@ class OnnxFactory(DrafterFactory):
 
 @dataclass(frozen=True)
 class CacheShape:
-    """What the buffers of one sequence look like."""
+    """Sizes and types of the buffers of one sequence."""
 
     caches: tuple[str, ...]  # past_key_values.{layer}.{key|value}
     cache_dtype: type[np.floating]
@@ -149,11 +149,15 @@ def _read_shape(session: ort.InferenceSession, folder: Path) -> CacheShape:
     logits = next((node for node in session.get_outputs() if node.name == "logits"), None)
     caches = tuple(name for name in inputs if name.startswith("past_key_values."))
     if logits is None or not caches or not {"input_ids", "attention_mask"} <= inputs.keys():
-        raise UnsupportedModel(f"the graph in {folder} is no text decoder of the onnxruntime-genai builder")
+        raise UnsupportedModel(
+            f"the graph in {folder} is not a text decoder of the onnxruntime-genai builder"
+        )
     unknown = inputs.keys() - {"input_ids", "attention_mask", "position_ids", *caches}
     cache = inputs[caches[0]]
     if unknown:
-        raise UnsupportedModel(f"the graph in {folder} wants inputs a drafter has not: {sorted(unknown)}")
+        raise UnsupportedModel(
+            f"the graph in {folder} needs inputs that a drafter does not have: {sorted(unknown)}"
+        )
     config = _Config(folder)
     return CacheShape(
         caches=caches,
@@ -181,7 +185,7 @@ def _number(dimension: object) -> int:
 
 
 class _Config:
-    """The numbers of genai_config.json and config.json, whichever are there."""
+    """The numbers of genai_config.json and config.json, as far as these files exist."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -197,9 +201,7 @@ class _Config:
         for name in names:
             if isinstance(self.values.get(name), int):
                 return self.values[name]
-        raise UnsupportedModel(
-            f"{self.folder} does not tell the model's {names[-1]}; copy the model's config.json there"
-        )
+        raise UnsupportedModel(f"{self.folder} has no {names[-1]}; copy the model's config.json there")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

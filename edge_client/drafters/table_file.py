@@ -4,8 +4,8 @@
     {"bytes": 1234, "fingerprint": "...", ...}
     leaders [N, leader length], counts of followers [N] (one byte each), followers [sum of the counts, follower length]
 
-Ids take two bytes in vocabularies of up to 65,536 tokens, else four. The fingerprint is the vocabulary's: a table
-speaks in token ids, which mean other text to another vocabulary.
+Ids take two bytes in vocabularies of up to 65,536 tokens, else four. The fingerprint is that of the vocabulary: a table
+holds token ids, which mean other text in another vocabulary.
 """
 
 from __future__ import annotations
@@ -28,38 +28,31 @@ from opensled.messages import ModelInfo
 FORMAT = b"OpenSLED draft table "
 VERSION = b"1"
 LONGEST_LEADER, LONGEST_FOLLOWER = 3, 16  # tokens; three ids of any vocabulary fit into 63 bits
-MOST_FOLLOWERS = 255  # of a leader: their number takes a byte
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """Whose token ids a table speaks in."""
-
-    size: int
-    fingerprint: str
+MOST_FOLLOWERS = 255  # of a leader: the number takes one byte
 
 
 @dataclass(frozen=True)
 class TableFile:
-    """A table and where it comes from."""
+    """A table, the vocabulary of its token ids, and where it comes from."""
 
     rows: Rows
     shape: TableShape
-    vocabulary: Vocabulary
+    vocab_size: int
+    fingerprint: str  # of the vocabulary
     source: str = ""  # in words, for people
 
     def require(self, target: ModelInfo, path: Path) -> None:
         """Raises VocabularyMismatch unless the target means the same text by every id."""
-        if self.vocabulary == Vocabulary(target.vocab_size, target.fingerprint):
+        if (self.vocab_size, self.fingerprint) == (target.vocab_size, target.fingerprint):
             return
         raise VocabularyMismatch(
-            f"draft table {path} speaks another vocabulary ({self.vocabulary.size} tokens) than the target "
+            f"draft table {path} is for another vocabulary ({self.vocab_size} tokens) than that of the target "
             f"{target.model_id!r} ({target.vocab_size} tokens); build one: opensled draft-tables build --help"
         )
 
 
 def write(path: Path, table: TableFile, private: bool = False) -> None:
-    """Atomically: others see the whole file or the old one. `private`: only this user may read it (mode 600)."""
+    """Write a file atomically: readers see the new file or the old one. `private`: only this user may read it (600)."""
     content = encode(table)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
@@ -71,38 +64,38 @@ def write(path: Path, table: TableFile, private: bool = False) -> None:
                 unfinished.chmod(0o644)
             unfinished.replace(path)
         finally:
-            with contextlib.suppress(OSError):  # a disk that is full keeps no half of it
+            with contextlib.suppress(OSError):  # where the disk was full, no part of the file stays
                 unfinished.unlink(missing_ok=True)
 
 
 def encode(table: TableFile) -> bytes:
     """The bytes of a file; the same table gives the same bytes."""
-    ids = _id_type(table.vocabulary.size)
+    ids = _id_type(table.vocab_size)
     rows = table.rows
     parts = (rows.leaders.astype(ids), rows.counts.astype(np.uint8), rows.followers.astype(ids))
     payload = b"".join(part.tobytes() for part in parts)
     header = {
         "bytes": len(payload),
-        "fingerprint": table.vocabulary.fingerprint,
+        "fingerprint": table.fingerprint,
         "follower_length": table.shape.follower,
         "leader_length": table.shape.leader,
         "leaders": len(rows.leaders),
         "sha256": hashlib.sha256(payload).hexdigest(),
         "source": table.source,
-        "vocab_size": table.vocabulary.size,
+        "vocab_size": table.vocab_size,
     }
     return b"".join((FORMAT, VERSION, b"\n", json.dumps(header, sort_keys=True).encode(), b"\n", payload))
 
 
 def read(path: Path) -> TableFile:
-    """Raises NotFound, UsageError for a file that cannot be read, UnsupportedModel for one that is no whole table."""
+    """Raises NotFound or UsageError for a file that cannot be read, UnsupportedModel for one that is no whole table."""
     content = read_bytes(path, "draft table")
     first, _, rest = content.partition(b"\n")
     if not first.startswith(FORMAT):
         raise UnsupportedModel(f"{path} is no draft table; make one: opensled draft-tables build --help")
     if first != FORMAT + VERSION:
         raise UnsupportedModel(
-            f"draft table {path} has a format that this OpenSLED does not know; build it again: "
+            f"draft table {path} has a format that this version does not know; build it again: "
             "opensled draft-tables build --help"
         )
     header, _, payload = rest.partition(b"\n")
@@ -133,7 +126,8 @@ def _decode(header: dict[str, Any], payload: bytes) -> TableFile:
     return TableFile(
         Rows(leaders, counts, followers),
         TableShape(leader, follower, most, max(count, 1)),
-        Vocabulary(size, header["fingerprint"]),
+        size,
+        header["fingerprint"],
         header["source"],
     )
 

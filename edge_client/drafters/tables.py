@@ -1,7 +1,7 @@
 """Tables of what follows what: leader (the last few tokens) -> followers (the few tokens after it), best first.
 
-Cacheback (arXiv 2511.21699) drafts from two of them: a dynamic one, least recently used out first, that learns from
-the text at hand, and a frozen one, filled from a corpus beforehand.
+Cacheback (arXiv 2511.21699) drafts from two of them: a dynamic one, which learns from the text at hand and drops what
+was least recently used, and a frozen one, which was filled from a corpus.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,13 +32,6 @@ class TableShape:
         return self.leader + self.follower
 
 
-class DraftTable(Protocol):
-    """What a drafter asks of a table."""
-
-    def followers(self, tokens: Sequence[int]) -> tuple[Follower, ...]:
-        """Of the leader that `tokens` end with, best first. A look changes nothing, also no order."""
-
-
 class Rows(NamedTuple):
     """A table as arrays, for files: leader by leader, the least recently (or least often) seen one first."""
 
@@ -51,9 +44,9 @@ class LruTable:
     """Learns from text as it comes; leaders and each leader's followers are in order of their last use."""
 
     def __init__(self, shape: TableShape = TableShape()) -> None:
-        self.shape = shape
+        self.shape, self._leader, self._span = shape, shape.leader, shape.span
         self.learned = 0  # windows so far
-        # Rows are replaced, never changed: a drafter in another thread may be reading one.
+        # A row is replaced and never changed: a drafter in another thread may read it.
         self._rows: OrderedDict[tuple[int, ...], tuple[Follower, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -61,15 +54,15 @@ class LruTable:
         return len(self._rows)
 
     def followers(self, tokens: Sequence[int]) -> tuple[Follower, ...]:
-        """See `DraftTable`."""
-        return self._rows.get(tuple(tokens[-self.shape.leader :]), ())
+        """Followers of the leader that `tokens` end with, best first. A look-up changes nothing, also no order."""
+        return self._rows.get(tuple(tokens[-self._leader :]), ())
 
     def update(self, before: Sequence[int], tokens: Sequence[int]) -> tuple[int, ...]:
         """Learn every window that ends within `tokens`; `before` is what an earlier update returned, () at the start.
 
-        Returns the tokens that the next windows begin with, so that none is lost between two updates.
+        Returns the tokens that the next windows begin with, so that no window is lost between two updates.
         """
-        span, leader = self.shape.span, self.shape.leader
+        span, leader = self._span, self._leader
         text = (*before, *tokens)
         with self._lock:
             for end in range(span, len(text) + 1):
@@ -78,7 +71,7 @@ class LruTable:
         return text[-(span - 1) :]
 
     def _insert(self, leader: tuple[int, ...], follower: Follower) -> None:
-        """`follower` was seen after `leader`: both become the most recent ones, and what has no room goes."""
+        """`follower` was seen after `leader`: both become the most recent ones, and the oldest ones make room."""
         self.learned += 1
         row = self._rows.get(leader, ())
         if row[:1] != (follower,):
@@ -94,7 +87,7 @@ class LruTable:
             return list(self._rows.items())
 
     def restore(self, rows: Rows) -> None:
-        """Take over a table that was written down; of more leaders than have room, the most recent ones."""
+        """Take over the rows of a file; of too many leaders, the most recent ones."""
         for leader, followers in list(each(rows))[-self.shape.leaders :]:
             self._rows[leader] = followers[: self.shape.followers]
 
@@ -118,7 +111,7 @@ class FrozenTable:
         return len(self._keys)
 
     def followers(self, tokens: Sequence[int]) -> tuple[Follower, ...]:
-        """See `DraftTable`."""
+        """Followers of the leader that `tokens` end with, best first."""
         if len(tokens) < self._leader:
             return ()
         key = 0

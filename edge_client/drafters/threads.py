@@ -27,7 +27,7 @@ def model_drafter(name: str) -> str:
 def draft_threads(wanted: int, drafter: str = "", model: str = "") -> int:
     """`wanted` if positive; else the number that was measured to be fastest for this draft model on this machine.
 
-    Unmeasured, it is one less than the physical cores this process may use, at least 1.
+    Where it was not measured, it is one less than the physical cores this process may use, at least 1.
     """
     if wanted > 0:
         return wanted
@@ -35,7 +35,7 @@ def draft_threads(wanted: int, drafter: str = "", model: str = "") -> int:
 
 
 def calibrated_threads(drafter: str, model: str) -> int:
-    """The measured number, as far as this process may use so many cores; 0 = nobody measured."""
+    """The measured number, at most as many as the cores of this process; 0 = not measured."""
     try:
         measured = measured_draft(model_drafter(drafter), model)
     except OpenSledError as error:

@@ -1,6 +1,6 @@
-"""The opt-in mode `local-only`: while no server can be reached, the draft model answers in the target's place.
+"""The opt-in mode `local-only`: while no server can be reached, the draft model answers alone.
 
-Its words are its own: no target has seen them, and every answer that holds any says so.
+No target verifies its text, and every answer that has such text says so.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from edge_client.answer import Origin, Task
 from edge_client.drafting import DraftThread
 from edge_client.generate import Commit
-from edge_client.offline.going_on import SEGMENT
 from edge_client.offline.local_chat import render
+from edge_client.offline.provisional import SEGMENT
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.errors import EngineError, Overloaded, Unreachable
 from opensled.messages import ModelInfo, SamplingParams, Verdict, is_chat
@@ -24,21 +24,22 @@ from opensled.sampling import Sampler
 
 @dataclass(frozen=True)
 class LocalCommit(Commit):
-    """Tokens that the draft model wrote in the target's place."""
+    """Tokens that the draft model wrote alone."""
 
     @property
     def origins(self) -> tuple[Origin, ...]:
-        written: list[Origin] = ["local"] * len(self.tokens)
-        return tuple(written)
+        """All of them local."""
+        origin: Origin = "local"
+        return (origin,) * len(self.tokens)
 
 
-async def alone(
+async def local_commits(
     drafter: DraftThread, truth: Truth, params: SamplingParams, key: bytes, ends: EndRules
 ) -> AsyncGenerator[Commit, None]:
-    """What the draft model has to say after `truth`, which it extends until it is finished.
+    """Extend `truth` by the draft model's own tokens until it is finished.
 
-    Raises Overloaded where all drafters are busy with others, and EngineError when the drafter falls silent before the
-    end: it failed, or has no words of its own.
+    Raises Overloaded if every drafter is busy with other answers, and EngineError if the drafter proposes nothing
+    before the end: it has failed, or it cannot write by itself.
     """
     if not drafter.drafts:
         raise Overloaded(
@@ -61,14 +62,14 @@ async def alone(
 
 
 def own_key(params: SamplingParams) -> bytes:
-    """The noise key of an answer for which no server has drawn one."""
+    """The noise key of an answer that no server has opened."""
     return secrets.token_bytes(KEY_BYTES) if params.seed is None else noise_key(params.seed)
 
 
 def own_prompt(task: Task, info: ModelInfo, tokenizer: EdgeTokenizer, template: str) -> tuple[int, ...]:
-    """The ids of a prompt that no server has read; `template`: the target's chat template.
+    """The ids of a prompt that no server has tokenized; `template`: the target's chat template.
 
-    Raises Unsupported for what cannot be rendered here, and Unreachable for a prompt that leaves no room.
+    Raises Unsupported for what cannot be rendered here, and Unreachable for a prompt that is empty or too long.
     """
     prompt = task.prompt
     if isinstance(prompt, str):
@@ -81,7 +82,7 @@ def own_prompt(task: Task, info: ModelInfo, tokenizer: EdgeTokenizer, template: 
 
 
 def require_possible(task: Task, error: Unreachable) -> None:
-    """Raises Unreachable, with the reason, for an answer that takes the target."""
+    """Raises Unreachable, with the reason, for an answer that needs the target."""
     if task.top_logprobs is not None:
         raise Unreachable(f"{error}; log-probabilities are the target's alone") from error
     if task.guide is not None and (task.guide.masks or task.guide.tools):

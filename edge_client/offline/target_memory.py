@@ -1,4 +1,4 @@
-"""What a device remembers of its server's target, to be of use while the server is away: see local_only.py."""
+"""What a device remembers of its server's target for the mode `local-only` (local_only.py)."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class RememberedTarget:
     chat_template: str
 
 
-class Memory:
-    """The target of one server, in a file beside the tokenizers. Readable by all: a server tells it to everybody."""
+class TargetMemory:
+    """The target of one server, in a file beside the tokenizers. It is no secret: a server tells it to every device."""
 
     def __init__(self, cache: Path, server: str) -> None:
-        """`server`: HOST:PORT, as the device was told it."""
+        """`server`: HOST:PORT, as configured."""
         self._cache, self._server = cache, server
         self._path = cache / "servers" / f"{hashlib.sha256(server.encode()).hexdigest()[:32]}.json"
 
     async def keep(self, link: Link, info: ModelInfo) -> None:
-        """Remember `info`, and the chat template that goes with it."""
+        """Remember `info` and its chat template."""
         known = self.recall()
         if known is None or known.info != info:
             template = await link.chat_template() if info.has_chat_template else ""
@@ -43,7 +43,7 @@ class Memory:
             tokenizers.keep(self._path, json.dumps(document).encode())
 
     def recall(self) -> RememberedTarget | None:
-        """What was kept; None where nothing was, or it is damaged."""
+        """What was kept; None if there is nothing or it is damaged."""
         try:
             document = json.loads(self._path.read_bytes())
             fields = document["info"]
@@ -55,7 +55,7 @@ class Memory:
             return None
 
     async def target(self, factory: DrafterFactory, error: Unreachable) -> ServedTarget:
-        """The target as remembered, for the drafts of `factory`; raises Unreachable where too little is."""
+        """The remembered target, for the drafts of `factory`. Raises Unreachable if too little is remembered."""
         known = self.recall()
         if known is None:
             raise Unreachable(

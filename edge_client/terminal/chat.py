@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Iterable
 from contextlib import aclosing, nullcontext
 from typing import Any, TypeVar
 
-from edge_client.answer import ALONE, Chunk, Task
+from edge_client.answer import LOCAL_WARNING, Chunk, Task
 from edge_client.config import ChatConfig
 from edge_client.device import Device, connect
 from edge_client.terminal.chat_commands import COMMANDS, Desk, obey
@@ -151,7 +151,7 @@ class Chat:
         async with aclosing(self._device.answer(task)) as chunks:
             async for chunk in chunks:
                 if "local" in chunk.origins and "local" not in answer.origins:
-                    self._view.warn(ALONE)
+                    self._view.warn(LOCAL_WARNING)
                 answer.add(chunk)
                 for text, colour in _painted(chunk, painter):
                     self._view.text(text, colour)

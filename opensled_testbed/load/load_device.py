@@ -169,11 +169,7 @@ class LoneDevice:
     """A device without a server: its draft model writes, as it was recorded, at its own pace."""
 
     def __init__(
-        self,
-        speed: DraftSpeed,
-        tokenizer: EdgeTokenizer,
-        clock: Clock,
-        traces: Mapping[str, ItemTrace],
+        self, speed: DraftSpeed, tokenizer: EdgeTokenizer, clock: Clock, traces: Mapping[str, ItemTrace]
     ) -> None:
         self._speed, self._tokenizer, self._clock, self._traces = speed, tokenizer, clock, traces
         self._one_at_a_time = asyncio.Lock()

@@ -31,11 +31,7 @@ def nobody(share: float) -> None:
 
 
 async def run_fleet(
-    fleet: Fleet,
-    items: Sequence[Item],
-    traces: TraceSet | None,
-    load: Load,
-    progress: Progress = nobody,
+    fleet: Fleet, items: Sequence[Item], traces: TraceSet | None, load: Load, progress: Progress = nobody
 ) -> RunResult:
     """Start the server and the devices of `fleet`, put `load` of `items` on them, and stop everything.
 

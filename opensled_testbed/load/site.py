@@ -117,11 +117,7 @@ class Site:
 
 @asynccontextmanager
 async def site(
-    fleet: Fleet,
-    server: Running | None,
-    items: Sequence[Item],
-    traces: TraceSet | None,
-    clock: Clock,
+    fleet: Fleet, server: Running | None, items: Sequence[Item], traces: TraceSet | None, clock: Clock
 ) -> AsyncIterator[list[Seat]]:
     """A seat for each user of `fleet`, in the order of its groups; raises UsageError for items not recorded."""
     needed = any(group.drafter == ALONE or replays(group, traces) for group in fleet.groups)

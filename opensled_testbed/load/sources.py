@@ -20,13 +20,7 @@ TEMPERATURE = 0.8  # of the sampled half of the held-out items
 
 
 def items_of(
-    workload: str,
-    *,
-    count: int,
-    max_tokens: int,
-    seed: int = 0,
-    turns: int = 1,
-    shape: Shape = Shape(),
+    workload: str, *, count: int, max_tokens: int, seed: int = 0, turns: int = 1, shape: Shape = Shape()
 ) -> list[Item]:
     """`count` items of "heldout", of "synthetic" (lengths by `shape`), or of a file; the same ones each time.
 

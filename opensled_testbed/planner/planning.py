@@ -84,10 +84,7 @@ def make_plan(config: PlanConfig) -> Plan:
 def fleet_of(config: PlanConfig, accelerator: str) -> Fleet:
     """One device of the plan at that accelerator."""
     server = Server(
-        accelerator=accelerator,
-        target=config.target,
-        weight_bits=config.weight_bits,
-        context=config.context,
+        accelerator=accelerator, target=config.target, weight_bits=config.weight_bits, context=config.context
     )
     return Fleet(server, (Group(1, config.device, config.link, draft=config.draft),))
 

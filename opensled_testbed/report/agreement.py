@@ -32,6 +32,10 @@ class Compared(NamedTuple):
         """Relative to the emulated value."""
         return self.simulated / self.emulated - 1
 
+    def __str__(self) -> str:
+        off = "" if abs(self.error) <= BOUND else f"  off by more than {BOUND:.0%}"
+        return f"{self.cell}, {self.baseline}: {self.title}: {self.error:+.1%}{off}"
+
 
 def section(result: Result) -> Section | None:
     """None if nothing of regimes.json was simulated."""

@@ -1,0 +1,73 @@
+"""What the benchmark programs share: the command line, messages, complete files, and worker processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+from opensled.cli import INTERRUPTED
+from opensled.errors import OpenSledError
+
+FOLDER = Path("docs/benchmarks")
+SPAWN = get_context("spawn")  # gRPC and torch do not work in forked processes
+
+Unit = TypeVar("Unit")
+Done = TypeVar("Done")
+
+
+def parser_of(name: str, description: str | None) -> ArgumentParser:
+    """The command line of `python -m benchmarks.NAME`."""
+    return ArgumentParser(
+        prog=f"python -m benchmarks.{name}",
+        description=description,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+
+
+def add_quick_and_out(parser: ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="a short run that only shows that it works")
+    parser.add_argument("--out", type=Path, help=f"folder; default {FOLDER}, and none with --quick")
+
+
+def folder_of(arguments: Namespace) -> Path | None:
+    """The folder to write to; None = write nothing."""
+    return arguments.out or (None if arguments.quick else FOLDER)
+
+
+def exit_code(work: Callable[[], int]) -> int:
+    """The exit code of a program; an OpenSledError is printed and gives its own."""
+    try:
+        return work()
+    except OpenSledError as error:
+        say(f"error: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def say(line: str) -> None:
+    """Progress on standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write the complete file or nothing: a run may end at any moment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_suffix(".half")
+    half.write_text(json.dumps(document, indent=1) + "\n")
+    half.replace(path)
+
+
+def mapped(work: Callable[[Unit], Done], units: Iterable[Unit], jobs: int) -> Iterator[Done]:
+    """`work` of each unit, in order; `jobs` processes work at the same time, 1 = this one alone."""
+    if jobs == 1:
+        yield from map(work, units)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=SPAWN) as pool:
+        yield from pool.map(work, units)
