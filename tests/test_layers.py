@@ -88,7 +88,6 @@ PRODUCT = ("opensled", "hw_profiles", "scheduler", "edge_client", "verify_server
 # Circles that are known; none may be added.
 KNOWN_CIRCLES = (
     {"edge_client.answer_stream", "edge_client.device", "edge_client.telemetry"},
-    {"verify_server.session", "verify_server.session_view", "verify_server.step_item"},
     {"verify_server.engine.packing", "verify_server.engine.tree_packing"},
 )
 # Files that may share their name: each of them does the same for its own package.
