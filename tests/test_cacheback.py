@@ -244,6 +244,7 @@ class TestTables:
         assert pull(drafter) == []
 
 
+@pytest.mark.timed
 def test_sixty_nodes_take_far_less_than_a_verdict():
     """The median here, so that a busy machine does not fail it; docs/benchmarks/cacheback.json has the p99."""
     prompt = tiny_tokenizer().encode(TEXT) * 3

@@ -253,6 +253,7 @@ def test_who_asks_for_little_gets_all_of_it():
 # -- the whole server -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timed
 def test_who_is_sent_away_costs_no_tokenizing_and_hears_it_at_once():
     async def scenario():
         limits = SessionLimits(max_sessions=1, max_draft=8)
