@@ -20,6 +20,7 @@ from hw_profiles.device_profile import DraftSpeed
 from opensled.errors import UsageError
 from opensled.messages import Draft, Limits, SamplingParams, Verdict
 from opensled.protocol import Truth, common_prefix
+from opensled.turns import Turn
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.fleet import Group, read_fleet
 from opensled_testbed.load.records import RequestRecord
@@ -109,7 +110,7 @@ class Served:
     sent: list[Sent] = field(default_factory=list)
     draft_probs: bool = False
     noise_key: bytes = bytes(16)
-    hint: int | None = None
+    turn: Turn = field(default_factory=Turn)
     limits: Limits = field(default_factory=lambda: Limits(MAX_DRAFT, 4096))
 
     def __post_init__(self) -> None:
@@ -134,6 +135,7 @@ class Served:
         )
 
     async def submit(self, draft: Draft) -> None:
+        self.turn.draft(draft)
         base = draft.block.base - self.truth.prompt_length
         self.sent.append((self.loop.time(), base, len(draft.block.tokens), draft.seconds))
         self.server.submit(base, len(draft.block.tokens), self._reach(draft), draft)
