@@ -114,9 +114,7 @@ def test_few_ids_contend_and_the_winner_is_among_them(kind):
         assert noisy.argmax() in ids and len(ids) < 20
 
 
-@pytest.mark.parametrize(
-    "params", [SamplingParams(), SamplingParams(top_p=0.9), SamplingParams(temperature=0)], ids=str
-)
+@pytest.mark.parametrize("shape", [{}, {"top_p": 0.9}, {"temperature": 0}], ids=str)
 def test_more_sessions_take_no_more_launches(shape):
     params = SamplingParams(**shape)
     tensor = torch.from_numpy(logits_of("peaked", 40, 5000, 2))
