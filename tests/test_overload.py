@@ -253,6 +253,7 @@ def test_who_asks_for_little_gets_all_of_it():
 # -- the whole server -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timed
 def test_who_is_sent_away_costs_no_tokenizing_and_hears_it_at_once():
     async def scenario():
         limits = SessionLimits(max_sessions=1, max_draft=8)
@@ -297,8 +298,8 @@ def test_the_server_keeps_a_pace_for_those_who_ask_for_none():
             with pytest.raises(Overloaded, match="pace"):
                 while len(sessions) < 100:
                     session, _ = await door.open(Open(PROMPT, LONG), "local")
-                    session.attach(len(PROMPT))
+                    door.loop.attach(session, len(PROMPT))
                     sessions.append(session)
-            assert len(sessions) == 18 and {session.pace for session in sessions} == {60.0}
+            assert len(sessions) == 18 and {session.timing.pace for session in sessions} == {60.0}
 
     asyncio.run(scenario())

@@ -91,9 +91,9 @@ class AdmissionController:
         if busy.total() >= places:
             return places
         sessions = self._loop.sessions.values()
-        if not newcomer.pace and not any(session.pace for session in sessions):
+        if not newcomer.pace and not any(session.timing.pace for session in sessions):
             return places
-        crowd = ActiveLoad.around(newcomer, (session.view() for session in sessions))
+        crowd = ActiveLoad.around(newcomer, (session.view(self._loop.clock()) for session in sessions))
         if not self._has_memory(newcomer):
             return busy.total()
         fit = most_sessions(crowd, self._loop.profile, self._max_sessions, self._max_pace)
@@ -104,7 +104,7 @@ class AdmissionController:
         """Whether his prompt fits beside what those inside hold: to compute their KV again would cost them pace."""
         pool = self._loop.pool
         present = (session for session in self._loop.sessions.values() if session.has_reader)
-        free = pool.num_blocks - sum(len(session.table.blocks) for session in present)
+        free = pool.num_blocks - sum(len(session.sequence.table.blocks) for session in present)
         return newcomer.positions <= max(free, pool.num_free) * pool.block_size
 
     def _sent_away(
