@@ -41,7 +41,7 @@ class LiveTail(Tail):
     def __init__(self, palette: Palette, out: TextIO) -> None:
         self._palette, self._out = palette, out
         self._column = (
-            0  # of the cursor after the text that stays; equal to the width: the next character wraps
+            0  # of the cursor after the text that stays; at the full width the next character wraps
         )
         self._shown = ("", "")
 
