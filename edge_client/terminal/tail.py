@@ -40,9 +40,8 @@ class LiveTail(Tail):
 
     def __init__(self, palette: Palette, out: TextIO) -> None:
         self._palette, self._out = palette, out
-        self._column = (
-            0  # of the cursor after the text that stays; at the full width the next character wraps
-        )
+        # Of the cursor after the text that stays; at the full width the next character wraps
+        self._column = 0
         self._shown = ("", "")
 
     def follow(self, text: str) -> None:
