@@ -54,7 +54,7 @@ class Job(NamedTuple):
     passes: int  # that are made for it
 
     def passes_at(self, now: float, pass_s: float) -> int:
-        """Passes that have ended or are under way."""
+        """GatewayCredentials that have ended or are under way."""
         if now <= self.start or not self.passes:
             return 0
         if now <= self.first_at:
