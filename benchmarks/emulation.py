@@ -10,8 +10,9 @@ from typing import Any
 
 from benchmarks.cell_turns import DILATION
 from benchmarks.figure import Figure, Ratio
+from edge_client.draft_job import BlockBudget
 from edge_client.drafters import DRAFTERS
-from edge_client.drafting import BlockBudget, Drafting, DraftThread
+from edge_client.drafting import Drafting, DraftThread
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
 from hw_profiles.profile import HardwareProfile

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_client.answer import Origin
-from edge_client.drafting import BlockBudget, Drafted, Drafting
+from edge_client.draft_job import BlockBudget, Drafted
+from edge_client.drafting import Drafting
 from edge_client.verifier import Verifier
 from opensled.errors import ProtocolError
 from opensled.messages import Draft, DraftBlock, SamplingParams, TokenLogprobs, Verdict

@@ -9,11 +9,12 @@ import pytest
 
 from edge_client.config import DeviceConfig
 from edge_client.device import _factory
+from edge_client.draft_job import BlockBudget
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter
 from edge_client.drafters.cacheback import CachebackDrafter
 from edge_client.drafters.chain import HORIZON, ChainDrafter, ChainFactory
-from edge_client.drafting import BlockBudget, DraftThread
+from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
 from opensled.errors import NotFound, UsageError, VocabularyMismatch
 from opensled.messages import DraftToken, SamplingParams

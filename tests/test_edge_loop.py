@@ -9,8 +9,9 @@ from unittest.mock import Mock
 import pytest
 
 from edge_client import drafting
+from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafters.none import NoneDrafter
-from edge_client.drafting import BlockBudget, Drafted, DraftThread
+from edge_client.drafting import DraftThread
 from edge_client.generate import _cut, generate
 from edge_client.lengths.fixed import FixedLength
 from opensled.messages import Draft, DraftBlock, DraftToken, Limits, SamplingParams, Verdict
