@@ -129,7 +129,7 @@ def test_a_prompt_that_would_cost_those_inside_their_kv_waits():
     hall.sessions[0] = Inside("a", pace=1.0, blocks=range(90))
     hall.refused("b", positions=41)
     hall.ask("b", positions=40)
-    hall.sessions[0].pace = 0.0
+    hall.sessions[0].timing.pace = 0.0
     hall.ask("b", positions=4100)
 
 
