@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from edge_client.draft_job import BlockBudget, Drafted, DraftJob
 from edge_client.lengths.base import DraftLengthPolicy
@@ -15,9 +16,22 @@ from hw_profiles.device_profile import DraftSpeed
 from opensled.messages import DraftBlock
 from opensled.protocol import Truth, common_prefix
 from opensled.sampling import Sampler
-from opensled_testbed.emulation.draft_pace import DraftPace
+from opensled_testbed.emulation.draft_pace import At, DraftPace
 from opensled_testbed.emulation.recorded_model import RecordedModel
 from opensled_testbed.traces import ItemTrace
+
+
+def new_future() -> asyncio.Future[Drafted]:
+    """A future of the running event loop."""
+    return asyncio.get_running_loop().create_future()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _at(time: float, call: Callable[[int], None], argument: int) -> object:
+    return asyncio.get_running_loop().call_at(time, call, argument)
 
 
 class ReplayDrafts:
@@ -34,13 +48,17 @@ class ReplayDrafts:
         stop: DraftLengthPolicy,
         dilation: float = 1.0,
         looks_ahead: bool = False,
+        now: Callable[[], float] = _now,
+        at: At = _at,
+        future: Callable[[], Any] = new_future,
     ) -> None:
+        """`now`, `at`, `future`: the clock, by default asyncio's, and what a block comes in on it."""
         self.stop = stop
         self._traces, self._looks_ahead = traces, looks_ahead
-        self._pace = DraftPace(speed, _now, _at, dilation)
+        self._pace, self._future = DraftPace(speed, now, at, dilation), future
         self._model = RecordedModel(self._pace.spend)
         self._job = DraftJob(self._model, stop, 0)
-        self._waiting: asyncio.Future[Drafted] | None = None
+        self._waiting: Any = None  # the future of the block being drafted
 
     @property
     def drafted(self) -> int:
@@ -55,17 +73,20 @@ class ReplayDrafts:
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         """See `Drafting`; the prompt is read with the first block. Raises AssertionError for a prompt not recorded."""
         self.interrupt()
+        self._model.trace = self._recorded(truth)
+        self._job = DraftJob(self._model, self.stop, truth.prompt_length)
+        self._job.begin(truth.tokens[: truth.prompt_length], sampler)
+
+    def _recorded(self, truth: Truth) -> ItemTrace:
         prompt = tuple(truth.tokens[: truth.prompt_length])
         assert prompt in self._traces, f"nothing is recorded for this prompt of {len(prompt)} tokens"
-        self._model.trace = self._traces[prompt]
-        self._job = DraftJob(self._model, self.stop, truth.prompt_length)
-        self._job.begin(prompt, sampler)
+        return self._traces[prompt]
 
-    def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:
+    def draft(self, truth: Truth, budget: BlockBudget) -> Any:
         """See `Drafting`; done when the device would be. Raises AssertionError for a truth that was not recorded."""
         assert self._waiting is None, "a device drafts one block at a time"
         self._check(truth)
-        future = self._waiting = asyncio.get_running_loop().create_future()
+        future = self._waiting = self._future()
         self._pace.run(self._job.draft(truth.tokens, budget), self._done)
         return future
 
@@ -99,11 +120,3 @@ class ReplayDrafts:
         future, self._waiting = self._waiting, None
         if future is not None and not future.done():
             future.set_result(drafted)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def _at(time: float, call: Callable[[int], None], argument: int) -> object:
-    return asyncio.get_running_loop().call_at(time, call, argument)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafters import DRAFTERS
@@ -20,7 +20,7 @@ from opensled.messages import DraftBlock, ModelInfo
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from opensled_testbed.emulation.paced import PacedFactory
-from opensled_testbed.emulation.replay import ReplayDrafts
+from opensled_testbed.emulation.replay import ReplayDrafts, new_future
 from opensled_testbed.fleet import Group
 from opensled_testbed.load.workload import Item
 from opensled_testbed.rules import stretched_rule_of
@@ -36,17 +36,20 @@ class CountedDrafting(Drafting, Protocol):
 
 
 class NoDrafts:
-    """The server decodes alone and streams; without a thread, for it would have nothing to do."""
+    """Empty blocks, at once: the server decodes alone and streams. `future` makes what a block comes in."""
 
     drafted = wasted = 0
     stop: DraftLengthPolicy = FixedLength(0)
 
+    def __init__(self, future: Callable[[], Any] = new_future) -> None:
+        self._future = future
+
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         """See `Drafting`."""
 
-    def draft(self, truth: Truth, room: BlockBudget) -> asyncio.Future[Drafted]:
-        """See `Drafting`; an empty block, at once."""
-        future: asyncio.Future[Drafted] = asyncio.get_running_loop().create_future()
+    def draft(self, truth: Truth, room: BlockBudget) -> Any:
+        """See `Drafting`."""
+        future = self._future()
         future.set_result(Drafted(DraftBlock(len(truth))))
         return future
 
