@@ -46,7 +46,11 @@ class SimulatedDrafts(ReplayDrafts):
         self._counted = 0
 
     def take(self, script: Script, record: RequestRecord, done: Callable[[], None]) -> None:
-        """Draft for this answer from now on; `done` hears of each block, and `record` counts what is drafted."""
+        """Draft for this answer from now on; `done` hears of each block, and `record` counts what is drafted.
+
+        The whole prompt is read for each answer: what recorded prompts have in common says nothing of real ones.
+        """
+        self._model.close()
         self._script, self._record, self._told = script, record, done
 
     def draft(self, truth: Truth, budget: BlockBudget) -> Any:
