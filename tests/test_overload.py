@@ -33,14 +33,15 @@ PROFILE = HardwareProfile(512, Roofline(read_s=0.01, token_s=0.001, context_s=0,
 
 
 class Inside:
-    """A session as the room sees it."""
+    """A session as the admission controller sees it."""
 
     def __init__(self, tenant, pace=0.0, background=False, blocks=()):
-        self.tenant, self.pace, self.background, self.has_reader = tenant, pace, background, True
-        self.table = SimpleNamespace(blocks=blocks)
+        self.tenant, self.background, self.has_reader = tenant, background, True
+        self.timing = SimpleNamespace(pace=pace)
+        self.sequence = SimpleNamespace(table=SimpleNamespace(blocks=blocks))
 
-    def view(self):
-        return SessionView(0, 1, None, True, 0.0, pace=self.pace, background=self.background)
+    def view(self, now):
+        return SessionView(0, 1, None, True, 0.0, pace=self.timing.pace, background=self.background)
 
 
 class Hall:
@@ -128,7 +129,7 @@ def test_a_prompt_that_would_cost_those_inside_their_kv_waits():
     hall.sessions[0] = Inside("a", pace=1.0, blocks=range(90))
     hall.refused("b", positions=41)
     hall.ask("b", positions=40)
-    hall.sessions[0].pace = 0.0
+    hall.sessions[0].timing.pace = 0.0
     hall.ask("b", positions=4100)
 
 

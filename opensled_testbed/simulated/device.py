@@ -11,9 +11,8 @@ from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from opensled.turns import Turn
 from opensled_testbed.fleet import Wish
-from opensled_testbed.load.device_drafts import NoDrafts
 from opensled_testbed.load.records import Arrival, RequestRecord, Round
-from opensled_testbed.simulated.drafting import Ready, SimulatedDrafts
+from opensled_testbed.simulated.drafting import EmptyDrafts, SimulatedDrafts
 from opensled_testbed.simulated.drafts import MAX_DRAFT, Script
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import Ways, draft_bytes, open_bytes, opened_bytes, verdict_bytes
@@ -114,7 +113,7 @@ class Answer:
     def _begin(self, hint: int | None) -> None:
         device, clock = self._device, self._device.events
         self.turn.reopened(hint)
-        drafts: Drafting = NoDrafts(Ready)
+        drafts: Drafting = EmptyDrafts()
         if device.drafts_for is self:
             drafts = device.drafts
             device.drafts.take(self.script, self._record, self._advance)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from edge_client.draft_job import BlockBudget, Drafted
+from edge_client.draft_job import BlockBudget, Drafted, DraftJob, Result, Work
+from edge_client.drafters.none import NoneDrafter
+from edge_client.drafting import JobDrafting, finished
 from edge_client.lengths.base import DraftLengthPolicy
+from edge_client.lengths.fixed import FixedLength
 from hw_profiles.device_profile import DraftSpeed
 from opensled.protocol import Truth
+from opensled.sampling import Sampler
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.load.records import RequestRecord
 from opensled_testbed.simulated.drafts import Script
@@ -17,23 +22,37 @@ from opensled_testbed.traces import ItemTrace
 
 
 class Ready:
-    """A block that is drafted later, or now, without an event loop."""
+    """What an asyncio future is to the edge loop, without an event loop: the result of work, once it is done."""
 
-    def __init__(self, drafted: Drafted | None = None) -> None:
-        self._drafted = drafted
+    def __init__(self) -> None:
+        self._results: list[Any] = []
 
     def done(self) -> bool:
-        """Whether the block is there."""
-        return self._drafted is not None
+        """Whether the result is there."""
+        return bool(self._results)
 
-    def result(self) -> Drafted:
-        """The block."""
-        assert self._drafted is not None, "asked only once it is there"
-        return self._drafted
+    def result(self) -> Any:
+        """The result."""
+        return self._results[0]
 
-    def set_result(self, drafted: Drafted) -> None:
-        """The block is there."""
-        self._drafted = drafted
+    def set_result(self, result: Any) -> None:
+        """The work is done."""
+        self._results.append(result)
+
+
+class EmptyDrafts(JobDrafting):
+    """For a request that finds the device's drafter at work: empty blocks, at once."""
+
+    def __init__(self) -> None:
+        super().__init__(NoneDrafter(), FixedLength(0))
+
+    def _begin(self, prompt: list[int], sampler: Sampler) -> None:
+        self._job.begin(prompt, sampler)
+
+    def _run(self, work: Work[Result]) -> Any:
+        ready = Ready()
+        ready.set_result(finished(work))
+        return ready
 
 
 class SimulatedDrafts(ReplayDrafts):
@@ -42,7 +61,8 @@ class SimulatedDrafts(ReplayDrafts):
     def __init__(
         self, events: Events, speed: DraftSpeed | None, lengths: DraftLengthPolicy, looks_ahead: bool
     ) -> None:
-        super().__init__({}, speed, lengths, 1.0, looks_ahead, lambda: events.now, events.at, Ready)
+        super().__init__({}, speed, lengths, 1.0, looks_ahead, lambda: events.now, events.at)
+        self._waiting = Ready()
         self._counted = 0
 
     def take(self, script: Script, record: RequestRecord, done: Callable[[], None]) -> None:
@@ -56,21 +76,34 @@ class SimulatedDrafts(ReplayDrafts):
     def draft(self, truth: Truth, budget: BlockBudget) -> Any:
         """See `Drafting`."""
         self._count()
+        self._waiting = Ready()
         return super().draft(truth, budget)
 
     def heard(self, truth: Truth) -> None:
         """See `Drafting`; a block that waits for its first pass may end here."""
         super().heard(truth)
-        if self._waiting is not None:
+        if not self._waiting.done():
             self._pace.hurry()
+
+    def interrupt(self) -> None:
+        """See `Drafting`; the token under way is still drafted, and what was to follow it is not."""
+        super().interrupt()
+        self._count()
 
     def _recorded(self, truth: Truth) -> ItemTrace:
         return self._script.trace
 
-    def _done(self, drafted: Drafted) -> None:
-        self._count()
-        super()._done(drafted)
-        self._told()
+    def _run(self, work: Work[Result]) -> Any:
+        self._pace.run(work, partial(self._finish, self._job))
+        return self._waiting
+
+    def _finish(self, job: DraftJob, result: object) -> None:
+        if (
+            isinstance(result, Drafted) and not job.over
+        ):  # else it was look-ahead, or for an answer that is over
+            self._count()
+            self._waiting.set_result(result)
+            self._told()
 
     def _count(self) -> None:
         """All tokens count as wasted until they are accepted."""
