@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.cell_turns import DILATION
-from benchmarks.figure import Figure, Ratio
+from benchmarks.figure import Comparison, Figure
 from edge_client.drafters import DRAFTERS
 from edge_client.drafting import BlockBudget, Drafting, DraftThread
 from edge_client.lengths.fixed import FixedLength
@@ -81,7 +81,7 @@ def measure(quick: bool) -> Figure:
             "growing with the sessions. Timers of an event loop are up to 1 ms late."
         ),
         samples=samples,
-        ratios=tuple(Ratio(name, f"{name}, delivered", f"{name}, due", EXACT) for name in contenders),
+        ratios=tuple(Comparison(name, f"{name}, delivered", f"{name}, due", EXACT) for name in contenders),
         facts={"dilation": D, "real work": {name: _told(each) for name, each in totals.items()}},
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from benchmarks.crowd import questions
 from benchmarks.failover_scenarios import SCENARIOS, Outcome, Scenario, run
 from benchmarks.figure import Figure
-from benchmarks.replica_processes import Cluster
+from benchmarks.replica_processes import ReplicaCluster
 
 USERS, REPLICAS = 16, 2
 MODES = {"direct": False, "proxy": True}
@@ -53,7 +53,7 @@ def measure(quick: bool) -> Figure:
 def _outcomes(scenarios: Mapping[str, Scenario], proxy: bool, max_tokens: int) -> dict[str, Outcome]:
     """All scenarios, one after another, on one cluster."""
     asked = questions(8, max_tokens)
-    with Cluster(REPLICAS, proxy=proxy) as cluster:
+    with ReplicaCluster(REPLICAS, proxy=proxy) as cluster:
         return {
             name: asyncio.run(run(scenario, cluster, USERS, asked)) for name, scenario in scenarios.items()
         }

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.crowd import Crowd, Question, Resumption, User, judge
-from benchmarks.replica_processes import READY_S, REPLICA, SCHEDULER, Cluster
+from benchmarks.replica_processes import READY_S, REPLICA, SCHEDULER, ReplicaCluster
 from opensled.errors import OpenSledError
 
-Scenario = Callable[[Cluster, Crowd], Awaitable[None]]
+Scenario = Callable[[ReplicaCluster, Crowd], Awaitable[None]]
 
 
-async def kill_replicas(cluster: Cluster, crowd: Crowd) -> None:
+async def kill_replicas(cluster: ReplicaCluster, crowd: Crowd) -> None:
     """SIGKILL to one replica after another, each when there is a new one at work in the place of the one before it."""
     for victim in cluster.pids(REPLICA):
         await crowd.live()
@@ -24,7 +24,7 @@ async def kill_replicas(cluster: Cluster, crowd: Crowd) -> None:
         await crowd.another_answer()
 
 
-async def roll_replicas(cluster: Cluster, crowd: Crowd) -> None:
+async def roll_replicas(cluster: ReplicaCluster, crowd: Crowd) -> None:
     """A rolling restart: every replica is drained and replaced, one after another."""
     await crowd.live()
     before = cluster.pids(REPLICA)
@@ -33,7 +33,7 @@ async def roll_replicas(cluster: Cluster, crowd: Crowd) -> None:
     await crowd.live()
 
 
-async def kill_scheduler(cluster: Cluster, crowd: Crowd) -> None:
+async def kill_scheduler(cluster: ReplicaCluster, crowd: Crowd) -> None:
     """SIGKILL to the actor that knows where the replicas are."""
     await crowd.live()
     (old,) = cluster.pids(SCHEDULER)
@@ -42,14 +42,14 @@ async def kill_scheduler(cluster: Cluster, crowd: Crowd) -> None:
     await crowd.live()
 
 
-async def restart_gateway(cluster: Cluster, crowd: Crowd) -> None:
+async def restart_gateway(cluster: ReplicaCluster, crowd: Crowd) -> None:
     """SIGKILL to the gateway, and another one on the same port. Nobody begins an answer while there is none."""
     await crowd.live()
     crowd.stop_asking()
     await asyncio.to_thread(cluster.restart_gateway)
 
 
-async def _replaced(cluster: Cluster, *gone: int) -> None:
+async def _replaced(cluster: ReplicaCluster, *gone: int) -> None:
     """Until all replicas are up, none of them with the id of a process in `gone`."""
     await _until(lambda: len(set(cluster.pids(REPLICA)) - set(gone)) == cluster.replicas)
 
@@ -98,7 +98,9 @@ class Outcome:
         }
 
 
-async def run(scenario: Scenario, cluster: Cluster, users: int, questions: Sequence[Question]) -> Outcome:
+async def run(
+    scenario: Scenario, cluster: ReplicaCluster, users: int, questions: Sequence[Question]
+) -> Outcome:
     """Break what the scenario breaks under so many users.
 
     Raises OpenSledError when an answer failed, or is not, token for token, what the target alone writes.

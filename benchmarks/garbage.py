@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.figure import Figure, Ratio
-from benchmarks.tenants import Asked, ask, close, late_share, links, note, served
+from benchmarks.figure import Comparison, Figure
+from benchmarks.tenants import TenantRequest, ask, close, late_share, links, note, served
 from edge_client.link import GrpcStream, Link
 from opensled.errors import OpenSledError
 from opensled.messages import Draft, DraftBlock, DraftToken, Open, Opened, SamplingParams
@@ -38,7 +38,7 @@ Drafter = Callable[[int, int | None], Tokens | None]
 class Talk:
     """One answer to one device."""
 
-    asked: Asked
+    asked: TenantRequest
     rounds: list[tuple[float, float]]  # when they ended, and how many seconds they took
     hint: int | None
     counter: int = 0  # of drafts
@@ -65,8 +65,8 @@ def measure(quick: bool) -> Figure:
         loses="A tenant's places cost others step time, with drafts or without: see against nobody.",
         samples=samples,
         ratios=(
-            Ratio("garbage against no drafts", "beside garbage", "beside no drafts", ALLOWED),
-            Ratio("garbage against nobody", "beside garbage", "alone"),
+            Comparison("garbage against no drafts", "beside garbage", "beside no drafts", ALLOWED),
+            Comparison("garbage against nobody", "beside garbage", "alone"),
         ),
         label="emulated",
         facts={
@@ -191,7 +191,7 @@ async def _talk(
         opened = await stream.receive()
         if not isinstance(opened, Opened):
             raise OpenSledError(f"the server answered {opened} to an Open")
-        talk = Talk(Asked(tenant, len(opened.prompt_ids), time.perf_counter()), rounds, opened.hint)
+        talk = Talk(TenantRequest(tenant, len(opened.prompt_ids), time.perf_counter()), rounds, opened.hint)
         while not talk.asked.finished:
             tokens = drafter(len(talk.asked.tokens), talk.hint) if drafter else None
             if tokens:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from multiprocessing import active_children
 from typing import Any, NamedTuple
 
-from benchmarks.grid_place import OF_DEVICES, OF_SERVER, Answer, Place, answers, rates
+from benchmarks.grid_place import OF_DEVICES, OF_SERVER, Place, PlaceCapacity, answers, rates
 from benchmarks.program import SPAWN, say
 from opensled_testbed.baselines import RIVALS
 
@@ -30,7 +30,7 @@ class Capacities(NamedTuple):
     baselines: tuple[str, ...]
     near: int  # users that others are known to hold
 
-    def run(self) -> list[Answer]:
+    def run(self) -> list[PlaceCapacity]:
         return answers(self.place, self.baselines, self.near)
 
 
@@ -101,7 +101,7 @@ def _rates_at(point: Point, users: int) -> dict[str, float]:
 
 
 def _put_capacities(
-    points: Sequence[Point], work: Capacities, found: Sequence[Answer], facts: dict[str, Any]
+    points: Sequence[Point], work: Capacities, found: Sequence[PlaceCapacity], facts: dict[str, Any]
 ) -> None:
     for point in points:
         place = place_of(point, work.place.acceptance)
@@ -111,7 +111,7 @@ def _put_capacities(
     facts["simulations"] += sum(answer.runs for answer in found)
 
 
-def _put(point: Point, answer: Answer) -> None:
+def _put(point: Point, answer: PlaceCapacity) -> None:
     name = answer.baseline
     point["capacity"][name] = answer.users
     point["draft_length"][name] = answer.draft_length

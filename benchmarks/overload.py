@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.figure import Figure, Ratio
-from benchmarks.tenants import Asked, ask, close, late_share, links, served
+from benchmarks.figure import Comparison, Figure
+from benchmarks.tenants import TenantRequest, ask, close, late_share, links, served
 from edge_client.link import Link
 from opensled.errors import OpenSledError
 from opensled.messages import Open, SamplingParams
@@ -38,16 +38,16 @@ class Phase:
     start: float
     end: float
 
-    def goodput(self, asked: Sequence[Asked]) -> float:
+    def goodput(self, asked: Sequence[TenantRequest]) -> float:
         """Tokens per emulated second to those who kept their pace."""
         tokens = sum(each.between(self.start, self.end) for each in asked if D * each.pace >= PACE)
         return D * tokens / (self.end - self.start)
 
-    def of_tenants(self, asked: Sequence[Asked]) -> list[float]:
+    def of_tenants(self, asked: Sequence[TenantRequest]) -> list[float]:
         """The same, tenant by tenant."""
         return [self.goodput([each for each in asked if each.tenant == tenant]) for tenant in TENANTS]
 
-    def sheds(self, asked: Sequence[Asked]) -> list[Asked]:
+    def sheds(self, asked: Sequence[TenantRequest]) -> list[TenantRequest]:
         return [each for each in asked if each.shed_s is not None and self.start <= each.at < self.end]
 
 
@@ -57,7 +57,7 @@ class Run:
 
     capacity: float  # requests per real second
     phases: list[Phase]
-    asked: list[Asked]
+    asked: list[TenantRequest]
     late_share: float = 0.0  # of the emulated steps
 
     @property
@@ -90,10 +90,10 @@ def measure(quick: bool) -> Figure:
         loses="Who is sent away is not served: nine of ten requests at the highest load, and he has to come again.",
         samples=_samples(runs),
         ratios=(
-            Ratio("goodput at 10x over its peak", "goodput at 10x", "peak goodput", 0.9),
-            Ratio("5 ms over a shed answer's time, median", "5 ms over shed answer", "one", 1.0),
-            Ratio("Jain fairness of four equal tenants at 10x", "Jain index", "one", 0.95),
-            Ratio("5 s over the recovery", "5 s over recovery", "one", 1.0),
+            Comparison("goodput at 10x over its peak", "goodput at 10x", "peak goodput", 0.9),
+            Comparison("5 ms over a shed answer's time, median", "5 ms over shed answer", "one", 1.0),
+            Comparison("Jain fairness of four equal tenants at 10x", "Jain index", "one", 0.95),
+            Comparison("5 s over the recovery", "5 s over recovery", "one", 1.0),
         ),
         label="emulated",
         facts=_facts(runs, seconds),
@@ -139,7 +139,7 @@ def _facts(runs: Sequence[Run], seconds: float) -> dict[str, Any]:
     }
 
 
-def _share_below(asked: Sequence[Asked]) -> float:
+def _share_below(asked: Sequence[TenantRequest]) -> float:
     finished = [each for each in asked if each.finished]
     return round(sum(D * each.pace < PACE for each in finished) / max(1, len(finished)), 4)
 
@@ -160,7 +160,7 @@ async def _ramp(address: str, seconds: float, draw: random.Random) -> Run:
     open_links = links(address, list(TENANTS))
     try:
         capacity = await _capacity(open_links, seconds)
-        asked: list[asyncio.Task[Asked]] = []
+        asked: list[asyncio.Task[TenantRequest]] = []
         phases = []
         async with asyncio.TaskGroup() as group:
             for load in (*LOADS, AFTER):
@@ -174,7 +174,7 @@ async def _ramp(address: str, seconds: float, draw: random.Random) -> Run:
 
 async def _arrive(
     group: asyncio.TaskGroup, open_links: dict[str, Link], rate: float, seconds: float, draw: random.Random
-) -> list[asyncio.Task[Asked]]:
+) -> list[asyncio.Task[TenantRequest]]:
     """Requests that come when they come, for so many seconds; each is a task of its own."""
     tasks, due = [], time.perf_counter()
     end = due + seconds
@@ -193,7 +193,7 @@ def _request(draw: random.Random) -> Open:
 async def _capacity(open_links: dict[str, Link], seconds: float) -> float:
     """Requests per second that are served when more streams than it takes ask again and again."""
     draw, start = random.Random(SEED), time.perf_counter()
-    found: list[Asked] = []
+    found: list[TenantRequest] = []
 
     async def again(tenant: str) -> None:
         while time.perf_counter() < start + seconds:

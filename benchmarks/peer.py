@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.figure import Figure, Ratio, in_turns
+from benchmarks.figure import Comparison, Figure, in_turns
 from benchmarks.peer_server import LLAMA_SERVER, free_port, llama_cpp_python, llama_server, running
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.store import heldout_path, model_file, model_path
@@ -161,7 +161,7 @@ def _figure(samples: dict[str, list[float]], contenders: dict[str, Contender], c
         ),
         samples=samples,
         ratios=tuple(
-            Ratio(
+            Comparison(
                 f"{ours.removeprefix('OpenSLED, ')}, {_users(users)}, {name}",
                 _series(ours, users),
                 _series(name, users),

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median, quantiles
 
-from benchmarks.figure import Figure, Ratio
+from benchmarks.figure import Comparison, Figure
 from hw_profiles.profile import HardwareProfile
 from hw_profiles.step_cost import Roofline
 from opensled_testbed.fleet import Fleet, Group, Server
@@ -132,9 +132,11 @@ def measure(quick: bool) -> Figure:
         loses="`fcfs` weighs nothing and takes a part of the time; both are Python, and wait for no step.",
         samples=samples,
         ratios=(
-            *(Ratio(f"goodput, {state.name}", f"goodput, {state.name}", BOUND, 1.0) for state in STATES),
+            *(Comparison(f"goodput, {state.name}", f"goodput, {state.name}", BOUND, 1.0) for state in STATES),
             *(
-                Ratio(f"goodput over fcfs, {state.name}", f"goodput, {state.name}", f"fcfs, {state.name}")
+                Comparison(
+                    f"goodput over fcfs, {state.name}", f"goodput, {state.name}", f"fcfs, {state.name}"
+                )
                 for state in STATES
             ),
         ),

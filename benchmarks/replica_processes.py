@@ -25,7 +25,7 @@ OBJECT_STORE_BYTES = 100_000_000
 REPLICA, SCHEDULER = "ray::Replica", "ray::Scheduler"
 
 
-class Cluster:
+class ReplicaCluster:
     """Two or more replicas of the tiny target in float64; use it in a `with`."""
 
     def __init__(self, replicas: int = 2, *, proxy: bool = False) -> None:
@@ -35,7 +35,7 @@ class Cluster:
         self._listen = "127.0.0.1:0"
         self._folder = tempfile.TemporaryDirectory(prefix="opensled-ray-", ignore_cleanup_errors=True)
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> ReplicaCluster:
         self._ray_address = f"127.0.0.1:{_free_port()}"
         self._ray = subprocess.Popen(
             [sys.executable, "-m", "ray.scripts.scripts", "start", *self._ray_flags()],

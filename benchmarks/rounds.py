@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from benchmarks.figure import Figure, Ratio, in_turns
+from benchmarks.figure import Comparison, Figure, in_turns
 from benchmarks.null_engine import CANNED, CONTEXT
 from opensled import codec
 from opensled.errors import OpenSledError
@@ -79,9 +79,11 @@ def measure(quick: bool) -> Figure:
     )
 
 
-def _ratio(service: str, streams: int) -> Ratio:
+def _ratio(service: str, streams: int) -> Comparison:
     name = f"{streams} streams" if service == "service" else f"{streams} streams, {service}"
-    return Ratio(name, f"{service}, {streams} streams", f"echo, {streams} streams", REQUIRED.get(streams))
+    return Comparison(
+        name, f"{service}, {streams} streams", f"echo, {streams} streams", REQUIRED.get(streams)
+    )
 
 
 @contextmanager

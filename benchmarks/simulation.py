@@ -6,7 +6,7 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from benchmarks.figure import Figure, Ratio
+from benchmarks.figure import Comparison, Figure
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
 from opensled_testbed.planner.setting import RECORDED
@@ -62,7 +62,7 @@ def measure(quick: bool) -> Figure:
             f"{REQUIRED:g} times faster than it runs."
         ),
         samples={**samples, REAL: [1.0] * repeats},
-        ratios=(Ratio(DUTY, DUTY, REAL, REQUIRED), Ratio(SATURATED, SATURATED, REAL)),
+        ratios=(Comparison(DUTY, DUTY, REAL, REQUIRED), Comparison(SATURATED, SATURATED, REAL)),
         facts={"seed": SEED} | {name: _facts(each) for name, each in runs.items()},
     )
 

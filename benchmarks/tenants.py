@@ -57,7 +57,7 @@ def links(address: str, tenants: Sequence[str]) -> dict[str, Link]:
 
 
 @dataclass
-class Asked:
+class TenantRequest:
     """One request and what became of it. Times in seconds on time.perf_counter."""
 
     tenant: str
@@ -82,9 +82,9 @@ class Asked:
         return sum(count for moment, count in self.arrivals if start <= moment < end)
 
 
-async def ask(link: Link, tenant: str, request: Open) -> Asked:
+async def ask(link: Link, tenant: str, request: Open) -> TenantRequest:
     """One answer, decoded by the server alone; raises OpenSledError for any failure but a full server."""
-    asked = Asked(tenant, len(request.prompt), time.perf_counter())
+    asked = TenantRequest(tenant, len(request.prompt), time.perf_counter())
     stream = link.connect()
     try:
         await stream.send(request)
@@ -96,7 +96,7 @@ async def ask(link: Link, tenant: str, request: Open) -> Asked:
     return asked
 
 
-async def _let_in(stream: GrpcStream, asked: Asked) -> bool:
+async def _let_in(stream: GrpcStream, asked: TenantRequest) -> bool:
     reply = await stream.receive()
     if isinstance(reply, Opened):
         return True
@@ -106,7 +106,7 @@ async def _let_in(stream: GrpcStream, asked: Asked) -> bool:
     return False
 
 
-def note(asked: Asked, reply: object) -> Verdict:
+def note(asked: TenantRequest, reply: object) -> Verdict:
     """Take down what a verdict brought; it may begin with tokens that are known."""
     if not isinstance(reply, Verdict):
         raise OpenSledError(f"the server answered {reply} instead of a verdict")

@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from opensled_testbed.client import Reply
+from opensled_testbed.client import StreamedReply
 from opensled_testbed.forcing import Followed, total
 
 
 @dataclass
-class Device:
+class DemoDevice:
     """One device of the demo and what it has done."""
 
     name: str
     drafter: str
     prompts: list[dict[str, Any]]  # OpenAI request bodies
-    replies: list[Reply] = field(default_factory=list)
-    plain: list[Reply] = field(default_factory=list)  # the same answers without drafts, where bits may differ
+    replies: list[StreamedReply] = field(default_factory=list)
+    plain: list[StreamedReply] = field(
+        default_factory=list
+    )  # the same answers without drafts, where bits may differ
     paths: list[Followed | None] = field(default_factory=list)  # how the target alone follows each answer
 
     @property

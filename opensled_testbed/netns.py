@@ -40,11 +40,11 @@ EDGE = ("edge", "--draft-model", "tiny-draft", "--threads", "1", "--http", f"127
 MAX_TOKENS = 48
 
 
-def share_of(device: str) -> limits.Limits:
+def share_of(device: str) -> limits.MachineShare:
     """CPU by the speed of a 0.5B draft, memory as on the board."""
     profile, whole = catalog.device(device), catalog.device(WHOLE_CPU)
     speeds = [each.draft("0.5b").decode_per_s.typical for each in (profile, whole)]
-    return limits.Limits(round(speeds[0] / speeds[1], 2), profile.memory_gib)
+    return limits.MachineShare(round(speeds[0] / speeds[1], 2), profile.memory_gib)
 
 
 @dataclass

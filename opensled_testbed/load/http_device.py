@@ -9,7 +9,7 @@ import httpx
 
 from opensled.errors import OpenSledError, Unreachable, UsageError
 from opensled.messages import ChatMessage
-from opensled_testbed.client import Reply, stream_chat, stream_completion
+from opensled_testbed.client import StreamedReply, stream_chat, stream_completion
 from opensled_testbed.load.clock import Clock
 from opensled_testbed.load.records import Arrival, RequestRecord
 from opensled_testbed.load.workload import Item
@@ -64,7 +64,7 @@ class HttpDevice:
         chat = isinstance(item.prompt, tuple) and isinstance(item.prompt[0], ChatMessage)
         stream = stream_chat if chat else stream_completion
         chunks: list[tuple[float, int]] = []  # when a chunk came, and how many characters there are by then
-        reply = Reply()
+        reply = StreamedReply()
         async for reply in stream(self._http, self._body(item)):
             if len(reply.text) > len(record.text):
                 chunks.append((self._clock.now(), len(reply.text)))
@@ -85,7 +85,7 @@ class HttpDevice:
             return {**settings, "prompt": list(item.prompt)}
         return {**settings, "messages": [{"role": each.role, "content": each.content} for each in said]}
 
-    def _conclude(self, record: RequestRecord, reply: Reply, chunks: list[tuple[float, int]]) -> None:
+    def _conclude(self, record: RequestRecord, reply: StreamedReply, chunks: list[tuple[float, int]]) -> None:
         if not chunks:
             raise OpenSledError("the answer is empty")
         tokens = int(reply.usage.get("completion_tokens", len(chunks)))

@@ -52,7 +52,7 @@ class UserLink:
         return self._down.deliver_at(now, size)
 
 
-class Device:
+class LoadDevice:
     """A device with one drafter. A request that finds it at work is decoded by the server alone, as in the product."""
 
     def __init__(
