@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -22,8 +21,9 @@ from edge_client.link import Endpoint, Link
 from edge_client.served_target import fetch_target
 from opensled.errors import OpenSledError
 from opensled.messages import MATCH, ChatMessage, Prompt, SamplingParams
-from opensled.store import heldout_path, model_file
+from opensled.store import model_file
 from opensled_testbed.processes import Process
+from opensled_testbed.prompts import heldout, messages_of
 
 TURNS = 5  # commands and their answers before the one that is asked, in the repetitive task
 SERVE = (
@@ -130,8 +130,7 @@ def _overall(asked: Sequence[DraftedAnswer]) -> float:
 
 
 def _heldout(*tasks: str) -> list[dict[str, Any]]:
-    items = map(json.loads, heldout_path().read_text().splitlines())
-    return [item for item in items if item["task"] in tasks]
+    return [item for item in heldout() if item["task"] in tasks]
 
 
 def conversations(count: int) -> list[Prompt]:
@@ -157,8 +156,7 @@ def code(count: int) -> list[Prompt]:
     found: list[Prompt] = []
     for number in range(count):
         item = (raw, chats)[number % 2][number // 2]
-        messages = [ChatMessage(turn["role"], turn["content"]) for turn in item.get("messages", ())]
-        found.append(tuple(messages) or item["prompt"])
+        found.append(messages_of(item.get("messages", [])) or item["prompt"])
     return found
 
 

@@ -22,7 +22,7 @@ from edge_client.remote import RemoteSession
 from opensled.errors import OpenSledError
 from opensled.messages import ChatMessage, ClientMessage, Open, SamplingParams
 from opensled.store import model_path
-from opensled_testbed.prompts import TARGET, prompts_of
+from opensled_testbed.prompts import TARGET, messages_of, prompts_of
 
 if TYPE_CHECKING:
     from opensled_testbed.reference import Reference
@@ -162,9 +162,11 @@ def questions(count: int, max_tokens: int, seed: int = 0) -> list[Question]:
 
 
 def _question(body: Mapping[str, Any]) -> Question:
-    messages = tuple(ChatMessage(turn["role"], turn["content"]) for turn in body["messages"])
     sampling = {"temperature": body["temperature"], "seed": body.get("seed")}
-    return Question(messages, SamplingParams(**sampling, max_tokens=body["max_tokens"], ignore_eos=True))
+    return Question(
+        messages_of(body["messages"]),
+        SamplingParams(**sampling, max_tokens=body["max_tokens"], ignore_eos=True),
+    )
 
 
 def judge(users: Sequence[User]) -> None:

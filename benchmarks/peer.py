@@ -6,7 +6,6 @@ Real processes on this machine, the same chats through the same HTTP client, con
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import statistics
 import time
@@ -19,11 +18,12 @@ from typing import Any
 import httpx
 
 from benchmarks.figure import Comparison, Figure, in_turns
-from benchmarks.peer_server import LLAMA_SERVER, free_port, llama_cpp_python, llama_server, running
+from benchmarks.peer_server import LLAMA_SERVER, llama_cpp_python, llama_server, running
 from edge_client.tokenizer import EdgeTokenizer
-from opensled.store import heldout_path, model_file, model_path
+from opensled.store import model_file, model_path
 from opensled_testbed.client import stream_chat
-from opensled_testbed.processes import Process
+from opensled_testbed.processes import Process, free_port
+from opensled_testbed.prompts import heldout_chats
 
 USERS = (1, 4)
 PEER, BINARY = "llama-cpp-python", "llama-server"
@@ -129,12 +129,7 @@ def _peer(stack: ExitStack, command: Callable[[Path, int], list[str]], model: Pa
 
 def _bodies(count: int) -> list[dict[str, Any]]:
     """Greedy chats, of every task in turn: the texts must agree, so that all write the same tokens."""
-    tasks: dict[str, list[Any]] = {}
-    for line in heldout_path().read_text().splitlines():
-        item = json.loads(line)
-        if item.get("messages"):
-            tasks.setdefault(item["task"], []).append(item["messages"])
-    pools = list(tasks.values())
+    pools = heldout_chats()
     chosen = [pools[n % len(pools)][n // len(pools)] for n in range(count)]
     return [{"messages": chat, "max_tokens": MAX_TOKENS, "temperature": 0} for chat in chosen]
 

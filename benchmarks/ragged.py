@@ -160,15 +160,9 @@ class Sessions:
 
 
 _CONFIG = {
-    "vocab_size": 8192,
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "head_dim": 64,
-    "max_position_embeddings": 2048,
-}
+    "vocab_size": 8192, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 16,
+    "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "max_position_embeddings": 2048,
+}  # fmt: skip
 
 
 def _random_llama(folder: Path) -> Path:

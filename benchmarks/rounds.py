@@ -34,7 +34,7 @@ SERVE = (
     *("serve", "--engine", "benchmarks.null_engine:load", "--model", "tiny"),
     *("--listen", "127.0.0.1:0", "--draft-wait", "3600"),
 )
-POLICIES = {"service": "fcfs", "planned by goodput": "benchmarks.weighed:Weighed"}
+POLICIES = {"service": "fcfs", "planned by goodput": "benchmarks.null_engine:Weighed"}
 REQUIRED = {16: 0.5}  # streams -> ratio
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -19,7 +18,7 @@ from opensled_testbed.config import DemoConfig
 from opensled_testbed.demo_device import DemoDevice
 from opensled_testbed.demo_view import DemoView
 from opensled_testbed.forcing import follow, total
-from opensled_testbed.processes import Process
+from opensled_testbed.processes import Process, exit_on_signals
 from opensled_testbed.prompts import TARGET, prompts_of
 from opensled_testbed.reference import Reference
 
@@ -49,8 +48,7 @@ FLEET = (
 
 def demo(config: DemoConfig) -> int:
     """Run it; exit code 0 only if every answer is what the target alone writes, up to flips within the bound."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)  # so that no process of the fleet outlives the demo
+    exit_on_signals()  # so that no process of the fleet outlives the demo
     devices = [
         DemoDevice(name, drafter, prompts_of(number, config.prompts, config.max_tokens))
         for number, (name, drafter, _) in enumerate(FLEET)
@@ -59,10 +57,6 @@ def demo(config: DemoConfig) -> int:
         totals = _run_fleet(devices, config, view)
         _compare(devices, ENGINES[config.engine][1], view)
     return _conclude(devices, totals, config)
-
-
-def _leave(number: int, _: object) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 def _run_fleet(devices: list[DemoDevice], config: DemoConfig, view: DemoView) -> dict[str, float]:

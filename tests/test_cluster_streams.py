@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from benchmarks.crowd import questions
-from benchmarks.failover_scenarios import kill_replicas, kill_scheduler, restart_gateway, roll_replicas, run
+from benchmarks.failover import kill_replicas, kill_scheduler, restart_gateway, roll_replicas, run
 from benchmarks.replica_processes import ReplicaCluster
 
 USERS = 16

@@ -9,10 +9,9 @@ import pytest
 
 from benchmarks import regimes, suite
 from benchmarks.accuracy import accuracy
-from benchmarks.cell_run import CellRun, Scale
+from benchmarks.cell_run import MOST_EMULATED, CellRun, Scale, emulated_capacity
 from benchmarks.cell_turns import DILATION, Turn, finish, fleet_of, short_items, shortened, turns
-from benchmarks.emulated_capacity import MOST_EMULATED, emulated_capacity
-from benchmarks.peer_server import free_port, running
+from benchmarks.peer_server import running
 from benchmarks.simulator_error import agreement, live_anchor
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.cells import CELLS, REGIMES
@@ -20,6 +19,7 @@ from opensled_testbed.emulation.recorder import recorded_items
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.load.workload import Item
+from opensled_testbed.processes import free_port
 from opensled_testbed.report.agreement import compared
 from opensled_testbed.report.cell_verdict import shares
 from opensled_testbed.simulator import simulate

@@ -122,13 +122,8 @@ def fleet_of(config: BenchServeConfig) -> Fleet:
 
 
 def _measurement(config: BenchServeConfig, vocabulary: int) -> Measurement:
-    shape = Shape(
-        prompt=config.prompt_tokens,
-        output=config.output_tokens,
-        prefixes=config.prefixes,
-        prefix=config.prefix_tokens,
-        vocabulary=vocabulary,
-    )
+    lengths = {"prompt": config.prompt_tokens, "output": config.output_tokens, "prefix": config.prefix_tokens}
+    shape = Shape(**lengths, prefixes=config.prefixes, vocabulary=vocabulary)
     items = items_of(
         config.workload,
         count=config.items,
@@ -146,16 +141,8 @@ def _load(config: BenchServeConfig) -> Load:
     arrivals = "trace" if trace else config.arrivals
     if arrivals == "trace" and not trace:
         raise UsageError("--arrivals trace needs the times: --trace FILE")
-    return Load(
-        arrivals=arrivals,
-        rate=config.rate,
-        burstiness=config.burstiness,
-        trace=trace,
-        think=config.think,
-        warmup=config.warmup,
-        duration=config.duration,
-        seed=config.seed,
-    )
+    same = ("rate", "burstiness", "think", "warmup", "duration", "seed")
+    return Load(arrivals=arrivals, trace=trace, **{name: getattr(config, name) for name in same})
 
 
 def _vocabulary(model: str) -> int:

@@ -72,12 +72,8 @@ class HttpDevice:
         self._conclude(record, reply, chunks)
 
     def _body(self, item: Item) -> dict[str, Any]:
-        settings = {
-            "model": self._model,
-            "max_tokens": item.max_tokens,
-            "temperature": item.temperature,
-            "seed": item.seed,
-        }
+        same = ("max_tokens", "temperature", "seed")
+        settings = {"model": self._model, **{name: getattr(item, name) for name in same}}
         if isinstance(item.prompt, str):
             return {**settings, "prompt": item.prompt}
         said = [part for part in item.prompt if isinstance(part, ChatMessage)]

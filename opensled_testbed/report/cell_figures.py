@@ -9,9 +9,10 @@ from statistics import fmean
 from typing import Any
 
 from opensled_testbed.baselines import BASELINES
+from opensled_testbed.baselines import CENTRALIZED as PLAIN
+from opensled_testbed.baselines import OPENSLED as OURS
 from opensled_testbed.load.interval import Interval, interval
 
-OURS, PLAIN = "opensled", "centralized"
 LIVE = "sled-continuous"  # runs with the real drafters are of this baseline: in most cells opensled lets devices rest
 OTHER_TEXT = "device-only"  # writes the draft model's text, so it is no rival for the target's
 Cell = Mapping[str, Any]
