@@ -82,7 +82,7 @@ def _reject_last(block: list[int]) -> list[int]:
 
 
 class Bare:
-    """What anybody would write who wants it fast: decode one token, take the argmax in place, again."""
+    """The plain fast loop: decode one token, take the argmax in place, repeat."""
 
     def __init__(self, path: Path) -> None:
         self.model = LlamaModel(path)

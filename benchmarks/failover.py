@@ -47,7 +47,7 @@ async def kill_scheduler(cluster: ReplicaCluster, crowd: Crowd) -> None:
 
 
 async def restart_gateway(cluster: ReplicaCluster, crowd: Crowd) -> None:
-    """SIGKILL to the gateway, and another one on the same port. Nobody begins an answer while there is none."""
+    """SIGKILL to the gateway, and another one on the same port. No answer begins while there is none."""
     await crowd.live()
     crowd.stop_asking()
     await asyncio.to_thread(cluster.restart_gateway)
@@ -145,7 +145,7 @@ def measure(quick: bool) -> Figure:
         unit="s",
         more_is_better=False,
         compared=(
-            f"{USERS} users, each with a real drafter of his own, ask one question after another on {REPLICAS} "
+            f"{USERS} users, each with a separate real drafter, ask one question after another on {REPLICAS} "
             "replicas of the tiny target in float64 on Ray, and while all of them are in mid-answer something is "
             "killed with SIGKILL or replaced. A sample is how long one answer stood still: from its last token before "
             "to the first one after. Every answer is compared, token by token, with what the target alone writes in "

@@ -1,4 +1,4 @@
-"""A tenant whose drafts are garbage beside an honest one: what his drafts cost the other, in time and in text."""
+"""A tenant that sends garbage drafts beside an honest one: what they cost the honest tenant, in time and in text."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def measure(quick: bool) -> Figure:
             "from one verdict to the next where the server decodes by itself; emulated ms on regime "
             f"{REGIME} (dilation {D:g}), policy goodput. Beside them another tenant's {DEVICES} sessions, whose "
             f"devices send {LONGEST} wrong tokens at once after each verdict, without a name and whatever the server "
-            "hints at; or which draft nothing; or nobody. Every answer of the honest tenant is compared with the "
-            "one that the target gave without drafts."
+            "hints at; or which draft nothing; or no other tenant. Every answer of the honest tenant is compared with "
+            "the one that the target gave without drafts."
         ),
         loses="A tenant's places cost others step time, with drafts or without: see against nobody.",
         samples=samples,

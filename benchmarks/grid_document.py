@@ -105,7 +105,7 @@ def _facts() -> dict[str, Any]:
 
 
 def law_error(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """How far the law is from the simulator where speed and not memory decides, and both serve somebody."""
+    """Relative error of the law where speed, not memory, decides and both serve at least one user."""
     errors: dict[str, list[float]] = {name: [] for name in ALL}
     for point in points:
         for name, users in point["capacity"].items():

@@ -63,7 +63,7 @@ def place_of(point: Point, acceptance: float) -> Place:
 
 
 def best_of_rivals(point: Point) -> int:
-    """Users that the best of RIVALS holds; 0 if none of them is known or holds anybody."""
+    """Users that the best of RIVALS holds; 0 if none of them is known or serves a user."""
     return max((point["capacity"].get(name, 0) for name in RIVALS), default=0)
 
 

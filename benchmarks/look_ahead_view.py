@@ -133,10 +133,10 @@ def _bar(verdict: CellVerdict) -> str:
 def ratio(cell: Entry, ours: str, against: str, key: str = "rates") -> Interval | None:
     """One contender over another, user by user and repeat by repeat; None where no repeat has both."""
     pairs = [
-        mine / his
+        our / their
         for ours_of, theirs in _repeats(cell, ours, against)
-        for mine, his in zip(ours_of[key], theirs[key])
-        if his
+        for our, their in zip(ours_of[key], theirs[key])
+        if their
     ]
     return interval(pairs) if pairs else None
 

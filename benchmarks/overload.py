@@ -20,10 +20,10 @@ from opensled_testbed.provenance import SEED
 
 REGIME = "hub"
 D = 2.0  # real seconds for each emulated one
-PACE = 12.0  # emulated tokens/s that everybody inside is to keep
+PACE = 12.0  # emulated tokens/s that every admitted request must keep
 TENANTS = {"greedy": 10.0, "a": 1.0, "b": 1.0, "c": 1.0}  # how often each asks, relatively
 TOKENS = 32  # of an answer
-LOADS = (0.5, 1.0, 2.0, 5.0, 10.0)  # offered, relative to what is served when everybody waits at the door
+LOADS = (0.5, 1.0, 2.0, 5.0, 10.0)  # offered, relative to what is served when all streams ask again at once
 BUSY = 48  # streams that find out how much that is: more than keep their pace
 AFTER = 0.5  # offered when the overload is over
 SHED_S, RECOVERY_S = 0.005, 5.0  # what is required
@@ -87,7 +87,7 @@ def measure(quick: bool) -> Figure:
         unit="of what is required or best",
         more_is_better=True,
         compared=_compared(),
-        loses="Who is sent away is not served: nine of ten requests at the highest load, and he has to come again.",
+        loses="Shed requests are not served: nine of ten requests at the highest load; their clients must ask again.",
         samples=_samples(runs),
         ratios=(
             Comparison("goodput at 10x over its peak", "goodput at 10x", "peak goodput", 0.9),
@@ -103,10 +103,10 @@ def measure(quick: bool) -> Figure:
 def _compared() -> str:
     return (
         f"`opensled serve --min-pace` over the emulated accelerator of regime {REGIME} (dilation {D:g}), so that it "
-        f"promises everybody {PACE:g} emulated tokens/s. Four equal tenants ask for answers of {TOKENS} tokens at "
+        f"promises each request {PACE:g} emulated tokens/s. Four equal tenants ask for answers of {TOKENS} tokens at "
         "random moments, the first one ten times as often as each of the others; who is sent away does not come "
         "back. Goodput: tokens per emulated second of answers that kept the pace. Peak: the best of all loads. "
-        "Recovery: from the end of the highest load until nobody is sent away any more, at half the capacity. "
+        "Recovery: from the end of the highest load until no request is shed any more, at half the capacity. "
         "Shed answers are timed in real seconds by the client, from Open to Failure."
     )
 

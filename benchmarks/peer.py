@@ -47,7 +47,7 @@ class Contender:
     tpot: list[float] = field(default_factory=list)
 
     def speed(self) -> float:
-        """Output tokens/s while every user asks for his share of the chats, one after another."""
+        """Output tokens/s while every user asks an equal share of the chats, one after another."""
         self.texts.clear()
         seconds = asyncio.run(self._ask_all())
         return sum(map(self._tokens, self.texts.values())) / seconds

@@ -55,7 +55,7 @@ def measure(quick: bool) -> Figure:
             f"Wi-Fi, laptop on 5G, AGX Orin on Ethernet) at {VERIFIERS} verifiers (dense 8B on an H200, with 1,024 "
             f"positions held already), policy `fcfs`, drafts of 4 from the packaged traces, on {WORKERS} processes "
             f"whose start is within the time; against real time. Once each user thinks {THINK_S:g} s on average "
-            "between an answer and his next question, once he asks again at once."
+            "between an answer and the next question, once the user asks again at once."
         ),
         loses=(
             "Saturated: every round of every device is some events of Python, and no fleet of this size is simulated "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,15 +13,15 @@ from tempfile import TemporaryDirectory
 from edge_client.link import Endpoint, GrpcStream, Link
 from opensled.errors import OpenSledError
 from opensled.messages import Failure, Open, Opened, Verdict
-from opensled_testbed.emulation.emulated_accelerator import TOTALS, environment
+from opensled_testbed.emulation.emulated_accelerator import environment
 from opensled_testbed.fleet import Server
-from opensled_testbed.load.server_process import EMULATED
+from opensled_testbed.load.server_process import EMULATED, emulation_of
 from opensled_testbed.processes import Process
 
 
 @contextmanager
 def served(server: Server, dilation: float, tenants: Sequence[str], *flags: str) -> Iterator[Process]:
-    """`opensled serve` with policy goodput, that listens; each tenant's token is his name."""
+    """`opensled serve` with policy goodput, that listens; each tenant's token is its name."""
     with TemporaryDirectory() as folder:
         tokens = Path(folder) / "tokens"
         tokens.touch(0o600)
@@ -38,9 +37,8 @@ def served(server: Server, dilation: float, tenants: Sequence[str], *flags: str)
 
 def late_share(process: Process) -> float:
     """Of the steps of an emulated server that has ended, those for which this machine was too slow."""
-    (said,) = (line.removeprefix(TOTALS) for line in process.lines if line.startswith(TOTALS))
-    totals = json.loads(said)
-    return float(totals["late_steps"]) / max(1, totals["steps"])
+    totals = emulation_of(process)
+    return totals["late_steps"] / max(1, totals["steps"])
 
 
 def links(address: str, tenants: Sequence[str]) -> dict[str, Link]:
@@ -55,8 +53,8 @@ class TenantRequest:
     tenant: str
     prompt: int  # its tokens
     at: float
-    shed_s: float | None = None  # after which he heard that there is no place
-    retry_after: float = 0.0  # seconds he was told to wait
+    shed_s: float | None = None  # until the client heard that there is no place
+    retry_after: float = 0.0  # seconds that the client was told to wait
     arrivals: list[tuple[float, int]] = field(default_factory=list)  # when so many tokens came
     tokens: list[int] = field(default_factory=list)
     finished: bool = False

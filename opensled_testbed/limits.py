@@ -43,7 +43,7 @@ def limited(name: str, limits: MachineShare, root: Path = ROOT) -> Iterator[Conf
             )
     finally:
         for folder in folders:
-            with suppress(OSError):  # a process that does not end; whoever started it says so
+            with suppress(OSError):  # a process is still in it; the code that started it reports that
                 folder.rmdir()
 
 

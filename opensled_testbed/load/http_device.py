@@ -1,4 +1,4 @@
-"""A device, or any other server, that somebody runs already, asked over its OpenAI API."""
+"""A device, or any other server, that runs already, asked over its OpenAI API."""
 
 from __future__ import annotations
 

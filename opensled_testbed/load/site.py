@@ -37,7 +37,7 @@ ALONE = "alone"  # as a group's drafter: no server takes part
 
 
 class Seat(NamedTuple):
-    """One user and the device that answers him."""
+    """One user and the device that answers."""
 
     user: int
     group: int

@@ -31,10 +31,10 @@ class Point:
     device: str
     link: str
     pace: float
-    mode: str  # "" where nobody is served
+    mode: str  # "" where no user is served
     draft_length: int
     users: int
-    gain: float  # over the server's own decoding; infinite where that serves nobody
+    gain: float  # over the server's own decoding; infinite where that serves no user
 
     def as_json(self) -> dict[str, Any]:
         of_server = ("target", "weight_bits", "accelerator", "context")

@@ -1,7 +1,7 @@
 """Whether OpenSLED is ever worse than the best of the others on the simulated grid.
 
 A place is one regime, device, link and pace. Asked at each of them: users held, and throughput at the load of the best
-rival and at half of it, as a share of the best of RIVALS. Where a rival holds nobody there is no share of capacity.
+rival and at half of it, as a share of the best of RIVALS. Where a rival holds no user there is no share of capacity.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _share(point: Point, respect: str, values: Mapping[str, float]) -> Iterator[
 
 
 def _gain(point: Point) -> PlaceGain | None:
-    """None where the law predicts less than PREDICTED, or somebody serves nobody."""
+    """None where the law predicts less than PREDICTED, or one side serves no user."""
     by_law, plain = point.get("law", {}), point["capacity"].get("centralized", 0)
     if not by_law.get("centralized") or not plain:
         return None
