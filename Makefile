@@ -27,8 +27,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## a server and devices on this machine, checked against the plain target model
 	@$(BIN)/opensled demo
 
-test: lint ## lint, then every test
-	@$(BIN)/python -m pytest
+test: lint ## lint, then the tests: two workers, file by file; then the tests that measure time, alone
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long and not timed'
+	@$(BIN)/python -m pytest -m 'timed and not long'
 
 test-long: $(STAMP) ## the tests that `make test` leaves out: overload, failover, replicas behind a proxy (minutes)
 	@$(BIN)/python -m pytest -m long

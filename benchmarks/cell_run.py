@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from benchmarks.cell_turns import DILATION, LIVE, Run, Turn, as_json, finish, fleet_of, turns
+from benchmarks.cell_turns import DILATION, LIVE, PlannedRun, Run, as_json, finish, fleet_of, turns
 from benchmarks.simulator_error import agreement, live_anchor
 from opensled_testbed.cells import Cell
 from opensled_testbed.fleet import Fleet
@@ -94,7 +94,7 @@ class CellRun:
         return max(LENGTHS, key=worth) if baseline in DRAFTING else LENGTHS[0]
 
     def _look(self, baseline: str, length: int) -> dict[str, Any]:
-        fleet = fleet_of(self.cell, Turn(baseline, 0), length)
+        fleet = fleet_of(self.cell, PlannedRun(baseline, 0), length)
         return summarise(simulate(fleet, self.traces, LOOK), self.slo)
 
     def _window(self, baselines: Sequence[str]) -> Load:
@@ -104,7 +104,7 @@ class CellRun:
             warmup=round(self.scale.warmup * slowest, 2), duration=round(self.scale.requests * slowest, 2)
         )
 
-    def _simulated(self, turn: Turn, load: Load) -> dict[str, Any]:
+    def _simulated(self, turn: PlannedRun, load: Load) -> dict[str, Any]:
         fleet = fleet_of(self.cell, turn, self.lengths[turn.baseline])
         return summarise(simulate(fleet, self.traces, replace(load, seed=turn.repeat)), self.slo)
 
@@ -149,7 +149,7 @@ class CellRun:
         return {"simulated": users, "most": most, **real}
 
     def _fleet(self, baseline: str, users: int) -> Fleet:
-        return fleet_of(replace(self.cell, users=users), Turn(baseline, 0), self.lengths[baseline])
+        return fleet_of(replace(self.cell, users=users), PlannedRun(baseline, 0), self.lengths[baseline])
 
     def _holds_simulated(self, baseline: str, users: int, load: Load) -> bool:
         return holds(simulate(self._fleet(baseline, users), self.traces, load), self.slo)
@@ -157,7 +157,7 @@ class CellRun:
     def _holds_emulated(self, baseline: str, users: int, load: Load) -> bool | None:
         """None for a void run."""
         fleet = self._fleet(baseline, users)
-        done = finish(self.run, fleet, self.items, self.traces, load, Turn(baseline, 0))
+        done = finish(self.run, fleet, self.items, self.traces, load, PlannedRun(baseline, 0))
         kept = None if done.void else holds(done.result, self.slo)
         self.say(f"{self.cell.id}:  {baseline} with {users} users: {OUTCOMES[kept]}")
         return kept

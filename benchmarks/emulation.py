@@ -10,8 +10,9 @@ from typing import Any
 
 from benchmarks.cell_turns import DILATION
 from benchmarks.figure import Comparison, Figure
+from edge_client.draft_job import BlockBudget
 from edge_client.drafters import DRAFTERS
-from edge_client.drafting import BlockBudget, Drafting, DraftThread
+from edge_client.drafting import Drafting, DraftThread
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
 from hw_profiles.profile import HardwareProfile
@@ -32,7 +33,8 @@ from scheduler.fcfs import Fcfs
 from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop
-from verify_server.session import Session
+from verify_server.sequence import Sequence
+from verify_server.session import DraftLimits, Session
 
 REGIME, DEVICE, SIZE = "dense-1k", "orin-nano-super", "0.5b"
 D = DILATION[REGIME]
@@ -129,9 +131,9 @@ async def _loop(engine: EmulatedEngine, count: int, steps: int) -> tuple[float, 
     """Real seconds of about `steps` steps, prompts left out, and what they were to take."""
     loop = VerifyLoop(engine, Fcfs(float("inf")), HardwareProfile(), time.monotonic)
     sessions = [_session(loop, number) for number in range(count)]
-    devices = [asyncio.ensure_future(_draft_on(session)) for session in sessions]
+    devices = [asyncio.ensure_future(_draft_on(loop, session)) for session in sessions]
     serving = asyncio.ensure_future(loop.run())
-    await _until(lambda: all(len(session.tokens) > len(PROMPT) + 2 for session in sessions))
+    await _until(lambda: all(len(session.sequence.tokens) > len(PROMPT) + 2 for session in sessions))
     begun = engine.totals.steps
     await _until(lambda: engine.totals.steps > begun)
     started, before = time.perf_counter(), replace(engine.totals)
@@ -146,21 +148,20 @@ async def _loop(engine: EmulatedEngine, count: int, steps: int) -> tuple[float, 
 
 def _session(loop: VerifyLoop, number: int) -> Session:
     ends = EndRules(frozenset(), frozenset(), len(PROMPT) + PARAMS.max_tokens)
-    session = Session(
-        number, "local", list(PROMPT), len(PROMPT), PARAMS, noise_key(number), ends, Match(),
-        BlockTable(loop.pool), loop.engine.info.vocab_size, LENGTH,
-    )  # fmt: skip
+    sequence = Sequence(PROMPT, len(PROMPT), ends, BlockTable(loop.pool))
+    limits = DraftLimits(loop.engine.info.vocab_size, LENGTH)
+    session = Session(number, "local", sequence, PARAMS, noise_key(number), Match(), limits)
     loop.add(session)
-    session.attach(len(PROMPT))
+    loop.attach(session, len(PROMPT))
     return session
 
 
-async def _draft_on(session: Session) -> None:
+async def _draft_on(loop: VerifyLoop, session: Session) -> None:
     """A device that answers every verdict with a draft at once."""
     counter = 0
     while isinstance(verdict := await session.outbox.get(), Verdict):
         counter += 1
-        session.submit(Draft(counter, DraftBlock(verdict.base + len(verdict.tokens), WRONG)))
+        loop.submit(session, Draft(counter, DraftBlock(verdict.base + len(verdict.tokens), WRONG)))
 
 
 async def _until(condition: Callable[[], bool]) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import FIGURES
-from benchmarks.cell_turns import Finished, Turn, finish, fleet_of, short_items, shortened
+from benchmarks.cell_turns import Finished, PlannedRun, finish, fleet_of, short_items, shortened
 from benchmarks.figure import Figure
 from benchmarks.program import FOLDER, exit_code, parser_of, say, write_json
 from benchmarks.regimes import emulate
@@ -110,7 +110,7 @@ def _emulated(number: int) -> Iterator[tuple[str, float]]:
     items = short_items(MAX_TOKENS)
     for cell in EMULATED:
         speeds: dict[str, float] = {}
-        for turn in [Turn(name, number) for name in ("centralized", *DRAFTING)]:
+        for turn in [PlannedRun(name, number) for name in ("centralized", *DRAFTING)]:
             fleet = fleet_of(cell, turn, 4)
             done = _require_valid(finish(emulate, fleet, items, traces, LOAD, turn))
             simulated = simulate(fleet, traces, replace(LOAD, seed=number))

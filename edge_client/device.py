@@ -143,7 +143,7 @@ class Device:
     def status(self) -> DraftStatus:
         """How the device drafts now, and why."""
         status, session = self._lengths.status, self._latest
-        return rested(status) if session and session.hint == 0 else status
+        return rested(status) if session and session.turn.hint == 0 else status
 
     @property
     def drafters_busy(self) -> int:

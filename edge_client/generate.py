@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from edge_client.answer import Origin
-from edge_client.drafting import BlockBudget, Drafted, Drafting
+from edge_client.draft_job import BlockBudget, Drafted
+from edge_client.drafting import Drafting
 from edge_client.verifier import Verifier
 from opensled.errors import ProtocolError
 from opensled.messages import Draft, DraftBlock, SamplingParams, TokenLogprobs, Verdict
 from opensled.protocol import agreed, rebase
 from opensled.sampling import sampler
+from opensled.turns import Turn, hear
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,15 @@ async def generate(
             if exchange.drafting:
                 waited_for.add(exchange.drafting)
             await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
-            if exchange.drafting and exchange.drafting.done():
-                await exchange.send(exchange.drafting.result())
-            if hearing.done():
-                yield exchange.hear(hearing.result())
+            commit = exchange.hear(hearing.result()) if hearing.done() else None
+            draft = exchange.drafted()
+            if draft is not None:
+                await verifier.submit(draft)
+                exchange.look_ahead(draft.block)
+            if commit is not None:
                 if not verifier.truth.finish_reason:  # else there is nothing more to hear
                     hearing = asyncio.ensure_future(verifier.next_verdict())
+                yield commit
     finally:
         drafter.interrupt()
         # First the farewell, then the cancel: a cancelled read would take the whole stream with it.
@@ -70,79 +75,89 @@ async def generate(
 
 
 class Exchange:
-    """What is under way between a device and the verifier of one sequence: a block being drafted, or one sent."""
+    """What is under way between a device and the verifier of one sequence: a block being drafted, or one sent.
 
-    def __init__(self, verifier: Verifier, drafter: Drafting, params: SamplingParams) -> None:
+    No I/O: `generate` sends what `drafted` returns. `clock` in seconds.
+    """
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        drafter: Drafting,
+        params: SamplingParams,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.drafting: asyncio.Future[Drafted] | None = None
-        self._verifier, self._drafter, self._params = verifier, drafter, params
-        # 0 = the server decodes by itself, and nothing is drafted until it says otherwise
-        self._hint = verifier.hint
-        self._sent = Draft(0, DraftBlock(0))  # the latest draft
+        self._verifier, self._drafter, self._params, self._clock = verifier, drafter, params, clock
+        self._counter = 0  # of the latest draft
         self._sent_at = 0.0
-        self._answered, self._server_drives = True, True
         # When the latest verdict came that the server decoded by itself, 0 = something else
         self._streamed_at = 0.0
 
     def draft(self) -> None:
         """Draft what is to follow the truth, if nothing else is under way and the server has use for it."""
-        if self._answered and self.drafting is None and self._hint != 0:
-            self.drafting = self._drafter.draft(self._verifier.truth, self._room(len(self._verifier.truth)))
+        if self.drafting is None and self._verifier.turn.may_draft:
+            truth = self._verifier.truth
+            self.drafting = self._drafter.draft(truth, self._budget(len(truth)))
 
-    async def send(self, drafted: Drafted) -> None:
-        """A block is drafted. The drafter then works ahead on what may follow it, until the truth is known."""
-        self.drafting = None
-        block, seconds = _cut(drafted, self._verifier.hint)
-        if not self._server_drives and rebase(block, self._verifier.truth.tokens) is None:
+    def drafted(self) -> Draft | None:
+        """The block that is drafted by now, if it is to be sent."""
+        if self.drafting is None or not self.drafting.done():
+            return None
+        turn = self._verifier.turn
+        (block, seconds), self.drafting = _cut(self.drafting.result(), turn), None
+        if not turn.server_drives and rebase(block, self._verifier.truth.tokens) is None:
             self.draft()  # the server went on without it, and elsewhere
-        elif block.tokens or not self._server_drives:  # an empty block hands the drive back to the server
-            self._sent, self._sent_at = Draft(self._sent.counter + 1, block, seconds), time.monotonic()
-            self._answered = self._server_drives = not block.tokens
-            await self._verifier.submit(self._sent)
-            if block.tokens:
-                self._drafter.look_ahead(block, self._room(block.base + len(block.tokens) + 1))
+        elif block.tokens or not turn.server_drives:  # an empty block hands the drive back to the server
+            self._counter, self._sent_at = self._counter + 1, self._clock()
+            return Draft(self._counter, block, seconds)
+        return None
+
+    def look_ahead(self, block: DraftBlock) -> None:
+        """Work ahead on what may follow a block that was sent, until the truth is known."""
+        if block.tokens:
+            self._drafter.look_ahead(block, self._budget(block.base + len(block.tokens) + 1))
 
     def hear(self, verdict: Verdict) -> Commit:
-        """Extend the truth; what the verdict confirms of the work ahead goes out at once."""
+        """Extend the truth and take the turn that follows; the drafter goes on at once."""
         truth = self._verifier.truth
-        base, news = len(truth), truth.extend(verdict) or ()
-        answers_draft = not self._answered and verdict.answers == self._sent.counter
-        self._answered = self._answered or answers_draft
-        rested, self._hint = self._hint == 0, self._verifier.hint
-        # A server that let the device rest and hints at a draft again waits for it, be it empty. Without advice it is
-        # another server, to which the sequence has gone.
-        is_asked = rested and bool(self._hint)
-        self._server_drives = self._hint == 0 or (self._server_drives and not is_asked)
-        self._learn(news, answers_draft)
+        base = len(truth)
+        news, answered = hear(verdict, truth, self._verifier.turn)
+        self._learn(news, answered)
         if truth.finish_reason:
             self._drafter.interrupt()
         else:
             self._drafter.heard(truth)
             self.draft()
-        return _commit(news, base, verdict, self._sent.block if answers_draft else None)
+        return _commit(news, base, verdict, answered.block if answered else None)
 
-    def _learn(self, news: tuple[int, ...], answers_draft: bool) -> None:
-        """Tell the rule of blocks what came of the latest one, or how fast the server is by itself."""
-        now, stop, truth = time.monotonic(), self._drafter.stop, self._verifier.truth
-        if answers_draft:
-            block = self._sent.block
-            stop.answered(block, len(agreed(block, truth.tokens[block.base :])), now - self._sent_at)
-        elif self._server_drives and self._streamed_at and news:
-            stop.streamed(len(news), now - self._streamed_at)
-        self._streamed_at = now if self._server_drives and not answers_draft else 0.0
+    def _learn(self, news: tuple[int, ...], answered: Draft | None) -> None:
+        """Tell the length policy what came of the latest block, or how fast the server is by itself."""
+        now, policy, truth = self._clock(), self._drafter.stop, self._verifier.truth
+        streams = self._verifier.turn.server_drives and answered is None
+        if answered is not None:
+            block = answered.block
+            policy.answered(block, len(agreed(block, truth.tokens[block.base :])), now - self._sent_at)
+        elif streams and self._streamed_at and news:
+            policy.streamed(len(news), now - self._streamed_at)
+        self._streamed_at = now if streams else 0.0
 
-    def _room(self, base: int) -> BlockBudget:
+    def _budget(self, base: int) -> BlockBudget:
         """Draft tokens that can still commit from `base` on; the very last token of a sequence needs no draft."""
         truth, limits = self._verifier.truth, self._verifier.limits
         last = min(truth.prompt_length + self._params.max_tokens, limits.context_length)
-        return BlockBudget(max(0, min(last - base - 1, limits.max_draft)), limits.max_tree, self._hint)
+        return BlockBudget(
+            max(0, min(last - base - 1, limits.max_draft)), limits.max_tree, self._verifier.turn.hint
+        )
 
 
-def _cut(drafted: Drafted, hint: int | None) -> Drafted:
-    """What of a chain the server has use for by now, and that part's share of the seconds."""
+def _cut(drafted: Drafted, turn: Turn) -> Drafted:
+    """What of a chain the hint still allows, and that part's share of the seconds."""
     block, seconds = drafted
-    if hint is None or block.parents or len(block.tokens) <= hint:
+    length, allowed = len(block.tokens), turn.allowed(len(block.tokens))
+    if block.parents or allowed == length:
         return drafted
-    return Drafted(block.first(hint), seconds * hint / len(block.tokens))
+    return Drafted(block.first(allowed), seconds * allowed / length)
 
 
 def _commit(news: tuple[int, ...], base: int, verdict: Verdict, block: DraftBlock | None) -> Commit:

@@ -25,6 +25,7 @@ from opensled.messages import (
     Verdict,
 )
 from opensled.protocol import Truth, likeliest_path
+from opensled.turns import Turn
 
 log = logging.getLogger(__name__)
 
@@ -70,12 +71,11 @@ class RemoteSession:
     noise_key: bytes
     draft_probs: bool
     limits: Limits
-    hint: int | None  # the newest; a server that takes the sequence over begins anew
+    turn: Turn
 
     def __init__(self, connect: Connect, request: Open, patience: RetryPolicy = RetryPolicy()) -> None:
         self._connect, self._request, self._patience = connect, request, patience
         self._stream: Stream | None = None
-        self._unanswered: Draft | None = None
         self.reopened = 0  # how often the stream was lost, or led elsewhere, and found again
 
     @property
@@ -88,12 +88,12 @@ class RemoteSession:
         opened = await self._persist(HOME, self._patience.first_open)
         self.truth = Truth(opened.prompt_ids, self._request.committed)
         self.noise_key = opened.noise_key
+        self.limits, self.turn, self.draft_probs = opened.limits, Turn(opened.hint), opened.draft_probs
         self._request = replace(self._request, prompt=opened.prompt_ids, noise_key=opened.noise_key)
-        self._accept(opened)
 
     async def submit(self, draft: Draft) -> None:
         draft = _shortened(draft, self.limits)
-        self._unanswered = draft if draft.block.tokens else None  # nobody answers an empty one
+        self.turn.draft(draft)
         try:
             if self._stream is not None:
                 await self._stream.send(draft)
@@ -113,7 +113,6 @@ class RemoteSession:
                 await self._reopen(message)
             if isinstance(message, Verdict):  # else an Opened said twice
                 if message.base <= len(self.truth):
-                    self._note(message)
                     return message
                 # What lies before this one will not come any more.
                 await self._reopen(pause=self._patience.first_retry)
@@ -132,13 +131,6 @@ class RemoteSession:
             raise Unreachable("the stream is lost")
         return await _within(self._patience.silence, self._stream.receive())
 
-    def _note(self, verdict: Verdict) -> None:
-        """What a verdict says besides the truth; an old one, repeated, has no news."""
-        if self._unanswered is not None and verdict.answers >= self._unanswered.counter:
-            self._unanswered = None
-        if verdict.hint is not None and verdict.base + len(verdict.tokens) >= len(self.truth):
-            self.hint = verdict.hint
-
     async def _reopen(self, moved: Moved = HOME, pause: float = 0.0) -> None:
         """Go on where the truth stands, on whatever server answers; the unanswered draft goes along.
 
@@ -150,14 +142,12 @@ class RemoteSession:
         if pause:
             await asyncio.sleep(pause)
         self._request = replace(self._request, committed=self.truth.generated)
-        self._accept(await self._persist(moved, self._patience.give_up))
+        opened = await self._persist(moved, self._patience.give_up)
+        self.limits = opened.limits  # another server than before may take less
         self.reopened += 1
-        if self._unanswered is not None:
-            await self.submit(self._unanswered)
-
-    def _accept(self, opened: Opened) -> None:
-        """Another server than before may take less, and knows nothing of hints given."""
-        self.limits, self.hint, self.draft_probs = opened.limits, opened.hint, opened.draft_probs
+        self.draft_probs = opened.draft_probs
+        for draft in self.turn.reopened(opened.hint):
+            await self.submit(draft)
 
     async def _persist(self, moved: Moved, seconds: float) -> Opened:
         """Open a stream, however often it takes: first where `moved` says, then where the device asks first.

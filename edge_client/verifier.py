@@ -1,4 +1,4 @@
-"""What the edge loop talks to: whoever knows the truth of one sequence."""
+"""What the edge loop talks to: the keeper of one sequence's truth."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Protocol
 
 from opensled.messages import Draft, Limits, Verdict
 from opensled.protocol import Truth
+from opensled.turns import Turn
 
 
 class Verifier(Protocol):
     """The truth of one open sequence: a server behind a link, or a bigger server behind a server.
 
-    Verdicts also come unasked (the server decodes when nobody drafts), so asking and hearing are two calls.
+    Verdicts also come unasked (the server decodes when no draft comes), so asking and hearing are two calls.
     """
 
     truth: Truth  # the reader's copy; the reader extends it with each verdict
     noise_key: bytes
     draft_probs: bool  # whether each draft token must bring the distribution that it was drawn from
     limits: Limits
-    # Longest useful next block, by the newest advice heard; 0 = do not draft, None = no advice
-    hint: int | None
+    turn: Turn  # likewise: the reader tells it each verdict; `submit` tells it the draft
 
     async def submit(self, draft: Draft) -> None:
         """Propose a block; a later one replaces it. Never waits for the verdict."""

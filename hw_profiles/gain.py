@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hw_profiles.speculation import uniform_tokens
+
 LONGEST = 16  # draft tokens
 WORTH = 1.05  # gains below are as good as none: the law is not that exact
 STEPS = 1.5  # of a busy server, from a block to its answer: half of one under way, and one of its own
@@ -32,7 +34,7 @@ class RoundCosts:
 
     def tokens(self, length: int) -> float:
         """Tokens that a round with `length` draft tokens commits on average."""
-        return sum(self.acceptance**index for index in range(length + 1))
+        return uniform_tokens(self.acceptance, length)
 
     def seconds(self, length: int) -> float:
         """Of such a round."""

@@ -37,9 +37,8 @@ class DraftToken(NamedTuple):
 
     id: int
     confidence: float = 1.0
-    drawn_from: SparseDistribution | None = (
-        None  # what the id was sampled from; for rules with `draft_probs` only
-    )
+    # What the id was sampled from; for rules with `draft_probs` only.
+    drawn_from: SparseDistribution | None = None
     entropy: float = 0.0  # of the draft model's candidates, nats; stays on the device
     margin: float = 1.0  # between the probabilities of its two likeliest ids; stays on the device
 

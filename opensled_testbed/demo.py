@@ -15,7 +15,7 @@ from opensled.errors import OpenSledError
 from opensled.store import model_path
 from opensled_testbed.client import StreamedReply, stream_chat
 from opensled_testbed.config import DemoConfig
-from opensled_testbed.demo_device import DemoDevice
+from opensled_testbed.demo_device import DemoDevice, why_low
 from opensled_testbed.demo_view import DemoView
 from opensled_testbed.forcing import follow, total
 from opensled_testbed.processes import Process, exit_on_signals
@@ -161,6 +161,8 @@ def _document(devices: list[DemoDevice], totals: dict[str, float], bound: float)
 def _tell(devices: list[DemoDevice], totals: dict[str, float], bound: float) -> None:
     paths = [path for device in devices for path in device.paths]
     flips, lead = total(paths)
+    if reason := why_low(devices):
+        print(reason)
     print(
         f"server: {totals['steps']:.0f} steps, {totals['mean_batch']:.1f} devices per step, "
         f"{totals['tokens_per_step']:.1f} tokens per step"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from opensled_testbed.client import StreamedReply
 from opensled_testbed.forcing import Followed, total
+
+LOW = 0.5  # accepted share of the drafts below which `why_low` says why
 
 
 @dataclass
@@ -64,3 +67,14 @@ class DemoDevice:
             "flips": total(self.paths)[0],
             "unlike_plain": self.unlike_plain,
         }
+
+
+def why_low(devices: Sequence[DemoDevice]) -> str:
+    """One line about devices of whose drafts the target accepts less than `LOW`; "" without any."""
+    low = {device.drafter for device in devices if device.total("accepted") < LOW * device.total("drafted")}
+    reasons = []
+    if low - {"lookup"}:
+        reasons.append("blocks are never cut short, and a wrong token rejects all after it")
+    if "lookup" in low:
+        reasons.append("lookup has no draft model and only repeats earlier words")
+    return f"accepted is low: {'; '.join(reasons)}" if reasons else ""

@@ -24,7 +24,7 @@ from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RequestRecord, RunResult, ServerTotals
-from opensled_testbed.rules import plain_rule, rule_of
+from opensled_testbed.rules import rule_of
 from opensled_testbed.simulated.alone import AloneDevice
 from opensled_testbed.simulated.device import Device
 from opensled_testbed.simulated.drafts import Script, scripts
@@ -137,7 +137,7 @@ def _kind(group: Group, traces: TraceSet) -> _Kind:
         raise UsageError("a device that writes alone needs a device profile: set `device` in [[device]]")
     if group.drafter == "alone" and not all(item.alone_ids for item in traces.items):
         raise UsageError(f"the recorded drafts of {traces.drafter} do not say what it writes alone")
-    return _Kind(group, speed, scripts(traces, plain_rule(_drafting(group))))
+    return _Kind(group, speed, scripts(traces))
 
 
 def _device(kind: _Kind, events: Events, server: SimulatedServer, number: int, load_seed: int) -> Asks:

@@ -1,6 +1,6 @@
-"""What a server learns of one device's drafts: how good they are, how fast they come, and how regularly.
+"""What a server learns of each device's drafts: how good they are, how fast they come, and how regularly.
 
-Pure: whoever keeps an estimate says what happened, and how many seconds it took on his clock.
+Pure: the caller says what happened, and how many seconds it took on its clock.
 """
 
 from __future__ import annotations
@@ -9,24 +9,30 @@ from collections import OrderedDict, deque
 from statistics import median_low
 from typing import NamedTuple
 
-USUAL = 30.0  # draft tokens of a sequence for which its device's usual quality counts: texts differ, luck does more
-STRANGER = 8.0  # the same of what is believed of a device that nobody knows
-# Draft tokens after which half of what was learned of their quality is forgotten.
-SEQUENCE, DEVICE, EVERYBODY = 64.0, 256.0, 2048.0
-OF_DEVICE, OF_EVERYBODY = 9, 33  # latest drafts whose times count
-MOST_DEVICES = 4096  # that are remembered by name
+from hw_profiles.fading import kept
+
+# Weights and half-lives in draft tokens. They are chosen: a device's usual acceptance outweighs a sequence's own for
+# its first dozens of tokens, for texts differ less than luck does.
+USUAL = 30.0  # for which the usual acceptance of its device counts beside a sequence's own
+PRIOR = 8.0  # for which the guess about an unknown device counts
+SEQUENCE, DEVICE, TENANT = 64.0, 256.0, 2048.0  # half-lives of what is learned of each
+OF_DEVICE, OF_TENANT = 9, 33  # latest drafts whose times count: odd, so that medians are values
+MOST_DEVICES = 4096  # of a tenant that are remembered by name: bounds the memory of a server
 
 
 class Forecast(NamedTuple):
-    """What is expected of a device's next draft. Times in seconds."""
+    """What is expected of a device's next draft. Times in seconds.
+
+    The defaults are assumed of an unknown device: a small draft model on a board behind Wi-Fi.
+    """
 
     first: float = 0.65  # chance that its first token is accepted
     later: float = 0.75  # chance of each token after an accepted one
     delay_s: float = 0.1  # from a verdict that leaves to the draft that follows, without the drafting itself
     draft_s: float = 0.02  # to draft one token
-    jitter_s: float = 0.05  # how far from that it usually arrives
-    drafts: int = 0  # that have arrived: how much the times rest on; 0 = they are guesses
-    # Of the latest one, which may be shorter than was hinted; None = none has arrived
+    jitter_s: float = 0.05  # median deviation of its arrival from that
+    drafts: int = 0  # that have arrived; 0 = the times are guesses
+    # Of the latest draft, which may be shorter than its hint; None = none has arrived
     length: int | None = None
 
     def away_s(self, length: int) -> float:
@@ -34,92 +40,86 @@ class Forecast(NamedTuple):
         return self.delay_s + length * self.draft_s
 
 
-GUESS = Forecast()  # of a device of which nothing was seen yet
+GUESS = Forecast()  # of an unknown device
 
 
-class Quality:
-    """Running chances of a draft's first token and of those after an accepted one."""
+class DraftAcceptance:
+    """Fading chances of a draft's first token, and of tokens after an accepted one."""
 
-    __slots__ = ("_memory", "_weights", "first", "later")
+    __slots__ = ("_half_life", "_weights", "first", "later")
 
-    def __init__(self, first: float, later: float, belief: float, memory: float) -> None:
-        """Begins as a guess that counts for `belief` draft tokens; after `memory` of them half is forgotten."""
+    def __init__(self, first: float, later: float, weight: float, half_life: float) -> None:
+        """Begins as a guess that counts for `weight` draft tokens."""
         self.first, self.later = first, later
-        self._memory, self._weights = memory, (belief, belief)
+        self._half_life, self._weights = half_life, (weight, weight)
 
     def judged(self, length: int, accepted: int) -> None:
-        """The target looked at a draft of `length` >= 1 tokens and accepted so many."""
+        """The target accepted the first `accepted` of a draft's `length` >= 1 tokens."""
         tries = min(length - 1, accepted)
-        keep = 0.5 ** ((1 + tries) / self._memory)
+        keep = kept(1 + tries, self._half_life)
         firsts, laters = (weight * keep for weight in self._weights)
         self.first = (self.first * firsts + (accepted > 0)) / (firsts + 1)
         if tries:
             self.later = (self.later * laters + accepted - 1) / (laters + tries)
         self._weights = firsts + 1, laters + tries
 
-    def beside(self, usual: Quality) -> tuple[float, float]:
-        """Both chances, where what is `usual` counts for USUAL draft tokens beside what was seen here."""
+    def beside(self, usual: DraftAcceptance) -> tuple[float, float]:
+        """Both chances, where `usual` counts for USUAL draft tokens beside what was seen here."""
         firsts, laters = self._weights
         first = (self.first * firsts + usual.first * USUAL) / (firsts + USUAL)
         return first, (self.later * laters + usual.later * USUAL) / (laters + USUAL)
 
 
-class Times:
-    """How long drafts are away: medians over the latest ones, for a link's rare long delays say little of the next."""
+class DeviceEstimate:
+    """What is known of one device: how good its drafts are on the whole, and how long they are away.
 
-    def __init__(self, guess: Forecast, window: int) -> None:
-        """`guess` stands until a first draft has come; `window`: how many of the latest ones count."""
-        self.delay_s, self.draft_s, self.jitter_s = guess.delay_s, guess.draft_s, guess.jitter_s
-        self.drafts = 0
-        self.length: int | None = None
-        self._delays: deque[float] = deque(maxlen=window)
-        self._speeds: deque[float] = deque(maxlen=window)
-        self._missed: deque[float] = deque(maxlen=window)
+    Times are medians over the latest drafts: a link's rare long delays say little of the next one.
+    """
+
+    def __init__(self, guess: Forecast = GUESS, tenant: DeviceEstimate | None = None) -> None:
+        """`tenant`: the mean device of its tenant, which learns from this one; None = this is one."""
+        half_life, window = (DEVICE, OF_DEVICE) if tenant else (TENANT, OF_TENANT)
+        self.acceptance = DraftAcceptance(guess.first, guess.later, PRIOR, half_life)
+        self.times = guess  # its chances are those of `acceptance`, not of this
+        self.hint: int | None = None  # the latest one given to any of its sequences
+        self._tenant = tenant
+        # Seconds of delay, to draft one token, and of deviation, of the latest drafts
+        self._delays, self._paces, self._missed = (deque[float](maxlen=window) for _ in range(3))
 
     def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
         """A draft of `length` >= 1 tokens came `away_s` after the verdict before it; the device says it took
         `drafting_s` of that to draft it, 0 = it does not say."""
-        spent = min(drafting_s or length * self.draft_s, away_s)
-        self._speeds.append(spent / length)
+        before, drafts = self.times, self.times.drafts + 1
+        spent = min(drafting_s or length * before.draft_s, away_s)
+        self._paces.append(spent / length)
         self._delays.append(away_s - spent)
-        self.draft_s, self.delay_s = median_low(self._speeds), median_low(self._delays)
-        self.drafts, self.length = self.drafts + 1, length
-        # Of the first one nobody knows how regular they will be.
-        missed = abs(away_s - self.delay_s - length * self.draft_s) if self.drafts > 1 else away_s / 4
+        draft_s, delay_s = median_low(self._paces), median_low(self._delays)
+        # The first draft shows no deviation.
+        missed = abs(away_s - delay_s - length * draft_s) if drafts > 1 else away_s / 4
         self._missed.append(missed)
-        self.jitter_s = median_low(self._missed)
-
-
-class DeviceEstimate:
-    """What is known of one device: how long its drafts are away, and how good they are on the whole."""
-
-    def __init__(self, guess: Forecast = GUESS, everybody: DeviceEstimate | None = None) -> None:
-        """`everybody` learns with it, for strangers yet to come."""
-        memory = DEVICE if everybody else EVERYBODY
-        self.quality = Quality(guess.first, guess.later, STRANGER, memory)
-        self.times = Times(guess, OF_DEVICE if everybody else OF_EVERYBODY)
-        self.hint: int | None = None  # the latest one given to any of its sequences
-        self._everybody = everybody
-
-    def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
-        """See `Times`."""
-        self.times.arrived(away_s, length, drafting_s)
-        if self._everybody is not None:
-            self._everybody.arrived(away_s, length, drafting_s)
+        jitter_s = median_low(self._missed)
+        self.times = Forecast(before.first, before.later, delay_s, draft_s, jitter_s, drafts, length)
+        if self._tenant is not None:
+            self._tenant.arrived(away_s, length, drafting_s)
 
     def judged(self, length: int, accepted: int) -> None:
-        """See `Quality`."""
-        self.quality.judged(length, accepted)
-        if self._everybody is not None:
-            self._everybody.judged(length, accepted)
+        """See `DraftAcceptance`."""
+        self.acceptance.judged(length, accepted)
+        if self._tenant is not None:
+            self._tenant.judged(length, accepted)
+
+    def another(self) -> DeviceEstimate:
+        """Of a new device of this tenant, which is assumed to be like the others."""
+        first, later = self.acceptance.first, self.acceptance.later
+        return DeviceEstimate(self.times._replace(first=first, later=later, drafts=0, length=None), self)
 
 
 class DraftEstimate:
-    """A running forecast of one sequence's drafts: times of its device, and a quality that is the text's own."""
+    """A running forecast of one sequence's drafts: times of its device, and an acceptance of its own."""
 
     def __init__(self, device: DeviceEstimate | None = None) -> None:
-        self.device = device or DeviceEstimate(everybody=DeviceEstimate())
-        self._quality = Quality(0.0, 0.0, 0.0, SEQUENCE)
+        self.device = device or DeviceEstimate(tenant=DeviceEstimate())
+        self._acceptance = DraftAcceptance(0.0, 0.0, 0.0, SEQUENCE)
         self.forecast = self._forecast()
 
     @property
@@ -133,51 +133,34 @@ class DraftEstimate:
         self.forecast = self._forecast()
 
     def judged(self, length: int, accepted: int) -> None:
-        """The target looked at a draft of `length` tokens and accepted so many."""
+        """The target accepted the first `accepted` of a draft's `length` tokens."""
         if length:
             self.device.judged(length, accepted)
-            self._quality.judged(length, accepted)
+            self._acceptance.judged(length, accepted)
             self.forecast = self._forecast()
 
     def _forecast(self) -> Forecast:
-        times = self.device.times
-        first, later = self._quality.beside(self.device.quality)
-        return Forecast(
-            first, later, times.delay_s, times.draft_s, times.jitter_s, times.drafts, times.length
-        )
+        first, later = self._acceptance.beside(self.device.acceptance)
+        return self.device.times._replace(first=first, later=later)
 
 
 class DeviceBook:
-    """Estimates by the name a device has given itself, of the MOST_DEVICES devices of each tenant heard of last.
+    """Estimates by the name that a device has given itself, of the latest MOST_DEVICES devices of each tenant.
 
-    A device that is heard of for the first time is taken for one like the others of its tenant: what one tenant's
-    devices do is no other's business.
+    A new device is assumed to be like the others of its tenant; tenants learn nothing of each other.
     """
 
     def __init__(self) -> None:
-        self._tenants: dict[str, _Devices] = {}
+        self._tenants: dict[str, DeviceEstimate] = {}  # the mean device of each
+        self._devices: dict[str, OrderedDict[str, DeviceEstimate]] = {}
 
     def of(self, tenant: str, device: str) -> DraftEstimate:
-        """The estimate of a new sequence from a tenant's device; "" = one without a name, a stranger each time."""
-        return DraftEstimate(self._tenants.setdefault(tenant, _Devices()).of(device))
-
-
-class _Devices:
-    """Those of one tenant."""
-
-    def __init__(self) -> None:
-        self._everybody = DeviceEstimate()
-        self._devices: OrderedDict[str, DeviceEstimate] = OrderedDict()
-
-    def of(self, device: str) -> DeviceEstimate:
-        found = self._devices.pop(device, None) or self._stranger()
+        """The estimate of a new sequence from a tenant's device; "" = a device without a name, always a new one."""
+        mean = self._tenants.setdefault(tenant, DeviceEstimate())
+        devices = self._devices.setdefault(tenant, OrderedDict())
+        found = devices.pop(device, None) or mean.another()
         if device:
-            self._devices[device] = found
-            if len(self._devices) > MOST_DEVICES:
-                self._devices.popitem(last=False)
-        return found
-
-    def _stranger(self) -> DeviceEstimate:
-        quality, times = self._everybody.quality, self._everybody.times
-        guess = Forecast(quality.first, quality.later, times.delay_s, times.draft_s, times.jitter_s)
-        return DeviceEstimate(guess, self._everybody)
+            devices[device] = found
+            if len(devices) > MOST_DEVICES:
+                devices.popitem(last=False)
+        return DraftEstimate(found)

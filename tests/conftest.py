@@ -12,6 +12,21 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # What the user of this machine configured or calibrated is no part of any test.
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no such folder")
 
+# These files take the longest, in this order (`make test` lists the slowest tests). They start first, so that at the
+# end of a run no worker waits for another one.
+SLOWEST = ()
+
+
+def pytest_collection_modifyitems(items):
+    places = {f"{name}.py": place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(SLOWEST)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    """Devices keep their servers' tokenizers in a folder of this worker."""
+    os.environ["OPENSLED_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
 
 @pytest.fixture
 def own_calibration(tmp_path, monkeypatch):

@@ -61,7 +61,7 @@ class Witness(VerifyLoop):
 
     def _snapshot(self) -> Snapshot:
         self._plans += 1
-        holders = [session for session in self.sessions.values() if session.computed]
+        holders = [session for session in self.sessions.values() if session.sequence.computed]
         if holders and self._plans % self.evict_every == 0:
             self._random.choice(holders).forget_kv()
             self.account.evictions += 1
@@ -72,25 +72,25 @@ class Witness(VerifyLoop):
         pieces = {piece.session: piece for piece in plan.slices}
         for planned in work:
             trim = pieces[planned.session.id].draft
-            if planned.question is not None and trim is not None and len(planned.question.ids) > trim:
-                self.account.wrong.append(f"{len(planned.question.ids)} draft tokens verified, not {trim}")
+            if planned.check is not None and trim is not None and len(planned.check.ids) > trim:
+                self.account.wrong.append(f"{len(planned.check.ids)} draft tokens verified, not {trim}")
         return work
 
     def _commit_one(self, planned: StepItem, outcome: Outcome, now: float) -> None:
-        session, before = planned.session, len(planned.session.tokens)
+        session, before = planned.session, len(planned.session.sequence.tokens)
         super()._commit_one(planned, outcome, now)
-        if isinstance(outcome, AcceptanceResult) and planned.question is not None:
-            self._hold_against(self._script(session), planned, outcome, len(session.tokens) - before)
+        if isinstance(outcome, AcceptanceResult) and planned.check is not None:
+            self._hold_against(self._script(session), planned, outcome, len(session.sequence.tokens) - before)
 
     def _script(self, session: Session) -> Sequence[int]:
-        return self.scripts[tuple(session.tokens[: session.prompt_length]), session.key]
+        return self.scripts[tuple(session.sequence.tokens[: session.sequence.prompt_length]), session.key]
 
     def _hold_against(
         self, script: Sequence[int], planned: StepItem, decision: AcceptanceResult, committed: int
     ) -> None:
         """The head of the draft that the target would have written stands, and one token more."""
-        assert planned.question is not None
-        ids, position = planned.question.ids, planned.question.position
+        assert planned.check is not None
+        ids, position = planned.check.ids, planned.check.position
         right = common_prefix(ids, script[position:])
         account = self.account
         account.decisions += 1

@@ -15,16 +15,16 @@ from functools import partial
 from math import inf
 
 from hw_profiles.profile import HardwareProfile
-from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams, Verdict
-from opensled.protocol import EndRules, Truth
+from opensled.messages import Draft, DraftBlock, DraftToken, Verdict
+from opensled.protocol import Truth
 from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy
-from tests.fakes import EOS, VOCAB, FakeEngine, continuation
+from tests.fakes import VOCAB, FakeEngine, continuation
+from tests.sessions import made
 from tests.system import read_now
-from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop
-from verify_server.session import Session, StepItem
+from verify_server.session import DraftLimits, Session, StepItem
 from verify_server.step import run_step
 
 MAX_DRAFT = 16
@@ -90,12 +90,8 @@ class World:
         number = len(self.users) + 1
         start = [1 + (number + place * place) % 40 for place in range(prompt)]
         script = [*start, *continuation(start, tokens)]
-        ends = EndRules(frozenset({EOS}), frozenset(), len(script))
-        params = SamplingParams(temperature=0, max_tokens=tokens)
-        session = Session(
-            number, "t", list(start), prompt, params, b"", ends, Match(), BlockTable(self.loop.pool), VOCAB,
-            MAX_DRAFT, estimate=self._devices.of("t", ""), **asked,
-        )  # fmt: skip
+        table, limits = BlockTable(self.loop.pool), DraftLimits(VOCAB, MAX_DRAFT)
+        session = made(number, start, tokens, table, limits, estimate=self._devices.of("t", ""), **asked)
         user = User(habits, session, script, Truth(start), begun=at)
         self.users.append(user)
         self._later(at, lambda: self._enter(user))
@@ -122,7 +118,7 @@ class World:
         self._happen(self.now + self.profile.cost.verify_s(tokens, contexts, len(work)))
         self.loop._commit(work, run_step(self.loop.engine, work))
         for planned in work:
-            if planned.question is not None:
+            if planned.check is not None:
                 self._committed(self.users[planned.session.id - 1])
 
     def _sleep(self, wake_at: float | None) -> None:
@@ -153,7 +149,7 @@ class World:
     def _enter(self, user: User) -> None:
         user.begun = user.present_since = self.now
         self.loop.add(user.session)
-        user.session.attach(len(user.truth))
+        self.loop.attach(user.session, len(user.truth))
         self._draft(user, None)
 
     def _deliver(self, user: User) -> None:
@@ -186,9 +182,9 @@ class World:
     def _return(self, user: User) -> None:
         """With what he holds, on a new stream, which numbers its drafts anew."""
         user.counter, user.answered, user.present_since = 0, True, self.now
-        user.session.attach(len(user.truth))
+        self.loop.attach(user.session, len(user.truth))
         self._deliver(user)
-        if not user.session.finish_reason:
+        if not user.session.sequence.finish_reason:
             self._draft(user, None)
 
     def _draft(self, user: User, hint: int | None) -> None:
@@ -210,5 +206,5 @@ class World:
         return right if self.random.random() < habits.right else 1 + right % 40
 
     def _submit(self, user: User, draft: Draft) -> None:
-        user.session.submit(draft)
+        self.loop.submit(user.session, draft)
         self._deliver(user)

@@ -16,12 +16,12 @@ from opensled.errors import EngineError, InvalidRequest, NonFiniteLogits
 from opensled.messages import DraftToken, SamplingParams
 from opensled.noise import noise_key
 from opensled.sampling import SparseSampler
-from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, DraftCheck, SessionScores
+from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, DraftCheck, SessionScores, decided
 from verify_server.acceptance.served import ServedRules
 from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
 from verify_server.engine.numpy_scores import NumpyScores
+from verify_server.session import StepItem
 from verify_server.step import run_step
-from verify_server.step_item import StepItem, decided
 
 VOCABULARY = 12
 POSITION = 9

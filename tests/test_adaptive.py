@@ -96,7 +96,7 @@ def test_it_follows_a_board_that_throttles_and_recovers():
     board[0] = BoardState(throttled=True)
     world.run(rule, 5)
     assert not rule.status.drafting
-    while rule._choice._drafts_due.due < world.now + 20:
+    while rule._gate._drafts_due.due < world.now + 20:
         world.run(rule, 10)
     world.change(token_s=0.01)
     board[0] = BoardState(throttled=False)
@@ -119,7 +119,7 @@ def test_half_the_speed_halves_the_price_of_length_within_seconds():
 def test_an_answer_that_begins_where_another_one_ended_took_no_longer_to_draft(pause_s, monkeypatch):
     clock, spent = [0.0], []
     rule = Adaptive(clock=lambda: clock[0], board=BoardState)
-    monkeypatch.setattr(rule._choice, "round_over", lambda now, tokens, spent_s, *_: spent.append(spent_s))
+    monkeypatch.setattr(rule._gate, "round_over", lambda now, tokens, spent_s, *_: spent.append(spent_s))
     for base in (10, 15):  # accepted whole, so that the next one begins where it ended
         rule.drafted(4, 0.04)
         clock[0] += 0.14

@@ -103,7 +103,7 @@ class TestGrowth:
         assert drafter._row((1,)) == (((2, 3), BOTH), ((4, 5), FROZEN))
         assert [token for token, _ in drafter.guess((1,))] == [2, 3]
 
-    def test_the_frozen_table_speaks_where_the_other_one_is_silent(self):
+    def test_the_frozen_table_drafts_where_the_other_one_is_silent(self):
         drafter = drafter_of(LruTable(), frozen_of((1, 2, 3, 4, 5)))
         assert [token for token, _ in drafter.guess((1,))] == [2, 3, 4, 5]
 
@@ -244,6 +244,7 @@ class TestTables:
         assert pull(drafter) == []
 
 
+@pytest.mark.timed
 def test_sixty_nodes_take_far_less_than_a_verdict():
     """The median here, so that a busy machine does not fail it; docs/benchmarks/cacheback.json has the p99."""
     prompt = tiny_tokenizer().encode(TEXT) * 3

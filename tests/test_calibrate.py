@@ -165,6 +165,7 @@ def run(*arguments, **environ):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT)
 
 
+@pytest.mark.timed
 def test_a_real_draft_model_and_a_real_link(own_calibration):
     async def scenario():
         async with serving() as (_, address):

@@ -1,4 +1,4 @@
-"""Chains of drafters, and a draft model with tables in front: who speaks, who hears, whose drafts they are."""
+"""Chains of drafters, and a draft model with tables in front: which drafter drafts, and what all of them hear."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pytest
 
 from edge_client.config import DeviceConfig
 from edge_client.device import _factory
+from edge_client.draft_job import BlockBudget
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter
 from edge_client.drafters.cacheback import CachebackDrafter
 from edge_client.drafters.chain import HORIZON, ChainDrafter, ChainFactory
-from edge_client.drafting import BlockBudget, DraftThread
+from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
 from opensled.errors import NotFound, UsageError, VocabularyMismatch
 from opensled.messages import DraftToken, SamplingParams
@@ -62,7 +63,7 @@ class TestChain(DrafterContract):
 
     @pytest.fixture
     def assert_on_path(self):
-        """Who speaks depends on how each fared before; what is said is what that one says without a history."""
+        """Which drafter drafts depends on the history; its tokens are those that it drafts without a history."""
         parts = [DRAFTERS.get(name)("tiny-draft", 1).create() for name in ("cacheback", "llamacpp")]
 
         def agreement(said, truth, draw, count) -> int:
@@ -82,7 +83,7 @@ class TestChain(DrafterContract):
             part.close()
 
 
-class TestWhoSpeaks:
+class TestTurns:
     SURE = 0.99
 
     def test_the_first_that_is_sure_all_hear(self):
@@ -95,7 +96,7 @@ class TestWhoSpeaks:
         chain.close()
         assert sure.closed and last.closed
 
-    def test_the_last_where_nobody_is_sure_and_whoever_else_where_it_is_silent(self):
+    def test_the_last_where_no_other_is_sure_and_an_unsure_one_where_it_is_silent(self):
         unsure, silent = Speaker(range(8), 0.7), Speaker([])
         assert ids(pull(ChainDrafter([unsure, Speaker([13])]))) == [13]
         assert ids(pull(ChainDrafter([unsure, silent]), 8)) == [*range(8)]
@@ -144,11 +145,11 @@ class TestWhoSpeaks:
         tables, model = CachebackDrafter(), ToyDrafter(rolls_back=True)
         chain = ChainDrafter([tables, model])
         chain.begin(text, GREEDY)
-        assert list(chain.propose_tree()) == []  # nobody is sure yet: a chain of the model
+        assert list(chain.propose_tree()) == []  # no table is sure yet: a chain of the model
         chain.commit(text * 5)
         assert list(chain.propose_tree()) == list(tables.propose_tree()) != []
 
-    def test_where_nobody_has_a_tree_a_chain_is_sent(self):
+    def test_where_no_drafter_has_a_tree_a_chain_is_sent(self):
         async def drafted():
             chain = ChainDrafter([CachebackDrafter(), ToyDrafter(rolls_back=True)])
             thread = DraftThread(chain, FixedLength(3, tree=8))

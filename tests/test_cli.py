@@ -205,6 +205,7 @@ def test_models_path(capsys: pytest.CaptureFixture[str]) -> None:
 _ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.mark.timed
 def test_help_is_quick_and_light() -> None:
     def seconds() -> float:
         start = time.perf_counter()

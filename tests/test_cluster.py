@@ -133,7 +133,7 @@ def test_a_killed_scheduler_comes_back_and_knows_the_same_replicas(ray_cluster):
         while not STALE <= await uptime(cluster) < time.monotonic() - killed:  # it has its own table by then
             assert ids(cluster) == before
             await asyncio.sleep(0.02)
-        assert {beat.replica for beat, _ in (await cluster._table()).beats} == before
+        assert {beat.replica for beat, _ in (await cluster._state()).beats} == before
         assert pid("scheduler") != process and [pid(name) for name in REPLICAS] == processes
 
     run(scenario, ray_cluster)
@@ -142,7 +142,7 @@ def test_a_killed_scheduler_comes_back_and_knows_the_same_replicas(ray_cluster):
 async def uptime(cluster) -> float:
     """Seconds that the scheduler has been there; 0 = it is not."""
     try:
-        return (await cluster._table()).up_s
+        return (await cluster._state()).up_s
     except Unreachable:
         return 0.0
 

@@ -97,7 +97,7 @@ def test_whatever_ray_says_the_table_is_asked_for_again(ray):
     hold._scheduler = SimpleNamespace(table=Method(broken))
     ray.look = broken
     with pytest.raises(Unreachable):
-        asyncio.run(hold._table())
+        asyncio.run(hold._state())
 
 
 def test_nodes_that_have_left_are_no_danger(ray, monkeypatch):

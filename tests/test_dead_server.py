@@ -31,6 +31,7 @@ def silent():
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("dead", [refusing, silent], ids=lambda kind: kind.__name__)
 def test_a_new_request_is_told_soon(dead):
     async def scenario(address):
@@ -49,6 +50,7 @@ def test_what_is_promised_is_what_is_waited_for():
     assert max(RetryPolicy().first_open, Endpoint("a:1").connect) < PROMISED
 
 
+@pytest.mark.timed
 def test_a_server_that_died_between_two_requests():
     async def scenario():
         async with serving() as (_, address):

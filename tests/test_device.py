@@ -195,7 +195,7 @@ async def opened_by(device, door, task):
     (session,) = door.remembered
     await answering
     await until(lambda: not door.remembered)
-    return session.pace, session.background
+    return session.timing.pace, session.background
 
 
 def test_an_answer_for_which_no_drafter_is_left_is_a_strangers():

@@ -100,6 +100,7 @@ def test_a_name_without_an_address(monkeypatch):
     assert (finding.check, finding.exit_code) == ("name", 5) and "not known" in finding.detail
 
 
+@pytest.mark.timed
 def test_a_resolver_that_hangs(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **options: threading.Event().wait())
     monkeypatch.setattr(network, "SECONDS", 0.05)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import deque
 
 import pytest
 
+from edge_client.lengths.adaptive import HITS, PACES, TRIED
 from edge_client.lengths.draft_law import DraftLaw
-from edge_client.lengths.observed import Acceptance, DraftPace, LookAheadHits, RoundTimes, Streamed
+from edge_client.lengths.observed import ROUNDS, STREAM, Acceptance, RoundTimes, server_rate, streamed
+from hw_profiles.fading import FadingRatio, mean_but_largest
 
 
 def law(chance=0.8, **options):
@@ -30,36 +33,37 @@ def test_without_look_ahead_the_best_length_is_the_one_of_the_largest_quotient()
     for chance, token_s in itertools.product((0.4, 0.7, 0.9), (0.001, 0.01, 0.05)):
         one = law(chance, token_s=token_s, looks_ahead=False)
         rates = [one.expected[k] / (0.06 + 0.001 * k + token_s * k) for k in range(1, 17)]
-        assert one.best().cold == 1 + rates.index(max(rates))
-        assert one.best().rate == pytest.approx(max(rates))
+        assert one.cold == 1 + rates.index(max(rates))
+        assert one.rate == pytest.approx(max(rates))
 
 
 def test_no_other_pair_of_lengths_is_better():
-    for chance, token_s, luck in itertools.product((0.5, 0.8, 0.95), (0.004, 0.02), (0.5, 1.2)):
-        one = law(chance, token_s=token_s, luck=luck)
-        rates = [one._value(cold, warm).rate for cold in range(1, 17) for warm in range(1, 17)]
-        assert one.best().rate == pytest.approx(max(rates), rel=1e-6)
+    for chance, token_s, factor in itertools.product((0.5, 0.8, 0.95), (0.004, 0.02), (0.5, 1.2)):
+        one = law(chance, token_s=token_s, hits_per_forecast=factor)
+        rates = [one.value(cold, warm)[0] for cold in range(1, 17) for warm in range(1, 17)]
+        assert one.rate == pytest.approx(max(rates), rel=1e-6)
 
 
-def test_bets_are_worth_what_they_are_won():
-    rates = [law(luck=luck).best().rate for luck in (0.0, 1.0, 1.5)]
+def test_look_ahead_is_worth_its_hits():
+    rates = [law(hits_per_forecast=factor).rate for factor in (0.0, 1.0, 1.5)]
     assert rates == sorted(rates) and rates[0] < rates[1] < rates[2]
-    assert rates[0] == pytest.approx(law(looks_ahead=False).best().rate)
+    assert rates[0] == pytest.approx(law(looks_ahead=False).rate)
 
 
 def test_tokens_at_hand_are_sent_and_never_make_a_block_shorter():
     one = law()
-    best = one.best()
-    lengths = [one.length(ready, best) for ready in range(10)]
+    lengths = [one.length(ready) for ready in range(10)]
     assert lengths == sorted(lengths)
     assert lengths[5] >= 5
 
 
 def test_look_ahead_drafts_what_a_round_has_time_for():
-    assert law(token_s=0.01, bet=0.2).ahead == 5  # six passes, one of them for the bonus token
-    assert law(token_s=0.0109, bet=0.2).ahead == 4
-    assert law(token_s=0.0109, bet=0.6).ahead == 5  # a pass under way when the verdict comes pays by then
-    assert law(token_s=0.07, bet=0.2).ahead == 0
+    assert law(token_s=0.01, hit_rate=0.2).ahead == 5  # six passes, one of them for the bonus token
+    assert law(token_s=0.0109, hit_rate=0.2).ahead == 4
+    assert (
+        law(token_s=0.0109, hit_rate=0.6).ahead == 5
+    )  # a pass under way when the verdict comes pays by then
+    assert law(token_s=0.07, hit_rate=0.2).ahead == 0
     assert law(looks_ahead=False).ahead == 0
 
 
@@ -96,32 +100,32 @@ def test_a_steps_stairs_show_as_deviations():
 
 
 def test_an_outage_is_no_measure_of_the_next_round():
-    times, stream = RoundTimes(), Streamed()
+    times, speed = RoundTimes(), FadingRatio(STREAM)
     for _ in range(20):
         times.took(0.1, 4, 0.02, 2)
-        stream.took(1, 0.05)
+        streamed(speed, 1, 0.05)
     times.took(60.0, 4, 0.02, 2)
-    stream.took(1, 60.0)
+    streamed(speed, 1, 60.0)
     assert times.mean_s < 0.2
-    assert stream.rate > 15
+    assert server_rate(speed) > 15
 
 
 def test_the_speed_of_a_device_is_followed_within_some_tokens():
-    speed = DraftPace()
-    assert speed.token_s is None
-    for seconds in [0.01] * 9 + [1.0]:
-        speed.took(seconds)
-    assert speed.token_s == pytest.approx(0.01)
-    for _ in range(9):
-        speed.took(0.02)
-    assert speed.token_s == pytest.approx(0.02)
+    paces = deque(maxlen=PACES)
+    assert mean_but_largest(paces) is None
+    paces.extend([0.01] * 9 + [1.0])
+    assert mean_but_largest(paces) == pytest.approx(0.01)
+    paces.extend([0.02] * 9)
+    assert mean_but_largest(paces) == pytest.approx(0.02)
 
 
-def test_bets_that_are_won_more_often_than_foretold_count_for_more():
-    bets = LookAheadHits()
+def test_hits_that_come_more_often_than_predicted_count_for_more():
+    per_forecast, rate = FadingRatio(ROUNDS, HITS, HITS), FadingRatio(ROUNDS, HITS, TRIED)
     for turn in range(200):
-        bets.placed(0.3)
+        per_forecast.add(0, 0.3)
+        rate.add(0, 1)
         if turn % 2:
-            bets.won()
-    assert bets.luck == pytest.approx(0.5 / 0.3, rel=0.05)
-    assert bets.share == pytest.approx(0.5, abs=0.02)
+            per_forecast.add(1, 0, age=0)
+            rate.add(1, 0, age=0)
+    assert per_forecast.ratio == pytest.approx(0.5 / 0.3, rel=0.05)
+    assert rate.ratio == pytest.approx(0.5, abs=0.02)

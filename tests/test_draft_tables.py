@@ -243,7 +243,7 @@ def run(*words: str) -> int:
 
 
 class TestShipped:
-    def test_comes_with_the_draft_model_and_speaks_the_targets_vocabulary(self):
+    def test_comes_with_the_draft_model_and_has_the_targets_vocabulary(self):
         path = model_file("tiny-draft", "*.table")
         table = table_file.read(path)
         table.require(tiny_info(), path)
@@ -316,7 +316,7 @@ class TestPersonal:
             PersonalTable(path, tiny_info(fingerprint="another"))
         assert path.read_bytes() == before
 
-    def test_one_of_other_sizes_starts_anew(self, tmp_path, caplog):
+    def test_one_of_other_sizes_starts_empty(self, tmp_path, caplog):
         path = tmp_path / "mine.table"
         info = tiny_info()
         table_file.write(

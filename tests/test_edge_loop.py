@@ -9,13 +9,15 @@ from unittest.mock import Mock
 import pytest
 
 from edge_client import drafting
+from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafters.none import NoneDrafter
-from edge_client.drafting import BlockBudget, Drafted, DraftThread
+from edge_client.drafting import DraftThread
 from edge_client.generate import _cut, generate
 from edge_client.lengths.fixed import FixedLength
 from opensled.messages import Draft, DraftBlock, DraftToken, Limits, SamplingParams, Verdict
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
+from opensled.turns import Turn
 from tests.fakes import OracleDrafter, continuation
 from tests.system import until
 
@@ -28,19 +30,18 @@ class Script:
 
     def __init__(self, verdicts, hint=None):
         self.truth, self.noise_key, self.limits = Truth(PROMPT), b"k" * 16, Limits(8, 100)
-        self.draft_probs, self.hint = False, hint
+        self.draft_probs, self.turn = False, Turn(hint)
         self.verdicts = iter(verdicts)
         self.drafts: list[Draft] = []
         self.closed = False
 
     async def submit(self, draft):
+        self.turn.draft(draft)
         self.drafts.append(draft)
 
     async def next_verdict(self):
         await asyncio.sleep(0.01)
-        verdict = next(self.verdicts)
-        self.hint = self.hint if verdict.hint is None else verdict.hint
-        return verdict
+        return next(self.verdicts)
 
     async def close(self):
         self.closed = True
@@ -123,9 +124,9 @@ def test_a_hint_that_comes_while_a_block_is_drafted_cuts_it(hint, sent):
 
 def test_a_block_that_was_cut_took_its_share_of_the_time():
     drafted = Drafted(DraftBlock(3, (DraftToken(1), DraftToken(2), DraftToken(3), DraftToken(4))), 0.8)
-    assert _cut(drafted, 1) == (DraftBlock(3, (DraftToken(1),)), 0.2)
-    assert _cut(drafted, 0) == (DraftBlock(3), 0.0)
-    assert all(_cut(drafted, hint) is drafted for hint in (None, 4, 9))
+    assert _cut(drafted, Turn(1)) == (DraftBlock(3, (DraftToken(1),)), 0.2)
+    assert _cut(drafted, Turn(0)) == (DraftBlock(3), 0.0)
+    assert all(_cut(drafted, Turn(hint)) is drafted for hint in (None, 4, 9))
 
 
 def test_the_time_of_a_draft_is_that_of_its_tokens_alone(monkeypatch):

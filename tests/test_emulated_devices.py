@@ -9,9 +9,10 @@ import asyncio
 
 import pytest
 
+from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.none import NoneFactory
-from edge_client.drafting import BlockBudget, Drafted, DraftThread
+from edge_client.drafting import DraftThread
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from opensled.errors import EngineError

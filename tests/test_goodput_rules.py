@@ -10,8 +10,8 @@ import pytest
 from hw_profiles.profile import HardwareProfile
 from hw_profiles.step_cost import Roofline
 from scheduler.estimates import Forecast
+from scheduler.goodput.constants import BACKGROUND_S
 from scheduler.goodput.policy import Goodput
-from scheduler.goodput.step_budget import BACKGROUND_S
 from scheduler.plan import BatchPlan, SessionView, Slice, Snapshot
 
 WAIT, NOW = 0.25, 100.0

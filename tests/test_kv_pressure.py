@@ -6,14 +6,13 @@ import pytest
 
 from hw_profiles.profile import HardwareProfile
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams
-from opensled.protocol import EndRules
 from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, Slice
-from tests.fakes import EOS, VOCAB, FakeEngine, continuation
-from verify_server.acceptance.match import Match
+from tests.fakes import VOCAB, FakeEngine, continuation
+from tests.sessions import made
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop
-from verify_server.session import Session
+from verify_server.session import DraftLimits, Session
 from verify_server.step import run_step
 
 PROMPTS = ([3] * 30, [7] * 30)
@@ -37,19 +36,17 @@ class Pressed:
     def open(
         self, prompt: list[int], tenant: str = "t", max_tokens: int = PARAMS.max_tokens, budget: int = 0
     ) -> Session:
-        ends = EndRules(frozenset({EOS}), frozenset(), len(prompt) + max_tokens)
-        session = Session(
-            len(self.sessions), tenant, list(prompt), len(prompt), PARAMS, b"", ends, Match(),
-            BlockTable(self.loop.pool, tenant, budget), VOCAB, 4,
-        )  # fmt: skip
+        table = BlockTable(self.loop.pool, tenant, budget)
+        limits = DraftLimits(VOCAB, 4)
+        session = made(len(self.sessions), prompt, max_tokens, table, limits, tenant=tenant, params=PARAMS)
         self.sessions.append(session)
         self.loop.add(session)
-        session.attach(len(prompt))
+        self.loop.attach(session, len(prompt))
         return session
 
     def draft(self, session: Session, counter: int) -> None:
         wrong = (DraftToken(48),)
-        session.submit(Draft(counter, DraftBlock(len(session.tokens), wrong)))
+        self.loop.submit(session, Draft(counter, DraftBlock(len(session.sequence), wrong)))
 
     def step(self, *slices: Slice) -> set[int]:
         """A step of these slices, or else of the policy's; who was computed in it."""
@@ -71,16 +68,19 @@ class Pressed:
         for _ in range(steps):
             if not self.step():
                 self.now += 1.0
-            if all(session.finish_reason for session in self.sessions):
+            if all(session.sequence.finish_reason for session in self.sessions):
                 break
         for session in self.sessions:
-            prompt, answer = session.tokens[: session.prompt_length], session.tokens[session.prompt_length :]
-            assert session.finish_reason == "length"
+            prompt, answer = (
+                session.sequence.tokens[: session.sequence.prompt_length],
+                session.sequence.tokens[session.sequence.prompt_length :],
+            )
+            assert session.sequence.finish_reason == "length"
             assert answer == continuation(prompt, len(answer))
 
 
 def holds(session: Session) -> bool:
-    return bool(session.table.blocks)
+    return bool(session.sequence.table.blocks)
 
 
 def test_sequences_that_wait_for_their_devices_do_not_push_each_other_out():
@@ -89,7 +89,7 @@ def test_sequences_that_wait_for_their_devices_do_not_push_each_other_out():
     for counter, session in enumerate(pressed.sessions, 1):
         pressed.draft(session, counter)
     assert pressed.work_off(100) < 20
-    assert all(len(session.tokens) > 30 for session in pressed.sessions)
+    assert all(len(session.sequence.tokens) > 30 for session in pressed.sessions)
 
 
 @pytest.mark.parametrize("prefix_cache", [True, False])
@@ -133,7 +133,7 @@ def test_of_those_in_the_midst_of_a_round_the_newest_comer_gives_way():
     """They come round in the order in which they were used last: each would lose its KV just before it needs it."""
     pressed = resting(count=4, pool=9)
     for session in pressed.sessions:
-        session.waiting_since = pressed.now - 1.0 + 0.1 * session.id
+        session.timing.waiting_since = pressed.now - 1.0 + 0.1 * session.id
     pressed.open([9] * 6)
     pressed.step(Slice(4, 6, True))
     assert [holds(session) for session in pressed.sessions] == [True, True, True, False, True]
@@ -185,12 +185,12 @@ def test_an_old_text_that_lost_its_kv_is_not_passed_by_for_ever():
         pressed.step()
         pressed.open([1 + newcomer] * 2, max_tokens=8)
     assert not holds(old), "it gave way while its device drafted"
-    known = len(old.tokens)
+    known = len(old.sequence)
     pressed.draft(old, 2)
     for newcomer in range(20, 30):
         pressed.step()
         pressed.open([1 + newcomer] * 2, max_tokens=8)
-    assert len(old.tokens) > known
+    assert len(old.sequence) > known
 
 
 def test_who_has_work_to_do_loses_his_kv_to_older_ones_only():

@@ -84,6 +84,7 @@ async def _read_to_the_end(stream):
 LATE = Draft(1, DraftBlock(len(PROMPT), (DraftToken(5),)))
 
 
+@pytest.mark.timed
 def test_a_draft_that_comes_after_the_end_costs_no_verdict():
     """A quick server finishes while the device still drafts: the stream stays open until the device has read all."""
 
@@ -102,6 +103,7 @@ def test_a_draft_that_comes_after_the_end_costs_no_verdict():
     asyncio.run(scenario())
 
 
+@pytest.mark.timed
 def test_a_peer_who_never_ends_a_finished_stream_does_not_keep_it():
     async def scenario():
         async with serving() as (door, address), linked(address) as link:

@@ -57,10 +57,10 @@ def test_a_slow_reader_is_paused_and_goes_on_when_he_reads_again():
             await stream.send(Open(PROMPT, LONG))
             await until(lambda: network.door.loop.sessions and _only(network).outbox.full)
             session = _only(network)
-            held = len(session.tokens)
+            held = len(session.sequence.tokens)
             assert held <= len(PROMPT) + MAX_UNREAD + 1
             gate.set()
-            await until(lambda: session.finish_reason)
+            await until(lambda: session.sequence.finish_reason)
 
     asyncio.run(scenario())
 
@@ -76,7 +76,7 @@ def test_who_does_not_read_is_not_read():
     async def scenario():
         async with running(FakeEngine()) as network:
             session, _ = await network.door.open(Open(PROMPT, LONG), "local")
-            outbox = session.attach(len(PROMPT))
+            outbox = network.door.loop.attach(session, len(PROMPT))
             taken = 0
 
             async def receive():
@@ -85,7 +85,7 @@ def test_who_does_not_read_is_not_read():
                 await asyncio.sleep(0)
                 return Draft(taken, DraftBlock(3, (DraftToken(48), DraftToken(48))))
 
-            reading = asyncio.ensure_future(_read(session, receive, Open((1,))))
+            reading = asyncio.ensure_future(_read(network.door.loop, session, receive, Open((1,))))
             await until(lambda: outbox.full)
             await asyncio.sleep(0.02)
             assert taken <= MAX_UNREAD + 2
@@ -131,7 +131,7 @@ def test_an_idle_session_gives_its_kv_to_one_with_work_and_gets_its_text_all_the
             stream, _ = await open_stream(network, prompt, SamplingParams(temperature=0, max_tokens=25))
             # From now on the server waits for it
             await stream.send(Draft(1, DraftBlock(30, (DraftToken(48),))))
-            await until(lambda: not _only(network).server_drives and not _only(network).in_step)
+            await until(lambda: not _only(network).turn.server_drives and not _only(network).in_step)
             idle = _only(network)
             answer = await asyncio.wait_for(ask(network, [7, 2, 3], OracleDrafter(0.8)), 5)
             assert answer.tokens == tuple(continuation([7, 2, 3], 40))
@@ -169,7 +169,7 @@ def test_a_resumed_session_is_not_forgotten_under_its_reader():
         async with running(FakeEngine(), limits=SessionLimits(linger=0.05)) as network:
             stream, opened = await open_stream(network)
             await stream.send(Draft(1, DraftBlock(3, (DraftToken(48),))))
-            await until(lambda: not _only(network).server_drives)
+            await until(lambda: not _only(network).turn.server_drives)
             await stream.close()
             await stream.task
             again = network.connect()
@@ -187,7 +187,7 @@ def test_the_door_counts():
         async with running(FakeEngine(), limits=SessionLimits(max_sessions=2, linger=60)) as network:
             first, second = [(await network.door.open(Open((id, 2), LONG), "local"))[0] for id in (1, 2)]
             for session in (first, second):
-                session.attach(2)
+                network.door.loop.attach(session, 2)
             with pytest.raises(Overloaded):
                 await network.door.open(Open((5, 6), LONG), "local")
             network.door.leave(first)  # who has left gives way to who is there
@@ -265,14 +265,16 @@ def test_drafts_that_are_on_their_way_in_share_a_step():
             sessions = []
             for _ in range(4):
                 session, _ = await network.door.open(Open(PROMPT, LONG), "local")
-                session.attach(len(PROMPT))
-                session.submit(Draft(1, DraftBlock(len(PROMPT))))  # the server drives
-                session.submit(Draft(2, DraftBlock(len(PROMPT), (DraftToken(48),))))  # now the device does
+                loop.attach(session, len(PROMPT))
+                loop.submit(session, Draft(1, DraftBlock(len(PROMPT))))  # the server drives
+                loop.submit(
+                    session, Draft(2, DraftBlock(len(PROMPT), (DraftToken(48),)))
+                )  # now the device does
                 sessions.append(session)
             await until(lambda: all(session.awaits_draft and not session.in_step for session in sessions))
             steps, served = loop.stats.steps, loop.stats.sessions
             for session in sessions:  # one in each turn of the event loop
-                session.submit(Draft(3, DraftBlock(len(session.tokens), (DraftToken(48),))))
+                loop.submit(session, Draft(3, DraftBlock(len(session.sequence.tokens), (DraftToken(48),))))
                 await asyncio.sleep(0)
             await until(lambda: loop.stats.sessions == served + len(sessions))
             assert loop.stats.steps == steps + 1

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from edge_client.drafting import BlockBudget
+from edge_client.draft_job import BlockBudget
 from edge_client.remote import RetryPolicy
 from opensled.errors import UsageError
 from opensled.messages import Cancel, Draft, DraftBlock, DraftToken, Limits, Open, Opened

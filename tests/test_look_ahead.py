@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from edge_client import drafting, lookahead
+from edge_client import drafting
+from edge_client.draft_job import BlockBudget
 from edge_client.drafters.base import ModelDrafter
-from edge_client.drafting import BlockBudget, DraftThread
+from edge_client.drafting import DraftThread
 from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from opensled.messages import DraftBlock, DraftToken, SamplingParams, Verdict
@@ -216,8 +217,7 @@ def test_the_seconds_of_a_block_drafted_ahead_are_those_that_it_took(monkeypatch
             return super().forward(tokens, start)
 
     clock = [0.0]
-    for module in (drafting, lookahead):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(drafting, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     async def scenario():
         drafter, truth = Timed(), Truth(PROMPT)
@@ -317,7 +317,8 @@ def test_a_server_to_which_a_resting_sequence_goes_drives_until_it_has_a_draft()
             if len(self.truth) > 5:
                 heard.set()
                 await until(lambda: self.drafts)
-            self.hint = None if len(self.truth) > 3 else self.hint
+            if len(self.truth) == 4:
+                self.turn.reopened(None)
             return await super().next_verdict()
 
     heard = threading.Event()

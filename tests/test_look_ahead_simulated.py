@@ -18,8 +18,9 @@ from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles.device_profile import DraftSpeed
 from opensled.errors import UsageError
-from opensled.messages import MATCH, Draft, Limits, SamplingParams, Verdict
+from opensled.messages import Draft, Limits, SamplingParams, Verdict
 from opensled.protocol import Truth, common_prefix
+from opensled.turns import Turn
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.fleet import Group, read_fleet
 from opensled_testbed.load.records import RequestRecord
@@ -107,9 +108,9 @@ class Served:
     loop: TimedLoop
     step_s: float
     sent: list[Sent] = field(default_factory=list)
-    rule: str = MATCH
+    draft_probs: bool = False
     noise_key: bytes = bytes(16)
-    hint: int | None = None
+    turn: Turn = field(default_factory=Turn)
     limits: Limits = field(default_factory=lambda: Limits(MAX_DRAFT, 4096))
 
     def __post_init__(self) -> None:
@@ -134,6 +135,7 @@ class Served:
         )
 
     async def submit(self, draft: Draft) -> None:
+        self.turn.draft(draft)
         base = draft.block.base - self.truth.prompt_length
         self.sent.append((self.loop.time(), base, len(draft.block.tokens), draft.seconds))
         self.server.submit(base, len(draft.block.tokens), self._reach(draft), draft)
@@ -200,7 +202,7 @@ def simulated(
     events = Events()
     server = SimulatedWaits(events, step_s)
     device = Device(events, server, ways("", 0), pace, None, rule=rule, looks_ahead=ahead)
-    [script] = scripts(TraceSet("steady", "steady", {}, (trace,)), rule)
+    [script] = scripts(TraceSet("steady", "steady", {}, (trace,)))
     record, done = RequestRecord(0, 0, trace.item, 0.0), []
     device.ask(record, script, done.append)
     events.run(1000.0)
@@ -244,7 +246,7 @@ def test_the_adaptive_rule_runs_on_the_simulator_s_clock() -> None:
     server = SimulatedWaits(events, 0.02)
     rule = rule_of(Group(stop="adaptive", draft_length=8, look_ahead=True), lambda: events.now)
     device = Device(events, server, ways("", 0), speed(4, 40), None, rule=rule, looks_ahead=True)
-    [script] = scripts(TraceSet("steady", "steady", {}, (trace,)), FixedLength(8))
+    [script] = scripts(TraceSet("steady", "steady", {}, (trace,)))
     record = RequestRecord(0, 0, trace.item, 0.0)
     device.ask(record, script, lambda _: None)
     events.run(1000.0)

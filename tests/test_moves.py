@@ -198,19 +198,19 @@ def test_a_reader_is_sent_elsewhere_between_two_commits():
     async def scenario():
         async with running(FakeEngine()) as network:
             session, _ = await network.door.open(Open((3, 1, 4), LONG), "local")
-            outbox = session.attach(3)
+            outbox = network.door.loop.attach(session, 3)
             await until(lambda: session.in_step)
             network.door.hand_over()
             assert session.in_step and session.has_reader
             tokens = [3, 1, 4]
             while not isinstance(message := await outbox.get(), Moved):
                 tokens += message.tokens
-            assert tokens == session.tokens and len(tokens) > 3 and not session.has_reader
-            held = len(session.tokens)
-            session.submit(Draft(1, DraftBlock(held, (DraftToken(1),))))
+            assert tokens == session.sequence.tokens and len(tokens) > 3 and not session.has_reader
+            held = len(session.sequence.tokens)
+            network.door.loop.submit(session, Draft(1, DraftBlock(held, (DraftToken(1),))))
             for _ in range(50):
                 await asyncio.sleep(0)
-            assert len(session.tokens) == held
+            assert len(session.sequence.tokens) == held
             network.door.forget(session)
 
     asyncio.run(scenario())

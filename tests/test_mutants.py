@@ -80,8 +80,8 @@ def commit_without_rollback(self, planned, decision, now):
 def commit_recomputing_all(self, planned, decision, now):
     """Lossless, but computes accepted tokens again."""
     count = commit(self, planned, decision, now)
-    if planned.question is not None:
-        self.computed = min(self.computed, planned.question.position)
+    if planned.check is not None:
+        self.computed = min(self.computed, planned.check.position)
     return count
 
 

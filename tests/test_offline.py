@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client.drafting import BlockBudget, DraftThread
+from edge_client.draft_job import BlockBudget
+from edge_client.drafting import DraftThread
 from edge_client.generate import Commit
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength

@@ -33,14 +33,15 @@ PROFILE = HardwareProfile(512, Roofline(read_s=0.01, token_s=0.001, context_s=0,
 
 
 class Inside:
-    """A session as the room sees it."""
+    """A session as the admission controller sees it."""
 
     def __init__(self, tenant, pace=0.0, background=False, blocks=()):
-        self.tenant, self.pace, self.background, self.has_reader = tenant, pace, background, True
-        self.table = SimpleNamespace(blocks=blocks)
+        self.tenant, self.background, self.has_reader = tenant, background, True
+        self.timing = SimpleNamespace(pace=pace)
+        self.sequence = SimpleNamespace(table=SimpleNamespace(blocks=blocks))
 
-    def view(self):
-        return SessionView(0, 1, None, True, 0.0, pace=self.pace, background=self.background)
+    def view(self, now):
+        return SessionView(0, 1, None, True, 0.0, pace=self.timing.pace, background=self.background)
 
 
 class Hall:
@@ -253,6 +254,7 @@ def test_who_asks_for_little_gets_all_of_it():
 # -- the whole server -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timed
 def test_who_is_sent_away_costs_no_tokenizing_and_hears_it_at_once():
     async def scenario():
         limits = SessionLimits(max_sessions=1, max_draft=8)
@@ -297,8 +299,8 @@ def test_the_server_keeps_a_pace_for_those_who_ask_for_none():
             with pytest.raises(Overloaded, match="pace"):
                 while len(sessions) < 100:
                     session, _ = await door.open(Open(PROMPT, LONG), "local")
-                    session.attach(len(PROMPT))
+                    door.loop.attach(session, len(PROMPT))
                     sessions.append(session)
-            assert len(sessions) == 18 and {session.pace for session in sessions} == {60.0}
+            assert len(sessions) == 18 and {session.timing.pace for session in sessions} == {60.0}
 
     asyncio.run(scenario())

@@ -17,7 +17,7 @@ from hw_profiles.profile import HardwareProfile
 from hw_profiles.step_cost import Roofline, StepCost
 from scheduler import make_policy
 from scheduler.fcfs import Fcfs
-from scheduler.goodput.step_budget import BACKGROUND_S
+from scheduler.goodput.constants import BACKGROUND_S
 from scheduler.plan import PolicyOptions, SchedulingPolicy
 from tests.hypothesis_profiles import tried
 from tests.policy_world import Habits, User, World

@@ -67,6 +67,7 @@ def test_only_judged_tokens_teach():
     assert rule._model._weights == before
 
 
+@pytest.mark.timed
 def test_a_token_costs_less_than_twenty_microseconds():
     rule = Predicted(Adaptive(board=BoardState), 0.4)
     rule.most(16)

@@ -214,6 +214,7 @@ def test_sigterm_drains(server):
         assert json.loads(second.lines[-1])["steps"] > 0
 
 
+@pytest.mark.timed
 def test_the_server_starts_quickly_enough_to_wait_for():
     started = time.monotonic()
     with serve() as process:

@@ -110,7 +110,7 @@ def refused(address: str, token: str, tmp_path: Path, *flags: str) -> tuple[int,
 def test_a_cluster_that_asks_for_no_token_is_refused(tmp_path):
     with ray_head("127.0.0.1", "") as address:
         code, words = refused(address, "a" * 32, tmp_path, "--replicas", "1")
-    assert code == 2 and "asks nobody for a token" in words
+    assert code == 2 and "asks for no token" in words
 
 
 def own_addresses() -> list[str]:

@@ -104,6 +104,7 @@ async def test_bytes_arrive_whole_and_in_order_whatever_their_sizes(name):
         assert not relay.connections
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("dilation", [1.0, 4.0])
 @in_a_loop
 async def test_a_round_trip_takes_what_the_profile_says_times_the_dilation(dilation):
@@ -210,6 +211,7 @@ async def test_scheduled_resets_come_again_and_again():
                     await asyncio.wait_for(reader.read(1), 5)
 
 
+@pytest.mark.timed
 @in_a_loop
 async def test_an_outage_delays_and_loses_nothing():
     chaos = Chaos(outage_every=0.6, outage=0.3)

@@ -23,6 +23,7 @@ from opensled.messages import (
     SamplingParams,
     Verdict,
 )
+from opensled.turns import hear
 from tests.by_hand import HandLoop
 
 PROMPT, KEY = (3, 1, 4), bytes(16)
@@ -94,7 +95,7 @@ async def told(world, verdicts, patience=RetryPolicy(), draft=None) -> RemoteSes
     session = RemoteSession(world.connect, Open(PROMPT, SamplingParams(max_tokens=50)), patience)
     await session.open()
     for number in range(verdicts):
-        session.truth.extend(await session.next_verdict())
+        hear(await session.next_verdict(), session.truth, session.turn)
         if draft and not number:
             await session.submit(draft)
     return session
@@ -126,7 +127,7 @@ def test_a_sequence_moves_in_mid_answer_with_all_it_holds_and_without_a_pause():
     )
     assert resent.block.ids == (9,) and resent.counter == 1, "the new server takes one token only"
     assert session.truth.generated == (7, 9) and session.reopened == 1
-    assert session.hint is None, "what one server hinted at says nothing of the next"
+    assert session.turn.hint is None, "what one server hinted at says nothing of the next"
     assert world.loop.now == 0 and world.open_streams == 1
 
 
@@ -254,10 +255,10 @@ def test_the_newest_hint_counts_and_a_repeated_verdict_has_none():
 
     async def read():
         session = await told(world, 0)
-        hints.append(session.hint)
+        hints.append(session.turn.hint)
         for _ in verdicts:
-            session.truth.extend(await session.next_verdict())
-            hints.append(session.hint)
+            hear(await session.next_verdict(), session.truth, session.turn)
+            hints.append(session.turn.hint)
 
     world.run(read())
     assert hints == [6, 0, 5, 5, 5, 2]

@@ -6,14 +6,12 @@ import pytest
 
 from opensled.errors import FutureBase, InvalidRequest, NonFiniteLogits
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams, Verdict
-from opensled.protocol import EndRules
 from scheduler.plan import Slice
 from tests.fakes import EOS, POISON, VOCAB, FakeEngine, continuation, next_token
+from tests.sessions import made
 from tests.system import read_now
 from verify_server.acceptance.base import AcceptanceResult
-from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.session import Session
 from verify_server.step import run_step
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -25,34 +23,29 @@ class Bench:
     def __init__(self, prompt=PROMPT, max_tokens=30, stop_ids=(), target=next_token):
         self.engine = FakeEngine(num_blocks=32, target=target)
         self.pool = BlockPool(32, self.engine.block_size)
-        ends = EndRules(frozenset({EOS}), frozenset(stop_ids), len(prompt) + max_tokens)
-        self.session = Session(
-            1, "t", list(prompt), len(prompt), SamplingParams(temperature=0), b"", ends, Match(),
-            BlockTable(self.pool), VOCAB, max_draft=8,
-        )  # fmt: skip
+        params = SamplingParams(temperature=0, stop_ids=tuple(stop_ids))
+        self.session = made(1, prompt, max_tokens, BlockTable(self.pool), params=params)
         self.session.attach(len(prompt))
         self.counter = 0
 
     def draft(self, *ids, base=None):
         self.counter += 1
-        base = len(self.session.tokens) if base is None else base
-        self.session.submit(Draft(self.counter, DraftBlock(base, tuple(DraftToken(id) for id in ids))))
+        base = len(self.session.sequence.tokens) if base is None else base
+        self.session.submit(Draft(self.counter, DraftBlock(base, tuple(DraftToken(id) for id in ids))), 0.0)
 
     def step(self, tokens=None, decide=True):
         """Compute up to the newest token (or `tokens` of them) and decide; returns the verdict."""
         session = self.session
-        tokens = len(session.tokens) - session.computed if tokens is None else tokens
-        planned = session.plan(Slice(1, tokens, decide))
+        tokens = len(session.sequence.tokens) - session.sequence.computed if tokens is None else tokens
+        planned = session.plan(Slice(1, tokens, decide), 0.0)
         session.commit(planned, run_step(self.engine, [planned])[0], now=1.0)
         return self.verdict() if decide else None
 
     def verdict(self) -> Verdict:
-        if not len(self.session.outbox):
-            pytest.fail("no verdict")
         return read_now(self.session.outbox)
 
     def right(self, count):
-        return continuation(self.session.tokens, count)
+        return continuation(self.session.sequence.tokens, count)
 
 
 def test_plain_decoding_is_a_step_without_a_draft():
@@ -68,7 +61,7 @@ def test_a_right_draft_commits_all_of_it_and_a_bonus():
     expected = bench.right(5)
     bench.draft(*expected[:4])
     assert bench.step() == Verdict(5, tuple(expected), 4, 1)
-    assert bench.session.computed == len(bench.session.tokens) - 1
+    assert bench.session.sequence.computed == len(bench.session.sequence.tokens) - 1
 
 
 @pytest.mark.parametrize("right", range(4))
@@ -78,7 +71,7 @@ def test_a_wrong_token_is_recovered_in_the_same_round(right):
     wrong = 1 + expected[right] % 40
     bench.draft(*expected[:right], wrong, 2, 2)
     assert bench.step() == Verdict(5, tuple(expected), right, 1)
-    assert bench.session.computed == 5 + right
+    assert bench.session.sequence.computed == 5 + right
 
 
 def test_a_match_after_a_mismatch_does_not_stand():
@@ -105,10 +98,10 @@ def test_positions_computed_are_counted_once():
 def test_tokens_per_round_match_the_law():
     """E = (1 - a^(k+1)) / (1 - a) tokens per round at acceptance a (design: section 1)."""
     bench = Bench(max_tokens=190)
-    bench.engine.num_blocks, bench.session.table = 64, BlockTable(BlockPool(64, 4))
+    bench.engine.num_blocks, bench.session.sequence.table = 64, BlockTable(BlockPool(64, 4))
     rng, rounds = random.Random(5), []
     acceptance, k = 0.7, 4
-    while len(bench.session.tokens) < 180:
+    while len(bench.session.sequence.tokens) < 180:
         guess = [t if rng.random() < acceptance else 1 + t % 40 for t in bench.right(k)]
         bench.draft(*guess)
         rounds.append(len(bench.step().tokens))
@@ -137,11 +130,11 @@ def test_a_stale_draft_is_answered_with_the_truth_and_no_computation():
 def test_a_draft_during_a_step_meets_the_new_truth_when_the_step_commits():
     bench = Bench()
     expected = bench.right(5)
-    planned = bench.session.plan(Slice(1, 5, True))
+    planned = bench.session.plan(Slice(1, 5, True), 0.0)
     bench.draft(*expected[:4], base=5)
     bench.session.commit(planned, run_step(bench.engine, [planned])[0], now=1.0)
     assert bench.verdict() == Verdict(5, tuple(expected[:1]), 0, 0)
-    assert bench.session.view().draft == 3
+    assert bench.session.view(0.0).draft == 3
     assert bench.step() == Verdict(5, tuple(expected), 4, 1)
 
 
@@ -157,21 +150,21 @@ def test_a_repeated_or_overtaken_frame_changes_nothing():
     bench = Bench()
     bench.draft(7)
     bench.draft()
-    assert bench.session.server_drives
+    assert bench.session.turn.server_drives
     bench.counter = 0
     bench.draft(7)
-    assert bench.session.server_drives and bench.session.pending is None
+    assert bench.session.turn.server_drives and bench.session.pending is None
 
 
 def test_who_drives():
     bench = Bench()
-    assert bench.session.view().server_drives
+    assert bench.session.view(0.0).server_drives
     bench.draft(*bench.right(2))
-    assert not bench.session.view().server_drives
+    assert not bench.session.view(0.0).server_drives
     bench.step()
-    assert not bench.session.view().server_drives
+    assert not bench.session.view(0.0).server_drives
     bench.draft()
-    assert bench.session.view().server_drives
+    assert bench.session.view(0.0).server_drives
 
 
 def test_an_end_in_the_middle_of_a_draft_gets_no_bonus():
@@ -212,7 +205,7 @@ def test_a_new_reader_is_told_what_he_misses_and_the_old_stream_ends():
     old = bench.session.outbox
     bench.step()
     bench.session.attach(5)
-    assert bench.verdict().tokens == tuple(bench.session.tokens[5:])
+    assert bench.verdict().tokens == tuple(bench.session.sequence.tokens[5:])
     assert read_now(old) is None
 
 
@@ -221,7 +214,7 @@ def test_kv_lost_under_pressure_is_recomputed_with_the_same_text():
     expected = bench.right(8)
     bench.draft(*expected[:3])
     bench.step()
-    bench.session.forget_kv()
+    bench.session.sequence.forget_kv()
     assert bench.pool.num_free == 32
     bench.step(tokens=4, decide=False)
     bench.draft(*expected[4:7])
@@ -241,15 +234,17 @@ def test_a_bad_draft_is_a_typed_error_and_changes_nothing(ids, base, error):
     bench = Bench()
     with pytest.raises(error):
         bench.draft(*ids, base=base)
-    assert bench.session.pending is None and bench.session.tokens == PROMPT
+    assert bench.session.pending is None and bench.session.sequence.tokens == PROMPT
 
 
 def test_a_non_finite_row_fails_its_own_session_alone():
     sick, well = Bench(prompt=[1, POISON]), Bench()
     engine = FakeEngine()
-    well.session.table = BlockTable(pool := BlockPool(64, 4))
-    sick.session.table = BlockTable(pool)
-    work = [bench.session.plan(Slice(1, len(bench.session.tokens), True)) for bench in (sick, well)]
+    well.session.sequence.table = BlockTable(pool := BlockPool(64, 4))
+    sick.session.sequence.table = BlockTable(pool)
+    work = [
+        bench.session.plan(Slice(1, len(bench.session.sequence.tokens), True), 0.0) for bench in (sick, well)
+    ]
     failure, decision = run_step(engine, work)
     assert isinstance(failure, NonFiniteLogits)
     assert decision == AcceptanceResult(0, next_token(PROMPT))

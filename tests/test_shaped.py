@@ -121,6 +121,6 @@ def test_a_finished_answer_gives_its_grammar_back(exact64, text):  # noqa: F811
         async with running(exact64, draft_wait=0.5, text=text, limits=SessionLimits(linger=60.0)) as network:
             await ask(network, text.render(CHAT), factory("none").create(), params, guide=guide)
             (session,) = network.door.remembered
-            assert session.finish_reason == "eos" and session.constraint is None
+            assert session.sequence.finish_reason == "eos" and session.constraint is None
 
     asyncio.run(scenario())

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.lengths.confidence import ConfidenceLength
 from hw_profiles import catalog
 from opensled.errors import UsageError
 from opensled.messages import DraftBlock, DraftToken
@@ -203,10 +202,10 @@ def test_one_verifier_is_the_plain_simulation() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(seed=st.integers(0, 999), length=st.integers(0, 8), confidence=st.sampled_from((0.0, 0.5)))
-def test_blocks_follow_the_position_rules(seed: int, length: int, confidence: float) -> None:
+@given(seed=st.integers(0, 999), length=st.integers(0, 8))
+def test_blocks_follow_the_position_rules(seed: int, length: int) -> None:
     traces = made(1, 0.7, seed, 12)
-    item, [script] = traces.items[0], scripts(traces, ConfidenceLength(length, confidence=confidence))
+    item, [script] = traces.items[0], scripts(traces)
     for block in [script.block(place, min(length, script.room(place))) for place in range(script.text)]:
         ids = item.proposals[block.base].ids[: block.tokens]
         draft = DraftBlock(block.base, tuple(map(DraftToken, ids)))

@@ -167,8 +167,10 @@ class Protocol(RuleBasedStateMachine):
             assert not device.reading.done() or not device.reading.exception(), device.reading.exception()
         for server in self.servers:
             for session in server.door.remembered:
-                script = scripts[tuple(session.tokens[: session.prompt_length])]
-                assert session.tokens == script[: len(session.tokens)] and not session.failed
+                script = scripts[tuple(session.sequence.tokens[: session.sequence.prompt_length])]
+                assert (
+                    session.sequence.tokens == script[: len(session.sequence.tokens)] and not session.failed
+                )
 
     @invariant()
     def no_stream_fails(self) -> None:

@@ -15,18 +15,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hw_profiles.profile import HardwareProfile
 from opensled.errors import FutureBase, InvalidRequest
-from opensled.messages import Draft, DraftBlock, DraftToken, Failure, SamplingParams
-from opensled.protocol import EndRules, Truth
+from opensled.messages import Draft, DraftBlock, DraftToken, Failure
+from opensled.protocol import Truth
 from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, SchedulingPolicy, Slice
-from tests.fakes import EOS, POISON, VOCAB, FakeEngine, next_token
+from tests.fakes import POISON, VOCAB, FakeEngine, next_token
 from tests.hypothesis_profiles import bounded
+from tests.sessions import made
 from tests.system import read_now
 from tests.tree_drafts import grown
-from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop
-from verify_server.session import Session, StepItem
+from verify_server.session import DraftLimits, Session, StepItem
 from verify_server.step import run_step, step_failed
 
 BLOCKS, BLOCK_SIZE, MAX_DRAFT, MAX_TREE = 12, 4, 4, 9
@@ -87,12 +87,9 @@ class Sessions(RuleBasedStateMachine):
         self.opened += 1
         kind = 1 + self.opened % KINDS  # those of one kind begin alike, so they share KV
         script = script_of([kind] * length, min(length + max_tokens, CONTEXT))
-        ends = EndRules(frozenset({EOS}), frozenset(), len(script))
-        params = SamplingParams(temperature=0, max_tokens=max_tokens)
-        session = Session(
-            self.opened, "t", script[:length], length, params, b"", ends, Match(), BlockTable(self.loop.pool),
-            VOCAB, MAX_DRAFT, MAX_TREE,
-        )  # fmt: skip
+        limits = DraftLimits(VOCAB, MAX_DRAFT, MAX_TREE)
+        table = BlockTable(self.loop.pool)
+        session = made(self.opened, script[:length], len(script) - length, table, limits)
         self.loop.add(session)
         session.attach(length)
         self.readers.append(Reader(session, script, Truth(script[:length])))
@@ -105,39 +102,39 @@ class Sessions(RuleBasedStateMachine):
     def draft(self, index: int, behind: int, right: int, wrong: int) -> None:
         """Some right tokens, then wrong ones, on the reader's newest or an older base."""
         reader = self._any(index)
-        base = max(reader.session.prompt_length, len(reader.truth) - behind)
+        base = max(reader.session.sequence.prompt_length, len(reader.truth) - behind)
         ids = [*reader.script[base : base + right], *(1 + (token % 40) for token in range(wrong))][:MAX_DRAFT]
         reader.counter += 1
         reader.sent = Draft(reader.counter, DraftBlock(base, tuple(map(DraftToken, ids))))
         if reader.session.has_reader:
-            reader.session.submit(reader.sent)
+            reader.session.submit(reader.sent, 0.0)
 
     @precondition(lambda self: self.readers)
     @rule(index=small, behind=st.integers(0, 3), nodes=st.integers(1, MAX_TREE), seed=st.integers(0, 999))
     def draft_tree(self, index: int, behind: int, nodes: int, seed: int) -> None:
         """Right paths and wrong ones, twins among them, on the reader's newest or an older base."""
         reader = self._any(index)
-        base = max(reader.session.prompt_length, len(reader.truth) - behind)
+        base = max(reader.session.sequence.prompt_length, len(reader.truth) - behind)
         block = grown(Random(seed), base, reader.script[base:], nodes, 40)
         reader.counter += 1
         reader.sent = Draft(reader.counter, block)
         if reader.session.has_reader:
-            reader.session.submit(reader.sent)
+            reader.session.submit(reader.sent, 0.0)
 
     @precondition(lambda self: any(reader.sent for reader in self.readers))
     @rule(index=small)
     def repeat(self, index: int) -> None:
         reader = self._any(index)
         if reader.sent and reader.session.has_reader:
-            reader.session.submit(reader.sent)
+            reader.session.submit(reader.sent, 0.0)
 
     @precondition(lambda self: self.readers)
     @rule(index=small, kind=st.sampled_from(["future", "prompt", "long", "large", "id"]))
     def draft_badly(self, index: int, kind: str) -> None:
         """A typed error, and nothing has changed; its stream ends with it."""
         session = self._any(index).session
-        base = {"future": len(session.tokens) + 1, "prompt": session.prompt_length - 1}.get(
-            kind, len(session.tokens)
+        base = {"future": len(session.sequence.tokens) + 1, "prompt": session.sequence.prompt_length - 1}.get(
+            kind, len(session.sequence.tokens)
         )
         ids = {"long": [1] * (MAX_DRAFT + 1), "large": [1] * (MAX_TREE + 1), "id": [VOCAB]}.get(kind, [1])
         parents = (-1,) * len(ids) if kind == "large" else ()
@@ -145,7 +142,7 @@ class Sessions(RuleBasedStateMachine):
         reader.counter += 1
         reader.sent = None
         try:
-            session.submit(Draft(reader.counter, DraftBlock(base, tuple(map(DraftToken, ids)), parents)))
+            session.submit(Draft(reader.counter, DraftBlock(base, tuple(map(DraftToken, ids)), parents)), 0.0)
         except (FutureBase, InvalidRequest):
             assert session.pending is pending
         else:
@@ -168,7 +165,7 @@ class Sessions(RuleBasedStateMachine):
         reader = self._any(index)
         if reader.session.failed:
             return
-        known = max(reader.session.prompt_length, len(reader.truth) - lost)
+        known = max(reader.session.sequence.prompt_length, len(reader.truth) - lost)
         reader.truth = Truth(
             reader.truth.tokens[: reader.truth.prompt_length],
             reader.truth.tokens[reader.truth.prompt_length : known],
@@ -192,20 +189,22 @@ class Sessions(RuleBasedStateMachine):
         live = data.draw(st.permutations(sorted(self.loop.sessions)))
         slices = []
         for number in live[: data.draw(st.integers(1, len(live)))]:
-            uncomputed = self.loop.sessions[number].view().uncomputed
+            uncomputed = self.loop.sessions[number].view(0.0).uncomputed
             tokens = data.draw(st.integers(1, uncomputed))
             padding, trim = data.draw(st.sampled_from([(0, None), (0, None), (1, 0), (4, None), (0, 2)]))
             hint = data.draw(st.sampled_from([None, None, 0, 2]))
             decide = tokens == uncomputed
             slices.append(Slice(number, tokens, decide, padding=padding, draft=trim, hint=hint))
-        before = {number: session.computed for number, session in self.loop.sessions.items()}
+        before = {number: session.sequence.computed for number, session in self.loop.sessions.items()}
         paddings = {piece.session: piece.padding for piece in slices}
         self.work = self.loop._prepare(BatchPlan(tuple(slices)))
         assert self.work, "somebody always gets on"
         for planned in self.work:
-            number, computed = planned.session.id, planned.session.computed
+            number, computed = planned.session.id, planned.session.sequence.computed
             assert computed == before[number]
-            assert planned.segment.start == max(planned.session.table.frozen, computed - paddings[number])
+            assert planned.segment.start == max(
+                planned.session.sequence.table.frozen, computed - paddings[number]
+            )
 
     @precondition(lambda self: self.work)
     @rule()
@@ -214,8 +213,8 @@ class Sessions(RuleBasedStateMachine):
         self.loop._commit(work, run_step(self.engine, work))
         for planned in work:
             session = planned.session
-            if planned.question is not None and not session.closed:
-                assert session.view().uncomputed == 1, "what was accepted is never computed again"
+            if planned.check is not None and not session.closed:
+                assert session.view(0.0).uncomputed == 1, "what was accepted is never computed again"
 
     @precondition(lambda self: self.work)
     @rule()
@@ -236,7 +235,7 @@ class Sessions(RuleBasedStateMachine):
     def evict(self, index: int) -> None:
         session = self._any(index).session
         if not session.in_step:
-            session.forget_kv()
+            session.sequence.forget_kv()
 
     # -- what always holds --------------------------------------------------------------------------
 
@@ -244,35 +243,35 @@ class Sessions(RuleBasedStateMachine):
     def tokens_are_the_targets_own(self) -> None:
         for reader in self.readers:
             session, truth = reader.session, reader.truth.tokens
-            assert session.tokens == reader.script[: len(session.tokens)]
-            assert truth == session.tokens[: len(truth)]
-            assert bool(session.finish_reason) == (session.tokens == reader.script)
+            assert session.sequence.tokens == reader.script[: len(session.sequence.tokens)]
+            assert truth == session.sequence.tokens[: len(truth)]
+            assert bool(session.sequence.finish_reason) == (session.sequence.tokens == reader.script)
 
     @invariant()
     def every_block_has_holders_or_is_free(self) -> None:
         sessions = {reader.session.id: reader.session for reader in self.readers}
         sessions.update((planned.session.id, planned.session) for planned in self.work)
-        holders = Counter(block for session in sessions.values() for block in session.table.blocks)
+        holders = Counter(block for session in sessions.values() for block in session.sequence.table.blocks)
         assert all(self.loop.pool.holders(block) == holders[block] for block in range(BLOCKS))
         assert self.loop.pool.num_free == BLOCKS - len(holders)
         for session, segment in ((planned.session, planned.segment) for planned in self.work):
-            assert [*segment.blocks] == session.table.blocks, "a step computes in freed memory"
+            assert [*segment.blocks] == session.sequence.table.blocks, "a step computes in freed memory"
             written = segment.blocks[segment.start // BLOCK_SIZE :]
             assert all(holders[block] == 1 for block in written), "a step writes where others read"
 
     @invariant()
     def kv_holds_what_is_called_computed(self) -> None:
         for session in (reader.session for reader in self.readers if not reader.session.in_step):
-            assert session.computed < len(session.tokens)
-            assert len(session.table.blocks) == self.loop.pool.blocks_for(session.computed)
-            assert session.pending is None or session.pending.rest.base == len(session.tokens)
+            assert session.sequence.computed < len(session.sequence.tokens)
+            assert len(session.sequence.table.blocks) == self.loop.pool.blocks_for(session.sequence.computed)
+            assert session.pending is None or session.pending.rest.base == len(session.sequence.tokens)
             held = [
                 self.engine.slots[
-                    session.table.blocks[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
+                    session.sequence.table.blocks[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
                 ]
-                for position in range(session.computed)
+                for position in range(session.sequence.computed)
             ]
-            assert held == session.tokens[: session.computed]
+            assert held == session.sequence.tokens[: session.sequence.computed]
 
     def teardown(self) -> None:
         """Everybody comes back and is served to the end; then all memory is free."""

@@ -54,16 +54,19 @@ def test_every_path_exists(path):
     assert found.is_dir() if path.endswith("/") else found.is_file()
 
 
-@pytest.mark.parametrize("hop", HOPS, ids=lambda hop: hop.split(" | ")[0].strip("| "))
-def test_a_hop_names_what_its_files_define(hop):
-    files = [ROOT / path for path in paths(hop) if path.endswith(".py")]
-    names = identifiers(hop)
+NAMING = [line for line in STRUCTURE.splitlines() if ".py`" in line]
+
+
+@pytest.mark.parametrize("line", NAMING, ids=lambda line: paths(line)[0])
+def test_a_line_names_what_its_files_define(line):
+    files = [ROOT / path for path in paths(line) if path.endswith(".py")]
+    names = identifiers(line)
     assert files and names
     assert set(names) <= frozenset().union(*map(defined, files))
 
 
 def test_there_is_something_to_check():
-    assert len(HOPS) == 10
+    assert len(HOPS) == 10 and len(NAMING) > 10
     assert len(paths(STRUCTURE)) >= 40
     assert sum(len(identifiers(hop)) for hop in HOPS) >= 15
 

@@ -165,6 +165,7 @@ def test_a_look_is_kept_for_two_seconds(tmp_path):
     assert sensors.look(2.0).temperature_c == 50
 
 
+@pytest.mark.timed
 def test_a_look_is_cheap(tmp_path):
     sensors = Sensors(plant("agx-orin", tmp_path))  # the one with the most files
 

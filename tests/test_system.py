@@ -223,7 +223,7 @@ def test_nothing_is_computed_for_a_reader_who_is_gone():
                 await asyncio.sleep(0.001)
             computed = engine.computed
             await asyncio.sleep(0.03)
-            assert engine.computed == computed and not session.finish_reason
+            assert engine.computed == computed and not session.sequence.finish_reason
             answer = await ask(network, PROMPT, OracleDrafter(0.5))
             assert answer.tokens == EXPECTED
 

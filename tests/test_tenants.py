@@ -166,7 +166,7 @@ class Guests:
         sessions = []
         for _ in range(count):
             session, _ = await self.door.open(Open(PROMPT, LONG), tenant)
-            session.attach(len(PROMPT))
+            self.door.loop.attach(session, len(PROMPT))
             sessions.append(session)
         return sessions
 
@@ -293,7 +293,7 @@ def test_a_resume_token_belongs_to_its_tenant():
         door = guests.door
         message = Open(PROMPT, LONG)
         session, opened = await door.open(message, "a")
-        outbox = session.attach(len(PROMPT))
+        outbox = door.loop.attach(session, len(PROMPT))
         stolen = dataclasses.replace(message, resume_token=opened.resume_token)
         other, _ = await door.open(stolen, "b")
         assert other is not session and other.tenant == "b"  # as if the token were unknown
@@ -309,7 +309,7 @@ def test_a_resume_token_belongs_to_its_tenant():
 def test_resuming_needs_no_further_place():
     async def check(guests):
         session, opened = await guests.door.open(Open(PROMPT, LONG), "a")
-        session.attach(len(PROMPT))  # the server does not know yet that this reader is gone
+        guests.door.loop.attach(session, len(PROMPT))  # the server does not know yet that this reader is gone
         again = Open(PROMPT, LONG, resume_token=opened.resume_token)
         assert (await guests.door.open(again, "a"))[0] is session
 

@@ -106,6 +106,7 @@ def test_special_tokens_do_not_show():
     assert text.push([special, ids[0], special, *ids[1:], special]) == "👍"
 
 
+@pytest.mark.timed
 def test_the_cost_of_a_token_does_not_grow():
     tokenizer = TOKENIZERS["byte-level"]
     ids = tokenizer.encode(EMOJI * 20)

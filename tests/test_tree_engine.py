@@ -19,20 +19,19 @@ from hypothesis import strategies as st
 
 from opensled.messages import Draft, DraftBlock, Guide, SamplingParams
 from opensled.noise import noise_key
-from opensled.protocol import EndRules
 from opensled.store import model_path
 from scheduler.plan import Slice
 from tests.hypothesis_profiles import tried
+from tests.sessions import made
 from tests.test_lossless import Case, cases
 from tests.tiny_models import VOCABULARY, random_model
 from tests.tree_drafts import grown, longest_agreeing, paths, tree
-from verify_server.acceptance.match import Match
 from verify_server.engine import torch_engine
 from verify_server.engine.base import MAX_TREE, Segment
 from verify_server.engine.packing import GATHER_TOKENS
 from verify_server.engine.torch_engine import TorchEngine, load
 from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.session import Session
+from verify_server.session import DraftLimits
 from verify_server.step import run_step
 from verify_server.text.guide import Guides
 from verify_server.trees import depth_first, without_twins
@@ -169,13 +168,10 @@ class Decoding:
         self, case: Case, pool: BlockPool, seed: int, right: float, guide: Guide | None = None
     ) -> None:
         self.case, self.right, self.chance, self.counter = case, right, random.Random(seed), 0
-        ends = EndRules(
-            frozenset({0}), frozenset(case.params.stop_ids), len(case.prompt) + case.params.max_tokens
-        )
         assert case.params.seed is not None
-        self.session = Session(
-            1, "t", list(case.prompt), len(case.prompt), case.params, noise_key(case.params.seed), ends, Match(),
-            BlockTable(pool), 2048, 16, MAX_TREE,
+        self.session = made(
+            1, case.prompt, case.params.max_tokens, BlockTable(pool), DraftLimits(2048, 16, MAX_TREE),
+            eos=0, params=case.params, key=noise_key(case.params.seed),
         )  # fmt: skip
         self.session.attach(len(case.prompt))
         if guide is not None:
@@ -184,38 +180,38 @@ class Decoding:
 
     @property
     def left(self) -> tuple[int, ...]:
-        return self.case.expected[len(self.session.tokens) - len(self.case.prompt) :]
+        return self.case.expected[len(self.session.sequence.tokens) - len(self.case.prompt) :]
 
     def plan(self):
         """A chunk of the prompt, or a tree; what the round is to commit is `expected`."""
         session = self.session
-        missing = len(session.tokens) - session.computed
+        missing = len(session.sequence.tokens) - session.sequence.computed
         tokens = min(missing, self.chance.randint(1, 40))
         if tokens < missing:
             self.expected = 0
-            return session.plan(Slice(1, tokens, False))
+            return session.plan(Slice(1, tokens, False), 0.0)
         self.counter += 1
         block = grown(
-            self.chance, len(session.tokens), self.left, self.chance.randint(1, 30), 2000, self.right
+            self.chance, len(session.sequence.tokens), self.left, self.chance.randint(1, 30), 2000, self.right
         )
-        session.submit(Draft(self.counter, block))
+        session.submit(Draft(self.counter, block), 0.0)
         self.expected = min(longest_agreeing(block, self.left) + 1, len(self.left))
-        return session.plan(Slice(1, tokens, True))
+        return session.plan(Slice(1, tokens, True), 0.0)
 
     def close(self) -> None:
-        self.session.forget_kv()
+        self.session.sequence.forget_kv()
 
 
 def written(engine: TorchEngine, decoding: Decoding, with_trees: bool) -> tuple[int, ...]:
     """The answer of a sequence that is decoded alone; with trees, what each round commits is checked."""
     session = decoding.session
-    while not session.finish_reason:
-        uncomputed = len(session.tokens) - session.computed
-        planned = decoding.plan() if with_trees else session.plan(Slice(1, uncomputed, True))
+    while not session.sequence.finish_reason:
+        uncomputed = len(session.sequence.tokens) - session.sequence.computed
+        planned = decoding.plan() if with_trees else session.plan(Slice(1, uncomputed, True), 0.0)
         committed = session.commit(planned, run_step(engine, [planned])[0], 1.0)
         assert not with_trees or committed == decoding.expected
     decoding.close()
-    return tuple(session.tokens[session.prompt_length :])
+    return tuple(session.sequence.tokens[session.sequence.prompt_length :])
 
 
 @cache
@@ -236,13 +232,13 @@ def test_whatever_the_trees_the_text_and_the_tokens_per_round_are_the_references
     loaded = tiny("float64")
     pool = BlockPool(loaded.info.num_blocks, loaded.info.block_size)
     all_of_them = [Decoding(cases()[number], pool, seed + i, right) for i, number in enumerate(numbers)]
-    while active := [each for each in all_of_them if not each.session.finish_reason]:
+    while active := [each for each in all_of_them if not each.session.sequence.finish_reason]:
         work = [each.plan() for each in active]
         for each, planned, decision in zip(active, work, run_step(loaded, work)):
             assert each.session.commit(planned, decision, 1.0) == each.expected
     for each in all_of_them:
-        assert tuple(each.session.tokens[len(each.case.prompt) :]) == each.case.expected
-        assert each.session.finish_reason == each.case.reason
+        assert tuple(each.session.sequence.tokens[len(each.case.prompt) :]) == each.case.expected
+        assert each.session.sequence.finish_reason == each.case.reason
         each.close()
     assert pool.num_free == pool.num_blocks
 
@@ -286,7 +282,7 @@ def test_a_sampled_tree_uses_the_noise_of_each_tokens_own_position() -> None:
     each = Decoding(case, BlockPool(loaded.info.num_blocks, 16), 1, 1.0)
     a, b, c = case.expected[:3]
     base = len(case.prompt)
-    each.session.submit(Draft(1, tree(base, (9, -1), (8, -1), (a, -1), (7, 2), (b, 2), (6, 4), (c, 4))))
-    planned = each.session.plan(Slice(1, base, True))
+    each.session.submit(Draft(1, tree(base, (9, -1), (8, -1), (a, -1), (7, 2), (b, 2), (6, 4), (c, 4))), 0.0)
+    planned = each.session.plan(Slice(1, base, True), 0.0)
     assert each.session.commit(planned, run_step(loaded, [planned])[0], 1.0) == 4
-    assert tuple(each.session.tokens[base:]) == case.expected[:4]
+    assert tuple(each.session.sequence.tokens[base:]) == case.expected[:4]

@@ -42,18 +42,23 @@ def wrong(*tokens: int) -> list[int]:
 class TreeBench(Bench):
     def __init__(self, **settings) -> None:
         super().__init__(**settings)
-        self.session.max_tree = 16
+        self.session.limits = self.session.limits._replace(max_tree=16)
 
     def grow(self, block: DraftBlock) -> None:
         self.counter += 1
-        self.session.submit(Draft(self.counter, block))
+        self.session.submit(Draft(self.counter, block), 0.0)
 
     def check_kv(self) -> None:
         """What is called computed is in its place, and nothing beyond is held."""
         session, size = self.session, self.pool.block_size
-        assert len(session.table.blocks) == self.pool.blocks_for(session.computed)
-        slots = [session.table.blocks[i // size] * size + i % size for i in range(session.computed)]
-        assert [self.engine.slots[slot] for slot in slots] == session.tokens[: session.computed]
+        assert len(session.sequence.table.blocks) == self.pool.blocks_for(session.sequence.computed)
+        slots = [
+            session.sequence.table.blocks[i // size] * size + i % size
+            for i in range(session.sequence.computed)
+        ]
+        assert [self.engine.slots[slot] for slot in slots] == session.sequence.tokens[
+            : session.sequence.computed
+        ]
 
 
 def test_the_right_path_among_garbage_commits_all_of_it_and_a_bonus() -> None:
@@ -62,11 +67,11 @@ def test_the_right_path_among_garbage_commits_all_of_it_and_a_bonus() -> None:
     bad = wrong(a, b, c)
     nodes = [(bad[0], -1), (bad[1], 0), (a, -1), (bad[2], 2), (b, 2), (bad[3], 4), (c, 4), (bad[4], 0)]
     bench.grow(tree(5, *nodes))
-    assert bench.session.view()[2] == 8 and bench.session.view().depth == 3
+    assert bench.session.view(0.0)[2] == 8 and bench.session.view(0.0).depth == 3
     assert bench.step() == Verdict(5, (a, b, c, bonus), 3, 1)
     assert bench.engine.computed == 5 + 8
     bench.check_kv()
-    assert bench.session.computed == len(bench.session.tokens) - 1
+    assert bench.session.sequence.computed == len(bench.session.sequence.tokens) - 1
 
 
 def test_where_no_child_is_right_the_target_recovers() -> None:
@@ -91,10 +96,10 @@ def test_of_twins_the_longer_path_counts_wherever_it_grows() -> None:
 @given(st.integers(0, 10**6), st.floats(0.2, 0.9))
 def test_every_round_commits_the_longest_agreeing_path_and_one_token(seed: int, right: float) -> None:
     bench, chance = TreeBench(max_tokens=40), random.Random(seed)
-    bench.session.table = BlockTable(bench.pool)
-    text = continuation(bench.session.tokens, 40)
-    while not bench.session.finish_reason:
-        done = len(bench.session.tokens) - 5
+    bench.session.sequence.table = BlockTable(bench.pool)
+    text = continuation(bench.session.sequence.tokens, 40)
+    while not bench.session.sequence.finish_reason:
+        done = len(bench.session.sequence.tokens) - 5
         block = grown(chance, done + 5, text[done:], chance.randint(1, 16), 40, right)
         bench.grow(block)
         verdict = bench.step()
@@ -102,7 +107,7 @@ def test_every_round_commits_the_longest_agreeing_path_and_one_token(seed: int, 
         assert len(verdict.tokens) == min(longest + 1, 40 - done)
         assert verdict.num_accepted == min(longest, 40 - done)
         bench.check_kv()
-    assert bench.session.tokens[5:] == text
+    assert bench.session.sequence.tokens[5:] == text
 
 
 @pytest.mark.parametrize("max_tokens", range(1, 5))
@@ -111,7 +116,7 @@ def test_tokens_too_deep_to_commit_are_not_computed(max_tokens: int) -> None:
     a, b, c = bench.right(3)
     bench.grow(tree(5, (a, -1), (b, 0), (c, 1), (7, 0), (8, -1)))
     verdict = bench.step()
-    assert verdict.tokens == (a, b, c, next_token([*bench.session.tokens[:5], a, b, c]))[:max_tokens]
+    assert verdict.tokens == (a, b, c, next_token([*bench.session.sequence.tokens[:5], a, b, c]))[:max_tokens]
     assert verdict.finish_reason == "length"
     assert bench.engine.computed == 5 + [0, 2, 4, 5][max_tokens - 1]
 
@@ -122,7 +127,7 @@ def test_a_tree_that_arrives_late_keeps_what_grows_on_the_truth() -> None:
     bench.step()
     bad = wrong(a, b, c)
     bench.grow(tree(5, (bad[0], -1), (a, -1), (bad[1], 1), (b, 1), (c, 3), (9, 0), (d, 4)))
-    assert bench.session.view().draft == 4 and bench.session.view().depth == 3
+    assert bench.session.view(0.0).draft == 4 and bench.session.view(0.0).depth == 3
     assert bench.step() == Verdict(5, (a, b, c, d, bonus), 4, 1)
     bench.check_kv()
 
@@ -130,7 +135,7 @@ def test_a_tree_that_arrives_late_keeps_what_grows_on_the_truth() -> None:
 def test_a_tree_during_a_step_meets_the_new_truth_when_the_step_commits() -> None:
     bench = TreeBench()
     a, b, bonus = bench.right(3)
-    planned = bench.session.plan(Slice(1, 5, True))
+    planned = bench.session.plan(Slice(1, 5, True), 0.0)
     bench.grow(tree(5, (wrong(a)[0], -1), (a, -1), (wrong(b)[0], 1), (b, 1)))
     bench.session.commit(planned, run_step(bench.engine, [planned])[0], now=1.0)
     assert bench.verdict().tokens == (a,)
@@ -187,8 +192,8 @@ def test_a_slice_takes_the_first_tokens_of_a_tree() -> None:
     bench = TreeBench()
     a, b = bench.right(2)
     bench.grow(tree(5, (a, -1), (wrong(a)[0], -1), (b, 0)))
-    planned = bench.session.plan(Slice(1, 5, True, draft=2))
-    assert planned.question and planned.question.ids == (a, wrong(a)[0])
+    planned = bench.session.plan(Slice(1, 5, True, draft=2), 0.0)
+    assert planned.check and planned.check.ids == (a, wrong(a)[0])
     bench.session.commit(planned, run_step(bench.engine, [planned])[0], now=1.0)
     assert bench.verdict() == Verdict(5, (a, b), 2, 1)  # b stands, although only the target itself said so
 
@@ -197,7 +202,7 @@ def test_a_tree_of_one_branch_is_computed_as_a_chain() -> None:
     bench = TreeBench()
     a, b, bonus = bench.right(3)
     bench.grow(tree(5, (a, -1), (b, 0)))
-    planned = bench.session.plan(Slice(1, 5, True))
+    planned = bench.session.plan(Slice(1, 5, True), 0.0)
     assert planned.segment.parents == ()
     bench.session.commit(planned, run_step(bench.engine, [planned])[0], now=1.0)
     assert bench.verdict() == Verdict(5, (a, b, bonus), 2, 1)
@@ -205,7 +210,7 @@ def test_a_tree_of_one_branch_is_computed_as_a_chain() -> None:
 
 def test_a_quota_counts_all_branches() -> None:
     bench = TreeBench()
-    bench.session.allowance.quota = quota = Quota(2.0, 0.0)  # 4 tokens at first
+    bench.session.budget.quota = quota = Quota(2.0, 0.0)  # 4 tokens at first
     a, b = bench.right(2)
     bench.grow(tree(5, (a, -1), (wrong(a)[0], -1), (wrong(a)[1], -1), (b, 0), (7, 0)))
     bench.step()
@@ -218,9 +223,9 @@ def test_a_quota_counts_all_branches() -> None:
 @pytest.mark.parametrize(("reads", "branches"), [(0, 16), (100, 16), (16, 3), (15, 3), (1, 1)])
 def test_where_each_branch_reads_the_text_by_itself_a_tree_is_no_wider_than_it_may(reads, branches) -> None:
     bench = TreeBench()
-    bench.session.tree_reads = reads
+    bench.session.limits = bench.session.limits._replace(tree_reads=reads)
     bench.grow(tree(5, *[(id, -1) for id in range(1, 17)]))
-    assert bench.session.plan(Slice(1, 5, True)).segment.rows == 1 + branches
+    assert bench.session.plan(Slice(1, 5, True), 0.0).segment.rows == 1 + branches
 
 
 def short_of_memory(free: int) -> TreeBench:
@@ -234,14 +239,14 @@ def short_of_memory(free: int) -> TreeBench:
 
 @pytest.mark.parametrize(("free", "expected"), [(5, 16), (4, 15), (3, 11)])
 def test_beyond_the_longest_chain_a_tree_takes_free_memory_only(free: int, expected: int) -> None:
-    planned = short_of_memory(free).session.plan(Slice(1, 1, True))
+    planned = short_of_memory(free).session.plan(Slice(1, 1, True), 0.0)
     assert len(planned.segment.parents) == expected
 
 
 def test_as_much_memory_as_a_chain_a_tree_asks_for() -> None:
     bench = short_of_memory(2)
     with pytest.raises(OutOfBlocks):
-        bench.session.plan(Slice(1, 1, True))
+        bench.session.plan(Slice(1, 1, True), 0.0)
     assert bench.session.pending is not None
 
 
@@ -249,19 +254,19 @@ def test_a_tree_leaves_others_of_its_step_the_memory_they_need() -> None:
     """Five blocks are free, and a tree would take them all; then a session whose device drafts would lose its KV."""
     bench, resting, other = short_of_memory(6), TreeBench(), TreeBench()
     for number, each in enumerate((resting, other), 2):
-        each.session.id, each.session.table = number, BlockTable(bench.pool)
+        each.session.id, each.session.sequence.table = number, BlockTable(bench.pool)
     resting.step(tokens=4, decide=False)
-    resting.session.server_drives = False
+    resting.session.turn.server_drives = False
     step = KVPreemptor({1: bench.session, 2: resting.session, 3: other.session}, bench.pool, 0.0)
     work = step.fit((Slice(1, 1, True), Slice(3, 5, True)), frozenset())
-    assert step.preempted == 0 and resting.session.computed == 4
+    assert step.preempted == 0 and resting.session.sequence.computed == 4
     rows = {planned.session.id: planned.segment.rows for planned in work}
     assert rows == {1: 1 + 11, 3: 1}
 
 
 def test_what_is_computed_ahead_takes_no_memory_from_a_tree() -> None:
     bench, ahead = short_of_memory(5), TreeBench()
-    ahead.session.id, ahead.session.table = 2, BlockTable(bench.pool)
+    ahead.session.id, ahead.session.sequence.table = 2, BlockTable(bench.pool)
     step = KVPreemptor({1: bench.session, 2: ahead.session}, bench.pool, 0.0)
     (planned,) = step.fit((Slice(1, 1, True), Slice(2, 4, False, ahead=True)), frozenset())
     assert planned.segment.rows == 1 + 16
@@ -269,14 +274,14 @@ def test_what_is_computed_ahead_takes_no_memory_from_a_tree() -> None:
 
 def test_a_tree_counts_by_its_depth_in_what_is_known_of_a_device() -> None:
     bench, judged, arrived = TreeBench(), [], []
-    bench.session.estimate.judged = lambda length, accepted: judged.append((length, accepted))  # type: ignore
-    bench.session.estimate.arrived = lambda away, length, s: arrived.append(length)  # type: ignore
+    bench.session.timing.estimate.judged = lambda length, accepted: judged.append((length, accepted))  # type: ignore
+    bench.session.timing.estimate.arrived = lambda away, length, s: arrived.append(length)  # type: ignore
     bench.draft(*bench.right(1))
     bench.step()
     bench.grow(tree(7, (3, -1), (4, -1), (5, 0), (6, 1)))
     bench.step()
     assert judged[1][0] == 2 and arrived[-1] == 2
-    stale = wrong(bench.session.tokens[5])
+    stale = wrong(bench.session.sequence.tokens[5])
     bench.grow(tree(5, (stale[0], -1), (stale[1], -1), (stale[2], -1)))
     assert judged[-1] == (1, 0)
 
@@ -296,23 +301,21 @@ def test_a_tree_counts_by_its_depth_in_what_is_known_of_a_device() -> None:
 )
 def test_a_bad_tree_is_a_typed_error_and_changes_nothing(change, block, error, field) -> None:
     bench = TreeBench()
-    for name, value in change.items():
-        setattr(bench.session, name, value)
+    bench.session.rule = change.get("rule", bench.session.rule)
+    bench.session.limits = bench.session.limits._replace(max_tree=change.get("max_tree", 16))
     with pytest.raises(error) as caught:
         bench.grow(block)
     assert caught.value.field == field
-    assert bench.session.pending is None and len(bench.session.tokens) == 5
+    assert bench.session.pending is None and len(bench.session.sequence.tokens) == 5
 
 
 def test_rule_ratio_refuses_a_tree_by_name_even_with_its_distributions() -> None:
     bench = TreeBench()
-    bench.session.rule, bench.session.max_tree = Ratio(secret=b"s" * 32), 0  # as the server opens it
+    bench.session.rule = Ratio(secret=b"s" * 32)
+    bench.session.limits = bench.session.limits._replace(max_tree=0)  # as the server opens it
     token = DraftToken(1, drawn_from=SparseDistribution((1,), (1.0,)))
     with pytest.raises(Unsupported, match="takes no draft trees"):
         bench.grow(DraftBlock(5, (token,), (-1,)))
-
-
-# Scheduling
 
 
 def planned_draft(view: SessionView) -> int | None:
@@ -334,7 +337,7 @@ def test_a_server_learns_that_each_branch_reads_the_text(monkeypatch) -> None:
     bench.step()
     a, b = bench.right(2)
     bench.grow(tree(6, (a, -1), (b, 0), (wrong(b)[0], 0), (wrong(a)[0], -1)))
-    loop._learn([bench.session.plan(Slice(1, 1, True))], 0.5)
+    loop._learn([bench.session.plan(Slice(1, 1, True), 0.0)], 0.5)
     loop.close()
     assert observed == [(5, 3 * 5 + 5, 1, 0.5)]  # tokens, positions read, sessions, seconds
 

@@ -1,4 +1,4 @@
-"""Places for sessions: how many there are at the pace that was promised, for whom, and whose session gives way."""
+"""Places for sessions: how many there are at the promised paces, for which tenant, and which session gives way."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from scheduler.admission import (
     ActiveLoad,
     AdmissionRequest,
     fair_share,
-    kept,
     may_enter,
     most_sessions,
     places_for,
+    reserved,
 )
 from verify_server.draft_budget import Quotas
 from verify_server.loop import VerifyLoop
-from verify_server.retry_queue import UNKNOWN, Departures, RetryQueue, patience
+from verify_server.retry_queue import UNKNOWN, Departures, RetryQueue
 from verify_server.security import Tenants
 from verify_server.session import Session
 
 
 class AdmissionController:
-    """Lets sessions in while those inside keep their pace, each tenant up to his fair share when places are short.
+    """Admits sessions while those inside keep their pace, each tenant up to its fair share when places are short.
 
-    Only sessions without a reader give way, the oldest first: one of the newcomer's own tenant, else one of the tenant
-    who holds the most places, if those are more than the newcomer's. So nobody can push out the absent sessions of a
-    tenant who takes no more than he does himself.
+    Only sessions without a reader give way, the oldest first: one of the requesting tenant, else one of the tenant that
+    holds the most places, if it holds more than the requesting one. So a tenant cannot push out the absent sessions of
+    a tenant that holds no more places than itself.
     """
 
     def __init__(
@@ -43,35 +43,35 @@ class AdmissionController:
         self._loop, self._max_sessions, self._tenants, self._quotas = loop, max_sessions, tenants, quotas
         self._max_pace = max_pace
         self._arriving: Counter[str] = Counter()
-        self._expected = RetryQueue()  # those for whom a place is kept
-        self._others = RetryQueue()  # those who wait behind them
+        self._expected = RetryQueue()  # requests for which a place is kept
+        self._behind = RetryQueue()  # requests that wait behind them
         self._departures = Departures()
         self._entered = 0  # sessions so far
 
     @contextmanager
-    def arriving(self, newcomer: AdmissionRequest) -> Iterator[None]:
-        """While a prompt is being tokenized; Overloaded before that, where its session could not find a place."""
-        tenant = newcomer.tenant
-        self._require_place(newcomer)
+    def arriving(self, request: AdmissionRequest) -> Iterator[None]:
+        """While a prompt is being tokenized. Raises Overloaded at once if its session could not find a place."""
+        tenant = request.tenant
+        self._require_place(request)
         self._arriving[tenant] += 1
         try:
             yield
         finally:
             self._arriving -= Counter({tenant: 1})  # drops tenants at zero
 
-    def _require_place(self, newcomer: AdmissionRequest) -> None:
-        tenant, now = newcomer.tenant, self._loop.clock()
+    def _require_place(self, request: AdmissionRequest) -> None:
+        tenant, now = request.tenant, self._loop.clock()
         self._departures.note(self._ended, now)
         busy = self._busy()
         limit = self._limit(tenant)
         if limit and busy[tenant] >= limit:
-            raise _tenant_full(limit, self._patience(1.0, now))
+            raise _tenant_full(limit, self._seconds_until(1.0, now))
         if wait := self._quotas.wait(tenant):
             raise Overloaded("the quota of your tenant is used up for now; try again", retry_after=wait)
-        places = self._places(newcomer, busy)
+        places = self._places(request, busy)
         expected = self._expected.counts(now)
         if not may_enter(tenant, busy, expected, places):
-            raise self._sent_away(newcomer, busy, expected, places, now)
+            raise self._refusal(request, busy, expected, places, now)
         self._expected.back(tenant)
 
     @property
@@ -85,61 +85,61 @@ class AdmissionController:
         busy.update(self._arriving)
         return busy
 
-    def _places(self, newcomer: AdmissionRequest, busy: Counter[str]) -> int:
-        """How many sessions there may be, of all kinds together, for one of his kind to come in."""
-        places = places_for(newcomer, self._max_sessions)
+    def _places(self, request: AdmissionRequest, busy: Counter[str]) -> int:
+        """How many sessions there may be, of all kinds together, for this one to come in."""
+        places = places_for(request, self._max_sessions)
         if busy.total() >= places:
             return places
         sessions = self._loop.sessions.values()
-        if not newcomer.pace and not any(session.pace for session in sessions):
+        if not request.pace and not any(session.timing.pace for session in sessions):
             return places
-        crowd = ActiveLoad.around(newcomer, (session.view() for session in sessions))
-        if not self._has_memory(newcomer):
+        load = ActiveLoad.around(request, (session.view(self._loop.clock()) for session in sessions))
+        if not self._has_memory(request):
             return busy.total()
-        fit = most_sessions(crowd, self._loop.profile, self._max_sessions, self._max_pace)
-        beside = busy.total() - self._arriving.total() - (crowd.sessions - 1)  # whose pace is not at stake
+        fit = most_sessions(load, self._loop.profile, self._max_sessions, self._max_pace)
+        beside = busy.total() - self._arriving.total() - (load.sessions - 1)  # whose pace is not at stake
         return min(places, fit + beside)
 
-    def _has_memory(self, newcomer: AdmissionRequest) -> bool:
-        """Whether his prompt fits beside what those inside hold: to compute their KV again would cost them pace."""
+    def _has_memory(self, request: AdmissionRequest) -> bool:
+        """Whether its prompt fits beside the KV of present sessions: to compute that again would cost them pace."""
         pool = self._loop.pool
         present = (session for session in self._loop.sessions.values() if session.has_reader)
-        free = pool.num_blocks - sum(len(session.table.blocks) for session in present)
-        return newcomer.positions <= max(free, pool.num_free) * pool.block_size
+        free = pool.num_blocks - sum(len(session.sequence.table.blocks) for session in present)
+        return request.positions <= max(free, pool.num_free) * pool.block_size
 
-    def _sent_away(
-        self, newcomer: AdmissionRequest, busy: Counter[str], expected: Counter[str], places: int, now: float
+    def _refusal(
+        self, request: AdmissionRequest, busy: Counter[str], expected: Counter[str], places: int, now: float
     ) -> Overloaded:
-        """With a time after which his turn has come, if all go on as they do.
+        """With the seconds after which its turn has come, if places become free as fast as now.
 
-        No more places are kept for a tenant than he lacks of his share, one at least: else they would stay empty
-        where those who were sent away do not come back.
+        No more places are kept for a tenant than it lacks of its share, but at least one: else places stay empty
+        if refused clients do not come back.
         """
-        tenant = newcomer.tenant
+        tenant = request.tenant
         lacks = fair_share(tenant, busy, expected, places) - busy[tenant]
         ahead, queue = expected[tenant] + 1.0, self._expected
         if expected[tenant] >= max(1, lacks):
-            ahead, queue = ahead + self._others.counts(now)[tenant], self._others
+            ahead, queue = ahead + self._behind.counts(now)[tenant], self._behind
         if lacks > 0:
-            ahead += kept(tenant, busy, expected, places)
-        elif busy[tenant]:  # he gets the places that he leaves himself
+            ahead += reserved(tenant, busy, expected, places)
+        elif busy[tenant]:  # it gets the places that its own sessions leave
             ahead *= busy.total() / busy[tenant]
-        seconds = self._patience(ahead, now)
-        if not newcomer.background:
+        seconds = self._seconds_until(ahead, now)
+        if not request.background:
             queue.add(tenant, seconds, now)
         if busy.total() < self._max_sessions:
             return _no_pace(seconds)
         return _server_full(seconds)
 
-    def _patience(self, places: float, now: float) -> float:
-        return patience(places, self._departures.per_second(self._ended, now))
+    def _seconds_until(self, places: float, now: float) -> float:
+        return self._departures.seconds_until(places, self._ended, now)
 
     @property
     def _ended(self) -> int:
         return self._entered - len(self._loop.sessions)
 
     def yielding(self, tenant: str) -> Session | None:
-        """The session that must go before `tenant` can open one more, None if none must; raises Overloaded."""
+        """The session that must go before `tenant` can open one more; None if none must. Raises Overloaded."""
         held = Counter(session.tenant for session in self._loop.sessions.values())
         own = self._absent(tenant)
         limit = self._limit(tenant)
@@ -149,7 +149,7 @@ class AdmissionController:
             return own
         if held.total() < self._max_sessions:
             return None
-        victim = own or self._absent_of_a_greater(held, tenant)
+        victim = own or self._absent_of_larger(held, tenant)
         if victim is None:
             raise _server_full(UNKNOWN)
         return victim
@@ -165,10 +165,10 @@ class AdmissionController:
         sessions = self._loop.sessions.values()
         return next((one for one in sessions if one.tenant == tenant and not one.has_reader), None)
 
-    def _absent_of_a_greater(self, held: Counter[str], tenant: str) -> Session | None:
+    def _absent_of_larger(self, held: Counter[str], tenant: str) -> Session | None:
         """An absent session of the tenant with the most places among those with more than `tenant`."""
-        greater = (other for other, places in held.most_common() if places > held[tenant])
-        return next((victim for other in greater if (victim := self._absent(other))), None)
+        larger = (other for other, places in held.most_common() if places > held[tenant])
+        return next((victim for other in larger if (victim := self._absent(other))), None)
 
 
 def _tenant_full(limit: int, seconds: float) -> Overloaded:
@@ -178,11 +178,11 @@ def _tenant_full(limit: int, seconds: float) -> Overloaded:
 
 
 def _server_full(seconds: float) -> Overloaded:
-    """Says nothing of who takes them."""
+    """It does not say which tenants take the places."""
     return Overloaded("all sessions of this server are taken; try again", retry_after=seconds)
 
 
 def _no_pace(seconds: float) -> Overloaded:
     return Overloaded(
-        "one more would cost those inside their pace or their turn; try again", retry_after=seconds
+        "one more session would cost others their pace or their turn; try again", retry_after=seconds
     )

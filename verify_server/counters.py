@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from opensled.messages import Draft
 from opensled.metrics import SECONDS, DraftCounts, Histogram
-from opensled.protocol import agreed
-
-if TYPE_CHECKING:  # the loop imports this file
-    from verify_server.step_item import StepItem
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # sessions in one step
 POSITIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # computed by one step
@@ -38,34 +31,30 @@ class LoopStats:
     lengths: Histogram = field(default_factory=lambda: Histogram(DRAFTS))
     seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
 
-    def step(self, work: Sequence[StepItem], seconds: float) -> None:
-        """One forward pass over `work`, done or failed."""
+    def step(self, sessions: int, positions: int, seconds: float) -> None:
+        """One forward pass, done or failed."""
         self.steps += 1
-        self.sessions += len(work)
-        positions = sum(len(planned.segment.tokens) for planned in work)
+        self.sessions += sessions
         self.positions += positions
         self.work.add(positions)
-        self.batches.add(len(work))
+        self.batches.add(sessions)
         self.seconds.add(seconds)
 
-    def commit(self, planned: StepItem, count: int) -> None:
-        """`planned` committed the last `count` tokens of its session."""
-        self.tokens += count
-        if planned.hint is not None and count:
-            self.hints[planned.hint] += 1
-        if planned.draft is None:
-            self.unasked += count
-            return
-        block, tokens = planned.draft.block, planned.session.tokens
-        base = len(tokens) - count
-        known = base - block.base  # its head may have been committed before this step
-        self._count_draft(len(block.tokens), len(agreed(block, tokens[block.base :])) - known)
+    def commit(self, tokens: int, hint: int | None, drafted: int, accepted: int) -> None:
+        """A session committed `tokens`; its verdict has this hint and answers a draft of `drafted` tokens, 0 = none."""
+        self.tokens += tokens
+        if hint is not None and tokens:
+            self.hints[hint] += 1
+        if drafted:
+            self._count_draft(drafted, accepted)
+        else:
+            self.unasked += tokens
 
-    def drop(self, draft: Draft) -> None:
-        """A draft that came too late to be computed; an empty one drafts nothing."""
-        if draft.block.tokens:
+    def drop(self, drafted: int) -> None:
+        """A draft came too late to be computed; an empty one drafts nothing."""
+        if drafted:
             self.stale += 1
-            self._count_draft(len(draft.block.tokens), 0)
+            self._count_draft(drafted, 0)
 
     def _count_draft(self, length: int, accepted: int) -> None:
         self.drafts.add(length, accepted)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
 
+from hw_profiles.fading import kept
 from verify_server.security import Tenants
 
 BURST = 2.0  # seconds of a quota that can be saved up
@@ -81,7 +82,7 @@ class DraftRecord:
 
     def add(self, accepted: int) -> None:
         """The target looked at one more, and accepted so many tokens of it."""
-        keep = 0.5 ** (1 / MEMORY)
+        keep = kept(1, MEMORY)
         self.looked_at = self.looked_at * keep + 1
         self.gained = self.gained * keep + (accepted > 0)
 

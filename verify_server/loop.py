@@ -12,14 +12,15 @@ from dataclasses import replace
 from hw_profiles.learned import CostModel
 from hw_profiles.profile import HardwareProfile
 from opensled.errors import OpenSledError
+from opensled.messages import Draft
 from scheduler.plan import BatchPlan, SchedulingPolicy, Snapshot
 from verify_server.counters import LoopStats
 from verify_server.engine.base import Segment, TargetEngine
 from verify_server.kv.blocks import BlockPool
 from verify_server.kv.preemption import KVPreemptor
-from verify_server.session import Session
+from verify_server.outbox import Outbox
+from verify_server.session import Session, StepItem
 from verify_server.step import Outcome, run_step, step_failed
-from verify_server.step_item import StepItem
 from verify_server.trees import runs
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class VerifyLoop:
         self.sessions: dict[int, Session] = {}
         self.stats = LoopStats()
         self.costs = CostModel(profile.cost)
-        self.planned_at = 0.0  # when the latest step was planned, and
+        self.planned_at = 0.0  # when the latest step was item, and
         # Sessions that got no KV in it: they go first in the next one
         self.left_out: frozenset[int] = frozenset()
         self._memory: object = None  # the policy's, from one plan to the next
@@ -78,13 +79,24 @@ class VerifyLoop:
                 outcomes = [step_failed()] * len(work)
             else:
                 self._learn(work, self.clock() - started)
-            self.stats.step(work, self.clock() - started)
+            self.stats.step(len(work), sum(len(item.segment.tokens) for item in work), self.clock() - started)
             self._commit(work, outcomes)
 
     def add(self, session: Session) -> None:
-        session.waiting_since = session.asked_since = self.clock()
-        session.wake, session.on_stale, session.clock = self.wake, self.stats.drop, self.clock
+        session.timing.begin(self.clock())
+        session.stats = self.stats
         self.sessions[session.id] = session
+        self.wake()
+
+    def attach(self, session: Session, known: int) -> Outbox:
+        """See `Session.attach`."""
+        outbox = session.attach(known)
+        self.wake()
+        return outbox
+
+    def submit(self, session: Session, draft: Draft) -> None:
+        """See `Session.submit`."""
+        session.submit(draft, self.clock())
         self.wake()
 
     def remove(self, session: Session) -> None:
@@ -92,7 +104,7 @@ class VerifyLoop:
         self.sessions.pop(session.id, None)
         session.closed = True
         if not session.in_step:
-            session.forget_kv()
+            session.sequence.forget_kv()
             session.constraint = None  # a grammar takes some hundred KB, and nothing is decided any more
         self.wake()
 
@@ -107,19 +119,20 @@ class VerifyLoop:
     def _snapshot(self) -> Snapshot:
         if self.pool.prefixes is not None:
             self._adopt()
-        return Snapshot(tuple(session.view() for session in self.sessions.values()), self._memory)
+        now = self.clock()
+        return Snapshot(tuple([session.view(now) for session in self.sessions.values()]), self._memory)
 
     def _adopt(self) -> None:
         """Spare the sessions what others have computed meanwhile; only those with more than a block to compute."""
-        size = self.pool.block_size
         for session in self.sessions.values():
-            if len(session.tokens) - session.computed > size and session.has_reader:
-                session.adopt_kv()
+            if session.sequence.uncomputed > self.pool.block_size and session.has_reader:
+                assert not session.in_step, "the engine writes behind what was computed"
+                session.sequence.adopt_kv()
 
     def _learn(self, work: Sequence[StepItem], seconds: float) -> None:
         """What a step that went well tells of the cost of those to come."""
-        tokens = sum(len(planned.segment.tokens) for planned in work)
-        contexts = sum(planned.segment.start * self._reads(planned.segment) for planned in work) + tokens
+        tokens = sum(len(item.segment.tokens) for item in work)
+        contexts = sum(item.segment.start * self._reads(item.segment) for item in work) + tokens
         self.costs.observe(tokens, contexts, len(work), seconds)
         if self.costs.cost is not self.profile.cost:
             self.profile = replace(self.profile, cost=self.costs.cost)
@@ -139,24 +152,25 @@ class VerifyLoop:
 
     def _commit(self, work: Sequence[StepItem], outcomes: Sequence[Outcome]) -> None:
         now = self.clock()
-        for planned, outcome in zip(work, outcomes):
-            self._commit_one(planned, outcome, now)
+        for item, outcome in zip(work, outcomes):
+            self._commit_one(item, outcome, now)
 
-    def _commit_one(self, planned: StepItem, outcome: Outcome, now: float) -> None:
-        session = planned.session
+    def _commit_one(self, item: StepItem, outcome: Outcome, now: float) -> None:
+        session = item.session
         try:
             if isinstance(outcome, OpenSledError):
                 raise outcome
-            self.stats.commit(planned, session.commit(planned, outcome, now))
+            count = session.commit(item, outcome, now)
+            self.stats.commit(count, item.hint, *_fate(item, count))
         except OpenSledError as error:
             session.in_step = False
-            session.table.withdraw()
+            session.sequence.table.withdraw()
             self.stats.failures[error.code] += 1
             log.info("a sequence ends by an error", extra={"code": error.code})
             self.remove(session)
             session.fail(error)
             return
-        if session.finish_reason or session.closed:
+        if session.sequence.finish_reason or session.closed:
             self.remove(session)
         elif session.leaving:
             session.hand_over()
@@ -180,3 +194,12 @@ class VerifyLoop:
         finally:
             if timer is not None:
                 timer.cancel()
+
+
+def _fate(item: StepItem, count: int) -> tuple[int, int]:
+    """(length, accepted) of the draft that a step with `count` committed tokens answers; (0, 0) without one."""
+    if item.draft is None:
+        return 0, 0
+    sequence, block = item.session.sequence, item.draft.block
+    known = len(sequence) - count - block.base  # its head may have been committed before this step
+    return len(block.tokens), sequence.agreed(block) - known

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 
 from opensled.messages import ServerMessage
 
@@ -13,18 +12,17 @@ MAX_UNREAD = 64
 
 
 class Outbox:
-    """`on_room` is called when the reader has caught up after the outbox was full.
+    """One task gets, another waits for room.
 
-    One task gets, another waits for room; `asyncio.Queue` and `Event` would allow for more, at three times the cost.
+    `asyncio.Queue` and `Event` would allow for more tasks, at three times the cost.
     """
 
-    def __init__(self, on_room: Callable[[], None] = lambda: None) -> None:
+    def __init__(self) -> None:
         self._messages: deque[ServerMessage | None] = deque()
-        self._news: asyncio.Future[None] | None = None  # whoever gets waits for it
-        self._room: asyncio.Future[None] | None = None  # whoever must not go on waits for it
+        self._news: asyncio.Future[None] | None = None  # the task that gets waits for it
+        self._room: asyncio.Future[None] | None = None  # the task that must not go on waits for it
         self._congested = False  # from full until there is room again
         self._closed = False
-        self._on_room = on_room
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -51,6 +49,14 @@ class Outbox:
             self._make_room()
         return message
 
+    def drain(self) -> list[ServerMessage | None]:
+        """All messages there are, at once."""
+        messages = list(self._messages)
+        self._messages.clear()
+        if self._congested:
+            self._make_room()
+        return messages
+
     async def room(self) -> None:
         """Wait until the reader has caught up."""
         while self._congested:
@@ -67,7 +73,6 @@ class Outbox:
     def _make_room(self) -> None:
         self._congested = False
         _settle(self._room)
-        self._on_room()
 
 
 def _settle(waiter: asyncio.Future[None] | None) -> None:

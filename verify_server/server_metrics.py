@@ -142,9 +142,9 @@ def _reason(session: Session, loop: VerifyLoop) -> str:
         return "absent"
     if session.id in loop.left_out:
         return "kv"
-    if pending is None and not session.server_drives:
+    if pending is None and not session.turn.server_drives:
         return "device"
     if pending is None and session.outbox.full:
         return "reader"
-    since = pending.since if pending is not None else session.waiting_since
+    since = pending.since if pending is not None else session.timing.waiting_since
     return "step" if since > loop.planned_at else "budget"

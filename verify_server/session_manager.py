@@ -30,7 +30,9 @@ from verify_server.engine.base import MAX_TREE
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop
 from verify_server.security import Tenants
-from verify_server.session import Session
+from verify_server.sequence import Sequence
+from verify_server.session import DraftLimits, Session
+from verify_server.session_timing import SessionTiming
 from verify_server.signing import TokenSigner
 from verify_server.target import Target
 from verify_server.text.guide import Constraint, Guides
@@ -76,6 +78,7 @@ class SessionManager:
         self.sequence_limits = Limits(limits.max_draft, min(info.context_length, capacity), max_tree)
         # Ids beyond the tokenizer's are padding of the logits: they have no text, and only the target commits one.
         self._vocab_size = min(self.text.vocab_size, info.vocab_size)
+        self._draft_limits = DraftLimits(self._vocab_size, limits.max_draft, max_tree, info.tree_reads)
         self.draining = False
         self.hands_over = False  # readers go on elsewhere
         self.stats = SessionStats()
@@ -114,8 +117,10 @@ class SessionManager:
         if farewell is not None:
             farewell.cancel()
         token = self._signer.sign(session.id, session.tenant)
-        limits = replace(self._limits_of(tenant), max_tree=session.max_tree)
-        return session, Opened(prompt_ids, session.key, token, limits, session.hint, session.rule.draft_probs)
+        limits = replace(self._limits_of(tenant), max_tree=session.limits.max_tree)
+        return session, Opened(
+            prompt_ids, session.key, token, limits, session.turn.hint, session.rule.draft_probs
+        )
 
     def leave(self, session: Session) -> None:
         """The reader is gone without a word: remember the session for a while."""
@@ -164,7 +169,7 @@ class SessionManager:
         if session is None:
             return None
         held = (*prompt_ids, *message.committed)
-        if tuple(session.tokens[: len(held)]) != held:
+        if tuple(session.sequence.tokens[: len(held)]) != held:
             raise TruthConflict("the committed ids of this Open are not what the session committed")
         self.stats.opened["resumed"] += 1
         return session
@@ -187,29 +192,25 @@ class SessionManager:
         if self.draining:
             raise _shutting_down()
         self._make_room(tenant)
-        estimate = self._devices.of(tenant, message.device)
         rule = self.rules.create(message.rule)
         session = Session(
             id=next(self._ids),
             tenant=tenant,
-            tokens=[*prompt_ids, *message.committed],
-            prompt_length=len(prompt_ids),
+            sequence=Sequence(
+                (*prompt_ids, *message.committed),
+                len(prompt_ids),
+                self._ends(message, len(prompt_ids), tenant),
+                BlockTable(self.loop.pool, tenant, self.limits.tenants.limits_of(tenant).kv_tokens),
+            ),
             params=message.params,
             key=message.noise_key or self._key(message.params.seed),
-            ends=self._ends(message, len(prompt_ids), tenant),
             rule=rule,
-            table=BlockTable(self.loop.pool, tenant, self.limits.tenants.limits_of(tenant).kv_tokens),
-            vocab_size=self._vocab_size,
-            max_draft=self.limits.max_draft,
-            max_tree=self.sequence_limits.max_tree if rule.trees else 0,
-            tree_reads=self.loop.engine.info.tree_reads,
+            limits=self._draft_limits if rule.trees else self._draft_limits._replace(max_tree=0),
             top_logprobs=message.top_logprobs,
             constraint=constraint,
-            pace=self._pace(message),
             background=message.background,
-            estimate=estimate,
-            hint=estimate.device.hint,
-            allowance=self._allowance(tenant, message.device),
+            budget=self._budget(tenant, message.device),
+            timing=SessionTiming(self._devices.of(tenant, message.device), self._pace(message)),
         )
         self._remembered[session.id] = session
         self.loop.add(session)
@@ -217,7 +218,7 @@ class SessionManager:
         self.stats.opened["new"] += 1
         return session
 
-    def _allowance(self, tenant: str, device: str) -> DraftBudget:
+    def _budget(self, tenant: str, device: str) -> DraftBudget:
         record = self._records.of(tenant, device)
         return DraftBudget(self._quotas.of(tenant), record, self.limits.min_acceptance)
 

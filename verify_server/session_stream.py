@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError
 from opensled.messages import Cancel, ClientMessage, Draft, Failure, Moved, Open, ServerMessage, Verdict
-from verify_server.outbox import Outbox
+from verify_server.loop import VerifyLoop
+from verify_server.outbox import MAX_UNREAD, Outbox
 from verify_server.session import Session
 from verify_server.session_manager import SessionManager
 
@@ -70,23 +71,30 @@ async def _serve(door: SessionManager, tenant: str, receive: Receive, send: Send
         door.stats.refused[failure.code] += 1
         await send(failure)
         return
-    outbox = session.attach(len(opened.prompt_ids) + len(first.committed))
+    outbox = door.loop.attach(session, len(opened.prompt_ids) + len(first.committed))
     done = False
     try:
         await send(opened)
-        done = await _converse(_read(session, receive, first), outbox, send, door.loop.stats.failures)
+        done = await _converse(
+            _read(door.loop, session, receive, first),
+            _write(door.loop, outbox, send),
+            outbox,
+            door.loop.stats.failures,
+        )
     finally:
         if session.outbox is outbox:  # else a newer stream has taken the session over
             over = done or session.failed or session.leaving or deadline.passed
             (door.forget if over else door.leave)(session)
 
 
-async def _converse(read: Awaitable[bool], outbox: Outbox, send: Send, failures: Counter[str]) -> bool:
+async def _converse(
+    read: Awaitable[bool], write: Awaitable[bool], outbox: Outbox, failures: Counter[str]
+) -> bool:
     """Read and write until the sequence or the peer ends; whether the peer is done with it (cancelled, or in error).
 
     Only the writer sends: two sends must never overlap.
     """
-    reading, writing = asyncio.ensure_future(read), asyncio.ensure_future(_write(outbox, send))
+    reading, writing = asyncio.ensure_future(read), asyncio.ensure_future(write)
     try:
         await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
         error = reading.exception() if reading.done() else None
@@ -114,15 +122,15 @@ def failure_of(error: Exception) -> Failure:
     return failure
 
 
-async def _read(session: Session, receive: Receive, first: Open) -> bool:
-    """Feed the session until the peer is gone (False) or cancels (True); a peer who does not read is not read."""
+async def _read(loop: VerifyLoop, session: Session, receive: Receive, first: Open) -> bool:
+    """Feed the session until the peer is gone (False) or cancels (True); a peer that does not read is not read."""
     outbox = session.outbox
     while True:
         if outbox.full:
             await outbox.room()
         message = await receive()
         if isinstance(message, Draft):
-            session.submit(message)
+            loop.submit(session, message)
         elif message is None:
             return False
         elif isinstance(message, Cancel):
@@ -131,10 +139,12 @@ async def _read(session: Session, receive: Receive, first: Open) -> bool:
             raise InvalidRequest("the sequence is already open; a stream carries one", "open")
 
 
-async def _write(outbox: Outbox, send: Send) -> bool:
+async def _write(loop: VerifyLoop, outbox: Outbox, send: Send) -> bool:
     """Send until the sequence ends here (True), or a newer stream takes the session over (False)."""
     while True:
         message = await outbox.get()
+        if len(outbox) == MAX_UNREAD - 1:  # until now it was full, and its session paused
+            loop.wake()
         if message is None:
             return False
         await send(message)

@@ -6,10 +6,16 @@ import logging
 from collections.abc import Sequence
 
 from opensled.errors import EngineError, OpenSledError
-from verify_server.acceptance.base import AcceptanceResult, Decision, DraftCheck, SessionScores
+from verify_server.acceptance.base import (
+    AcceptanceResult,
+    Decision,
+    DraftCheck,
+    SessionScores,
+    decided,
+    moves,
+)
 from verify_server.engine.base import SampleRequest, Scores, TargetEngine
-from verify_server.session import Session
-from verify_server.step_item import StepItem, decided, moves
+from verify_server.session import Session, StepItem
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +29,8 @@ def run_step(engine: TargetEngine, work: Sequence[StepItem]) -> list[Outcome]:
     decisions: dict[int, Decision] = {}
     row = 0
     for index, item in enumerate(work):
-        if item.question is not None:
-            decisions[index] = _decide(item.session, item.question, scores, row)
+        if item.check is not None:
+            decisions[index] = _decide(item.session, item.check, scores, row)
         row += item.segment.rows
     outcomes: dict[int, AcceptanceResult | OpenSledError] = _run(decisions, scores)
     for index, outcome in outcomes.items():
@@ -92,9 +98,9 @@ def _compact(
     engine: TargetEngine, item: StepItem, result: AcceptanceResult
 ) -> AcceptanceResult | OpenSledError:
     """Put the KV of a tree's accepted path where a chain's would be: the rest is rolled back like any other."""
-    assert item.question is not None
+    assert item.check is not None
     try:
-        places = moves(item.question, result)
+        places = moves(item.check, result)
         if places:
             engine.compact(item.segment.blocks, places)
         return result

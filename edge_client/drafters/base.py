@@ -94,8 +94,7 @@ class ModelDrafter(Drafter):
     """A drafter over a model with a KV cache. A subclass gives `forward` and `truncate`; rollback is here.
 
     `sequence` is the truth followed by the ids of `drafted`; its first `computed` tokens are in the KV cache.
-    Proposals are kept until the truth contradicts them: drafting on while a verdict travels (look-ahead) or
-    asking twice costs no second computation.
+    Proposals are kept until the truth contradicts them: look-ahead and a second `propose` compute nothing twice.
     """
 
     def __init__(self, context_length: int) -> None:
@@ -109,8 +108,13 @@ class ModelDrafter(Drafter):
         self.sampler = sampler
         self._replace_tail(0, prompt)
 
+    @property
+    def _base(self) -> int:
+        """Length of the truth."""
+        return len(self.sequence) - len(self.drafted)
+
     def commit(self, tokens: Sequence[int]) -> None:
-        base = len(self.sequence) - len(self.drafted)
+        base = self._base
         if self.sequence[base : base + len(tokens)] == list(tokens):
             del self.drafted[: len(tokens)]
             self._truths += 1
@@ -135,7 +139,7 @@ class ModelDrafter(Drafter):
 
     def _suppose(self, block: Sequence[DraftToken]) -> None:
         """Continue after `block`, which this drafter or another one in its chain proposed."""
-        ids, base = [token.id for token in block], len(self.sequence) - len(self.drafted)
+        ids, base = [token.id for token in block], self._base
         if self.sequence[base : base + len(ids)] == ids:
             return
         self._keep(base + common_prefix(self.sequence[base:], ids))
@@ -173,7 +177,7 @@ class ModelDrafter(Drafter):
         return logits
 
     def _replace_tail(self, base: int, tokens: Sequence[int]) -> None:
-        """From position `base` on the truth is `tokens`; what was computed of them stays."""
+        """From position `base` on, the truth is `tokens`; what was computed of them stays in the cache."""
         agreed = base + common_prefix(self.sequence[base:], tokens)
         self._keep(agreed)
         self.sequence[base:] = tokens

@@ -182,10 +182,6 @@ class BranchingDrafter(ModelDrafter):
             self.forget(number)
         self._branches.clear()
 
-    @property
-    def _base(self) -> int:
-        return len(self.sequence) - len(self.drafted)
-
     @abstractmethod
     def fork(self, number: int, length: int) -> None:
         """Sequence `number` shares the first `length` positions of the main line's cache."""

@@ -1,6 +1,6 @@
 """Prompt lookup decoding: when the last few tokens occurred before, propose what followed them then.
 
-No model and no memory but the sequence itself; strong where answers quote their prompt (code edits,
+It needs no model and no memory but the sequence itself. It is strong where answers quote their prompt (code edits,
 summaries, JSON). Method: "Prompt Lookup Decoding", A. Saxena 2023 (github.com/apoorvumang/prompt-lookup-decoding).
 """
 
@@ -13,8 +13,8 @@ from edge_client.drafters.base import Drafter, DrafterFactory
 from opensled.messages import DraftToken
 from opensled.sampling import Sampler
 
-LONGEST = 4  # tokens of the longest n-gram looked up
-SHORTEST = 2  # a single token says too little about what follows
+LONGEST = 4  # tokens of the longest n-gram that is looked up
+SHORTEST = 2  # one token predicts too little
 
 
 class LookupFactory(DrafterFactory):

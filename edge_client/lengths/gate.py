@@ -1,20 +1,22 @@
-"""Who writes: the device's drafts, or the server alone; and short trials of the other, which cost little.
+"""Whether the device drafts or the server decodes alone, and short trials of the other one, which cost little.
 
-While one of the two is at work nothing new is heard of the other, so each is tried again now and then. A trial may
-cost BUDGET of the time until the next, and the pause between them grows as long as they change nothing.
+While one of the two works nothing new is heard of the other, so each is tried again now and then. A trial may cost
+BUDGET of the time until the next one, and the pause between trials doubles as long as they change nothing.
 """
 
 from __future__ import annotations
 
-# By so much the server must be better before drafts rest, and may still be when they come back. Drafts have the benefit
-# of the doubt: the server alone is heard while others draft, and looks faster than it would be without drafts at all.
+# The constants are chosen. They trade the cost of trials against the time until a change is noticed; the tests of
+# trials and of throttled boards in tests/test_adaptive.py hold them.
+# Drafts rest when the server is better by LEAVE, and return when it is better by less than RETURN. Drafts have the
+# benefit of the doubt: the server is heard while other devices draft, and looks faster than it is without drafts.
 LEAVE, RETURN = 0.10, 0.05
-UNSURE, SURE = 0.5, 4  # the margin before so many rounds were seen
-TRIAL = 4  # rounds of a trial of drafts, the first of which mostly comes too late and counts as the way back
-LISTEN, PATIENCE_S = 4, 3.0  # tokens of a trial of the server; seconds after which it is given up
+UNSURE, SURE = 0.5, 4  # the margin to leave before that many rounds are seen
+TRIAL = 4  # rounds of a trial of drafts; the first one mostly comes too late and counts as the way back
+LISTEN, LISTEN_S = 4, 3.0  # a trial of the server ends after so many tokens, or seconds
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
 BUDGET = 0.015
-HOPELESS = 1.5  # times as fast as drafts must the server be for a trial to end at once
+TOO_SLOW = 1.5  # a trial of drafts ends at once where the server is so many times as fast
 
 
 class TrialTimer:
@@ -31,80 +33,80 @@ class TrialTimer:
         self._ended, self._lost_s = now, lost_s
 
     def postponed(self, now: float) -> None:
-        """What a trial would tell has just been heard for nothing."""
+        """What a trial would show was just seen without one."""
         self.due = max(self.due, now + self._pause_s)
 
     def reset(self, now: float, paid: bool) -> None:
-        """Things have changed: begin anew, at once or as soon as the last trial is paid for."""
+        """Conditions have changed: the next trial comes at once, or (`paid`) when the last one is paid for."""
         self._pause_s = FIRST_PAUSE_S
         self.due = min(self.due, max(now, self._ended + self._lost_s / BUDGET) if paid else now)
 
 
 class DraftGate:
-    """The state of that choice. Rates in tokens/s, times of the owner's clock."""
+    """The state of that decision. Rates in tokens/s, times of the caller's clock in seconds."""
 
     def __init__(self) -> None:
-        self.alone = False  # the server writes, but for trials
-        self.trial = 0  # rounds of drafts left that are a trial
-        self._listening, self._until = 0, 0.0  # tokens of the server left to hear
+        self.server_alone = False  # the server decodes alone, except in trials of drafts
+        self._trial = 0  # rounds left of a trial of drafts
+        self._listening, self._until = 0, 0.0  # tokens left of a trial of the server, and its latest end
         self._rounds = 0
         self._lost_s = 0.0  # by the trial under way
         self._drafts_due, self._server_due = TrialTimer(0.0), TrialTimer(0.0)
 
-    def drafts(self, now: float, ours: float, servers: float | None) -> bool:
-        """Whether to draft now, where that is expected to give `ours`, and the server alone gives `servers`."""
-        if self.alone:
-            return self._tries_drafts(now, ours, servers or 0.0)
+    def drafts(self, now: float, draft_rate: float, server_rate: float | None) -> bool:
+        """Whether to draft now, where drafts are expected to give `draft_rate`, the server alone `server_rate`."""
+        if self.server_alone:
+            return self._tries_drafts(now, draft_rate, server_rate or 0.0)
         if self._listening:
             if now < self._until:
                 return False
             self._listened(now)
         margin = LEAVE if self._rounds >= SURE else UNSURE
-        if self._rounds and servers is not None and servers > ours * (1 + margin):
-            self._leave_it_to_the_server(now)
+        if self._rounds and server_rate is not None and server_rate > draft_rate * (1 + margin):
+            self.server_alone, self._trial, self._listening = True, 0, 0
+            self._drafts_due.ended(now, 0.0)
             return False
-        if self._rounds and (servers is None or self._rounds >= SURE) and now >= self._server_due.due:
-            # What is far behind needs no trial soon.
-            if servers is not None and servers < ours / 2 and now < self._server_due.due + LONGEST_PAUSE_S:
+        if self._rounds and (server_rate is None or self._rounds >= SURE) and now >= self._server_due.due:
+            # A server that is far behind needs no trial soon.
+            far_behind = server_rate is not None and server_rate < draft_rate / 2
+            if far_behind and now < self._server_due.due + LONGEST_PAUSE_S:
                 return True
-            self._listening, self._until, self._lost_s = LISTEN, now + PATIENCE_S, 0.0
+            self._listening, self._until, self._lost_s = LISTEN, now + LISTEN_S, 0.0
             return False
         return True
 
-    def _leave_it_to_the_server(self, now: float) -> None:
-        self.alone, self.trial, self._listening = True, 0, 0
-        self._drafts_due.ended(now, 0.0)
-
-    def _tries_drafts(self, now: float, ours: float, servers: float) -> bool:
-        if ours * (1 + RETURN) > servers and not self.trial:
-            self.alone = False
+    def _tries_drafts(self, now: float, draft_rate: float, server_rate: float) -> bool:
+        if draft_rate * (1 + RETURN) > server_rate and not self._trial:
+            self.server_alone = False
             self._server_due.postponed(now)
             return True
-        if self.trial or now < self._drafts_due.due:
-            return self.trial > 0
-        self.trial, self._lost_s = TRIAL, 0.0
+        if self._trial or now < self._drafts_due.due:
+            return self._trial > 0
+        self._trial, self._lost_s = TRIAL, 0.0
         return True
 
-    def round_over(self, now: float, tokens: int, seconds: float, ours: float, servers: float | None) -> None:
-        """A round committed so many tokens, and took so long from verdict to verdict."""
+    def round_over(
+        self, now: float, tokens: int, seconds: float, draft_rate: float, server_rate: float | None
+    ) -> None:
+        """A round committed `tokens` tokens and took `seconds` from verdict to verdict."""
         self._rounds += 1
-        if not self.trial:
+        if not self._trial:
             return
-        self._lost_s += seconds - tokens / servers if servers else 0.0
-        self.trial -= 1
-        if servers is not None and servers > HOPELESS * ours:
-            self.trial = 0
-        if not self.trial:
-            self.alone = servers is not None and servers > ours * (1 + LEAVE)
+        self._lost_s += seconds - tokens / server_rate if server_rate else 0.0
+        self._trial -= 1
+        if server_rate is not None and server_rate > TOO_SLOW * draft_rate:
+            self._trial = 0
+        if not self._trial:
+            self.server_alone = server_rate is not None and server_rate > draft_rate * (1 + LEAVE)
             self._drafts_due.ended(now, max(0.0, self._lost_s))
             self._server_due.postponed(now)
 
-    def heard(self, now: float, tokens: int, seconds: float, ours: float) -> None:
-        """The server decoded so many tokens by itself."""
+    def heard(self, now: float, tokens: int, seconds: float, draft_rate: float) -> None:
+        """The server decoded `tokens` tokens by itself in `seconds`."""
         if not self._listening:
             self._server_due.postponed(now)
             return
-        self._lost_s += seconds - tokens / ours if ours else 0.0
+        self._lost_s += seconds - tokens / draft_rate if draft_rate else 0.0
         self._listening = max(0, self._listening - tokens)
         if not self._listening:
             self._listened(now)

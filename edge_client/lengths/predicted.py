@@ -1,8 +1,8 @@
-"""The rule `predicted`: a block ends where the chance that its tokens still count is less than they cost.
+"""Policy `predicted`: a block ends where the chance that its tokens still count is less than they cost.
 
-A small logistic model forecasts, from what the draft model says of each token (confidence, entropy, margin between its
-two likeliest ids) and from its place, whether the target will accept it. It learns from every verdict, so it needs no
-set of examples beforehand; the idea to predict rejections is WISP's (arXiv 2601.11652), which trains offline.
+A logistic model predicts whether the target will accept a token, from what the draft model says of it (confidence,
+entropy, margin between the two likeliest ids) and from its place. It learns from every verdict, so it needs no examples
+beforehand. The idea to predict rejections is WISP's (arXiv 2601.11652), which trains offline.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from opensled.messages import DraftBlock, DraftToken
 
 Features = tuple[float, ...]
 
-LEAST = 0.05  # no token is sent whose chance is less, be it for nothing: drafts beside it would be better
-STEP = 0.01  # of the way from the usual share of accepted tokens to the newest one
-SHARP = 1e-4  # confidences are told apart as far as this from 0 and 1
-MEMORY = 0.999  # of what was learned is kept from token to token: it counts for some 1,000 of them
-# What is believed before the first verdict: confidence means what it says, nothing else tells anything.
+# The constants are chosen on the recorded drafts of the tiny family (tests/test_predicted.py).
+LEAST = 0.05  # no token with a smaller chance is sent, even if it costs nothing
+STEP = 0.01  # weight of the newest token in the mean chance of a token to stand
+SHARP = 1e-4  # confidences closer to 0 or 1 are taken for this one: log-odds stay finite
+MEMORY = 0.999  # weight that is kept from token to token: the latest 1,000 count
+# Weights before the first verdict: confidence means what it says, and nothing else tells anything.
 BELIEF: Features = (0.0, 1.0, 0.0, 0.0, 0.0)
-CAUTION = np.diag((4.0, 4.0, 8.0, 8.0, 8.0))  # how firmly, as the precision of each weight
+PRECISION = np.diag((4.0, 4.0, 8.0, 8.0, 8.0))  # of the prior of each weight
 
 
 def features(token: DraftToken, index: int) -> Features:
@@ -36,36 +37,36 @@ def features(token: DraftToken, index: int) -> Features:
 
 
 class Logistic:
-    """Online logistic regression: a Newton step for each token, with the curvature of those seen lately."""
+    """Online logistic regression: a Newton step for each token, with the curvature of the latest tokens."""
 
     def __init__(self) -> None:
         self._weights = BELIEF
-        self._seen = np.zeros((len(BELIEF), len(BELIEF)))  # curvature
+        self._curvature = np.zeros((len(BELIEF), len(BELIEF)))
 
     def chance(self, row: Features) -> float:
-        """That what `row` describes is accepted."""
+        """The chance that the token with these features is accepted."""
         score = 0.0
         for weight, value in zip(self._weights, row):
             score += weight * value
         return 1 / (1 + exp(-min(max(score, -30.0), 30.0)))
 
     def learn(self, row: Features, accepted: bool) -> None:
-        """One token was judged."""
+        """The target accepted or rejected a token with these features."""
         chance, values = self.chance(row), np.array(row)
-        self._seen = MEMORY * self._seen + chance * (1 - chance) * np.outer(values, values)
-        step = np.linalg.solve(self._seen + CAUTION, values) * (accepted - chance)
+        self._curvature = MEMORY * self._curvature + chance * (1 - chance) * np.outer(values, values)
+        step = np.linalg.solve(self._curvature + PRECISION, values) * (accepted - chance)
         self._weights = tuple((np.array(self._weights) + step).tolist())
 
 
 class _Block(threading.local):
-    """The block that a drafter's thread is drafting: its tokens at hand, and the chance that all so far stand."""
+    """The block that a thread is drafting."""
 
-    ready = 0
-    reach = 1.0
+    ready = 0  # tokens at hand
+    reach = 1.0  # the chance that all tokens so far stand
 
 
 class Predicted(DraftLengthPolicy):
-    """The law of `Adaptive` says what tokens cost, and whether drafts pay at all."""
+    """`Adaptive` says what tokens cost, and whether drafts pay at all; the model says which tokens are sent."""
 
     needs_confidence = needs_spread = True
 
@@ -80,20 +81,18 @@ class Predicted(DraftLengthPolicy):
         return cls(Adaptive.of(options), options.confidence)
 
     def most(self, limit: int, hint: int | None = None, ready: int = 0) -> int:
-        """See `DraftLengthPolicy`: as much as there is room for, if drafts pay."""
+        """As much as there is room for, if drafts pay."""
         self._block.ready = ready
         return self._law.top(limit, hint) if self._law.most(limit, hint, ready) else 0
 
     def ahead(self, limit: int, hint: int | None = None) -> int:
-        """See `DraftLengthPolicy`."""
         return self._law.ahead(limit, hint)
 
     def nodes(self, limit: int, hint: int | None = None) -> int:
-        """See `DraftLengthPolicy`."""
         return self._law.nodes(limit, hint)
 
     def goes_on(self, index: int) -> bool:
-        """See `DraftLengthPolicy`. Tokens at hand cost nothing; how sure the next token is, is not known before."""
+        """Tokens at hand cost nothing. The next token's own chance is not known before it is drafted."""
         block = self._block
         if index == 0 or index < block.ready:
             return True
@@ -101,7 +100,7 @@ class Predicted(DraftLengthPolicy):
         return price is None or block.reach * self._usual >= price
 
     def belongs(self, token: DraftToken, index: int) -> bool:
-        """See `DraftLengthPolicy`. The first one always does: an empty block would cost a round, and teach nothing."""
+        """The first token always does: an empty block would cost a round and teach nothing."""
         block = self._block
         reach = 1.0 if index == 0 else block.reach
         block.reach = reach * self._model.chance(features(token, index))
@@ -111,22 +110,19 @@ class Predicted(DraftLengthPolicy):
         return block.reach >= (self._threshold if price is None else max(price, LEAST))
 
     def drafted(self, tokens: int, seconds: float) -> None:
-        """See `DraftLengthPolicy`."""
         self._law.drafted(tokens, seconds)
 
+    def streamed(self, tokens: int, seconds: float) -> None:
+        self._law.streamed(tokens, seconds)
+
     def answered(self, block: DraftBlock, accepted: int, seconds: float) -> None:
-        """See `DraftLengthPolicy`. The tokens after the first wrong one were not judged."""
+        """Tokens after the first wrong one are not judged."""
         self._law.answered(block, accepted, seconds)
         if not block.parents:
             for index, token in enumerate(block.tokens[: accepted + 1]):
                 self._model.learn(features(token, index), index < accepted)
                 self._usual += ((index < accepted) - self._usual) * STEP
 
-    def streamed(self, tokens: int, seconds: float) -> None:
-        """See `DraftLengthPolicy`."""
-        self._law.streamed(tokens, seconds)
-
     @property
     def status(self) -> DraftStatus:
-        """What it has settled on."""
         return self._law.status

@@ -1,4 +1,4 @@
-"""What a rule of blocks has settled on and why, for people and programs."""
+"""What a draft-length policy does at present and why, for people and programs."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ class DraftStatus:
 
 
 def rested(status: DraftStatus) -> DraftStatus:
-    """While the server wants no drafts, whatever the rule would do."""
-    words = "not drafting: the server asks for no drafts, as its own decoding serves everybody better now"
+    """The status while the server wants no drafts, whatever the policy would do."""
+    words = "not drafting: the server asks for no drafts, as its own decoding is faster for all users now"
     return replace(status, drafting=False, length=0, words=words)
 
 
-def drafting_words(length: int, ours: float, servers: float | None, tree: int = 0) -> str:
-    """Why blocks of this length are drafted, or trees of so many nodes."""
+def drafting_words(length: int, expected: float, servers: float | None, tree: int = 0) -> str:
+    """Why blocks of `length` tokens are drafted, or trees of `tree` nodes; rates in tokens/s."""
     alone = "not heard yet" if servers is None else _rate(servers)
     shape = f"trees of {tree}" if tree else f"k = {length}"
-    return f"{shape}: {_rate(ours)} tokens/s expected, server alone {alone}"
+    return f"{shape}: {_rate(expected)} tokens/s expected, server alone {alone}"
 
 
-def resting_words(ours: float, servers: float) -> str:
-    """Why nothing is drafted."""
-    return f"not drafting: the server alone is faster, {_rate(servers)} against {_rate(ours)} tokens/s"
+def resting_words(expected: float, servers: float) -> str:
+    """Why nothing is drafted where the server alone is faster; rates in tokens/s."""
+    return f"not drafting: the server alone is faster, {_rate(servers)} against {_rate(expected)} tokens/s"
 
 
 def battery_words(percent: float, floor: float) -> str:
-    """Why nothing is drafted on this battery."""
+    """Why nothing is drafted with the battery at `percent`."""
     return f"not drafting: the battery is at {percent:.0f} %, and drafts rest below {floor:.0f} %"
 
 

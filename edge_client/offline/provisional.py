@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from edge_client.drafting import BlockBudget, Drafted, DraftThread
+from edge_client.draft_job import BlockBudget, Drafted
+from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
 from opensled.messages import DraftBlock, DraftToken, Verdict
 from opensled.protocol import EndRules, Truth, common_prefix, cut, rebase
 from opensled.sampling import Sampler
 
 # Drafted in one go; the drafter is busy for so many tokens at most when the server is back
-SEGMENT = BlockBudget(4, rule=FixedLength(4))
+SEGMENT = BlockBudget(4, policy=FixedLength(4))
 
 
 @dataclass

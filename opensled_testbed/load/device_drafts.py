@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter, DrafterFactory
-from edge_client.drafting import BlockBudget, Drafted, Drafting, DraftThread
+from edge_client.drafting import Drafting, DraftThread
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
@@ -27,9 +28,11 @@ from opensled_testbed.traces import ItemTrace, TraceSet
 
 
 class CountedDrafting(Drafting, Protocol):
-    """A `Drafting` that counts its tokens, those that nobody waited for included."""
+    """A `Drafting` that counts its tokens."""
 
-    drafted: int
+    @property
+    def drafted(self) -> int:
+        """Tokens so far, those that were not waited for included."""
 
 
 class NoDrafts:

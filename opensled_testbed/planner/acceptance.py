@@ -8,6 +8,7 @@ from random import Random
 from statistics import fmean
 from typing import NamedTuple
 
+from hw_profiles.speculation import uniform_tokens
 from opensled_testbed.load.slo import SHARE
 from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
 
@@ -37,7 +38,7 @@ def geometric(rate: float) -> Acceptance:
 
     All users are alike.
     """
-    tokens = tuple(sum(rate**i for i in range(k + 1)) for k in LENGTHS)
+    tokens = tuple(uniform_tokens(rate, k) for k in LENGTHS)
     return Acceptance(tokens, tuple(map(float, LENGTHS)), tokens, f"{rate:g} at each position")
 
 

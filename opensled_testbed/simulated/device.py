@@ -145,7 +145,7 @@ class Answer:
         if not self._answered or self._hint == 0:
             return
         if self._drafting is None:  # without a draft model at hand an empty block is all that can be drafted
-            self._send(Block(self._truth, 0, 0, 0), 0.0)
+            self._send(Block(self._truth, 0, 0), 0.0)
         elif self._drafting.idle:
             self._drafting.draft(self._truth, self._hint)
 

@@ -12,8 +12,8 @@ from opensled_testbed.simulated.drafts import MAX_DRAFT, Block, Script
 from scheduler.estimates import DraftEstimate
 from scheduler.plan import SessionView, Slice
 from verify_server.draft_budget import DraftBudget, DraftRecord
-from verify_server.session import VERDICTS_TIMED
 from verify_server.session_manager import SessionLimits
+from verify_server.session_timing import VERDICTS_TIMED
 
 
 class Reader(Protocol):

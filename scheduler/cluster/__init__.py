@@ -1,1 +1,2 @@
-"""Many replicas: placement, supervision, and the one module that imports ray."""
+"""Many replicas: placement (placement.py), a gateway's copy of the state (directory.py), supervision (supervisor.py),
+and the one module that imports ray (ray_runtime.py)."""

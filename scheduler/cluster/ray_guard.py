@@ -1,7 +1,7 @@
-"""What keeps Ray to itself: its environment, and where it may listen. Imports no ray: it must come first.
+"""What protects Ray: its environment, and where it may listen. Imports no ray, for it must run before ray does.
 
-Whoever reaches Ray's ports runs code on every machine of the cluster, so they belong to loopback or a private network,
-and ask for a token. Source: docs.ray.io, "Security" and "Ray token authentication" (2.60).
+A client that reaches Ray's ports can run code on every machine of the cluster, so the ports belong to loopback or a
+private network, and ask for a token. Source: docs.ray.io, "Security" and "Ray token authentication" (2.60).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _ALWAYS = {
     "RAY_AUTH_MODE": "token",
-    "RAY_USAGE_STATS_ENABLED": "0",  # it would report to its makers
-    "RAY_memory_monitor_refresh_ms": "0",  # it would kill replicas when anybody fills the machine's memory
+    "RAY_USAGE_STATS_ENABLED": "0",  # else Ray reports usage to its makers
+    "RAY_memory_monitor_refresh_ms": "0",  # else Ray kills replicas when another process fills the memory
 }
 # Ray's own way to keep to one machine. Without it the ports of a local Ray are open on every interface, and
 # 127.0.0.1 is taken for another address of the machine.
 _LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 5.0  # chosen: several times a slow network's round trip
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
-# Asks a cluster for something with the token that the environment names. A process of its own, since Ray reads its
-# token once, and ends the process when it finds none or nobody.
+# Asks a cluster for a key with the token that the environment names. It runs in a process of its own: Ray reads its
+# token once, and ends the process if it finds no token or no cluster.
 _PROBE = """
 import sys
 from ray._raylet import GcsClient
@@ -57,20 +57,20 @@ def prepare(address: str = "", environ: MutableMapping[str, str] = os.environ) -
 
 
 def require_token(address: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Refuse to join the cluster at `address` where it asks nobody for a token, or not for ours.
+    """Refuse to join the cluster at `address` if it asks for no token, or not for ours.
 
     Raises UsageError, Unauthorized or Unreachable.
     """
     try:
         socket.create_connection(host_port(address), CONNECT_SECONDS).close()
-    except OSError as error:  # Ray would go on trying
+    except OSError as error:  # Ray itself would try for ever
         raise Unreachable(
             f"no Ray cluster answers at {address}: {error}; is `ray start --head` running there?"
         ) from error
     stranger = {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
     if _answers(address, {**environ, **stranger}):
         raise UsageError(
-            f"the Ray cluster at {address} asks nobody for a token; start it with RAY_AUTH_MODE=token "
+            f"the Ray cluster at {address} asks for no token; start it with RAY_AUTH_MODE=token "
             "(docs/operations.md)"
         )
     default = Path(environ.get("HOME", "~")).expanduser() / ".ray/auth_token"
@@ -87,7 +87,7 @@ def _answers(address: str, environ: Mapping[str, str]) -> bool:
     probe = [sys.executable, "-c", _PROBE, address]
     said = subprocess.run(probe, env=environ, capture_output=True, text=True).stdout
     if "refused" not in said and "answered" not in said:
-        raise Unreachable(f"what answers at {address} is no Ray cluster, or one of another version than ours")
+        raise Unreachable(f"what answers at {address} is no Ray cluster, or one of another version")
     return "answered" in said
 
 
@@ -97,7 +97,7 @@ def networks(listed: str) -> tuple[Network, ...]:
     for network in found:
         if not network.is_private:
             raise UsageError(
-                f"--ray-network {network} is not private: whoever reaches Ray's ports runs code on the whole cluster"
+                f"--ray-network {network} is not private: who reaches Ray's ports can run code on the whole cluster"
             )
     return tuple(found)
 

@@ -1,10 +1,10 @@
-"""Many replicas on Ray: a control plane only. No prompt and no token goes through it, and it may be away for a while.
+"""Many replicas on Ray, which is a control plane only: no prompt and no token goes through it, and it may be away.
 
-    gateway's process     Cluster     asks for the table four times a second, and places from its copy of it
-    actor `scheduler`     Scheduler   keeps as many replicas alive as there should be, knows them by their heartbeats
+    gateway's process     Cluster     asks for the state four times a second, and places from its copy of it
+    actor `scheduler`     Scheduler   keeps the wanted number of replicas alive, knows them by their heartbeats
     actors `replica-N`    Replica     own their device and host their own server
 
-All actors are detached and named. Whoever of them dies is started again, by Ray or by the scheduler.
+All actors are detached and named. An actor that dies is started again, by Ray or by the scheduler.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ log = logging.getLogger(__name__)
 
 NAMESPACE = "opensled"
 SCHEDULER = "scheduler"
-KEY_BYTES = 32
-BEAT = 0.5  # seconds between the heartbeats of a replica
-OBJECT_STORE = 80_000_000  # bytes; nothing of ours goes there, and Ray takes no less
+KEY_BYTES = 32  # of the key that signs resume tokens: SHA-256's own size
+BEAT = 0.5  # seconds between the heartbeats of a replica (chosen: a dead one is noticed within STALE, six of them)
+OBJECT_STORE = 80_000_000  # bytes; nothing of ours goes there, and Ray accepts no less
 _QUIET: dict[str, Any] = {
     "namespace": NAMESPACE,
     "log_to_driver": False,
@@ -71,7 +71,7 @@ def own_ray(cpus: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def joined_ray(address: str, networks: Sequence[ray_guard.Network]) -> Iterator[None]:
-    """The Ray cluster at `address`, a node of which this machine is. Raises UsageError where strangers may use it."""
+    """The Ray cluster at `address`, of which this machine is a node. Raises UsageError if it is open to others."""
     ray_guard.require_token(address)
     try:
         joined = ray.init(address=address, **_QUIET)
@@ -112,7 +112,7 @@ class Replica:
 
     def __init__(self, name: str, spec: ClusterSpec, key: bytes) -> None:
         self._name = name
-        # New in every life: it remembers no session of an earlier one
+        # New with every start: this process knows no session of an earlier one
         replica = f"{name}-{secrets.token_hex(3)}"
         try:
             host = ray.util.get_node_ip_address()
@@ -124,7 +124,7 @@ class Replica:
         threading.Thread(target=self._beat, name="heartbeats", daemon=True).start()
 
     async def ended(self) -> None:
-        """Never returns; whoever waits for it hears at once when this process dies."""
+        """Never returns: a caller that waits for it learns at once when this process dies."""
         await asyncio.get_running_loop().create_future()
 
     async def drain(self) -> None:
@@ -150,11 +150,11 @@ def _report(name: str, error: Exception) -> None:
 
 
 class Scheduler:
-    """The actor around a roster. Every message makes it tend its replicas: a restarted one goes on by itself."""
+    """The actor around a supervisor. Every message makes it tend its replicas, so a restarted one goes on by itself."""
 
     def __init__(self, spec: ClusterSpec, key: bytes) -> None:
         self._spec, self._key = spec, key
-        self._roster = ReplicaSupervisor(spec, self, time.monotonic)
+        self._supervisor = ReplicaSupervisor(spec, self, time.monotonic)
 
     async def key(self) -> bytes:
         return self._key
@@ -162,32 +162,32 @@ class Scheduler:
     async def spec(self) -> ClusterSpec:
         return self._spec
 
-    async def table(self) -> ClusterState:
-        self._roster.tend()
-        return self._roster.table()
+    async def state(self) -> ClusterState:
+        self._supervisor.tend()
+        return self._supervisor.state()
 
     async def beat(self, name: str, beat: Heartbeat) -> None:
-        self._roster.tend()
-        self._roster.beat(name, beat)
+        self._supervisor.tend()
+        self._supervisor.beat(name, beat)
 
     async def failed(self, name: str, code: str, reason: str) -> None:
-        self._roster.failed(name, code, reason)
+        self._supervisor.failed(name, code, reason)
 
     async def restart(self) -> None:
-        await self._roster.restart()
+        await self._supervisor.restart()
 
     async def stop(self) -> None:
-        await self._roster.stop()
+        await self._supervisor.stop()
 
     async def lifetime(self, name: str) -> None:
-        """See `Actors`."""
+        """See `ReplicaRuntime`."""
         spec = self._spec
         options = _detached(name, num_cpus=spec.cpus, num_gpus=spec.gpus, scheduling_strategy="SPREAD")
         with contextlib.suppress(RayError):
             await ray.remote(Replica).options(**options).remote(name, spec, self._key).ended.remote()
 
     async def retire(self, name: str) -> None:
-        """See `Actors`."""
+        """See `ReplicaRuntime`."""
         with contextlib.suppress(ValueError, RayError):  # it is gone already
             handle = ray.get_actor(name, NAMESPACE)
             with contextlib.suppress(RayError):
@@ -201,7 +201,7 @@ class Cluster:
     def __init__(self, spec: ClusterSpec | None) -> None:
         """Find or start the scheduler; without a `spec`, with the replicas that are there. Raises UsageError."""
         self._scheduler, self.key = _settled(spec) if spec else _found()
-        self.directory = WatchedDirectory(self._table, time.monotonic)
+        self.directory = WatchedDirectory(self._state, time.monotonic)
 
     async def restart(self) -> None:
         """Replace the replicas one after the other, so that the others go on; EngineError if one does not come back."""
@@ -216,18 +216,18 @@ class Cluster:
             await self._scheduler.stop.remote()
         ray.kill(self._scheduler, no_restart=True)
 
-    async def _table(self) -> ClusterState:
+    async def _state(self) -> ClusterState:
         try:
-            table: ClusterState = await self._scheduler.table.remote()
+            state: ClusterState = await self._scheduler.state.remote()
         except RayError as error:
             with contextlib.suppress(ValueError, RayError):
-                self._scheduler = _scheduler()  # it may have been replaced by one with another Spec
+                self._scheduler = _scheduler()  # it may have been replaced by one with another spec
             raise Unreachable(f"no scheduler: {type(error).__name__}") from error
-        return table
+        return state
 
 
 def _detached(name: str, **options: Any) -> dict[str, Any]:
-    """Options of an actor that outlives whoever made it; if it is there already, it is that one."""
+    """Options of an actor that outlives its maker; an actor of that name that exists is taken instead."""
     kept = {"lifetime": "detached", "max_restarts": -1, "get_if_exists": True}
     return {"name": name, "namespace": NAMESPACE} | kept | options
 
@@ -246,7 +246,7 @@ def _found() -> tuple[ActorHandle, bytes]:
 
 
 def _settled(spec: ClusterSpec) -> tuple[ActorHandle, bytes]:
-    """The scheduler of this `spec`: the one there is, or a new one; resume tokens stay good in any case."""
+    """The scheduler of this `spec`: the present one, or a new one; resume tokens stay valid in any case."""
     key = secrets.token_bytes(KEY_BYTES)
     with contextlib.suppress(ValueError, RayActorError):
         handle = _scheduler()
@@ -258,11 +258,11 @@ def _settled(spec: ClusterSpec) -> tuple[ActorHandle, bytes]:
 
 
 def _made(spec: ClusterSpec, key: bytes) -> tuple[ActorHandle, bytes]:
-    """A new scheduler; or the one that another gateway has made meanwhile, with a key of its own."""
+    """A new scheduler, or the one that another gateway made meanwhile, with its own key."""
     options = _detached(SCHEDULER, num_cpus=0)
     while True:
         handle = ray.remote(Scheduler).options(**options).remote(spec, key)
         try:
             return handle, ray.get(handle.key.remote())
-        except RayActorError:  # the name still belongs to one that was ended a moment ago
+        except RayActorError:  # the name still belongs to an actor that has just ended
             time.sleep(BEAT)

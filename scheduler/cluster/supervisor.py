@@ -1,4 +1,4 @@
-"""What the scheduler of a cluster does, whatever runs its replicas: keep as many as there should be, and know them.
+"""What the scheduler of a cluster does, whatever runs its replicas: it keeps the wanted number alive and knows them.
 
 Its state is soft: after a restart heartbeats bring it back, and replicas that live on are found again by name.
 """
@@ -16,11 +16,11 @@ from scheduler.cluster.placement import STALE, Heartbeat
 
 log = logging.getLogger(__name__)
 
-# Seconds before a dead replica is looked after; twice as long after each time that it did not start
-PAUSE = 0.5
-LONGEST_PAUSE = 30.0
-SETTLE = 1.0  # seconds until every gateway has heard of a new replica, and is linked to it
-LOOK = 0.1  # seconds between two looks at a replica that is to come back
+# Seconds, chosen: pauses before a dead replica is started again double with each failed start, so that a broken
+# machine is not kept busy; SETTLE is four updates of a gateway's copy (`directory.POLL`).
+PAUSE, LONGEST_PAUSE = 0.5, 30.0
+SETTLE = 1.0  # until every gateway has heard of a new replica, and is linked to it
+LOOK = 0.1  # between two looks for a replica that is to come back
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class ClusterSpec:
 
 
 class HostedServer(Protocol):
-    """A server in its own threads, as `ClusterSpec.start` gives it. Its methods block; only `drain` blocks for long."""
+    """A server in threads of its own, as `ClusterSpec.start` makes it. Its methods block, `drain` for long."""
 
     def heartbeat(self) -> Heartbeat:
-        """What it says of itself; raises when it is broken for good."""
+        """Its present state; raises when the server is broken for good."""
 
     def drain(self) -> None:
         """Hand every session over and stop serving."""
@@ -54,16 +54,16 @@ class ClusterState(NamedTuple):
     """What the scheduler knows."""
 
     beats: list[tuple[Heartbeat, float]]  # each with its age in seconds
-    failures: dict[str, tuple[str, str]]  # replica -> code and reason why it did not start
+    failures: dict[str, tuple[str, str]]  # name of a replica -> code and reason why it did not start
     wanted: int  # replicas there should be
-    up_s: float  # seconds since the scheduler started: a young one has not heard of everybody yet
+    up_s: float  # seconds since the scheduler started: a new one has not heard of all replicas yet
 
 
 class ReplicaRuntime(Protocol):
-    """Whatever runs the replicas; each has a name of its own for ever, and many lives."""
+    """What runs the replicas. A replica keeps its name over all restarts, and gets a new id with each."""
 
     async def lifetime(self, name: str) -> None:
-        """Start the replica of that name unless it is there; returns when it has died."""
+        """Start the replica of that name unless it runs; returns when it has died."""
 
     async def retire(self, name: str) -> None:
         """Drain it and end its process, if there is one."""
@@ -72,33 +72,33 @@ class ReplicaRuntime(Protocol):
 class ReplicaSupervisor:
     """Keeps `spec.count` replicas alive; `clock` in seconds."""
 
-    def __init__(self, spec: ClusterSpec, actors: ReplicaRuntime, clock: Callable[[], float]) -> None:
-        self._spec, self._actors, self._clock, self._since = spec, actors, clock, clock()
+    def __init__(self, spec: ClusterSpec, runtime: ReplicaRuntime, clock: Callable[[], float]) -> None:
+        self._spec, self._runtime, self._clock, self._since = spec, runtime, clock, clock()
         self._beats: dict[str, Heartbeat] = {}  # by name, not by id; `at` on our clock
-        self._lives: dict[str, str] = {}  # name -> id of the life whose end its keeper waits for
+        self._ids: dict[str, str] = {}  # name -> id of the running replica
         self._failures: dict[str, tuple[str, str]] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._stopped = False
 
-    def table(self) -> ClusterState:
+    def state(self) -> ClusterState:
         now = self._clock()
         fresh = [(beat, now - beat.at) for beat in self._beats.values() if now - beat.at < STALE]
         return ClusterState(fresh, dict(self._failures), self._spec.count, now - self._since)
 
     def tend(self) -> None:
-        """Look after every replica from now on, also after one more restart of ours."""
+        """Keep every replica alive from now on; does nothing the second time."""
         for name in () if self._stopped else self._spec.names:
             if name not in self._keepers:
                 self._keepers[name] = asyncio.ensure_future(self._keep(name))
 
     def beat(self, name: str, beat: Heartbeat) -> None:
-        """A replica lives; one that there should not be is let go."""
+        """A replica lives; one that the spec does not name is retired."""
         self._failures.pop(name, None)
-        self._lives.setdefault(name, beat.replica)
+        self._ids.setdefault(name, beat.replica)
         self._beats[name] = beat._replace(at=self._clock())
         if name not in self._spec.names and name not in self._leaving:
-            self._leaving[name] = asyncio.ensure_future(self._let_go(name))
+            self._leaving[name] = asyncio.ensure_future(self._retire(name))
 
     def failed(self, name: str, code: str, reason: str) -> None:
         """A replica did not start."""
@@ -109,35 +109,35 @@ class ReplicaSupervisor:
         """Drain and replace one replica after the other; EngineError at the first that does not come back."""
         for name in self._spec.names:
             before = self._beats.get(name)
-            await self._let_go(name)  # its keeper starts another one
+            await self._retire(name)  # its keeper starts another one
             await self._renewed(name, before)
-            await asyncio.sleep(SETTLE)  # else those whom the next one sends away find nobody
+            await asyncio.sleep(SETTLE)  # else clients that the next replica hands over find no other
 
     async def stop(self) -> None:
         """Drain and end every replica."""
         self._stopped = True
         for keeper in self._keepers.values():
             keeper.cancel()
-        await asyncio.gather(*map(self._let_go, {*self._keepers, *self._beats}))
+        await asyncio.gather(*map(self._retire, {*self._keepers, *self._beats}))
 
     async def _keep(self, name: str) -> None:
-        """See to it that one replica lives, and forget its heartbeat the moment it dies."""
+        """Keep one replica alive, and forget its heartbeat when it dies."""
         pause = PAUSE
         while True:
-            await self._actors.lifetime(name)
-            self._forget(name, self._lives.pop(name, ""))
+            await self._runtime.lifetime(name)
+            self._forget(name, self._ids.pop(name, ""))
             pause = min(2 * pause, LONGEST_PAUSE) if name in self._failures else PAUSE
             await asyncio.sleep(pause)
 
-    async def _let_go(self, name: str) -> None:
+    async def _retire(self, name: str) -> None:
         before = self._beats.get(name)
-        await self._actors.retire(name)
+        await self._runtime.retire(name)
         self._forget(name, before.replica if before else "")
         self._leaving.pop(name, None)
 
-    def _forget(self, name: str, life: str) -> None:
-        """The heartbeat of a life that is over; the next one may have sent its first already."""
-        if name in self._beats and self._beats[name].replica == life:
+    def _forget(self, name: str, replica: str) -> None:
+        """The heartbeat of a replica that has ended; the next one of that name may have sent its first already."""
+        if name in self._beats and self._beats[name].replica == replica:
             del self._beats[name]
 
     async def _renewed(self, name: str, before: Heartbeat | None) -> None:

@@ -1,1 +1,1 @@
-"""Policy `goodput`: what a step computes, who drafts how much, and what is remembered between steps."""
+"""Policy `goodput`: what a step computes, and which devices draft how much. constants.py holds the derivation."""

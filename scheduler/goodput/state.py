@@ -1,136 +1,138 @@
-"""What policy `goodput` keeps in mind from one plan to the next: who drafts, who is being probed, prompts to come."""
+"""What policy `goodput` remembers from one plan to the next: the assignment, probes, and the load of prompts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hw_profiles.fading import faded_rate
 from hw_profiles.profile import HardwareProfile
-from scheduler.goodput.assignment import LENGTHS, NO_COSTS, DraftLengthPlanner, MarginalCosts, PromptLoad
+from scheduler.goodput.assignment import NO_COSTS, TOKENS, DraftLengthPlanner, MarginalCosts, PromptLoad
+from scheduler.goodput.constants import (
+    CHANGE,
+    DOUBTS,
+    EVERY_S,
+    EVERY_STEPS,
+    GOLDEN,
+    PROBE_DRAFTS,
+    PROBE_EVERY,
+    PROBE_EVERY_S,
+    PROBE_LENGTH,
+    PROMPTS_S,
+)
 from scheduler.plan import SessionView, Slice
 
 NO_PROMPT_LOAD = PromptLoad()
-EVERY_S = 0.25  # seconds between two surveys, or
-EVERY_STEPS = 8  # so many steps if they take longer, or
-DOUBTS = 3  # surveys in a row that must find another assignment better: changing it costs every device a rest
-CHANGE = 0.1  # as soon as this share of the sessions is new or gone
-GOLDEN = 0.618  # multiples of it are spread evenly over 0 to 1
-PROBE_EVERY_S = 10.0  # at least, between two probes of one session
-PROBE_EVERY = 50  # and so many times as long as its drafts are away
-PROBE_DRAFTS, PROBE_LENGTH = 3, 4  # drafts of a probe, and tokens of each
-
-
-class Probe(NamedTuple):
-    """A session that is decoded, and whose device drafts for a while nevertheless, to hear how it does."""
-
-    drafts: int  # it ends when so many have arrived
-    until: float
 
 
 @dataclass(frozen=True)
 class GoodputState:
-    """As of the time of its survey. Times in seconds on the caller's clock."""
+    """As of its latest review. Times in seconds on the caller's clock; mappings are by session."""
 
-    hints: Mapping[int, int] = field(default_factory=dict)  # by session, of those whose device drafts
-    rate: float = 0.0  # expected tokens/s of everybody
+    hints: Mapping[int, int] = field(default_factory=dict)  # draft lengths of sessions whose device drafts
+    rate: float = 0.0  # expected tokens/s of all sessions
     step_s: float = 0.0  # expected
-    surveyed: float = -inf
-    sessions: int = 0  # that it is about
-    rule: int = 0  # by which hints are given; see survey.py
+    reviewed: float = -inf
+    sessions: int = 0  # at the latest review
+    rule: int = 0  # see `Assignment`
     prompts: PromptLoad = NO_PROMPT_LOAD
-    doubts: int = 0  # surveys in a row that found another assignment better
+    doubts: int = 0  # reviews in a row that found another assignment better
     planned: float = -inf  # the latest plan
-    prices: MarginalCosts = NO_COSTS
-    probes: Mapping[int, Probe] = field(default_factory=dict)
+    costs: MarginalCosts = NO_COSTS
+    # Sessions that are decoded, but draft for a while: drafts by which the probe ends, and the time
+    probes: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     probed: Mapping[int, float] = field(default_factory=dict)  # when each was probed last
-
     told: Mapping[int, int] = field(default_factory=dict)  # the hints to give, those of probes included
-    newest: int = -1  # session it is about
+    newest: int = -1  # newest session with a hint
 
     def after(self, slices: Sequence[Slice], now: float) -> GoodputState:
-        """Having planned `slices`, those that somebody waits for."""
+        """After a plan with these slices (without those that run ahead)."""
         tokens = sum([piece.tokens for piece in slices]) - len(slices)
-        return replace(self, prompts=self.prompts.after(tokens, now - self.planned), planned=now)
+        passed = now - self.planned
+        prompts = PromptLoad(
+            faded_rate(self.prompts.rate, tokens, passed, PROMPTS_S),
+            faded_rate(self.prompts.steps, tokens > 0, passed, PROMPTS_S),
+        )
+        return replace(self, prompts=prompts, planned=now)
 
 
-def looked(
+def current(
     memory: object, sessions: Sequence[SessionView], profile: HardwareProfile, now: float
 ) -> GoodputState:
-    """The outlook in `memory`, or a new one when its time has come."""
+    """The state in `memory`, or a new one when a review is due or sessions have come."""
     old = memory if isinstance(memory, GoodputState) else GoodputState()
-    patience = max(EVERY_S, EVERY_STEPS * old.step_s)
+    pause = max(EVERY_S, EVERY_STEPS * old.step_s)
     changed = abs(len(sessions) - old.sessions) > CHANGE * old.sessions
-    if now >= old.surveyed + patience or changed:
-        return _surveyed(old, sessions, profile, now)
-    return _welcomed(old, sessions, profile) if sessions and sessions[-1].id > old.newest else old
+    if now >= old.reviewed + pause or changed:
+        return _reviewed(old, sessions, profile, now)
+    return _with_new(old, sessions, profile) if sessions and sessions[-1].id > old.newest else old
 
 
-def _welcomed(old: GoodputState, sessions: Sequence[SessionView], profile: HardwareProfile) -> GoodputState:
-    """With hints for those who came since the survey, by the same rule."""
+def _with_new(old: GoodputState, sessions: Sequence[SessionView], profile: HardwareProfile) -> GoodputState:
+    """With hints by the same rule for sessions that came since the review."""
     new = [session for session in sessions if session.id > old.newest]
-    hints = _hints(new, DraftLengthPlanner(new, profile, old.prompts).lengths(old.rule, old.prices))
+    hints = _hints(new, DraftLengthPlanner(new, profile, old.prompts).lengths(old.rule, old.costs))
     told = {**old.told, **hints}
     return replace(old, hints={**old.hints, **hints}, told=told, newest=sessions[-1].id)
 
 
-def _surveyed(
+def _reviewed(
     old: GoodputState, sessions: Sequence[SessionView], profile: HardwareProfile, now: float
 ) -> GoodputState:
-    here = [session for session in sessions if not session.absent]
-    if not here:
-        return replace(old, surveyed=now, sessions=len(sessions), newest=sessions[-1].id if sessions else -1)
-    survey = DraftLengthPlanner(here, profile, old.prompts)
-    kept, best = survey.best(old.rule, old.prices)
+    """With the best assignment of all present sessions."""
+    present = [session for session in sessions if not session.absent]
+    if not present:
+        return replace(old, reviewed=now, sessions=len(sessions), newest=sessions[-1].id if sessions else -1)
+    planner = DraftLengthPlanner(present, profile, old.prompts)
+    kept, best = planner.best(old.rule, old.costs)
     doubts = old.doubts + 1 if best is not kept else 0
     if 0 < doubts < DOUBTS:
         best = kept
-    looked = replace(
+    state = replace(
         old,
-        hints=_hints(here, best.lengths),
+        hints=_hints(present, best.lengths),
         rule=best.rule,
         rate=best.rate,
         step_s=best.step_s,
-        prices=survey.prices(best),
+        costs=planner.marginal_costs(best),
         doubts=doubts if best is kept else 0,
-        surveyed=now,
+        reviewed=now,
         sessions=len(sessions),
         newest=sessions[-1].id,
     )
-    return _probing(looked, here, now)
+    return _with_probes(state, present, now)
 
 
 def _hints(sessions: Sequence[SessionView], lengths: NDArray[np.int_]) -> dict[int, int]:
-    """Of those whose device drafts."""
-    longest = np.array(LENGTHS)[lengths].tolist()
+    """Of the sessions whose device drafts."""
     return {
         session.id: min(length, session.max_draft)
-        for session, length in zip(sessions, longest)
+        for session, length in zip(sessions, TOKENS[lengths].tolist())
         if session.forecast is not None
     }
 
 
-def _probing(now_known: GoodputState, sessions: Sequence[SessionView], now: float) -> GoodputState:
-    """End probes that were answered, or that nobody answers; begin those that are due."""
+def _with_probes(state: GoodputState, sessions: Sequence[SessionView], now: float) -> GoodputState:
+    """End probes that are answered or too old, and begin those that are due."""
     probes, probed = {}, {}
     for session in sessions:
         forecast, id = session.forecast, session.id
         if forecast is None or not session.max_draft:
             continue
-        probe = now_known.probes.get(id)
-        if probe is not None and forecast.drafts < probe.drafts and now < probe.until:
+        probe = state.probes.get(id)
+        if probe is not None and forecast.drafts < probe[0] and now < probe[1]:
             probes[id] = probe
         pause = max(PROBE_EVERY_S, PROBE_EVERY * forecast.away_s(PROBE_LENGTH)) if forecast.drafts else 0.0
-        # A newcomer begins anywhere within the pause: else a device whose answers are short would never be probed.
-        last = probed[id] = now_known.probed.get(id, now - pause * (id * GOLDEN % 1))
-        if now_known.hints[id]:
+        # The first probe comes anywhere within the pause: else short answers would never see one.
+        last = probed[id] = state.probed.get(id, now - pause * (id * GOLDEN % 1))
+        if state.hints[id]:
             probed[id] = now
         elif session.hint == 0 and id not in probes and now >= last + pause:
             probed[id] = now
-            probes[id] = Probe(forecast.drafts + PROBE_DRAFTS, now + max(PROBE_EVERY_S, pause) / 4)
-    told = {**now_known.hints, **dict.fromkeys(probes, PROBE_LENGTH)}
-    return replace(now_known, probes=probes, probed=probed, told=told)
+            probes[id] = (forecast.drafts + PROBE_DRAFTS, now + max(PROBE_EVERY_S, pause) / 4)
+    told = {**state.hints, **dict.fromkeys(probes, PROBE_LENGTH)}
+    return replace(state, probes=probes, probed=probed, told=told)

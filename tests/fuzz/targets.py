@@ -116,7 +116,7 @@ def _resume(choose: Choices, wires: list) -> bytes:
         return OPEN
     opening = messages.plain_open()
     opening.open.resume_token = door._signer.sign(session.id, "local")
-    opening.open.committed.extend(session.tokens[3 : choose.below(20)])
+    opening.open.committed.extend(session.sequence.tokens[3 : choose.below(20)])
     return opening.SerializeToString()
 
 

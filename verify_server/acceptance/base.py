@@ -42,6 +42,19 @@ class AcceptanceResult(NamedTuple):
     path: tuple[int, ...] = ()  # of a tree: the indices of the accepted tokens
 
 
+def decided(check: DraftCheck, result: AcceptanceResult) -> tuple[int, ...]:
+    """The accepted ids and the one after them."""
+    if result.path:
+        return (*[check.draft[index].id for index in result.path], result.next_token)
+    return (*check.ids[: result.num_accepted], result.next_token)
+
+
+def moves(check: DraftCheck, result: AcceptanceResult) -> list[tuple[int, int]]:
+    """From where to where the KV of a tree's accepted tokens must go, so that they follow the text in order."""
+    first = check.position
+    return [(first + index, first + place) for place, index in enumerate(result.path) if index != place]
+
+
 class SessionScores:
     """The rows of `Scores` that belong to one draft, numbered from 0.
 
@@ -104,15 +117,12 @@ class AcceptanceRule(ABC):
 
     lossless: ClassVar[bool] = True  # the text has the target's distribution
     trees: ClassVar[bool] = False  # decides draft trees as well as chains
-    draft_probs: ClassVar[bool] = (
-        False  # needs the distribution of each draft token: the text depends on the device
-    )
-    draft_lengths: ClassVar[tuple[int, int] | None] = (
-        None  # least and most useful draft tokens; None = any number
-    )
-    needs: ClassVar[frozenset[str]] = (
-        frozenset()
-    )  # methods of `SessionScores` that it calls, besides `request`
+    # It needs the distribution of each draft token, so that the text depends on the device.
+    draft_probs: ClassVar[bool] = False
+    # Least and most useful draft tokens; None = any number.
+    draft_lengths: ClassVar[tuple[int, int] | None] = None
+    # Methods of `SessionScores` that it calls, besides `request`.
+    needs: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, options: str = "") -> None:
         """`options`: what follows the name of the rule behind a colon. Raises InvalidRequest for unknown ones."""

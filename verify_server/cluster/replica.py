@@ -116,7 +116,7 @@ def heartbeat(door: SessionManager, replica: str, addresses: Addresses) -> Heart
     loop = door.loop
     live = [session for session in loop.sessions.values() if session.has_reader]
     step_s, token_s = _step_s(door, live), _token_s(door)
-    waiting = sum(session.view().uncomputed - 1 for session in live)
+    waiting = sum(session.sequence.uncomputed - 1 for session in live)
     return Heartbeat(
         replica=replica,
         address=addresses.public,
@@ -138,7 +138,7 @@ def heartbeat(door: SessionManager, replica: str, addresses: Addresses) -> Heart
 
 def _step_s(door: SessionManager, live: Sequence[Session]) -> float:
     """Expected seconds of a step in which every session gets one token, and a newcomer as well."""
-    contexts = sum(len(session.tokens) for session in live)
+    contexts = sum(len(session.sequence) for session in live)
     return door.loop.profile.cost.verify_s(len(live) + 1, contexts, len(live) + 1)
 
 

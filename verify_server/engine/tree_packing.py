@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,9 +14,7 @@ from torch import Tensor
 
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE
-
-if TYPE_CHECKING:  # it imports this file
-    from verify_server.engine.packing import Piece
+from verify_server.engine.piece import Piece
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from scheduler.plan import Slice
 from verify_server.kv.blocks import BlockPool, OutOfBlocks, OverBudget
-from verify_server.session import Session
-from verify_server.step_item import StepItem
+from verify_server.session import Session, StepItem
 
 # A session that has been resting for so many seconds is not in the midst of a round. Those give way in the order in
 # which they were last used. Among those that are in one, the order of use would be the worst: they come round in it,
@@ -71,12 +70,12 @@ class KVPreemptor:
         session = self._sessions[piece.session]
         while True:
             try:
-                return session.plan(piece)
+                return session.plan(piece, self._now)
             except OutOfBlocks as short:
                 victim = None if piece.ahead else self._victim(session, short, last_resort)
                 if victim is None:
                     return None
-                victim.forget_kv()
+                victim.sequence.forget_kv()
                 self.preempted += 1
                 # It lost what its slice was to go on from, so it must wait for the next plan.
                 self._waiting.pop(victim.id, None)
@@ -84,7 +83,9 @@ class KVPreemptor:
 
     def _victim(self, needy: Session, short: OutOfBlocks, last_resort: bool) -> Session | None:
         """Who gives way: sessions of tenants with more than their share first; one at his budget among his own."""
-        holders = [s for s in self._sessions.values() if s is not needy and s.table.blocks and not s.in_step]
+        holders = [
+            s for s in self._sessions.values() if s is not needy and s.sequence.table.blocks and not s.in_step
+        ]
         if isinstance(short, OverBudget):
             holders = [session for session in holders if session.tenant == needy.tenant]
         resting = [session for session in holders if self._is_resting(session)]
@@ -102,8 +103,8 @@ class KVPreemptor:
 
     def _worth(self, session: Session) -> tuple[bool, bool, float, int]:
         """Of two resting sessions the smaller one gives way first."""
-        in_round = session.has_reader and self._now - session.waiting_since <= ROUND_SECONDS
-        used = 0.0 if in_round else session.waiting_since
+        in_round = session.has_reader and self._now - session.timing.waiting_since <= ROUND_SECONDS
+        used = 0.0 if in_round else session.timing.waiting_since
         return not self._is_crowding(session), in_round, used, -session.id
 
     def _is_crowding(self, session: Session) -> bool:

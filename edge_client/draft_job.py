@@ -1,0 +1,234 @@
+"""The job of drafting for one sequence: which tokens a block gets, what is drafted ahead, and when either ends.
+
+No thread and no clock are in here. Work is a generator. It yields before the first pass of the drafter and after each
+one, and the driver sends the time: seconds on a clock of its own. The drafter's thread (drafting.py) sends real time;
+emulation and simulation send the time that the profile of a device gives.
+
+Look-ahead: while a verdict travels the drafter goes on. It bets that the whole block is accepted, and that the token it
+drafts next is the bonus token, which with shared noise is as likely as any draft token. When the verdict confirms that,
+what it drafted after that token is the head of the next block and needs no pass. Otherwise the work is wasted, and the
+device loses at most the pass under way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import NamedTuple, TypeVar
+
+from edge_client.drafters.base import Drafter
+from edge_client.lengths.base import DraftLengthPolicy, pulled
+from opensled.messages import DraftBlock, TreeNode
+from opensled.protocol import rebase
+from opensled.sampling import Sampler
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+Work = Generator[None, float, Result]  # receives the time after each pass, in seconds
+
+
+class Drafted(NamedTuple):
+    """A block, and how many seconds it took to draft, ahead of time or not; 0 = not told."""
+
+    block: DraftBlock
+    seconds: float = 0.0
+
+
+class BlockBudget(NamedTuple):
+    """How much a block may hold."""
+
+    length: int  # tokens of a chain, or the depth of a tree
+    tree: int = 0  # tokens of a tree; 0 = chains only
+    hint: int | None = None  # the server's advice: longest useful chain, or depth; None = it gave none
+    policy: DraftLengthPolicy | None = None  # of this block alone, instead of the device's own
+
+
+@dataclass
+class LookAhead:
+    """The work ahead of one block."""
+
+    block: DraftBlock  # a chain that was sent
+    over: bool = False  # set by the driver's side while the work goes on
+    tokens: int = 0  # drafted so far, and
+    seconds: float = 0.0  # what they took
+
+    def work(self, steps: Iterator[None], drafted: Callable[[int, float], None]) -> Work[None]:
+        """Take `steps`, one token each, until it is over; `drafted` hears of each token."""
+        began = yield
+        while not self.over and next(steps, self) is not self:
+            ended = yield
+            self.tokens, self.seconds = self.tokens + 1, self.seconds + ended - began
+            drafted(1, ended - began)
+            began = ended
+
+    @property
+    def token_s(self) -> float:
+        """Mean seconds of a token."""
+        return self.seconds / self.tokens if self.tokens else 0.0
+
+    def wasted(self, ready: int) -> int:
+        """Tokens drafted in vain, where `ready` of them are still proposals: neither those nor the bonus token."""
+        return max(0, self.tokens - (ready + 1 if ready else 0))
+
+
+class DraftJob:
+    """One sequence of one drafter.
+
+    `draft` and `look_ahead` return work for the driver, which does one piece of it after another. The other methods
+    may be called while work goes on, from another thread, too: it then ends between two passes.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        policy: DraftLengthPolicy,
+        known: int,
+        vocab_size: int = 1 << 31,
+        sparse: bool = False,
+    ) -> None:
+        """`known`: tokens of the truth that the drafter hears of by `begin`. Ids outside [0, `vocab_size`) end a
+        block; `sparse`: so does a token that does not name the distribution from which it was drawn."""
+        self.over = False  # interrupted, or the drafter failed
+        self.wasted = 0  # tokens drafted ahead, and in vain
+        self._drafter, self._policy, self._vocab_size, self._sparse = drafter, policy, vocab_size, sparse
+        # A policy of lengths learns from what it is asked: it is asked only where the drafter can act on the answer.
+        self._looks_ahead = type(drafter).look_ahead is not Drafter.look_ahead
+        self._has_trees = type(drafter).propose_tree is not Drafter.propose_tree
+        self._known = known  # tokens of the truth that the drafter has heard of
+        self._base = 0  # of the block being drafted, and
+        self._since: tuple[int, ...] = ()  # what is known of the truth after that
+        self._bet: LookAhead | None = None  # on the latest block
+        self._fresh = True  # nothing was proposed yet, so that the prompt is still to be read
+
+    def begin(self, truth: Sequence[int], sampler: Sampler) -> None:
+        """Give the drafter the prompt and what follows it already; called where the work is done."""
+        if not self.over:
+            try:
+                self._drafter.begin(truth, sampler)
+            except Exception:
+                self._fail()
+
+    def draft(self, truth: Sequence[int], budget: BlockBudget) -> Work[Drafted]:
+        """The next block, after `truth` as it is now; ends the work ahead.
+
+        A drafter that fails proposes nothing more in this sequence: the user then reads the server's own tokens.
+        """
+        news, self._known = tuple(truth[self._known :]), len(truth)
+        self._end_bet()
+        self._base, self._since = len(truth), ()
+        return self._draft(news, self._base, budget)
+
+    def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> Work[None] | None:
+        """Work ahead of `block`, which was sent. None: the drafter cannot; nothing is bet on one path of a tree."""
+        if not self._looks_ahead or block.parents:
+            return None
+        bet = self._bet = LookAhead(block)
+        return self._guarded(self._ahead(bet, budget))
+
+    def heard(self, truth: Sequence[int]) -> None:
+        """The truth grew: what it contradicts ends, be it a block or the work ahead of one."""
+        self._since = tuple(truth[self._base :])
+        if self._bet is not None and rebase(self._bet.block, truth) is None:
+            self._bet.over = True
+
+    def interrupt(self) -> None:
+        """The sequence needs no more drafts; all that was drafted ahead is in vain."""
+        self.over = True
+        self._end_bet()
+        bet, self._bet = self._bet, None
+        if bet is not None:
+            self.wasted += bet.tokens
+
+    def _end_bet(self) -> None:
+        if self._bet is not None:
+            self._bet.over = True
+
+    def _guarded(self, work: Work[Result]) -> Work[Result | None]:
+        if self.over:
+            return None
+        try:
+            return (yield from work)
+        except Exception:
+            self._fail()
+            return None
+
+    def _fail(self) -> None:
+        log.exception("the drafter failed; this sequence goes on without drafts")
+        self.over = True
+
+    def _draft(self, news: tuple[int, ...], base: int, budget: BlockBudget) -> Work[Drafted]:
+        nodes: list[TreeNode] = []
+        seconds = yield from self._guarded(self._propose(news, budget, nodes))
+        known = list(takewhile(self._is_usable, nodes))
+        tokens = tuple([node.token for node in known])
+        is_chain = all(node.parent == index - 1 for index, node in enumerate(known))
+        parents = () if is_chain else tuple([node.parent for node in known])
+        return Drafted(DraftBlock(base, tokens, parents), seconds or 0.0)
+
+    def _is_usable(self, node: TreeNode) -> bool:
+        """Whether the target knows the id and, where it must, the distribution it was drawn from."""
+        token = node.token
+        return 0 <= token.id < self._vocab_size and (not self._sparse or token.drawn_from is not None)
+
+    def _propose(self, news: tuple[int, ...], budget: BlockBudget, nodes: list[TreeNode]) -> Work[float]:
+        """Fill `nodes`; the seconds that they took, those of the tokens drafted ahead included."""
+        if news:
+            self._drafter.commit(news)
+        ready, ready_s = self._settle()
+        seconds = 0.0
+        if self._has_trees and budget.length and not self._sparse:
+            seconds += yield from self._tree(budget, nodes)
+        if not nodes:
+            seconds += yield from self._chain(budget, ready, nodes)
+        return seconds + min(ready, len(nodes)) * ready_s
+
+    def _settle(self) -> tuple[int, float]:
+        """Now that the truth is known: how many tokens are ready, and the seconds that each of them took."""
+        ready = self._drafter.ready
+        bet, self._bet = self._bet, None
+        if bet is None:
+            return ready, 0.0
+        self.wasted += bet.wasted(ready)
+        return ready, bet.token_s
+
+    def _tree(self, budget: BlockBudget, nodes: list[TreeNode]) -> Work[float]:
+        """A tree where the policy wants one and the drafter has one; its seconds."""
+        count = (budget.policy or self._policy).nodes(budget.tree, budget.hint)
+        if not count:
+            return 0.0
+        began = yield
+        nodes.extend(islice(self._drafter.propose_tree(), count))
+        return (yield) - began
+
+    def _chain(self, budget: BlockBudget, ready: int, nodes: list[TreeNode]) -> Work[float]:
+        """A chain, until it is long enough, or the policy or the truth ends it; its seconds."""
+        policy = budget.policy or self._policy
+        # By rule `ratio` how much is sent must not depend on what was drawn, and what is ready may.
+        length = policy.most(budget.length, budget.hint, 0 if self._sparse else ready)
+        # The first token of all comes with the reading of the prompt.
+        untimed, self._fresh = max(ready, self._fresh), False
+        tokens = pulled(policy, self._drafter.propose(), length, lambda: self._ends(nodes))
+        for token in islice(tokens, ready):
+            nodes.append(TreeNode(token, len(nodes) - 1))
+        if len(nodes) < ready or len(nodes) >= length:
+            return 0.0
+        began = ended = yield
+        for token in tokens:
+            before, ended = ended, (yield)
+            nodes.append(TreeNode(token, len(nodes) - 1))
+            if len(nodes) > untimed:
+                self._policy.drafted(1, ended - before)
+        return (yield) - began  # a token that the policy threw away took a pass as well
+
+    def _ends(self, nodes: list[TreeNode]) -> bool:
+        """Whether the block is not needed: nothing is, or the truth contradicts it, or has got further than it."""
+        since = self._since
+        return self.over or (bool(since) and tuple([node.token.id for node in nodes[: len(since)]]) != since)
+
+    def _ahead(self, bet: LookAhead, budget: BlockBudget) -> Work[None]:
+        length = self._policy.ahead(budget.length, budget.hint)
+        if length:
+            yield from bet.work(self._drafter.look_ahead(bet.block.tokens, length), self._policy.drafted)

@@ -1,0 +1,49 @@
+"""Averages that forget: every new observation takes weight from the older ones.
+
+Devices, servers and policies follow changes with these: a board that gets hot, a text that gets easier, a busier link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp
+
+
+def kept(age: float, half_life: float) -> float:
+    """Share of its old weight that an observation keeps after `age`; it keeps half after `half_life` (same unit)."""
+    return 0.5 ** (age / half_life)
+
+
+def faded_rate(rate: float, amount: float, seconds: float, window_s: float) -> float:
+    """The rate per second, over about the last `window_s`, when `amount` came `seconds` after the update before."""
+    return rate * exp(-seconds / window_s) + amount / window_s
+
+
+def mean_but_largest(values: Sequence[float]) -> float | None:
+    """The mean without the largest value, which an interference may have caused; of fewer than 3 the smallest."""
+    if len(values) < 3:
+        return min(values, default=None)
+    return (sum(values) - max(values)) / (len(values) - 1)
+
+
+class FadingRatio:
+    """The ratio of two sums that fade together, such as tokens per second, or hits per try."""
+
+    __slots__ = ("_half_life", "above", "below", "seen")
+
+    def __init__(self, half_life: float, above: float = 0.0, below: float = 0.0) -> None:
+        """`half_life`: in units of the `age` that `add` takes; `above`, `below`: what is assumed beforehand."""
+        self._half_life, self.above, self.below = half_life, above, below
+        self.seen = 0.0  # sum of all ages so far
+
+    def add(self, above: float, below: float, age: float = 1.0) -> None:
+        """One observation; everything before it is `age` older now."""
+        keep = kept(age, self._half_life)
+        self.above = self.above * keep + above
+        self.below = self.below * keep + below
+        self.seen += age
+
+    @property
+    def ratio(self) -> float:
+        """0 as long as nothing is known."""
+        return self.above / self.below if self.below else 0.0

@@ -1,0 +1,129 @@
+"""The tokens of one sequence and their KV: what is known, what of it is computed, and what is confirmed.
+
+`confirmed <= known`: tokens beyond `confirmed` may still be taken back (`truncate`), as a server does whose tokens
+another one has to confirm. Prefix blocks are published for confirmed tokens only. `computed < known`: the newest
+token's KV is never computed before the next step, which needs its logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ids
+
+from opensled.messages import DraftBlock
+from opensled.protocol import EndRules, agreed, cut, rebase
+from scheduler.plan import Slice
+from verify_server.engine.base import Segment
+from verify_server.kv.blocks import BlockTable
+
+
+class Sequence:
+    """One sequence; lengths count tokens, the prompt included."""
+
+    def __init__(self, tokens: Ids[int], prompt_length: int, ends: EndRules, table: BlockTable) -> None:
+        """`tokens`: the prompt and what is committed already, all of it confirmed."""
+        self.tokens = list(tokens)
+        self.prompt_length, self.ends, self.table = prompt_length, ends, table
+        self.computed = 0  # positions [0, computed) are in the KV blocks
+        self.confirmed = len(self.tokens)
+        self.finish_reason = ""  # "" = goes on
+
+    def __len__(self) -> int:
+        """Tokens that are known."""
+        return len(self.tokens)
+
+    @property
+    def uncomputed(self) -> int:
+        """Known tokens whose KV is missing, >= 1."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def useful(self) -> int:
+        """Draft tokens that can still commit; the very last position needs no draft, it is the bonus token."""
+        return max(0, self.ends.last_length - len(self.tokens) - 1)
+
+    def rebase(self, block: DraftBlock) -> DraftBlock | None:
+        """See `opensled.protocol.rebase`."""
+        return rebase(block, self.tokens)
+
+    def agreed(self, block: DraftBlock) -> int:
+        """Tokens of a draft, in a row from its base on, that stand."""
+        return len(agreed(block, self.tokens[block.base :]))
+
+    # -- steps --------------------------------------------------------------------------------------------
+
+    def segment(self, piece: Slice, block: DraftBlock) -> Segment:
+        """The work of a slice, with the draft `block` behind it; OutOfBlocks changes nothing."""
+        stop, drafted = self.computed + piece.tokens, block.tokens
+        assert piece.decide == (stop == len(self.tokens)), "a slice decides when it reaches the newest token"
+        self.table.grow(stop + len(drafted))
+        # Padding computes positions before these once more: the same work, and no row differs for it.
+        start = max(self.table.frozen, self.computed - piece.padding)
+        assert self.table.is_own(start), "a step writes in KV blocks of its own session only"
+        return Segment(
+            tokens=(*self.tokens[start:stop], *[token.id for token in drafted]),
+            start=start,
+            blocks=tuple(self.table.blocks),
+            rows=len(drafted) + 1 if piece.decide else 0,
+            parents=block.parents,
+        )
+
+    def advance(self, segment: Segment) -> None:
+        """A chunk of the prompt is computed."""
+        self.computed = segment.start + len(segment.tokens)
+        self._publish()
+
+    def commit(self, ids: Ids[int], num_accepted: int) -> tuple[int, ...]:
+        """Append decided `ids` up to an end, confirmed; returns those appended.
+
+        The first `num_accepted` of them were drafted, so that their KV is computed; the KV behind them is rolled back.
+        """
+        news = self.extend(ids, num_accepted)
+        self.confirm(len(self.tokens))
+        return news
+
+    def extend(self, ids: Ids[int], num_accepted: int) -> tuple[int, ...]:
+        """See `commit`; what is appended may still be taken back."""
+        base = len(self.tokens)
+        news, self.finish_reason = self._cut(ids)
+        self.tokens.extend(news)
+        self._roll_back(min(base + num_accepted, len(self.tokens) - 1))
+        self._publish()
+        return news
+
+    def confirm(self, length: int) -> None:
+        """The first `length` tokens are final."""
+        assert self.confirmed <= length <= len(self.tokens), "what is confirmed is known, and stays confirmed"
+        self.confirmed = length
+        self._publish()
+
+    def truncate(self, length: int) -> None:
+        """Take back the tokens from `length` on, which were not confirmed, and their KV."""
+        assert self.confirmed <= length <= len(self.tokens), "what is confirmed is never taken back"
+        if length < len(self.tokens):
+            del self.tokens[length:]
+            self.finish_reason = ""
+        self._roll_back(min(self.computed, length - 1))
+
+    def _cut(self, ids: Ids[int]) -> tuple[tuple[int, ...], str]:
+        return cut(ids, len(self.tokens), self.ends)
+
+    def _roll_back(self, computed: int) -> None:
+        self.computed = computed
+        self.table.truncate(computed)
+
+    # -- KV -----------------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """The last confirmed token stays out: after `truncate` its logits are computed again, in a block of its own."""
+        self.table.publish(self.tokens, min(self.computed, self.confirmed - 1))
+
+    def forget_kv(self) -> None:
+        """Give all KV blocks back; what is not found again by then is recomputed when the sequence is planned."""
+        self.table.clear()
+        self.computed = 0
+
+    def adopt_kv(self) -> None:
+        """Take over what other sequences, or this one before, computed of the confirmed tokens still to compute."""
+        if self.computed <= self.confirmed:
+            confirmed = self.tokens if self.confirmed == len(self.tokens) else self.tokens[: self.confirmed]
+            self.computed = self.table.adopt(confirmed, self.computed)
