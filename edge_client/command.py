@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 
 
 def generate(config: GenerateConfig) -> int:
-    """One answer on standard output, as it comes; with --json the answer and its account."""
+    """One answer on standard output, as it comes; with --json the answer and its statistics."""
     use_utf8()
-    if sys.stderr.isatty():  # where a status line says for how long the server is away
+    if sys.stderr.isatty():  # a status line says there for how long the server is away
         logging.getLogger(remote.__name__).addFilter(lambda record: record.levelno != logging.WARNING)
     return asyncio.run(_generate(config))
 
@@ -132,7 +132,7 @@ def _stop(server: ApiServer) -> None:
 
 
 def _access(config: EdgeConfig) -> Access:
-    """Whom the API lets in; what its flags name is checked, and unsafe ones are refused."""
+    """Who may call the API. Raises UsageError for files it cannot use and for unsafe flags."""
     from edge_client.api.guard import Access, read_keys
 
     tls = read_identity(config.http_tls_cert, config.http_tls_key, ("--http-tls-cert", "--http-tls-key"))
@@ -149,7 +149,9 @@ def _require_insecure(config: EdgeConfig, has_keys: bool) -> None:
             f"--http {config.http} is reachable by other machines: add --http-keys, --http-tls-cert and "
             "--http-tls-key, or listen on 127.0.0.1, or add --insecure if the network itself is trusted"
         )
-    danger = "gets its keys in clear text" if has_keys else "lets anybody who reaches it use this device"
+    danger = (
+        "gets its keys in clear text" if has_keys else "lets every client that can reach it use this device"
+    )
     log.warning("%s %s", config.http, danger)
 
 
@@ -164,6 +166,6 @@ def _listen(address: str) -> socket.socket:
             f"cannot listen on {address}: {os.strerror(error.errno or 0)}; choose another --http"
         ) from error
     # Connections inherit it. With Nagle's algorithm the second chunk of a stream waits 40 ms for an acknowledgement;
-    # asyncio turns it off only on sockets that were made with their protocol named.
+    # asyncio turns it off only on sockets created with an explicit protocol.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

@@ -1,4 +1,4 @@
-"""`opensled doctor`: what is wrong with this device, its draft model and its server, and how to mend it."""
+"""`opensled doctor`: what is wrong with this device, its draft model and its server, and how to fix it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 from collections.abc import Awaitable
+from typing import TypeVar
 
 import opensled
 from edge_client.checks.board import HERE, check_board
@@ -28,27 +29,28 @@ from opensled.cli import CONFIGS
 from opensled.config import options
 from opensled.errors import UsageError
 
-LOCAL_SECONDS = 5.0  # for what needs neither server nor model
+Report = TypeVar("Report", ServerReport, DraftReport)
+LOCAL_SECONDS = 5.0  # for checks that need neither server nor model
 SERVER_SECONDS = 20.0
 GAIN_SECONDS = SERVER_SECONDS * 2 + LOAD_SECONDS * 2 + LOCAL_SECONDS  # it needs both reports
 GAIN = "what drafting brings here"
 
 
 def doctor(config: DoctorConfig) -> int:
-    """Print the findings; the exit code is 0 without a failure, else that of the first one.
+    """Print the findings; the exit code is 0 without a failure, else that of the first failure.
 
-    Raises NotFound for a --root without a board's files, and for a --link of no known name.
+    Raises NotFound for a --root without a board's files and for an unknown --link.
     """
     require_board(config.root)
     catalog.link(config.link)
-    with contextlib.suppress(UsageError):  # the check of the configuration files says why
+    with contextlib.suppress(UsageError):  # the check of the configuration files reports it
         config = with_edge_section(config)
-    with logs.redirected(logging.NullHandler()):  # what the device warns of, the findings say
+    with logs.redirected(logging.NullHandler()):  # the findings report it instead
         return asyncio.run(_examine(config))
 
 
 def _groups(config: DoctorConfig) -> dict[str, Awaitable[list[Finding]]]:
-    """What is examined, by heading. A copy of another board's files tells of nothing but that board."""
+    """The checks by heading. For a copy of another board's files only the checks of that board."""
     board = guarded("board", in_thread(lambda: check_board(config)), LOCAL_SECONDS)
     if config.root != HERE:
         return {
@@ -59,8 +61,12 @@ def _groups(config: DoctorConfig) -> dict[str, Awaitable[list[Finding]]]:
                 LOCAL_SECONDS,
             ),
         }
-    server = asyncio.ensure_future(_server(config))
-    draft = asyncio.ensure_future(_draft(config, server))
+    found, drafted = ServerReport(), DraftReport()
+    server = asyncio.ensure_future(_filled("server", found, check_server(config, found), SERVER_SECONDS))
+    draft_check = check_draft(config, asyncio.shield(server), drafted)
+    draft = asyncio.ensure_future(
+        _filled("draft model", drafted, draft_check, SERVER_SECONDS + 2 * LOAD_SECONDS)
+    )
     machine = guarded("machine", in_thread(lambda: check_machine(config)), LOCAL_SECONDS)
     return {
         "this installation": guarded("installation", in_thread(lambda: check_install(config)), LOCAL_SECONDS),
@@ -75,7 +81,7 @@ def _groups(config: DoctorConfig) -> dict[str, Awaitable[list[Finding]]]:
 
 
 async def _examine(config: DoctorConfig) -> int:
-    """All groups run at the same time, and are shown in order."""
+    """Run all groups at the same time and show them in order."""
     tasks = {heading: asyncio.ensure_future(work) for heading, work in _groups(config).items()}
     colours = palette(config.color, sys.stdout)
     findings: list[Finding] = []
@@ -92,27 +98,14 @@ async def _examine(config: DoctorConfig) -> int:
     return code
 
 
-async def _server(config: DoctorConfig) -> ServerReport:
-    """The report; a check that breaks or hangs leaves what it found until then."""
-    report = ServerReport()
+async def _filled(name: str, report: Report, check: Awaitable[None], seconds: float) -> Report:
+    """`report`, which `check` fills; a check that fails or hangs leaves what it has found."""
 
-    async def fill() -> list[Finding]:
-        await check_server(config, report)
+    async def findings() -> list[Finding]:
+        await check
         return []
 
-    report.findings += await guarded("server", fill(), SERVER_SECONDS)
-    return report
-
-
-async def _draft(config: DoctorConfig, server: Awaitable[ServerReport]) -> DraftReport:
-    """Like `_server`, of the draft model."""
-    report = DraftReport()
-
-    async def fill() -> list[Finding]:
-        await check_draft(config, asyncio.shield(server), report)
-        return []
-
-    report.findings += await guarded("draft model", fill(), SERVER_SECONDS + 2 * LOAD_SECONDS)
+    report.findings += await guarded(name, findings(), seconds)
     return report
 
 

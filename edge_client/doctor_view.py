@@ -1,4 +1,4 @@
-"""How findings look: aligned lines under headings, wrapped to the terminal, each problem with its fix."""
+"""Prints findings: aligned lines under headings, wrapped to the terminal, each problem with its fix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edge_client.terminal.colour import Palette
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 CHECK_WIDTH = 20  # columns of the widest name of a check
-NARROWEST = 60  # columns below which wrapping would only break words
+NARROWEST = 60  # columns; narrower lines would break words
 
 
 def show(heading: str, findings: Sequence[Finding], palette: Palette) -> None:
@@ -31,7 +31,7 @@ def show(heading: str, findings: Sequence[Finding], palette: Palette) -> None:
 
 
 def _wrapped(text: str) -> list[str]:
-    """Lines of a finding, the later ones under its detail; a pipe gets one long line."""
+    """The lines of a finding, the later ones under its detail; one long line for a pipe."""
     if not sys.stdout.isatty():
         return [text]
     width = max(NARROWEST, shutil.get_terminal_size().columns) - 8
@@ -40,7 +40,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def summary(findings: Sequence[Finding], palette: Palette) -> str:
-    """The last line: how many of each."""
+    """The last line: the number of findings of each status."""
     counts = Counter(finding.status for finding in findings)
     names: dict[Status, str] = {"ok": "ok", "warn": "warning", "fail": "failure"}
     parts = []

@@ -1,7 +1,4 @@
-"""The gRPC link to a server and to those it names: a channel to each, a bidirectional stream for each sequence.
-
-Carries messages, decides nothing.
-"""
+"""The gRPC link to a server and those it names: a channel to each, a bidirectional stream for each sequence."""
 
 from __future__ import annotations
 
@@ -33,16 +30,16 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
 
-MOST_LINES = 16  # beside the first; more only while all of them are in use
+MOST_CHANNELS = 16  # beside the first; more only while all of them are in use
 
-# What grpc.aio makes of a write after the other end has finished; it drops what could still be read, too.
+# The error of grpc.aio for a write after the other end has finished; messages not yet read are lost too.
 _LATE_WRITE = "Internal error from Core"
 _LOST = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the server is and how to be let in."""
+    """The address of the server and this device's credentials."""
 
     server: str  # HOST:PORT
     token: str = field(default="", repr=False)  # bearer token
@@ -73,7 +70,7 @@ class Channel:
 
 
 class Link:
-    """Lines to one server and to those it sends sequences to, with the same TLS files and the same token."""
+    """Channels to one server and to those it sends sequences to, with the same TLS files and token."""
 
     def __init__(self, config: Endpoint) -> None:
         self._config = config
@@ -94,35 +91,35 @@ class Link:
         return reply.chat_template
 
     def connect(self, address: str = "") -> GrpcStream:
-        """A new stream for one sequence; being lost shows on its first use. See `remote.Connect`.
+        """A new stream for one sequence; a lost connection is an error of its first use. See `remote.Connect`.
 
         Raises ProtocolError for an address that this device does not go to.
         """
-        return (self._line(address) if address else self._home).connect()
+        return (self._channel_to(address) if address else self._home).connect()
 
-    def _line(self, address: str) -> Channel:
+    def _channel_to(self, address: str) -> Channel:
         config = self._config
         address = destination(address, config.server, secret_in_clear=bool(config.token) and not config.tls)
         if not address:
             return self._home
-        line = self._others.pop(address, None)
-        if line is None:
-            self._close_idle(len(self._others) + 1 - MOST_LINES)
-            line = Channel(replace(config, server=address))
-        self._others[address] = line
-        return line
+        channel = self._others.pop(address, None)
+        if channel is None:
+            self._close_idle(len(self._others) + 1 - MOST_CHANNELS)
+            channel = Channel(replace(config, server=address))
+        self._others[address] = channel
+        return channel
 
     def _close_idle(self, count: int) -> None:
-        """Close up to `count` lines, those unused for longest first; never one that carries a stream."""
-        idle = [address for address, line in self._others.items() if not line.streams]
+        """Close up to `count` channels without a stream, the least recently used first."""
+        idle = [address for address, channel in self._others.items() if not channel.streams]
         for address in idle[: max(0, count)]:
             closing = asyncio.ensure_future(self._others.pop(address).channel.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        lines = (self._home, *self._others.values())
-        await asyncio.gather(*(line.channel.close() for line in lines), *self._closing)
+        channels = (self._home, *self._others.values())
+        await asyncio.gather(*(channel.channel.close() for channel in channels), *self._closing)
 
     async def _ask(self, method: Any, request: Any) -> Any:
         try:
@@ -136,14 +133,14 @@ class GrpcStream:
     """A `remote.Stream` over one gRPC call."""
 
     def __init__(self, call: Any, server: str, connect: float) -> None:
-        self._call, self._server, self._patience = call, server, connect
+        self._call, self._server, self._connect_s = call, server, connect
         self._connected = False
         self._one_write = asyncio.Lock()
 
     async def send(self, message: ClientMessage) -> None:
-        """Shielded: a cancelled write would cancel the call, and a farewell could not be sent any more."""
+        """Shielded: a cancelled write would cancel the call, and no Cancel could follow."""
         writing = asyncio.ensure_future(self._write(message))
-        # Its error counts as seen even if whoever sent is cancelled and does not wait for it.
+        # Its error counts as retrieved even if the sender is cancelled and does not await it.
         writing.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.shield(writing)
 
@@ -155,27 +152,27 @@ class GrpcStream:
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
             raise await self._loss() from error
         except asyncio.CancelledError as error:
-            # Not this task, which nobody cancels, but its call: the sequence is being reopened elsewhere.
+            # Nothing cancels this task. The call was cancelled: the sequence is being reopened elsewhere.
             raise Unreachable(f"the stream to {self._server} was closed in mid-write") from error
         except ValueError as error:  # protobuf refuses a number its field cannot hold
             raise InvalidRequest(f"the message cannot be sent: {error}") from error
 
     async def _connection(self) -> None:
-        """A host that drops packets would keep the first write waiting as long as TCP keeps trying."""
+        """Wait for the connection, with a bound: if a host drops packets, TCP tries for minutes."""
         if self._connected:
             return
         connecting = asyncio.ensure_future(self._call.wait_for_connection())
         try:
-            await asyncio.wait({connecting}, timeout=self._patience)
+            await asyncio.wait({connecting}, timeout=self._connect_s)
             if not connecting.done() or connecting.cancelled():  # cancelled: with its call
-                raise Unreachable(f"no server answers at {self._server} within {self._patience:g} s")
+                raise Unreachable(f"no server answers at {self._server} within {self._connect_s:g} s")
             connecting.result()
             self._connected = True
         finally:
             connecting.cancel()
 
     async def _loss(self) -> OpenSledError:
-        """Why the call is over; a failed write itself only says that it failed."""
+        """Why the call is over; the error of the write does not say it."""
         if not self._call.done():
             return Unreachable(f"{self._server} ended the stream")
         return _explain(await self._call.code(), await self._call.details() or "", self._server)
@@ -197,15 +194,15 @@ class GrpcStream:
             self._call.cancel()
 
     async def _linger(self, seconds: float) -> None:
-        """Not `asyncio.wait_for`: before Python 3.12 it swallows a cancellation that comes with the farewell's end."""
-        farewell = asyncio.ensure_future(self._farewell())
+        """Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that comes together with the result."""
+        closing = asyncio.ensure_future(self._half_close())
         try:
-            await asyncio.wait({farewell}, timeout=seconds)
+            await asyncio.wait({closing}, timeout=seconds)
         finally:
-            farewell.cancel()
+            closing.cancel()
 
-    async def _farewell(self) -> None:
-        """Say that nothing follows, and let the server end the call."""
+    async def _half_close(self) -> None:
+        """Half-close the call and let the server end it."""
         with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
             async with self._one_write:
                 await self._call.done_writing()
@@ -224,7 +221,7 @@ def _channel(config: Endpoint) -> grpc.aio.Channel:
 
 
 def _readable(message: Any, server: str) -> Any:
-    """`message`, unless it is what gRPC makes of bytes that are no message of the schema: None."""
+    """`message`; raises ProtocolError for None, which gRPC gives for bytes that are no message of the schema."""
     if message is None:
         raise ProtocolError(
             f"{server} sent bytes that are no message of this protocol; is it an OpenSLED server?"
@@ -237,7 +234,7 @@ def _translate(error: grpc.aio.AioRpcError, server: str) -> OpenSledError:
 
 
 def _cause(detail: str) -> str:
-    """The last link in gRPC's chain of causes, such as "certificate has expired"; "" if it has none."""
+    """The last of gRPC's causes, such as "certificate has expired"; "" if it has none."""
     if "WRONG_VERSION_NUMBER" in detail:
         return "it does not speak TLS"
     cause = detail.removesuffix(": OK").rsplit(": ", 1)[-1]

@@ -1,4 +1,4 @@
-"""Where a device lets a server send it: the addresses of `Moved`, which a peer has made up."""
+"""Checks the addresses of `Moved`: a device follows only those that are safe."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _NAME = re.compile(r"(?=.*[a-z])[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_.])?", re.
 
 
 def destination(address: str, home: str, *, secret_in_clear: bool) -> str:
-    """`address` as HOST:PORT, where a server at `home` sends a device; "" for `home` itself.
+    """`address` as HOST:PORT, to which the server at `home` sends this device; "" for `home` itself.
 
-    Raises ProtocolError for what is none, and where the device must not go: from another machine to programs on this
-    one, and to another host with a bearer token that would travel in clear text (`secret_in_clear`).
+    Raises ProtocolError for text that is no address, for a port of this machine unless `home` is on it, and for another
+    host if the bearer token would travel there in clear text (`secret_in_clear`).
     """
     host, port = _read(address, home)
     own = host_port(home)
@@ -36,7 +36,7 @@ def destination(address: str, home: str, *, secret_in_clear: bool) -> str:
 
 
 def _read(address: str, home: str) -> tuple[str, int]:
-    """A name or a literal address, and a port: gRPC itself would take more, such as the path of a socket."""
+    """A name or a literal address, and a port; gRPC itself also accepts other forms, such as the path of a socket."""
     try:
         host, port = host_port(address)
     except UsageError:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from edge_client.drafters.tables import Rows, TableShape, as_rows
 
-# Different ones kept at a time, about 2 GB; beyond it those seen least are forgotten
+# Different windows kept at a time, about 2 GB; beyond it the rarest are forgotten
 MOST_WINDOWS = 8_000_000
 
 
 class TableBuilder:
-    """Counts windows of tokens, document by document; no window reaches across two documents.
+    """Counts windows of tokens, document by document; no window spans two documents.
 
     The same documents in the same order give the same table.
     """
@@ -31,7 +31,7 @@ class TableBuilder:
             self._forget()
 
     def _forget(self) -> None:
-        """The half that was seen least goes, as in lossy counting (Manku and Motwani, VLDB 2002)."""
+        """Drop the rarer half, as in lossy counting (Manku and Motwani, VLDB 2002)."""
         kept = sorted(self._windows.items(), key=lambda item: (-item[1], item[0]))[: self._most // 2]
         self._windows = Counter(dict(kept))
 

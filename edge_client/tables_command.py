@@ -1,4 +1,4 @@
-"""`opensled draft-tables build`: a frozen draft table from texts like those that will be written."""
+"""`opensled draft-tables build`: a frozen draft table from texts like the expected answers."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from opensled.files import read_bytes
 from opensled.store import model_path
 from opensled.vocabulary import fingerprint
 
-CHUNK = 1 << 16  # characters that are tokenized at a time; lines are not torn apart
+CHUNK = 1 << 16  # characters that are tokenized at a time; lines stay whole
 SHAPE = TableShape()
 
 
 @dataclass(frozen=True)
 class BuildConfig:
-    """From what a table is made, for whom, and how large."""
+    """The texts of a table, its vocabulary and its size."""
 
     corpus: str = option(
         "", "text files (UTF-8), or folders of them; several with commas between", metavar="FILE"
     )
     model: str = option(
-        "tiny", "whose tokens it speaks in: a bundled name, a folder or a tokenizer.json", metavar="MODEL"
+        "tiny", "model of its vocabulary: a bundled name, a folder or a tokenizer.json", metavar="MODEL"
     )
     out: str = option("", "where to write the table", metavar="FILE")
     leader_length: int = option(
@@ -61,7 +61,7 @@ class BuildConfig:
 
 
 def build(config: BuildConfig) -> int:
-    """Write the table and say what is in it."""
+    """Write the table and print its size."""
     if not config.corpus or not config.out:
         raise UsageError(
             "name the texts with --corpus and the table with --out (see: draft-tables build --help)"
@@ -94,7 +94,7 @@ def read_tokenizer(name: str) -> Tokenizer:
 
 
 def finished(builder: TableBuilder, tokenizer: Tokenizer, source: str) -> TableFile:
-    """What was counted, as a table; raises UsageError where there was nothing to count."""
+    """The counted windows as a table; raises UsageError if there are none."""
     rows = builder.rows()
     if not len(rows.leaders):
         raise UsageError("these texts are too short for a table; name others with --corpus")
@@ -103,7 +103,7 @@ def finished(builder: TableBuilder, tokenizer: Tokenizer, source: str) -> TableF
 
 
 def _files(corpus: str) -> Iterator[Path]:
-    """Every file, folders walked through in the order of names; hidden ones are left out."""
+    """Every file, also in folders, in the order of names, without hidden ones."""
     for name in corpus.split(","):
         path = Path(name.strip()).expanduser()
         if not path.exists():

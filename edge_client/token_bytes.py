@@ -1,4 +1,4 @@
-"""The bytes each token of a vocabulary stands for, whatever kind of tokenizer spells it."""
+"""The bytes of each token of a vocabulary, for every kind of tokenizer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from tokenizers import Tokenizer
 
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # one raw byte, as SentencePiece vocabularies spell it
-SPACE = "▁"  # a space, as they spell it
+SPACE = "▁"  # a space in them
 
 
 class TokenBytes:
-    """Bytes of token ids: a token may hold a part of a character, so its text alone would not do."""
+    """Bytes of token ids: a token may hold a part of a character, which has no text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -40,7 +40,7 @@ class TokenBytes:
 
 
 def _kinds(decoder: Any) -> set[str]:
-    """The names of a decoder and of those it consists of."""
+    """The names of a decoder and of its parts."""
     return {decoder.get("type", "")}.union(*(_kinds(part) for part in decoder.get("decoders", ())))
 
 

@@ -1,4 +1,4 @@
-"""The target's tokenizer on the device, and text that streams without ever taking a character back."""
+"""The target's tokenizer on the device, and text streams that never take a character back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def pieces_of(tokenizer: Tokenizer) -> list[str]:
 
 
 class EdgeTokenizer:
-    """Encodes prompts and decodes answers exactly as the server would."""
+    """Encodes prompts and decodes answers exactly as the server does."""
 
     def __init__(self, tokenizer_json: bytes) -> None:
         try:
@@ -45,11 +46,11 @@ class EdgeTokenizer:
         return pieces_of(self._tokenizer)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of raw text, with the frame (such as a BOS) that the family wants."""
+        """Token ids of raw text, with the special tokens (such as BOS) that the model adds."""
         return tuple(self._tokenizer.encode(require_unicode(text, "the prompt", "prompt")).ids)
 
     def encode_rendered(self, text: str) -> tuple[int, ...]:
-        """Token ids of a text that holds its own frame, as chat templates write it."""
+        """Token ids of a text that already has its special tokens, as chat templates write it."""
         text = require_unicode(text, "the prompt", "prompt")
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
@@ -62,7 +63,7 @@ class EdgeTokenizer:
         return self._tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def token_bytes(self, token: int) -> bytes:
-        """What one id stands for; special tokens are bytes of their names."""
+        """The bytes of one id; of a special token the bytes of its name."""
         return self._bytes.of(token)
 
     def is_raw_byte(self, token: int) -> bool:
@@ -72,8 +73,8 @@ class EdgeTokenizer:
 class TextStream:
     """Decodes a growing sequence: the texts it returns, joined, are the decoding of all ids at once.
 
-    Decoders look at neighbours (the first token loses its space, bytes join into a character), so a token is
-    decoded after `context`, the tokens of the text returned last, and held back until its text is settled.
+    Decoders look at neighbours (the first token loses its space, bytes join into a character). So a token is decoded
+    after `context`, the tokens of the text returned last, and is held back until its text is complete.
     """
 
     def __init__(self, tokenizer: EdgeTokenizer) -> None:
@@ -81,32 +82,26 @@ class TextStream:
         self._context: list[int] = []
         self._held: list[int] = []
 
-    def fork(self) -> TextStream:
-        """One that goes on from here without a trace in this one."""
-        fork = TextStream(self._tokenizer)
-        fork._context, fork._held = list(self._context), list(self._held)
-        return fork
-
     def push(self, ids: Sequence[int]) -> str:
-        """The text that these ids settle."""
+        """The text that these ids complete."""
         return "".join([self._push(token) for token in ids])
 
     def push_each(self, token: int) -> list[str]:
-        """Like `push` of one id, told apart: the text of each token that waited and of this one, [] while they wait."""
+        """Like `push` of one id, but the text of each token held back and of this one; [] while they are held back."""
         context, held = self._context, [*self._held, token]
         text = self.push([token])
         return self._shares(context, held, text) if text else []
 
     def flush(self) -> str:
-        """The rest, at the end of the sequence: what is still no whole character shows as U+FFFD."""
+        """The rest at the end of the sequence; an incomplete character becomes U+FFFD."""
         return self._release(self._pending())
 
     def _push(self, token: int) -> str:
         if token in self._tokenizer.special_ids:
             return ""
-        self._held.append(token)
+        self._held = [*self._held, token]
         if self._tokenizer.is_raw_byte(token):
-            return ""  # one bad byte later on turns its whole run into U+FFFD
+            return ""  # a later invalid byte turns the whole run into U+FFFD
         text = self._pending()
         return "" if text.endswith(UNFINISHED) else self._release(text)
 
@@ -116,7 +111,7 @@ class TextStream:
         return self._tokenizer.decode(self._context + self._held)[len(before) :]
 
     def _shares(self, context: list[int], held: list[int], text: str) -> list[str]:
-        """`text` cut up among the tokens it came from; a character belongs to the token that completes it."""
+        """`text` divided among its tokens; a character belongs to the token that completes it."""
         skipped = len(self._tokenizer.decode(context))
         ends = [0]
         for count in range(1, len(held)):
@@ -131,21 +126,15 @@ class TextStream:
 
 
 class StopStrings:
-    """Cuts a stream of text before the stop string that completes first, however the text is chopped."""
+    """Cuts a stream of text before the stop string that completes first, for every division into pieces."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
         self._held = ""
-        self.hit = False  # a stop string is complete; nothing more comes out
-
-    def fork(self) -> StopStrings:
-        """One that goes on from here without a trace in this one."""
-        fork = StopStrings(self._stops)
-        fork._held, fork.hit = self._held, self.hit
-        return fork
+        self.hit = False  # a stop string is complete; no more text follows
 
     def push(self, text: str) -> str:
-        """The text that can be shown; the longest tail that may yet become a stop string is held back."""
+        """The text that can be shown; holds back the longest tail that may become a stop string."""
         if self.hit:
             return ""
         text = self._held + text
@@ -156,12 +145,12 @@ class StopStrings:
         return shown
 
     def flush(self) -> str:
-        """What was held back, when the sequence has ended without a stop string."""
+        """The text held back, at the end of a sequence without a stop string."""
         text, self._held = self._held, ""
         return text
 
     def _first(self, text: str) -> int | None:
-        """Where the stop string begins that ends first; of those that end together, the longest."""
+        """Start of the stop string that ends first; the longest of those that end together."""
         found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
         return min(found)[1] if found else None
 
@@ -185,8 +174,8 @@ class AnswerText:
         return self._stops.hit
 
     def guess(self, ids: Sequence[int]) -> str:
-        """The text that would be shown next if these ids came; they have not come."""
-        stream, stops = self._stream.fork(), self._stops.fork()
+        """The text that these ids would add."""
+        stream, stops = copy(self._stream), copy(self._stops)  # they never change a list in place
         return "".join([stops.push(stream.push([token])) for token in ids])
 
     def push(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
@@ -199,7 +188,7 @@ class AnswerText:
         return ids, shown
 
     def flush(self) -> str:
-        """The rest, once nothing follows."""
+        """The rest at the end of the answer."""
         if self.stopped:
             return ""
         return self._stops.push(self._stream.flush()) + self._stops.flush()
@@ -208,10 +197,10 @@ class AnswerText:
 async def load(
     info: ModelInfo, fetch: Callable[[], Awaitable[bytes]], cache_dir: Path | None = None
 ) -> EdgeTokenizer:
-    """The tokenizer of the server that `info` describes: from the cache if it is there intact, else fetched.
+    """The tokenizer of the server that `info` describes: from the cache if it is intact there, else fetched.
 
-    Raises ProtocolError when the bytes are not those the server announced, VocabularyMismatch when their
-    pieces are not.
+    Raises ProtocolError if the bytes are not those that the server announced, and VocabularyMismatch if their
+    vocabulary is not.
     """
     path = cache_dir / f"{_file_name(info.tokenizer_hash)}.json" if cache_dir else None
     cached = _read(path, info.tokenizer_hash)
@@ -231,14 +220,14 @@ def _digest(content: bytes) -> str:
 
 
 def _file_name(tokenizer_hash: str) -> str:
-    """A server chooses this text, and it becomes a path: nothing but a sha256 may pass."""
+    """The server chooses this text and it becomes a path, so only a sha256 is allowed."""
     if not re.fullmatch(r"[0-9a-f]{64}", tokenizer_hash):
         raise ProtocolError("the server names its tokenizer by something that is no sha256")
     return tokenizer_hash
 
 
 def _read(path: Path | None, expected: str) -> bytes | None:
-    """The cached bytes; None if there are none, or if they are damaged."""
+    """The cached bytes; None if there are none or they are damaged."""
     try:
         content = path.read_bytes() if path else b""
     except OSError:
@@ -247,7 +236,7 @@ def _read(path: Path | None, expected: str) -> bytes | None:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Write a file of the cache: others see the whole file or none. A cache that cannot be written is no failure."""
+    """Write a file of the cache atomically; errors are ignored, since everything works without a cache."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
@@ -257,4 +246,4 @@ def keep(path: Path, content: bytes) -> None:
                 file.flush()
                 unfinished.replace(path)
             finally:
-                unfinished.unlink(missing_ok=True)  # a disk that is full keeps no half of it
+                unfinished.unlink(missing_ok=True)  # also of a full disk

@@ -97,7 +97,7 @@ class Laws(scores.TorchScores):
         return [scores.target_probs(shaped, request.params)[0].numpy()]
 
     def sample_residual(self, row, draft_probs, params, key, position, mask=None):
-        shaped = self._shaped([row], params, None if mask is None else [mask])
+        shaped = self._shaped([row], params, mask and [mask])
         return scores.residual(scores.target_probs(shaped, params)[0], draft_probs).numpy()
 
 

@@ -176,6 +176,45 @@ class ScoresContract:
             assert [value for _, value in entry] == pytest.approx([expected[token] for token, _ in entry])
         assert [len(entry) for entry in self.scores(logits).logprobs(rows, ids, 0)] == [1, 1, 1]
 
+    def test_entropy_is_that_of_the_raw_distribution(self):
+        logits = rows_of_all_kinds()
+        logits[4] = np.where(np.arange(VOCABULARY) == 3, 0.0, -np.inf)  # certain
+        plain = logits.astype(float)
+        probs = np.exp(plain - plain.max(axis=1, keepdims=True))
+        probs /= probs.sum(axis=1, keepdims=True)
+        rows = [17, 0, 4, 9]
+        expected = [-sum(p * np.log(p) for p in probs[row] if p > 0) for row in rows]
+        found = self.scores(logits).entropy(rows)
+        assert found == pytest.approx(expected, abs=1e-12) and found[2] == 0
+        assert self.scores(np.zeros((1, 5000), np.float32)).entropy([0]) == pytest.approx([np.log(5000)])
+        assert self.scores(logits).entropy([]) == []
+
+    @pytest.mark.parametrize("count", [1, 3, VOCABULARY, 1000])
+    def test_top_ranks_the_raw_distribution(self, count):
+        logits = rows_of_all_kinds()[:12]
+        plain = logits.astype(float)
+        expected = plain - plain.max(axis=1, keepdims=True)
+        expected -= np.log(np.exp(expected).sum(axis=1, keepdims=True))
+        for row, entry in enumerate(self.scores(logits).top(range(12), count)):
+            assert [id for id, _ in entry] == ranked(plain[row])[:count]
+            assert [value for _, value in entry] == pytest.approx([expected[row, id] for id, _ in entry])
+
+    def test_one_call_answers_requests_of_all_kinds(self):
+        """As if each of them came alone, whatever the others are."""
+        logits = np.concatenate([rows_of_all_kinds()] * 2)
+        mask = packed(range(0, VOCABULARY, 3))
+        requests = [
+            SampleRequest(
+                [index], params, bytes([index]) * 16, 100 * index, [mask] if index % 5 == 0 else None
+            )
+            for index, params in enumerate([*SHAPES, *sampling_cases()][: len(logits)])
+        ]
+        together = self.scores(logits).sample(requests)
+        alone = [self.scores(logits).sample([request])[0] for request in requests]
+        for one, other in zip(together, alone, strict=True):
+            assert one == other or (isinstance(one, NonFiniteLogits) and isinstance(other, NonFiniteLogits))
+        assert sum(isinstance(answer, list) for answer in together) > 30
+
     @pytest.mark.parametrize("bad", [np.nan, np.inf])
     @pytest.mark.parametrize("params", [GREEDY, SamplingParams(), BIASED], ids=str)
     def test_only_the_bad_row_is_refused(self, bad, params):
@@ -190,6 +229,9 @@ class ScoresContract:
                 scores.probs_of([row], [0], params)
             with pytest.raises(NonFiniteLogits):
                 scores.sample_residual(row, SparseDistribution((0,), (1.0,)), params, KEY, 0)
+            for asked in (scores.entropy, lambda rows: scores.top(rows, 2)):
+                with pytest.raises(NonFiniteLogits):
+                    asked([row])
         assert (
             len(
                 scores.sample_one(SampleRequest([0], params, KEY, 0))

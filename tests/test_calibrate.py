@@ -152,7 +152,7 @@ def test_a_busy_machine_is_told_of():
         list(speed_lines(SpeedReading(1, {1: rates}, {1: [0.01]}, 64, [1.0], [1.0]), load))
         for rates, load in ((settled, 0.1), (torn, 0.1), (settled, 99.0))
     ]
-    assert ["mind" in told[-1] for told in lines] == [False, True, True]
+    assert ["note" in told[-1] for told in lines] == [False, True, True]
     assert "differ by" in lines[1][-1] and "load 99.0" in lines[2][-1]
 
 

@@ -45,7 +45,14 @@ GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/repl
 # Figures measure the bare libraries beside the product.
 BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"
 BARE_RAGGED = "benchmarks/ragged"  # and the file of its peers
-TORCH_HOMES = ("verify_server/engine/", "opensled_training/", "opensled_testbed/reference.py", BARE_RAGGED)
+BARE_SAMPLING = "benchmarks/sampling"  # and its reference
+MODEL_HOMES = (
+    "verify_server/engine/",
+    "opensled_training/",
+    "opensled_testbed/reference.py",
+    BARE_RAGGED,
+)
+TORCH_HOMES = (*MODEL_HOMES, BARE_SAMPLING)
 LLAMA_HOMES = ("opensled/llama.py", "edge_client/drafters/llamacpp.py", "verify_server/engine/llama_cache.py")
 PLOT_HOMES = (
     "opensled_testbed/planner/picture.py",
@@ -58,7 +65,7 @@ HOMES = {
     "grpc_health": ("verify_server/service.py", "verify_server/cluster/replica_links.py"),
     "grpc_reflection": ("verify_server/service.py",),
     "torch": TORCH_HOMES,
-    "transformers": (*TORCH_HOMES, "verify_server/text/hf_text.py"),
+    "transformers": (*MODEL_HOMES, "verify_server/text/hf_text.py"),
     "huggingface_hub": ("verify_server/engine/loading.py",),
     "starlette": ("edge_client/api/",),
     "uvicorn": ("edge_client/api/http_server.py",),

@@ -19,6 +19,19 @@ class TestTorchScores(ScoresContract):
         return TorchScores(torch.from_numpy(logits))
 
 
+class Grouped(TorchScores):
+    """As on a GPU: whole groups of rows at once."""
+
+    def sample(self, requests):
+        return self.sample_groups(requests)
+
+
+class TestGroupedTorchScores(ScoresContract):
+    @staticmethod
+    def scores(logits: np.ndarray) -> TorchScores:
+        return Grouped(torch.from_numpy(logits))
+
+
 class TestNumpyScores(ScoresContract):
     @staticmethod
     def scores(logits: np.ndarray) -> NumpyScores:

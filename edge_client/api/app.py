@@ -1,4 +1,4 @@
-"""The routes of the API over any Backend."""
+"""The routes of the API over a device."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from edge_client.api import requests
-from edge_client.api.backend import Backend
 from edge_client.api.event_stream import EventStream, attended, begun, merged, whole
 from edge_client.api.failures import error_response, http_error_response
 from edge_client.api.fields import parse_object
 from edge_client.api.guard import Access
 from edge_client.api.openapi import description
 from edge_client.api.responses import Reply, model_card, to_json
+from edge_client.device import Device
 from edge_client.offline.modes import HEARTBEAT
 from opensled.errors import NotFound, OpenSledError
 from opensled.messages import ModelInfo
 
 JSON = "application/json"
 MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
-CLIENT_GONE = 499  # nobody reads it; nginx's number for the log
+CLIENT_GONE = 499  # no client reads it; nginx logs this number
 
 Read = Callable[[dict[str, Any], ModelInfo], requests.Request]
 
 
 def build_app(
-    backend: Backend,
+    device: Device,
     access: Access = Access(),
     ending: asyncio.Event | None = None,
     heartbeat: float = HEARTBEAT,
 ) -> Starlette:
-    """The ASGI application of one device, for whom `access` lets in.
+    """The ASGI application of one device; `access` says who may call it.
 
-    Once `ending` is set, answers under way end by an error: 503, or the last event of a stream. `heartbeat`: see
-    `EventStream`.
+    Once `ending` is set, answers under way end with an error: status 503, or the last event of a stream. `heartbeat`:
+    see `EventStream`.
     """
-    api = Api(backend, ending or asyncio.Event(), heartbeat)
+    api = Api(device, ending or asyncio.Event(), heartbeat)
     chat = partial(api.complete, requests.chat_request)
     raw = partial(api.complete, requests.completion_request)
     return Starlette(
@@ -69,16 +69,16 @@ def build_app(
 class Api:
     """The endpoints."""
 
-    def __init__(self, backend: Backend, ending: asyncio.Event, heartbeat: float) -> None:
-        self._backend, self._ending, self._heartbeat = backend, ending, heartbeat
+    def __init__(self, device: Device, ending: asyncio.Event, heartbeat: float) -> None:
+        self._device, self._ending, self._heartbeat = device, ending, heartbeat
         self._created = int(time.time())
 
     async def complete(self, read: Read, request: Request) -> Response:
-        """Answer one request, whole or as a stream; a client that leaves ends the work."""
+        """Answer one request, whole or as a stream. If the client leaves, the work ends."""
         try:
-            wanted = read(parse_object(await _body(request)), self._backend.info)
-            reply = Reply(wanted, self._backend)
-            answers = [self._backend.answer(task) for task in wanted.tasks]
+            wanted = read(parse_object(await _body(request)), self._device.info)
+            reply = Reply(wanted, self._device)
+            answers = [self._device.answer(task) for task in wanted.tasks]
             chunks = merged(answers, wanted.spelled, self._ending)
             if not wanted.stream:
                 answer = await attended(request.receive, whole(chunks, reply))
@@ -89,21 +89,21 @@ class Api:
             return Response(status_code=CLIENT_GONE)
 
     async def models(self, request: Request) -> Response:
-        return _json({"object": "list", "data": [model_card(self._backend.info, self._created)]})
+        return _json({"object": "list", "data": [model_card(self._device.info, self._created)]})
 
     async def model(self, request: Request) -> Response:
-        if request.path_params["model"] != self._backend.info.model_id:
-            raise NotFound(f"this device serves {self._backend.info.model_id!r}; GET /v1/models", "model")
-        return _json(model_card(self._backend.info, self._created))
+        if request.path_params["model"] != self._device.info.model_id:
+            raise NotFound(f"this device serves {self._device.info.model_id!r}; GET /v1/models", "model")
+        return _json(model_card(self._device.info, self._created))
 
     async def openapi(self, request: Request) -> Response:
-        return _json(description(self._backend.info))
+        return _json(description(self._device.info))
 
     async def status(self, request: Request) -> Response:
-        return _json(self._backend.status.figures())
+        return _json(self._device.status.figures())
 
     async def health(self, request: Request) -> Response:
-        """Asks for no key, and so tells nothing that could be of use to a stranger."""
+        """Needs no key, and therefore gives no further information."""
         return _json({"status": "ok"})
 
 
@@ -112,7 +112,7 @@ def _json(payload: object, headers: Mapping[str, str] | None = None) -> Response
 
 
 async def _body(request: Request) -> bytes:
-    """All of it; raises the status of what cannot be read as JSON of a sensible size."""
+    """The whole body; raises HTTPException for another content type or too many bytes."""
     kind = request.headers.get("content-type", JSON).split(";")[0].strip().lower()
     if kind != JSON:
         raise HTTPException(415, f"this API reads {JSON}, not {kind[:80]}")

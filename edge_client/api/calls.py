@@ -1,8 +1,8 @@
-"""Tool calls, read out of an answer's text while it grows.
+"""Finds tool calls in an answer's text while it grows.
 
-A model writes a call as an object {"name": ..., "arguments": {...}}: between tags, where its chat template has them,
-else as the whole answer (verify_server/text/tool_grammar.py). The name is sent as soon as it is complete, the arguments
-in pieces as the model writes them. What turns out to be no call is text.
+A model writes a call as an object {"name": ..., "arguments": {...}}: between tags if its chat template has them, else
+as the whole answer (verify_server/text/tool_grammar.py). The name goes out as soon as it is complete, the arguments in
+pieces as the model writes them. Text that is no call stays text.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class CallReader:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._heads = {f'{{"name":"{name}","arguments":{{': name for name in names}
-        self._held = ""  # text that may mean one thing or the other
+        self._held = ""  # text that is not decided yet
         self._read: Callable[[], list[AnswerPiece] | None] = self._beginning
-        self._margin = ""  # blanks before the first tag: no text if a call follows
-        self._before = ""  # what was swallowed before the object now read: its tag; none if it is bare
+        self._margin = ""  # blanks before the first tag; no text if a call follows
+        self._before = ""  # the tag before the object now read; "" if there is none
         self._object = Balance()  # the arguments now read
 
     def push(self, text: str) -> list[AnswerPiece]:
-        """What these further characters settle."""
+        """The pieces that these further characters decide."""
         self._held += text
         pieces: list[AnswerPiece] = []
         while self._held and (found := self._read()) is not None:
@@ -60,26 +60,26 @@ class CallReader:
         return pieces
 
     def flush(self) -> list[AnswerPiece]:
-        """The rest, once nothing follows: a call that was cut off before its arguments is text."""
+        """The rest at the end of the answer; a call that ends before its arguments is text."""
         text, self._held = self._held, ""
         if self._read == self._after or not self._before + text:
             return []
         return [PlainText(self._before + text)]
 
     def _beginning(self) -> list[AnswerPiece] | None:
-        """At the start of the answer, where also a bare object may be a call."""
+        """At the start of the answer, where an object without a tag may be a call too."""
         start = self._held.lstrip()
         if not start or (OPENING.startswith(start) and start != OPENING):
             return None
         if start.startswith("{"):
             self._read = self._head
         else:
-            self._read = self._words
+            self._read = self._text
             if start.startswith(OPENING):
                 self._margin, self._held = self._held[: -len(start)], start
         return []
 
-    def _words(self) -> list[AnswerPiece] | None:
+    def _text(self) -> list[AnswerPiece] | None:
         """Text up to the next opening tag; a tail that may begin one is held back."""
         text, tag, rest = self._held.partition(OPENING)
         if tag:
@@ -101,7 +101,7 @@ class CallReader:
         if any(head.startswith(squeezed) for head in self._heads):
             return None
         text = self._before + self._held
-        self._held, self._before, self._read = "", "", self._words
+        self._held, self._before, self._read = "", "", self._text
         return [PlainText(text)]
 
     def _arguments(self) -> list[AnswerPiece] | None:

@@ -1,4 +1,4 @@
-"""The turns of a chat, from JSON: texts, the calls of tools an assistant made, and what the tools said."""
+"""The turns of a chat, from JSON: texts, tool calls and the results of tools."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _plain(fields: Fields, role: str) -> ChatMessage:
 
 
 def _developer(fields: Fields, role: str) -> ChatMessage:
-    """OpenAI's newer word for "system", which is the one that chat templates know."""
+    """OpenAI's newer name of the role "system", which chat templates know."""
     return _plain(fields, "system")
 
 

@@ -1,4 +1,4 @@
-"""One answer of a response, as it grows: what a stream shows of it, and what it is in the end."""
+"""One choice of a response: the pieces that a stream sends, and the whole object."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from edge_client.answer import Chunk
 from edge_client.api.calls import AnswerPiece, CallReader, CallStart, PlainText
 from edge_client.api.logprobs import ChatLogprobs, CompletionLogprobs
 
-# The API knows one word for "the model or a stop string ended it".
+# The API has one name for the end by the model and by a stop string.
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
 
 
 class ChatChoice:
-    """Answer number `index` of a chat; `logprobs` and `calls` where they were asked for."""
+    """Choice number `index` of a chat; `logprobs` and `calls` if the request asks for them."""
 
     def __init__(self, index: int, logprobs: ChatLogprobs | None, calls: CallReader | None) -> None:
         self._index, self._logprobs, self._reader = index, logprobs, calls
@@ -27,7 +27,7 @@ class ChatChoice:
         return self._piece({"role": "assistant", "content": ""})
 
     def push(self, chunk: Chunk) -> list[dict[str, Any]]:
-        """Take a chunk; the pieces a stream shows of it."""
+        """Take a chunk; returns the pieces that a stream sends."""
         deltas = [self._delta(piece) for piece in self._pieces(chunk)]
         logprobs = self._logprobs.of(chunk) if self._logprobs else None
         if logprobs and logprobs["content"]:
@@ -69,7 +69,7 @@ class ChatChoice:
         return {"tool_calls": [{"index": len(self._calls) - 1, **news}]}
 
     def _reason_of(self, reason: str) -> str:
-        """Calls that were not cut off are a reason of their own."""
+        """Complete tool calls are a reason of their own."""
         known = FINISH_REASONS[reason]
         return "tool_calls" if self._calls and known == "stop" else known
 
@@ -78,7 +78,7 @@ class ChatChoice:
 
 
 class CompletionChoice:
-    """Answer number `index` of a completion; it begins with `echo`, its prompt or nothing."""
+    """Choice number `index` of a completion; it begins with `echo`, its prompt or ""."""
 
     def __init__(self, index: int, logprobs: CompletionLogprobs | None, echo: str) -> None:
         self._index, self._logprobs, self._text = index, logprobs, echo
@@ -89,7 +89,7 @@ class CompletionChoice:
         return self._piece(self._text) if self._text else None
 
     def push(self, chunk: Chunk) -> list[dict[str, Any]]:
-        """Take a chunk; the pieces a stream shows of it."""
+        """Take a chunk; returns the pieces that a stream sends."""
         self._text += chunk.text
         logprobs = self._logprobs.of(chunk) if self._logprobs else None
         for name, values in (logprobs or {}).items():

@@ -1,11 +1,11 @@
-"""Answers on their way out: server-sent events, and an end to the work when the reader has gone."""
+"""Answers on their way to the client: server-sent events, and the end of the work when the client leaves."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ Arrivals = asyncio.Queue[tuple[int, Chunk | Exception]]
 
 
 async def attended(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`; when the client leaves first, `work` is cancelled and ClientDisconnect raised."""
+    """The result of `work`. If the client leaves first, cancels `work` and raises ClientDisconnect."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_departure(receive))
     try:
@@ -49,10 +49,10 @@ async def merged(
     spelled: Callable[[Exception], Exception],
     ending: asyncio.Event,
 ) -> AsyncGenerator[tuple[int, Chunk], None]:
-    """Chunks of several answers under way at once, as they come, each with the number of its answer.
+    """Chunks of several concurrent answers in the order of arrival, each with the number of its answer.
 
-    The first error ends them all; it is raised as `spelled` returns it. So does `ending`, with Unreachable. Closing
-    the generator ends them, too.
+    The first error ends all answers and is raised as `spelled` returns it. `ending` ends them with Unreachable, and so
+    does closing the generator.
     """
     arrived: Arrivals = asyncio.Queue(maxsize=len(answers))
     pumps = [asyncio.ensure_future(_pump(number, answer, arrived)) for number, answer in enumerate(answers)]
@@ -97,7 +97,7 @@ async def whole(chunks: AsyncGenerator[tuple[int, Chunk], None], reply: Reply) -
 
 
 async def begun(chunks: AsyncGenerator[tuple[int, Chunk], None], answers: int) -> list[tuple[int, Chunk]]:
-    """What comes until each answer has begun; the errors of an answer that cannot start come from here."""
+    """The chunks until each answer has begun. Raises the error of an answer that cannot start."""
     first: list[tuple[int, Chunk]] = []
     async for number, chunk in chunks:
         first.append((number, chunk))
@@ -107,10 +107,10 @@ async def begun(chunks: AsyncGenerator[tuple[int, Chunk], None], answers: int) -
 
 
 class EventStream(Response):
-    """The answers as server-sent events. Their beginnings were awaited, so that early errors have a status.
+    """The answers as server-sent events. The first chunks are awaited before it, so that early errors have a status.
 
-    While the verification server is away, a comment goes out every `heartbeat` seconds (0 = never), so that neither
-    clients nor proxies take the silence for the end; clients do not hear comments.
+    While the verification server is away, the stream sends a comment every `heartbeat` seconds (0 = never), so that
+    clients and proxies do not close a silent connection. Clients ignore comments.
     """
 
     media_type = "text/event-stream"
@@ -127,7 +127,7 @@ class EventStream(Response):
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
         del self.headers["content-length"]
         self._first, self._rest, self._reply = first, rest, reply
-        self._heartbeat, self._spoke = heartbeat, time.monotonic()
+        self._heartbeat, self._sent_at = heartbeat, time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._rest):
@@ -141,20 +141,20 @@ class EventStream(Response):
         async with aclosing(self._events()) as events:
             async for event in events:
                 await send(_body(event + b"\n\n", more=True))
-                self._spoke = time.monotonic()
+                self._sent_at = time.monotonic()
         await send(_body(b"", more=False))
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
         try:
             for payload in self._reply.opening():
                 yield _data(payload)
-            async with aclosing(self._chunks()) as chunks:
-                async for number, chunk in chunks:
-                    for payload in self._reply.push(number, chunk):
-                        yield _data(payload)
-                    if chunk.waiting and self._is_due():
-                        yield b": waiting for the server, %.0f s" % chunk.waiting
-            for payload in self._reply.account():
+            for number, chunk in self._first:
+                for event in self._shown(number, chunk):
+                    yield event
+            async for number, chunk in self._rest:
+                for event in self._shown(number, chunk):
+                    yield event
+            for payload in self._reply.closing():
                 yield _data(payload)
         except OpenSledError as error:
             yield _data(error_object(error))
@@ -164,14 +164,11 @@ class EventStream(Response):
         else:
             yield b"data: [DONE]"
 
-    async def _chunks(self) -> AsyncGenerator[tuple[int, Chunk], None]:
-        for item in self._first:
-            yield item
-        async for item in self._rest:
-            yield item
-
-    def _is_due(self) -> bool:
-        return 0 < self._heartbeat <= time.monotonic() - self._spoke
+    def _shown(self, number: int, chunk: Chunk) -> Iterator[bytes]:
+        for payload in self._reply.push(number, chunk):
+            yield _data(payload)
+        if chunk.waiting and 0 < self._heartbeat <= time.monotonic() - self._sent_at:
+            yield b": waiting for the server, %.0f s" % chunk.waiting
 
 
 def _data(payload: dict[str, Any]) -> bytes:

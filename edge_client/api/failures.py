@@ -1,4 +1,4 @@
-"""Errors as clients of OpenAI's API know them: a status, and an object that names cause and field."""
+"""Errors in the form of OpenAI's API: a status, and an object that names cause and field."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from opensled.errors import (
     Unsupported,
 )
 
-# class -> (HTTP status, OpenAI's error type); whatever is not here is 500
+# class -> (HTTP status, OpenAI's error type); any other error is 500
 STATUS: dict[type[OpenSledError], tuple[int, str]] = {
     InvalidRequest: (400, "invalid_request_error"),
     Unsupported: (400, "invalid_request_error"),
@@ -37,7 +37,7 @@ HTTP_CODES = {
     415: "unsupported_content_type",
 }
 QUOTED = 100  # characters of a path shown in an error
-RETRY_AFTER = 1  # seconds, where the error knows nothing better
+RETRY_AFTER = 1  # seconds, if the error has no number of its own
 
 
 def status_of(error: Exception) -> tuple[int, str]:
@@ -49,7 +49,7 @@ def status_of(error: Exception) -> tuple[int, str]:
 
 
 def error_object(error: Exception) -> dict[str, Any]:
-    """The body; of errors that are not ours it tells nothing, the log does."""
+    """The body. The cause of an unexpected exception is only in the log."""
     field = error.field if isinstance(error, RequestError) else ""
     kind = status_of(error)[1]
     if isinstance(error, OpenSledError):
@@ -58,12 +58,12 @@ def error_object(error: Exception) -> dict[str, Any]:
 
 
 def error_body(message: str, type: str, code: str, param: str = "") -> dict[str, Any]:
-    """What OpenAI's API sends; `param` names the field at fault, "" = none."""
+    """The body as OpenAI's API sends it; `param` names the field at fault, "" = none."""
     return {"error": {"message": message, "type": type, "param": param or None, "code": code}}
 
 
 async def error_response(request: Request, error: Exception) -> Response:
-    """For whatever an endpoint raises."""
+    """The response to an exception of an endpoint."""
     status, _ = status_of(error)
     headers = {"Retry-After": str(_retry_after(error))} if status in (429, 503) else None
     return Response(to_json(error_object(error)), status, headers, "application/json")
@@ -75,7 +75,7 @@ def _retry_after(error: Exception) -> int:
 
 
 async def http_error_response(request: Request, error: Exception) -> Response:
-    """For what is refused before a field of it is read: a path or a method nobody serves, a body that is none."""
+    """The response to a request refused before its fields are read: by its path, method or body."""
     assert isinstance(error, HTTPException)
     message = f"{error.detail}: {request.method} {request.url.path[:QUOTED]}"
     code = HTTP_CODES.get(error.status_code, "invalid_request")

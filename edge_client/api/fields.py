@@ -1,20 +1,21 @@
-"""Reading a JSON object field by field, so that nothing in it is silently dropped.
+"""Reads a JSON object field by field, so that no field is ignored.
 
-Every field is either read with its type, or accepted only at values that change nothing, or refused by name.
-null counts as absent.
+Each field is either read with its type, or accepted only at values that change nothing, or refused by name. null counts
+as absent.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard, TypeVar
 
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.unicode_text import require_unicode
 
 Default = TypeVar("Default")
+Value = TypeVar("Value")
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def require_object(value: object, name: str) -> dict[str, Any]:
 
 
 class Fields:
-    """The fields of one object that nobody has read yet."""
+    """The fields of one object that are not read yet."""
 
     def __init__(self, values: Mapping[str, Any], where: str = "") -> None:
         self._values = dict(values)
@@ -65,29 +66,29 @@ class Fields:
         return default if value is None else require_text(value, self.path(name))
 
     def flag(self, name: str, default: Default) -> bool | Default:
-        value = self.take(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise InvalidRequest(f"{self.path(name)} must be true or false", self.path(name))
-        return value
+        return self._read(
+            name, default, lambda value: value if isinstance(value, bool) else None, "true or false"
+        )
 
     def integer(self, name: str) -> int | None:
-        value = self.take(name)
-        if value is None:
-            return None
-        whole = as_integer(value)
-        if whole is None:
-            raise InvalidRequest(f"{self.path(name)} must be an integer", self.path(name))
-        return whole
+        return self._read(name, None, as_integer, "an integer")
 
     def number(self, name: str, default: Default) -> float | Default:
+        return self._read(
+            name, default, lambda value: float(value) if is_number(value) else None, "a finite number"
+        )
+
+    def _read(
+        self, name: str, default: Default, convert: Callable[[object], Value | None], kind: str
+    ) -> Value | Default:
+        """The converted value; raises InvalidRequest where `convert` gives None."""
         value = self.take(name)
         if value is None:
             return default
-        if not is_number(value):
-            raise InvalidRequest(f"{self.path(name)} must be a finite number", self.path(name))
-        return float(value)
+        converted = convert(value)
+        if converted is None:
+            raise InvalidRequest(f"{self.path(name)} must be {kind}", self.path(name))
+        return converted
 
     def only(self, name: str, *allowed: object) -> None:
         """Accept the field at values that change nothing; refuse it at any other."""
@@ -97,7 +98,7 @@ class Fields:
         raise Unsupported(f"{self.path(name)} is not supported here: leave it out", self.path(name))
 
     def finish(self) -> None:
-        """Refuse whatever nobody has read."""
+        """Refuse every field that is not read yet."""
         for name in self._values:
             path = _shown(self.path(name))
             raise Unsupported(f"unknown field {path}: nothing here reads it, leave it out", path)

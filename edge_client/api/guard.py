@@ -1,4 +1,4 @@
-"""Who may call the API: holders of a key, and no web page that was not invited. ASGI middleware, before any route.
+"""Who may call the API: clients with a key, and no web page that is not allowed. ASGI middleware, before any route.
 
 A page of the web runs inside the user's browser and so behind every firewall. It reaches a loopback API by sending it
 requests from a foreign origin (CSRF) or by pointing its own name at 127.0.0.1 (DNS rebinding). Browsers name the page
@@ -29,7 +29,7 @@ QUOTED = 100  # characters of a header shown in an error
 
 @dataclass(frozen=True)
 class Access:
-    """Who may call: with a key, from which pages, and (local: listening on loopback) only by the names of loopback."""
+    """Who may call: the keys, the allowed web pages, and `local` (on loopback): only calls to a loopback name."""
 
     keys: tuple[str, ...] = field(default=(), repr=False)
     origins: tuple[str, ...] = ()
@@ -48,10 +48,10 @@ class Access:
 def read_keys(path: Path) -> tuple[str, ...]:
     """The API keys in a file, one a line; `#` starts a comment. Raises UsageError or NotFound, never with a key."""
     lines = [line.split("#", 1)[0].split() for line in read_secret_text(path, "key file").splitlines()]
-    for number, words in enumerate(lines, 1):
-        if len(words) > 1:
+    for number, found in enumerate(lines, 1):
+        if len(found) > 1:
             raise UsageError(f"{path}:{number}: expected one key a line")
-    keys = tuple(words[0] for words in lines if words)
+    keys = tuple(found[0] for found in lines if found)
     if not keys:
         raise UsageError(f"key file {path} holds no key; make one with: openssl rand -hex 32")
     return keys
@@ -69,7 +69,7 @@ def _cors(origins: tuple[str, ...]) -> Middleware:
 
 
 class PageGuard:
-    """Refuses what only a web page that was not invited sends."""
+    """Refuses requests of web pages that are not allowed."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
@@ -99,7 +99,7 @@ class PageGuard:
 
 
 class KeyGuard:
-    """Lets nobody in without a key, except to OPEN_PATHS."""
+    """Refuses requests without a key, except to OPEN_PATHS."""
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
         self._app, self._keys = app, [key.encode("ascii") for key in keys]

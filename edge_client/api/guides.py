@@ -1,13 +1,12 @@
-"""What an answer must look like, from JSON: `response_format`, `tools` and `tool_choice`.
+"""The form of an answer, from JSON: `response_format`, `tools` and `tool_choice`.
 
-The server masks what would leave the grammar before the target samples, so `strict` is always true here.
+Before the target samples, the server masks tokens that would leave the grammar, so `strict` is always true here.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from edge_client.api.fields import Fields, require_object, require_text
@@ -20,26 +19,18 @@ MAX_TOOLS = 128
 CHOICES = ("none", "auto", "required")
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The field `tool_choice`."""
-
-    mode: str  # of CHOICES
-    function: str = ""  # the only tool that may be called; "" = any
-
-
 def read_guide(fields: Fields, info: ModelInfo) -> Guide | None:
-    """The guide that these fields ask for; None: free text, and no tools."""
+    """The guide of these fields; None: free text without tools."""
     schema = _response_format(fields.take("response_format"))
     tools = _tools(fields.take("tools"))
-    choice = _tool_choice(fields.take("tool_choice"), tools)
+    mode, function = _tool_choice(fields.take("tool_choice"), tools)
     parallel = fields.flag("parallel_tool_calls", True)
     for name, value in (("response_format", schema), ("tools", tools)):
         if value and GUIDE not in info.capabilities:
             raise Unsupported(f"the server of {info.model_id} cannot guide answers: leave {name} out", name)
     if not tools:
         return Guide(json_schema=schema) if schema else None
-    return Guide(schema, tools, choice.mode, choice.function, parallel)
+    return Guide(schema, tools, mode, function, parallel)
 
 
 def _response_format(value: object) -> str:
@@ -93,22 +84,23 @@ def _tool(value: object, where: str) -> Tool:
     return Tool(name, description, "" if schema is None else _text(schema, f"{inside}.parameters"))
 
 
-def _tool_choice(value: object, tools: tuple[Tool, ...]) -> Choice:
+def _tool_choice(value: object, tools: tuple[Tool, ...]) -> tuple[str, str]:
+    """A mode of CHOICES, and the only function that may be called ("" = any)."""
     if value is None:
-        return Choice("auto" if tools else "none")
+        return ("auto" if tools else "none"), ""
     if isinstance(value, str):
         if value not in CHOICES:
             raise InvalidRequest(
                 f"tool_choice must be one of {', '.join(CHOICES)}, or name a function", "tool_choice"
             )
-        choice = Choice(value)
+        mode, function = value, ""
     else:
-        choice = Choice("required", _chosen(value))
-    if choice.mode == "required" and choice.function not in ("", *(tool.name for tool in tools)):
-        raise InvalidRequest(f"tool_choice names {choice.function}, which tools does not have", "tool_choice")
-    if choice.mode == "required" and not tools:
+        mode, function = "required", _chosen(value)
+    if mode == "required" and function not in ("", *(tool.name for tool in tools)):
+        raise InvalidRequest(f"tool_choice names {function}, which tools does not have", "tool_choice")
+    if mode == "required" and not tools:
         raise InvalidRequest("tool_choice asks for a call, and tools is empty", "tool_choice")
-    return choice
+    return mode, function
 
 
 def _chosen(value: object) -> str:

@@ -1,4 +1,4 @@
-"""uvicorn, tamed: the caller owns the socket and the signals."""
+"""uvicorn with a socket and signal handlers that belong to the caller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 GRACE = 5.0  # seconds in which answers under way may finish after `stop`
-FAREWELL = 3.0  # seconds after that for their readers and the verification server to hear that they are ended
+CLOSING = 3.0  # seconds after that to tell the clients and the verification server that the answers ended
 
 
 class _Uvicorn(uvicorn.Server):
@@ -20,11 +20,11 @@ class _Uvicorn(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """uvicorn would raise the signal again after its shutdown and kill the process before we close the rest."""
+        """uvicorn would raise the signal again after its shutdown and end the process before the device is closed."""
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn itself would only cut connections: no error in the stream, no word to the verification server."""
+        """uvicorn itself would only cut connections, without an error in the stream or a Cancel to the server."""
         timer = asyncio.get_running_loop().call_later(GRACE, self.ending.set)
         try:
             await super().shutdown(sockets)
@@ -42,7 +42,7 @@ class ApiServer:
             log_config=None,
             log_level=None,
             lifespan="off",
-            timeout_graceful_shutdown=int(GRACE + FAREWELL),
+            timeout_graceful_shutdown=int(GRACE + CLOSING),
             ssl_certfile=Path(cert).expanduser() if cert else None,
             ssl_keyfile=Path(key).expanduser() if key else None,
         )

@@ -14,7 +14,7 @@ LOWEST = -9999.0  # OpenAI's number for a token that cannot come; JSON has no in
 
 
 def listed(chunk: Chunk) -> tuple[tuple[int, TokenLogprobs], ...]:
-    """The tokens of a chunk with their log-probabilities, but for the end-of-sequence token, which shows no text."""
+    """The tokens of a chunk with their log-probabilities, without the end-of-sequence token, which has no text."""
     pairs = tuple(zip(chunk.token_ids, chunk.logprobs))
     return pairs[:-1] if chunk.finish_reason == "eos" else pairs
 
@@ -56,18 +56,18 @@ class CompletionLogprobs:
         }
 
     def _likeliest(self, at: TokenLogprobs) -> dict[str, float]:
-        """The likeliest, and the committed token in any case."""
+        """The likeliest tokens and the committed token."""
         return {self._spelling(id): max(LOWEST, logprob) for id, logprob in (*at[1:], at[0])}
 
     def _offset(self, id: int) -> int:
-        """Where in the text the token begins: behind the characters that are whole before it."""
+        """Where the token begins in the text: after the characters that are complete before it."""
         offset = self._length
         if id not in self._tokenizer.special_ids:
             self._length += len(self._decoder.decode(self._tokenizer.token_bytes(id)))
         return offset
 
     def _spelling(self, id: int) -> str:
-        """Its text; as bytes if they are no whole characters, so that no two tokens are spelled alike."""
+        """Its text; its bytes if they are no whole characters, so that no two tokens have the same name."""
         raw = self._tokenizer.token_bytes(id)
         try:
             return raw.decode()

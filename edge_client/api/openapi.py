@@ -16,7 +16,7 @@ ERRORS = {
     "404": "No such model.",
     "413": "The body is larger than 3 MiB.",
     "415": "The body is not application/json.",
-    "429": "The server has no room; `Retry-After` tells in how many seconds it may.",
+    "429": "The server has no capacity left; `Retry-After` gives the seconds to wait.",
     "500": "A step failed on the server, or a bug; the log has the cause.",
     "503": "No server answers, or it serves another model now; `Retry-After` tells when to try again.",
 }

@@ -1,4 +1,4 @@
-"""What responses hold, as JSON schemas."""
+"""The JSON schemas of responses."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _frame(kind: str, choice: Schema) -> Schema:
         "system_fingerprint": {
             **TEXT,
             "description": "opensled-RELEASE/MODEL/NUMERICS/RULE: with it equal, equal seeds give equal answers. "
-            "opensled-RELEASE/draft-model/local-only: the draft model's own words, see local_tokens.",
+            "opensled-RELEASE/draft-model/local-only: text of the draft model alone, see local_tokens.",
         },
         "choices": items(choice),
     }
@@ -156,7 +156,7 @@ def _completion_choice(*reasons: str | None) -> Schema:
 def _usage() -> Schema:
     details = _all({"accepted_prediction_tokens": NATURAL, "rejected_prediction_tokens": NATURAL})
     figures = {
-        "rule": {**TEXT, "description": "acceptance rule; local-only: none, for some of the words"},
+        "rule": {**TEXT, "description": "acceptance rule; local-only: a part of the text is not verified"},
         "rounds": NATURAL,
         "drafted": NATURAL,
         "accepted": NATURAL,
@@ -165,7 +165,7 @@ def _usage() -> Schema:
         "server_decoded": NATURAL,
         "local_tokens": {
             **NATURAL,
-            "description": "of the draft model alone, while no server could be reached",
+            "description": "written by the draft model alone, while no server could be reached",
         },
         "tokens_per_second": NUMBER,
     }

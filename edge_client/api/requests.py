@@ -1,8 +1,8 @@
-"""What clients ask: /v1/chat/completions and /v1/completions, from JSON to typed requests.
+"""The bodies of /v1/chat/completions and /v1/completions, from JSON to typed requests.
 
-Field by field after OpenAI's API reference; `top_k`, `ignore_eos` and `stop_token_ids` are the usual extensions, and
-`opensled` holds our own: how an answer is to be served (`extra_body={"opensled": {"pace": 20}}` in the clients).
-The same fields as a JSON schema, for readers and tools: edge_client/api/schemas.py.
+The fields are those of OpenAI's API reference; `top_k`, `ignore_eos` and `stop_token_ids` are common extensions, and
+`opensled` holds our own: how an answer is served (`extra_body={"opensled": {"pace": 20}}` in the clients).
+edge_client/api/schemas.py has the same fields as a JSON schema.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from opensled.messages import MAX_PACE, MAX_TOP_LOGPROBS, ModelInfo, Prompt
 COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; a chat goes on to the end of the context
 MAX_COMPLETION_LOGPROBS = 5  # OpenAI's limit for /v1/completions
 
-# Fields that cannot change the answer. Those of the caller's own bookkeeping pass with any value.
+# Fields that cannot change the answer. Those of the caller's bookkeeping may have any value.
 BOOKKEEPING = ("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
-# The others pass at the values that mean "as usual"; anything else would have to be obeyed. A penalty depends on the
-# tokens committed so far, and so on a draft under verification: there is no rule for that yet.
-AS_USUAL: dict[str, tuple[object, ...]] = {
+# The others may only have their default values. A penalty depends on the tokens committed so far, and so on a draft
+# under verification: no acceptance rule supports that yet.
+DEFAULTS_ONLY: dict[str, tuple[object, ...]] = {
     "presence_penalty": (0, 0.0),
     "frequency_penalty": (0, 0.0),
     "service_tier": ("auto", "default"),
     "store": (False,),
 }
-CHAT_AS_USUAL: dict[str, tuple[object, ...]] = {
-    **AS_USUAL,
+CHAT_DEFAULTS_ONLY: dict[str, tuple[object, ...]] = {
+    **DEFAULTS_ONLY,
     "modalities": (["text"],),
     "functions": ([],),  # what `tools` was called before
     "function_call": ("none",),
 }
-COMPLETION_AS_USUAL: dict[str, tuple[object, ...]] = {**AS_USUAL, "suffix": ("",)}
+COMPLETION_DEFAULTS_ONLY: dict[str, tuple[object, ...]] = {**DEFAULTS_ONLY, "suffix": ("",)}
 
-# How a server names the fields of `Open`, where clients have other names.
+# The server's names of fields of `Open` for which clients have other names.
 CLIENT_NAMES = {
     "stop_ids": "stop_token_ids",
     "model_id": "model",
@@ -86,7 +86,7 @@ def chat_request(body: dict[str, Any], info: ModelInfo) -> Request:
     params = read_params(fields, info, limit or info.limits.context_length)
     task = Task(prompt, params, read_stop(fields.take("stop")), _chat_logprobs(fields), guide)
     names = {**CLIENT_NAMES, "prompt": "messages", "max_tokens": name}
-    return _request(fields, [task], True, CHAT_AS_USUAL, names)
+    return _request(fields, [task], True, CHAT_DEFAULTS_ONLY, names)
 
 
 def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
@@ -106,7 +106,7 @@ def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
         )
     best_of = fields.integer("best_of")
     request = _request(
-        fields, tasks, False, COMPLETION_AS_USUAL, {**CLIENT_NAMES, "top_logprobs": "logprobs"}
+        fields, tasks, False, COMPLETION_DEFAULTS_ONLY, {**CLIENT_NAMES, "top_logprobs": "logprobs"}
     )
     if best_of not in (None, request.per_prompt):
         raise Unsupported("best_of must equal n: nothing here picks the best of more answers", "best_of")
@@ -117,10 +117,10 @@ def _request(
     fields: Fields,
     tasks: list[Task],
     is_chat: bool,
-    as_usual: dict[str, tuple[object, ...]],
+    defaults_only: dict[str, tuple[object, ...]],
     names: dict[str, str],
 ) -> Request:
-    """The rest of what both kinds of requests have in common; refuses every field that nobody has read."""
+    """The other fields that both kinds of requests share; refuses every field that is not read."""
     count = fields.integer("n")
     if count is not None and not 1 <= count <= MAX_CHOICES:
         raise InvalidRequest(f"n is out of range: it must be from 1 to {MAX_CHOICES}", "n")
@@ -129,7 +129,7 @@ def _request(
     include_usage = _stream_options(fields, stream)
     for name in BOOKKEEPING:
         fields.take(name)
-    for name, allowed in as_usual.items():
+    for name, allowed in defaults_only.items():
         fields.only(name, *allowed)
     pace, background = _service(fields.take("opensled"))
     fields.finish()
@@ -157,7 +157,7 @@ def _turns(fields: Fields, info: ModelInfo) -> Prompt:
 
 
 def _chat_logprobs(fields: Fields) -> int | None:
-    """How many likeliest tokens to tell of at each position; None: no log-probabilities at all."""
+    """How many of the likeliest tokens to report at each position; None: no log-probabilities."""
     wanted = fields.flag("logprobs", False)
     top = _within(fields, "top_logprobs", MAX_TOP_LOGPROBS)
     if top and not wanted:
@@ -173,7 +173,7 @@ def _within(fields: Fields, name: str, most: int) -> int | None:
 
 
 def _service(value: object) -> tuple[float | None, bool | None]:
-    """Pace and background of the field `opensled`; None: as the device's flags say."""
+    """Pace and background of the field `opensled`; None: the device's defaults."""
     if value is None:
         return None, None
     fields = Fields(require_object(value, "opensled"), "opensled.")

@@ -1,4 +1,4 @@
-"""What clients get: the JSON of responses, whole or in pieces."""
+"""The JSON of responses, whole or in pieces."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from dataclasses import fields
 from typing import Any
 
 from edge_client.answer import Chunk, Stats, Task
-from edge_client.api.backend import Backend
 from edge_client.api.calls import CallReader
 from edge_client.api.choices import ChatChoice, Choice, CompletionChoice
 from edge_client.api.logprobs import ChatLogprobs, CompletionLogprobs
 from edge_client.api.requests import Request
+from edge_client.device import Device
 from edge_client.offline.modes import LOCAL_ONLY
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.messages import ModelInfo, Prompt
 
-LOCAL_HEADER = "OpenSLED-Answer"  # of a response with words that the draft model wrote alone
+LOCAL_HEADER = "OpenSLED-Answer"  # of a response with text that the draft model wrote alone
 
 
 def to_json(payload: object) -> bytes:
-    """Pure ASCII, so that even a lone surrogate quoted from a bad request has a form."""
+    """ASCII only, so that a lone surrogate quoted from a bad request can be encoded too."""
     return json.dumps(payload, separators=(",", ":")).encode("ascii")
 
 
 def usage(stats: Stats, rule: str) -> dict[str, Any]:
-    """OpenAI's object `usage`; what it has no word for stands under `opensled`."""
+    """OpenAI's object `usage`; our other figures are under `opensled`."""
     return {
         "prompt_tokens": stats.prompt_tokens,
         "completion_tokens": stats.completion_tokens,
@@ -41,22 +41,22 @@ def usage(stats: Stats, rule: str) -> dict[str, Any]:
     }
 
 
-def total(accounts: Sequence[Stats], per_prompt: int) -> Stats:
-    """The account of several answers at once; a prompt counts once, however many answers it has."""
-    sums = {item.name: sum(getattr(stats, item.name) for stats in accounts) for item in fields(Stats)}
-    sums["prompt_tokens"] = sum(stats.prompt_tokens for stats in accounts[::per_prompt])
+def total(choices: Sequence[Stats], per_prompt: int) -> Stats:
+    """The statistics of all choices together; a prompt counts once, however many answers it has."""
+    sums = {item.name: sum(getattr(stats, item.name) for stats in choices) for item in fields(Stats)}
+    sums["prompt_tokens"] = sum(stats.prompt_tokens for stats in choices[::per_prompt])
     for name in ("first_token", "seconds"):
-        sums[name] = max(getattr(stats, name) for stats in accounts)
+        sums[name] = max(getattr(stats, name) for stats in choices)
     return Stats(**sums)
 
 
 def fingerprint(info: ModelInfo, rule: str) -> str:
-    """Names what decides about equal answers to equal seeds: release, model, numerics level, acceptance rule."""
+    """What decides whether equal seeds give equal answers: release, model, numerics level and acceptance rule."""
     return f"opensled-{info.version}/{info.model_id}/{info.numerics}/{rule}"
 
 
 def local_fingerprint(info: ModelInfo) -> str:
-    """In the same place, of words that the draft model wrote alone: no target and no rule had a part in them."""
+    """The fingerprint of text that the draft model wrote alone, without a target or a rule."""
     return f"opensled-{info.version}/draft-model/{LOCAL_ONLY}"
 
 
@@ -72,30 +72,30 @@ def model_card(info: ModelInfo, created: int) -> dict[str, Any]:
 
 
 class Reply:
-    """The response to one request: what its choices have in common, and the account of them all."""
+    """The response to one request: what its choices share, and their statistics."""
 
-    def __init__(self, request: Request, backend: Backend) -> None:
-        self._request, self._rule = request, backend.rule
-        self._choices = _choices(request, backend.tokenizer)
+    def __init__(self, request: Request, device: Device) -> None:
+        self._request, self._rule = request, device.rule
+        self._choices = _choices(request, device.tokenizer)
         self._stats: dict[int, Stats] = {}
-        self._local_fingerprint = local_fingerprint(backend.info)
-        self.headers: dict[str, str] = {}  # that tell of what was pushed so far
+        self._local_fingerprint = local_fingerprint(device.info)
+        self.headers: dict[str, str] = {}  # by what was pushed so far
         prefix, kind = ("chatcmpl", "chat.completion") if request.is_chat else ("cmpl", "text_completion")
         self._kind = kind
         self._frame: dict[str, Any] = {
             "id": f"{prefix}-{secrets.token_hex(12)}",
             "object": f"{kind}.chunk" if request.is_chat and request.stream else kind,
             "created": int(time.time()),  # unix seconds
-            "model": backend.info.model_id,
-            "system_fingerprint": fingerprint(backend.info, backend.rule),
+            "model": device.info.model_id,
+            "system_fingerprint": fingerprint(device.info, device.rule),
         }
 
     def opening(self) -> list[dict[str, Any]]:
-        """What a stream begins with."""
+        """The first payloads of a stream."""
         return [self._piece(piece) for choice in self._choices if (piece := choice.opening())]
 
     def push(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
-        """Take a chunk of a choice; what a stream shows of it."""
+        """Take a chunk of a choice; returns what a stream sends."""
         if chunk.stats:
             self._stats[index] = chunk.stats
         if "local" in chunk.origins:
@@ -107,15 +107,15 @@ class Reply:
         choices = [choice.whole() for choice in self._choices]
         return {**self._frame, "choices": choices, "usage": self._usage()}
 
-    def account(self) -> list[dict[str, Any]]:
-        """What a stream ends with: the usage, if it was asked for."""
+    def closing(self) -> list[dict[str, Any]]:
+        """The last payload of a stream: the usage, if the request asks for it."""
         if not self._request.include_usage:
             return []
         return [{**self._frame, "choices": [], "usage": self._usage()}]
 
     def _usage(self) -> dict[str, Any]:
-        accounts = [self._stats[index] for index in range(len(self._choices))]
-        return usage(total(accounts, self._request.per_prompt), self._rule)
+        stats = [self._stats[index] for index in range(len(self._choices))]
+        return usage(total(stats, self._request.per_prompt), self._rule)
 
     def _piece(self, choice: dict[str, Any]) -> dict[str, Any]:
         """With include_usage every piece has the field, and only the last one a value."""

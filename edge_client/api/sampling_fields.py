@@ -1,4 +1,4 @@
-"""How tokens are drawn and where an answer ends, from JSON: what both kinds of requests have in common."""
+"""How tokens are sampled and where an answer ends, from JSON: fields of both kinds of requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_CHOICES = 8  # answers to one prompt
 
 
 def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingParams:
-    """What the target distribution is; temperature 1 if left out, as at OpenAI. Raises InvalidRequest."""
+    """The sampling parameters; temperature 1 if absent, as at OpenAI. Raises InvalidRequest."""
     return SamplingParams(
         temperature=fields.number("temperature", 1.0),
         top_k=fields.integer("top_k") or 0,
@@ -31,14 +31,14 @@ def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingPar
 
 
 def seeded(params: SamplingParams, choice: int) -> SamplingParams:
-    """The parameters of one of several answers: each has a seed of its own, `seed` + its number (as 64 bits)."""
+    """The parameters of one choice: its seed is `seed` + its number (as 64 bits)."""
     if params.seed is None:
         return params
     return replace(params, seed=(params.seed + choice + 2**63) % 2**64 - 2**63)
 
 
 def token_limit(fields: Fields, *names: str) -> tuple[int | None, str]:
-    """The token limit under its old or new name, and the name given; with both of them, the smaller one holds."""
+    """The token limit under its old or new name, and that name; of two limits the smaller one."""
     found = {value: name for name in names if (value := fields.integer(name)) is not None}
     for value, name in found.items():
         if not 1 <= value < 2**31:
@@ -67,7 +67,7 @@ def _stop_ids(value: object, info: ModelInfo) -> tuple[int, ...]:
 
 
 def _logit_bias(value: object, info: ModelInfo) -> tuple[tuple[int, float], ...]:
-    """JSON has no keys but strings, so token ids are spelled as such."""
+    """JSON keys are strings, so token ids are written as decimal numbers."""
     biases: Mapping[str, object] = {} if value is None else require_object(value, "logit_bias")
     return tuple((_bias_id(key, info), _bias(bias)) for key, bias in biases.items())
 

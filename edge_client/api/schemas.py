@@ -1,4 +1,4 @@
-"""What requests may hold, as JSON schemas: the same fields and ranges that requests.py and its helpers read."""
+"""The JSON schemas of requests: the fields and ranges that requests.py and its helpers read."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ def _delivery() -> Schema:
 
 def _service() -> Schema:
     rate = {"type": "number", "minimum": 0, "maximum": MAX_PACE}
-    about = "tokens/s the answer needs, which the server promises, or has no room. 0 = no promise."
+    about = "tokens/s the answer needs; the server promises them or refuses the request. 0 = no promise."
     fields = {
         "pace": optional(rate, about),
-        "background": optional(FLAG, "Nobody waits for the answer: under load it gives way to others."),
+        "background": optional(FLAG, "No reader waits for the answer: under load other answers go first."),
     }
     return optional(
-        closed(fields), "How the answer is served; what is left out is as the device was started."
+        closed(fields), "How the answer is served; what is left out is as the device is configured."
     )
 
 

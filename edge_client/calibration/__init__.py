@@ -1,1 +1,1 @@
-"""`opensled profile calibrate`: how fast this device drafts, and how far its server is."""
+"""`opensled profile calibrate`: the speed of this device's drafts, and the round trip to its server."""

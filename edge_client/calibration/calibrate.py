@@ -1,4 +1,4 @@
-"""`opensled profile calibrate`: measures this machine and its way to the server, and keeps that as a profile."""
+"""`opensled profile calibrate`: measures this machine and its link to the server, and writes a profile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BY_US = "measured by opensled profile calibrate"
 
 
 def calibrate(config: CalibrateConfig) -> int:
-    """Measure, write, and tell; about twenty seconds beside loading the draft model."""
+    """Measure, write and print the profile; about 20 s besides loading the draft model."""
     config = with_edge_section(config)
     drafter, path = _with_model(config.drafter), _destination(config.out)
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -64,7 +64,7 @@ def _with_model(name: str) -> str:
 
 
 def _destination(out: str) -> Path:
-    """Where the profile goes; found out before anything is measured."""
+    """Where the profile goes; checked before anything is measured."""
     path = Path(out).expanduser() if out else catalog.own_file("devices", THIS_MACHINE)
     if path is None:
         raise UsageError("OPENSLED_NO_CONFIG is set: say with --out FILE where the profile goes")
@@ -78,7 +78,7 @@ def _destination(out: str) -> Path:
 
 
 async def _link(config: CalibrateConfig, at: str) -> tuple[MeasuredLink | None, str]:
-    """Round trips to the server, or why there are none: a machine can be measured without one."""
+    """The link to the server, or why it is not measured: a calibration needs no server."""
     link = Link(endpoint_of(config))
     try:
         await link.describe()
@@ -98,18 +98,18 @@ def _factories(drafter: str, model: str) -> Callable[[int], DrafterFactory]:
 
 
 def _progress(quiet: bool) -> Tell:
-    """What is being measured, on a line of its own that the next one replaces; nothing where nobody watches."""
+    """Shows on a terminal what is being measured, on one line that changes."""
     if quiet or not sys.stderr.isatty():
-        return lambda words: None
-    return lambda words: print(
-        f"\r\x1b[K{words and f'measuring {words} ...'}", end="", file=sys.stderr, flush=True
+        return lambda about: None
+    return lambda about: print(
+        f"\r\x1b[K{about and f'measuring {about} ...'}", end="", file=sys.stderr, flush=True
     )
 
 
 def merged(
     profile: DeviceProfile, drafter: str, model: str, speed: SpeedReading, measured: MeasuredDraft
 ) -> DeviceProfile:
-    """`profile` with what was measured in the place of what was published; other draft models stay as they are."""
+    """`profile` with the measured instead of the published numbers of this draft model."""
     size = size_of(model)
     source = f"{BY_US}: {drafter} {Path(model).name}, {speed.threads} thread{'s' * (speed.threads > 1)}, {measured.at}"
     prefill = quantity(speed.prefill_per_s, f"{source}; a prompt of {speed.prompt} tokens")

@@ -1,4 +1,4 @@
-"""What a calibration found, for people."""
+"""The text of a calibration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AGAIN = "calibrate again when nothing else runs"
 
 
 def speed_lines(speed: SpeedReading, load: float) -> Iterator[str]:
-    """Every number with the span of its repetitions; at the end whether they can be relied on."""
+    """Every number with the range of its repetitions; a last line if they are not reliable."""
     for count, rates in speed.decode_per_s.items():
         label = "draft speed" if count == min(speed.decode_per_s) else ""
         chosen = ", the fastest: used" if count == speed.threads and len(speed.decode_per_s) > 1 else ""
@@ -24,15 +24,15 @@ def speed_lines(speed: SpeedReading, load: float) -> Iterator[str]:
     yield _line("reading a prompt", _rate(speed.prefill_per_s))
     if load > usable_cores() + 0.5:
         yield _line(
-            "mind",
+            "note",
             f"load {load:.1f} on {usable_cores()} cores: these are the numbers of a busy machine; {AGAIN}",
         )
     elif speed.unsettled:
-        yield _line("mind", f"the repetitions differ by {speed.spread:.0%}, as on a busy machine; {AGAIN}")
+        yield _line("note", f"the repetitions differ by {speed.spread:.0%}, as on a busy machine; {AGAIN}")
 
 
 def link_lines(server: str, link: MeasuredLink | None, complaint: str) -> Iterator[str]:
-    """The way to the server, or why it was not measured."""
+    """The link to the server, or why it is not measured."""
     if link is None:
         yield _line("link", f"not measured: {complaint}")
         return

@@ -1,7 +1,7 @@
-"""How fast a draft model drafts on this machine: by threads, by length of the block, after a long prompt, and while it
-reads a prompt. All of it within some twenty seconds, however slow the model is.
+"""Measures how fast a draft model drafts on this machine: by threads, by length of the block, after a long prompt, and
+how fast it reads a prompt. It takes about 20 s, also for a slow model.
 
-Everything is repeated: on a machine with other work the repetitions differ, and their span is part of the result.
+Each measurement is repeated. On a busy machine the repetitions differ; their range is part of the result.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ CHUNK, CHUNK_S = 16, 0.5  # tokens that are timed together, and how long at most
 CHUNKS = 2  # of each number of threads in each pass
 PASSES, PASSES_S = 20, 3.0  # over all numbers of threads: two at least, more while there is time
 BLOCKS, LENGTH_S = 20, 4.0  # blocks of each length, fewer of a slow model
-PROMPT_S = 2.0  # of reading, beyond which a shorter prompt has to do
+PROMPT_S = 2.0  # for one prompt; a slower model gets a shorter one
 PROMPTS, PROMPTS_S = 3, 4.0  # such prompts, fewer of a slow model
-EQUAL = 1.05  # fewer threads win if more of them are not faster than this
+EQUAL = 1.05  # more threads must be faster by this factor, else fewer are used
 SETTLED = 0.25  # share by which repetitions on a quiet machine may differ
 
 
@@ -48,13 +48,13 @@ class SpeedReading:
 
     @property
     def spread(self) -> float:
-        """By what share the middle half of the repetitions differ."""
+        """The interquartile range of the repetitions as a share of their median."""
         low, middle, high = statistics.quantiles(self.decode, n=4)
         return (high - low) / middle
 
     @property
     def unsettled(self) -> bool:
-        """Whether they differ by more than on a quiet machine."""
+        """Whether the repetitions differ by more than on a quiet machine."""
         return self.spread > SETTLED
 
 
@@ -62,9 +62,9 @@ Tell = Callable[[str], None]
 
 
 def measure(with_threads: Callable[[int], DrafterFactory], most: int, tell: Tell) -> SpeedReading:
-    """Measure drafters of `with_threads(n)` for n up to `most`; `tell` hears what is being measured.
+    """Measure drafters of `with_threads(n)` for n up to `most`; `tell` gets the name of each measurement.
 
-    Raises UsageError for a drafter that proposes nothing, and whatever its drafts raise.
+    Raises UsageError for a drafter that proposes nothing, and the errors of the drafter.
     """
     rates = _by_threads(with_threads, thread_counts(most), tell)
     threads = fastest(rates)
@@ -80,14 +80,14 @@ def measure(with_threads: Callable[[int], DrafterFactory], most: int, tell: Tell
 
 
 def thread_counts(most: int) -> list[int]:
-    """All numbers up to 4, then every second doubling step: more would take long, and differ little."""
+    """Numbers of threads to measure: all up to 4, then two for each doubling."""
     return [count for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if count <= most]
 
 
 def fastest(rates: Mapping[int, Sequence[float]]) -> int:
     """The smallest number of threads that no larger one beats by more than EQUAL.
 
-    Means, not medians: a thread that is descheduled now and then stops all others, and that belongs to the speed.
+    By means, not medians: a descheduled thread stops all others, and that is a part of the speed.
     """
     best = min(rates)
     for count in sorted(rates):
@@ -102,14 +102,14 @@ def _pace(rates: Sequence[float]) -> float:
 
 
 def quantity(samples: Sequence[float], source: str) -> Quantity:
-    """The median of the repetitions and their span."""
+    """The median of the repetitions and their range."""
     return Quantity(statistics.median(samples), min(samples), max(samples), source)
 
 
 def _by_threads(
     with_threads: Callable[[int], DrafterFactory], counts: Sequence[int], tell: Tell
 ) -> dict[int, list[float]]:
-    """Draft tokens/s by number of threads; there and back, so that load that comes or goes meanwhile hits all alike."""
+    """Draft tokens/s by number of threads, in alternating order, so that changing load affects all alike."""
     rates: dict[int, list[float]] = {count: [] for count in counts}
     deadline = time.monotonic() + PASSES_S
     for index in range(PASSES):
@@ -142,7 +142,7 @@ def _chunks(drafter: Drafter) -> list[float]:
 def _begun(drafter: Drafter, prompt: int, start: int) -> Iterator[DraftToken] | None:
     """A fresh sequence whose prompt is read; None if nothing follows it, such as at the end of the context.
 
-    `start` makes prompts differ, so that none is found in the cache.
+    `start` makes prompts different, so that no cache holds them.
     """
     ids = [1 + (start + index * 7) % 500 for index in range(prompt)]
     drafter.begin(ids, Sampler(SamplingParams(temperature=0.0), noise_key(0)))
@@ -166,7 +166,7 @@ def _blocks(drafter: Drafter) -> dict[int, list[float]]:
     first = 0  # draft token of the block before
     for length in LENGTHS * BLOCKS:
         started = time.monotonic()
-        drafter.commit((1 + first % 500,))  # not that one
+        drafter.commit((1 + first % 500,))  # it rejects that token
         block = [token.id for _, token in zip(range(length), drafter.propose())]
         ended = time.monotonic()
         if len(block) < length:  # the end of the context
@@ -180,7 +180,7 @@ def _blocks(drafter: Drafter) -> dict[int, list[float]]:
 
 def _long_prompt(drafter: Drafter) -> tuple[int, list[float], list[float]]:
     """(tokens of the prompt, tokens/s of reading it, draft tokens/s after it)."""
-    prompt = _bearable(drafter)
+    prompt = _longest_prompt(drafter)
     prefill: list[float] = []
     decode: list[float] = []
     deadline = time.monotonic() + PROMPTS_S
@@ -197,8 +197,8 @@ def _long_prompt(drafter: Drafter) -> tuple[int, list[float], list[float]]:
     return prompt, prefill, decode
 
 
-def _bearable(drafter: Drafter) -> int:
-    """The longest of LONG_PROMPTS that the model has room for and reads in PROMPT_S."""
+def _longest_prompt(drafter: Drafter) -> int:
+    """The longest of LONG_PROMPTS that fits the context and that the model reads in PROMPT_S."""
     started = time.monotonic()
     _begun(drafter, LONG_PROMPTS[-1], 1)
     per_token = (time.monotonic() - started) / LONG_PROMPTS[-1]

@@ -1,4 +1,4 @@
-"""How far away a server is: round trips of small calls over the link that drafts will use."""
+"""Round trips to a server: small calls over the link that drafts use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 async def round_trips(link: Link, count: int, seconds: float) -> list[float]:
     """Seconds of up to `count` Describe calls, one after another, for at most `seconds`; at least one.
 
-    The connection stands already. Raises Unreachable and its like as `Link.describe` does.
+    The connection is open already. Raises the errors of `Link.describe`.
     """
     trips: list[float] = []
     deadline = time.monotonic() + seconds

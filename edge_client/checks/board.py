@@ -1,4 +1,4 @@
-"""The board this is, how it fares, and whether it was calibrated."""
+"""The board, its present state, and whether it is calibrated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COOLING = "give it a heat sink or a fan, and air"
 
 
 def check_board(config: DoctorConfig) -> list[Finding]:
-    """What was found of the board whose files lie below `config.root`."""
+    """The findings on the board whose files are below `config.root`."""
     board, state = detect(config.root), read_board(config.root)
     findings = [ok("board", described(board)), *check_state(state, power(config.root, state))]
     if config.root == HERE:
@@ -30,7 +30,7 @@ def check_board(config: DoctorConfig) -> list[Finding]:
 
 
 def described(board: Board) -> str:
-    """One line; the profile is what predictions start from where nothing was measured."""
+    """One line; predictions start from the profile where nothing is measured."""
     parts = [board.name, processor(board), f"{board.memory_gib:g} GiB", board.system]
     mode = f"power mode {board.power_mode}" if board.power_mode else ""
     profile = f"profile {board.profile}" if board.profile else "no packaged profile"
@@ -38,12 +38,12 @@ def described(board: Board) -> str:
 
 
 def power(root: str, state: BoardState) -> float | None:
-    """Watts; a Pi 5 tells its own to whoever asks its firmware, and only on the board itself."""
+    """Watts; a Pi 5 tells them only through its firmware, on the board itself."""
     return pmic_power_w() if state.power_w is None and root == HERE else state.power_w
 
 
 def check_state(state: BoardState, power_w: float | None) -> list[Finding]:
-    """Heat, power and battery; nothing of a machine that tells nothing."""
+    """Heat, power and battery; no finding if the machine does not report them."""
     told = now(state)
     if state.power_w is None and power_w is not None:
         told = ", ".join(part for part in (told, f"{power_w:.1f} W over the PMIC's rails") if part)
@@ -59,7 +59,7 @@ def check_state(state: BoardState, power_w: float | None) -> list[Finding]:
 
 
 def check_calibration(config: DoctorConfig) -> Finding:
-    """Whether the draft model's speed was measured here, or threads and speeds are guesses."""
+    """Whether the draft model's speed is measured here, or threads and speeds are estimates."""
     try:
         measured = measured_draft(model_drafter(config.drafter), config.draft_model)
     except UsageError as error:

@@ -25,18 +25,18 @@ NAME_MISMATCHES = (62, 64)  # host name, IP address
 
 @dataclass(frozen=True)
 class Validity:
-    """When a certificate begins and ceases to be valid, in seconds since 1970."""
+    """From when until when a certificate is valid, in seconds since 1970."""
 
     begins: float
     ends: float
 
 
 async def check_tls(config: DeviceConfig, peer: Peer) -> list[Finding]:
-    """Certificate and protocol; the device's own certificate is shown where one is configured."""
+    """Check certificate and protocol, with the device's own certificate if one is configured."""
     try:
         context = await in_thread(lambda: _context(config))
     except (OpenSledError, OSError, ssl.SSLError) as error:
-        return [failed("certificate", error, "ask whoever runs the server for its certificate")]
+        return [failed("certificate", error, "ask the operator of the server for its certificate")]
     validity = await _validity(peer)
     try:
         greeting = await greet(peer, context)
@@ -64,7 +64,7 @@ def _context(config: DeviceConfig) -> ssl.SSLContext:
 
 
 def _refused(error: ssl.SSLCertVerificationError, validity: Validity | None, host: str, ca: str) -> Finding:
-    """Which of the four ways a certificate can fail."""
+    """Why the certificate is not valid: expired, not yet valid, another name, or not trusted."""
     code, now = error.verify_code, time.time()
     if code == EXPIRED:
         since = f" {(now - validity.ends) / DAY:.0f} days ago" if validity and validity.ends < now else ""
@@ -103,7 +103,7 @@ def _broken(error: ssl.SSLError, has_own: bool) -> Finding:
 
 
 def _shut_out(has_own: bool, sign: str) -> Finding:
-    """The server takes only devices that show a certificate it trusts."""
+    """The server accepts only devices with a certificate that it trusts."""
     if has_own:
         return fail(
             "own certificate",
@@ -130,7 +130,7 @@ def _lifetime(validity: Validity | None) -> Finding:
 
 
 async def _validity(peer: Peer) -> Validity | None:
-    """Of whatever certificate the server shows, trusted or not."""
+    """Of the server's certificate, trusted or not."""
     opening = asyncio.open_connection(peer.address, peer.port, ssl=untrusting(), server_hostname=peer.host)
     try:
         _, writer = await asyncio.wait_for(opening, SECONDS)
@@ -145,9 +145,9 @@ async def _validity(peer: Peer) -> Validity | None:
 
 
 def read_validity(der: bytes) -> Validity:
-    """The dates of a DER certificate (RFC 5280, 4.1): the `ssl` module gives them for trusted ones only.
+    """The dates of a DER certificate (RFC 5280, 4.1); the `ssl` module gives them only for a trusted one.
 
-    Raises ValueError or IndexError where it is none.
+    Raises ValueError or IndexError for other bytes.
     """
     _, certificate = next(_elements(der))
     _, content = next(_elements(certificate))

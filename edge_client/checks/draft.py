@@ -1,4 +1,4 @@
-"""Does the draft model load, speak the server's ids, and write fast enough."""
+"""Checks whether the draft model loads, has the target's vocabulary, and drafts fast enough."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from opensled.errors import BY_CODE, NotFound, OpenSledError, VocabularyMismatch
 from opensled.messages import ModelInfo
 from opensled.store import model_path
 
-LOAD_SECONDS = 15.0  # for a model to be read from a slow card
-READING = 5.0  # tokens/s below which an answer comes slower than people read
+LOAD_SECONDS = 15.0  # to read a model from a slow memory card
+READING = 5.0  # tokens/s; people read faster than a slower answer comes
 # Processor features (as /proc/cpuinfo names them) that make llama.cpp several times faster, and its own names.
 FEATURES = {"avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8"}
 REBUILD = "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
@@ -34,14 +34,14 @@ Steps = list[dict[str, Any]]
 
 @dataclass
 class DraftReport:
-    """What the prediction needs to know of the draft model."""
+    """The findings on the draft model, and its speed."""
 
     findings: list[Finding] = field(default_factory=list)
     seconds: float | None = None  # per draft token, with the threads configured
 
 
 async def check_draft(config: DeviceConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
-    """Fill `report`. The model is loaded while the server is asked; what needs both comes last."""
+    """Fill `report`. The model loads while the server is asked; checks that need both come last."""
     problem = _missing(config)
     if problem:
         report.findings.append(problem)
@@ -88,7 +88,7 @@ def _speeds(steps: Steps) -> dict[int, float]:
 
 
 def tried(drafter: str) -> str:
-    """Which drafter the probe tries: of a chain the one with a model, a class of the user's own as it is; "" = none."""
+    """The drafter that the probe tries: of a chain the one with a model, or the user's own class; "" = none."""
     member = model_drafter(drafter)
     return member if member or drafter.partition(":")[0] in DRAFTERS.names() else drafter
 
@@ -104,7 +104,7 @@ def _missing(config: DeviceConfig) -> Finding | None:
 
 
 async def _steps(process: asyncio.subprocess.Process, info: ModelInfo | None) -> tuple[Steps, str]:
-    """The steps that the probe got through, and the last line it complained with."""
+    """The steps that the probe completed, and the last line of its standard error."""
     assert process.stdin and process.stdout and process.stderr
     steps: Steps = []
 
@@ -119,7 +119,7 @@ async def _steps(process: asyncio.subprocess.Process, info: ModelInfo | None) ->
         await process.wait()
         return complaints[-1] if complaints else ""
 
-    with contextlib.suppress(ConnectionError):  # it died before it asked
+    with contextlib.suppress(ConnectionError):  # it ended before it read its input
         process.stdin.write(_target(info))
         await process.stdin.drain()
     try:
@@ -135,7 +135,7 @@ def _target(info: ModelInfo | None) -> bytes:
 
 
 def _findings(config: DeviceConfig, steps: Steps, code: int, complaint: str) -> list[Finding]:
-    told = {step["step"]: step for step in reversed(steps)}  # of two speeds the first
+    told = {step["step"]: step for step in reversed(steps)}  # the first of two speeds
     findings = [_loaded(config, told)] if "loaded" in told else []
     if "build" in told:
         findings.append(check_build(told["build"], _cpu_flags(), _has_cuda()))
@@ -162,7 +162,7 @@ def _died(config: DeviceConfig, code: int, complaint: str) -> Finding:
             f'CMAKE_ARGS="-DGGML_NATIVE=ON" {REBUILD}',
         )
     if code == -signal.SIGKILL:
-        cause = complaint or "killed, probably for want of memory"
+        cause = complaint or "killed, probably because memory ran out"
         return fail("draft model", cause, "use a smaller --draft-model, or --drafter lookup")
     name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     return fail(
@@ -175,7 +175,7 @@ def _died(config: DeviceConfig, code: int, complaint: str) -> Finding:
 
 
 def check_build(build: dict[str, Any], cpu: set[str], has_cuda: bool) -> Finding:
-    """What the processor could do, and llama.cpp was not built to use."""
+    """Whether llama.cpp was built to use the features of this processor."""
     missing = [
         name for flag, name in FEATURES.items() if flag in cpu and f"{name} = 1" not in build["features"]
     ]

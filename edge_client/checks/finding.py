@@ -1,4 +1,4 @@
-"""What a check finds, and the walls around checks: a check that fails or hangs is itself a finding."""
+"""Findings of checks. A check that fails or hangs becomes a finding too."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LONGEST = 400  # characters of a detail; a hostile server could send megabytes
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
-    check: str  # what, such as "certificate"
+    check: str  # its name, such as "certificate"
     status: Status
     detail: str  # what was found, in one sentence
     fix: str = ""  # a command, or what to do; "" for what is ok
-    exit_code: int = 0  # what the doctor exits with for the sake of this failure
+    exit_code: int = 0  # the exit code of the doctor for this failure
 
     def as_json(self) -> dict[str, str]:
         fields = asdict(self)
@@ -34,36 +34,36 @@ class Finding:
 
 
 def ok(check: str, detail: str) -> Finding:
-    """Nothing to do."""
+    """A check without a problem."""
     return Finding(check, "ok", plain(detail))
 
 
 def warn(check: str, detail: str, fix: str) -> Finding:
-    """It works, but worse than it need, or not for long."""
+    """It works, but not as well as it could, or not for long."""
     return Finding(check, "warn", plain(detail), fix)
 
 
 def fail(check: str, detail: str, fix: str, kind: type[OpenSledError] = OpenSledError) -> Finding:
-    """A failure of the kind `kind`, whose exit code becomes the doctor's."""
+    """A failure; the exit code of `kind` becomes the doctor's."""
     return Finding(check, "fail", plain(detail), fix, kind.exit_code)
 
 
 def failed(check: str, error: Exception, fix: str) -> Finding:
-    """A failure by an exception; an error of ours ends in its own advice."""
+    """A failure by an exception."""
     kind = type(error) if isinstance(error, OpenSledError) else OpenSledError
     detail = str(error) if isinstance(error, OpenSledError) else f"{type(error).__name__}: {error}"
     return fail(check, detail, fix, kind)
 
 
 def plain(text: str) -> str:
-    """One line of printable text: much of it comes from a peer."""
+    """`text` as one printable line, since parts of it come from a peer."""
     line = visible(" ".join(text.split()))
     line = line.encode("utf-8", "replace").decode()  # no lone surrogates
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
 
 
 async def guarded(check: str, work: Awaitable[list[Finding]], seconds: float) -> list[Finding]:
-    """The findings of `work`; what it raises, or that it takes longer than `seconds`, is one too."""
+    """The findings of `work`; an exception or more than `seconds` seconds gives a failure."""
     try:
         return await asyncio.wait_for(work, seconds)
     except asyncio.TimeoutError:
@@ -91,7 +91,7 @@ async def in_thread(work: Callable[[], T]) -> T:
             outcome: tuple[Callable[[Any], None], Any] = (future.set_result, work())
         except Exception as error:
             outcome = (future.set_exception, error)
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nothing waits for the result
             loop.call_soon_threadsafe(settle, *outcome)
 
     threading.Thread(target=run, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Is OpenSLED installed as it should be: Python, required packages, extras."""
+"""Checks the installation: Python, required packages, extras."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edge_client.drafters.threads import model_drafter
 from opensled.registry import remedy
 
 OLDEST_PYTHON = (3, 10)
-# What an extra is for, and the module that shows it is there. Finding torch does not import it.
+# extra -> (a module of it, its purpose). `find_spec` does not import torch.
 EXTRAS = {
     "llamacpp": ("llama_cpp", "drafting with GGUF models"),
     "onnx": ("onnxruntime", "drafting with ONNX models"),
@@ -37,7 +37,7 @@ class Requirement:
 
 
 def check_install(config: DeviceConfig) -> list[Finding]:
-    """What was found of this Python and its packages."""
+    """The findings on this Python and its packages."""
     findings = [check_python(sys.version_info[:3], struct.calcsize("P") * 8)]
     requirements = list(read_requirements(_declared()))
     if not requirements:
@@ -56,7 +56,7 @@ def check_install(config: DeviceConfig) -> list[Finding]:
 
 
 def check_python(version: tuple[int, ...], bits: int) -> Finding:
-    """OpenSLED's libraries have no 32-bit builds."""
+    """The version of Python; OpenSLED's libraries have no 32-bit builds."""
     spelled = ".".join(map(str, version))
     if bits < 64:
         return fail(
@@ -77,7 +77,7 @@ def _declared() -> list[str]:
 
 
 def read_requirements(lines: Iterable[str]) -> Iterable[Requirement]:
-    """What `Requires-Dist` lines ask for on this Python: "name>=1.2; marker"."""
+    """The requirements of `Requires-Dist` lines ("name>=1.2; marker") for this Python."""
     for line in lines:
         found = _REQUIREMENT.fullmatch(line)
         if not found or not _applies(found[3] or ""):
@@ -87,7 +87,7 @@ def read_requirements(lines: Iterable[str]) -> Iterable[Requirement]:
 
 
 def _applies(marker: str) -> bool:
-    """The only marker of ours besides the extra is a bound on the version of Python."""
+    """Besides extras our only marker is a bound on the version of Python."""
     bound = re.search(r"python_version\s*(<|>=)\s*['\"]([\d.]+)", marker)
     if not bound:
         return True
@@ -103,7 +103,7 @@ def _version(name: str) -> str | None:
 
 
 def check_package(requirement: Requirement, version_of: Callable[[str], str | None]) -> Finding:
-    """One required package: there, new enough, and made for this Python."""
+    """Whether one required package is installed, new enough, and made for this Python."""
     name, version = requirement.name, version_of(requirement.name)
     install = f'pip install --upgrade "{name}>={requirement.version}"'
     if version is None:
@@ -144,10 +144,10 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def check_wire() -> Finding:
-    """protobuf and grpcio refuse generated code that is newer than they are, when it is imported."""
+    """Import the generated code; protobuf and grpcio refuse code that is newer than they are."""
     try:
         importlib.import_module("edge_client.link")
-    except Exception as error:  # a broken library raises whatever it likes
+    except Exception as error:  # a broken library can raise any exception
         return fail(
             "wire", f"gRPC cannot be used: {error}", "pip install --upgrade --force-reinstall grpcio protobuf"
         )
@@ -155,7 +155,7 @@ def check_wire() -> Finding:
 
 
 def check_extra(name: str, drafter: str, requirements: list[Requirement]) -> Finding:
-    """An extra is missed only where the configured drafter needs it."""
+    """Whether an extra is installed; a missing one is a failure only if the configured drafter needs it."""
     module, purpose = EXTRAS[name]
     check = f"extra {name}"
     if find_spec(module) is None:

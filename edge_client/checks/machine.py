@@ -1,4 +1,4 @@
-"""Can this machine draft: cores, a container's share of them, load, threads, memory, and its clock."""
+"""Checks the machine: cores, the container's share of them, load, threads, memory, and clock."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from opensled.store import model_file, model_path
 
 # Beside the weights a drafter needs its KV cache and work buffers; of a 0.5B model about this much.
 WORKSPACE = 256 << 20  # bytes
-CLOCK_SLACK = 300.0  # seconds that two machines' clocks may differ without harm here
+CLOCK_SLACK = 300.0  # seconds; a smaller difference between two clocks does no harm here
 STA_UNSYNC = 0x40  # <linux/timex.h>
 
 
 def check_machine(config: DeviceConfig) -> list[Finding]:
-    """What was found of processor, memory and clock."""
+    """The findings on processor, memory and clock."""
     return [
         check_cores(),
         check_load(_load(), usable_cores()),
@@ -33,7 +33,7 @@ def check_machine(config: DeviceConfig) -> list[Finding]:
 
 
 def check_cores() -> Finding:
-    """Of the processors there are, how many this process may have."""
+    """How many of the processors this process may use."""
     logical, usable = os.cpu_count() or 1, usable_cores()
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical
     parts = [f"{logical} logical processors"]
@@ -49,12 +49,12 @@ def check_cores() -> Finding:
 
 
 def _load() -> float:
-    """Processes that want to run, averaged over a minute."""
+    """Runnable processes, averaged over a minute."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def check_load(load: float, cores: int) -> Finding:
-    """`load`: processes that want to run, on the average of a minute."""
+    """`load`: runnable processes, averaged over a minute."""
     detail = f"load {load:.1f} on {cores} cores"
     if load > cores + 0.5:
         return warn("load", f"{detail}: other work slows drafting down", "see what runs: top -o %CPU")
@@ -62,9 +62,9 @@ def check_load(load: float, cores: int) -> Finding:
 
 
 def check_threads(wanted: int, cores: int, measured: int = 0) -> Finding:
-    """llama.cpp's threads wait for each other at every layer: one that has no core of its own stops all.
+    """llama.cpp's threads wait for each other at every layer: one thread without a core stops all.
 
-    `measured`: the number found to be fastest on this machine, 0 = nobody measured.
+    `measured`: the fastest number on this machine, 0 = not measured.
     """
     if wanted > cores:
         return warn(
@@ -83,7 +83,7 @@ def check_threads(wanted: int, cores: int, measured: int = 0) -> Finding:
 
 
 def check_memory(config: DeviceConfig, free: int | None) -> list[Finding]:
-    """Whether the draft model fits; a model that is missing is the matter of another check."""
+    """Whether the draft model fits; another check reports a missing model."""
     needed = model_bytes(config)
     if free is None:
         return []
@@ -102,7 +102,7 @@ def check_memory(config: DeviceConfig, free: int | None) -> list[Finding]:
 
 
 def model_bytes(config: DeviceConfig) -> int | None:
-    """Size of the configured draft model on disk; None where there is none."""
+    """Size of the configured draft model on disk; None if there is none."""
     try:
         kind = model_drafter(config.drafter)
         if kind == "llamacpp":
@@ -117,9 +117,9 @@ def model_bytes(config: DeviceConfig) -> int | None:
 
 
 def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP) -> int | None:
-    """Bytes that can be had without swapping, within the container's limit; None where nobody says."""
+    """Bytes available without swapping, within the container's limit; None if the system does not tell."""
     lines = [line.split() for line in _read(meminfo).splitlines()]
-    free = next((int(words[1]) << 10 for words in lines if words[:1] == ["MemAvailable:"]), None)
+    free = next((int(line[1]) << 10 for line in lines if line[:1] == ["MemAvailable:"]), None)
     limit, used = _read(cgroup / "memory.max"), _read(cgroup / "memory.current")
     if limit.isdigit() and used.isdigit():
         left = max(0, int(limit) - int(used))
@@ -128,7 +128,7 @@ def free_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP) ->
 
 
 def check_clock(now: float, installed: float, synced: bool | None) -> Finding:
-    """What can be said of the clock without a time server; the certificate's dates are checked with the server."""
+    """Check the clock without a time server; the check of the server compares it with the certificate's dates."""
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < installed - CLOCK_SLACK:
         return warn(
@@ -146,7 +146,7 @@ def check_clock(now: float, installed: float, synced: bool | None) -> Finding:
 
 
 def installed_at() -> float:
-    """When the files of this software were written, in seconds since 1970."""
+    """When the files of OpenSLED were written, in seconds since 1970."""
     return Path(opensled.__file__).stat().st_mtime
 
 

@@ -1,4 +1,4 @@
-"""Files and the port of the API: what configures this device, its secrets, its cache."""
+"""Checks the files of this device (configuration, secrets, cache) and the port of its API."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from opensled.pem import read_authorities, read_identity
 
 Config = TypeVar("Config", bound=DeviceConfig)
 
-SCARCE = 100 << 20  # bytes free below which a cache soon cannot be written
-SWITCHES = {"OPENSLED_NO_CONFIG"}  # environment variables that are no option
+SCARCE = 100 << 20  # bytes; with less free space the cache soon cannot be written
+SWITCHES = {"OPENSLED_NO_CONFIG"}  # environment variables without an option
 
 
 def check_files(config: DoctorConfig, known: set[str]) -> list[Finding]:
-    """`known` are the environment variables that some option has."""
+    """`known`: the environment variables of all options."""
     return [
         *check_config_files(),
         check_environment(dict(os.environ), known),
@@ -39,7 +39,7 @@ def check_files(config: DoctorConfig, known: set[str]) -> list[Finding]:
 
 
 def with_edge_section(config: Config) -> Config:
-    """`config`, with what [edge] of the configuration files sets where this command was told nothing else."""
+    """`config`, with the settings of [edge] in the configuration files for options that are at their defaults."""
     edge, plain = layers.resolve(EdgeConfig, "edge", {}), type(config)()
     names = {item.name for item in layers.options(EdgeConfig)}
     shared = [item.name for item in layers.options(type(config)) if item.name in names]
@@ -48,7 +48,7 @@ def with_edge_section(config: Config) -> Config:
 
 
 def check_config_files() -> list[Finding]:
-    """Which files there are and what they set; values stay out, some are secrets."""
+    """Which files exist and which options they set, without values: some are secrets."""
     try:
         found = [(path, layers.read_file(path)) for path in layers.config_files()]
         layers.resolve(EdgeConfig, "edge", {})
@@ -69,7 +69,7 @@ def _summary(document: dict[str, object]) -> str:
 
 
 def check_environment(environ: dict[str, str], known: set[str]) -> Finding:
-    """Whether an OPENSLED_ variable is none of those `known`: it would be ignored."""
+    """Whether there is an OPENSLED_ variable that is not `known` and so has no effect."""
     ours = sorted(name for name in environ if name.startswith("OPENSLED_"))
     unknown = [name for name in ours if name not in known | SWITCHES]
     if unknown:
@@ -83,7 +83,7 @@ def check_environment(environ: dict[str, str], known: set[str]) -> Finding:
 
 
 def check_secrets(config: DeviceConfig) -> list[Finding]:
-    """The files that let this device in, and that tell it whom to trust."""
+    """The files with this device's credentials and with trusted certificates."""
     findings = []
     if config.token_file:
         findings.append(_check_token(config.token_file))
@@ -101,14 +101,14 @@ def check_secrets(config: DeviceConfig) -> list[Finding]:
 
 def _check_token(path: str) -> Finding:
     try:
-        words = read_secret_text(path, "token file").split()
+        tokens = read_secret_text(path, "token file").split()
     except OpenSledError as error:
         return failed("token file", error, f"chmod 600 {path}")
-    if not words:
+    if not tokens:
         return fail("token file", f"{path} is empty", f"write the token into {path}")
-    if len(words) > 1:
+    if len(tokens) > 1:
         return warn(
-            "token file", f"{path} holds {len(words)} words; the first is the token", "leave the others out"
+            "token file", f"{path} holds {len(tokens)} words; the first is the token", "leave the others out"
         )
     return ok("token file", f"{path}, closed to others")
 
@@ -117,12 +117,12 @@ def _readable(check: str, shown: str, read: Callable[[], object]) -> Finding:
     try:
         read()
     except OpenSledError as error:
-        return failed(check, error, "ask whoever runs the server for the right file")
+        return failed(check, error, "ask the operator of the server for the right file")
     return ok(check, shown)
 
 
 def check_cache(folder: Path) -> Finding:
-    """Without it everything works; tokenizers (some megabytes) are then fetched at every start."""
+    """Whether the cache can be written; without it tokenizers (some megabytes) are fetched at every start."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

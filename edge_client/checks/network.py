@@ -1,6 +1,6 @@
-"""The way to the server, one step at a time: name, connection, TLS, and whether gRPC answers at the end.
+"""Checks the connection to the server step by step: name, TCP, TLS, HTTP/2.
 
-gRPC itself only says that it cannot connect. Here each step is made by hand, so that the one that fails is known.
+gRPC reports only that it cannot connect. These steps show which one fails.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Greeting = Literal["http2", "closed", "silent", "tls", "web", "garbage"]
 
 @dataclass(frozen=True)
 class Peer:
-    """A server that accepts connections."""
+    """A server that accepts TCP connections."""
 
     host: str  # as the user wrote it: what its certificate must name
     address: str  # the IP address that accepted
@@ -79,7 +79,7 @@ async def _connects(address: str, port: int) -> str:
 
 
 async def greet(peer: Peer, context: ssl.SSLContext | None) -> Greeting:
-    """Connect, say hello in HTTP/2, and see what comes back. With `context` raises ssl.SSLError and OSError."""
+    """Connect, send the HTTP/2 preface, and classify the reply. Raises OSError, and with `context` ssl.SSLError."""
     name = peer.host if context else None
     opening = asyncio.open_connection(peer.address, peer.port, ssl=context, server_hostname=name)
     reader, writer = await asyncio.wait_for(opening, SECONDS)
@@ -108,7 +108,7 @@ def _recognised(answer: bytes) -> Greeting:
 
 
 async def check_plain(peer: Peer) -> Finding:
-    """Does gRPC answer without TLS?"""
+    """Whether the server answers without TLS."""
     try:
         greeting = await greet(peer, None)
     except (OSError, asyncio.TimeoutError) as error:
@@ -124,7 +124,7 @@ async def check_plain(peer: Peer) -> Finding:
 
 
 async def speaks_tls(peer: Peer) -> bool:
-    """Whether a handshake gets as far as a certificate; nobody is trusted by it."""
+    """Whether a TLS handshake works; no certificate is trusted by it."""
     with contextlib.suppress(OSError, asyncio.TimeoutError):
         await greet(peer, untrusting())
         return True
@@ -132,7 +132,7 @@ async def speaks_tls(peer: Peer) -> bool:
 
 
 def untrusting() -> ssl.SSLContext:
-    """For looking at certificates: takes any."""
+    """A context that accepts every certificate, to look at it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

@@ -1,4 +1,4 @@
-"""Tries the draft model in a process of its own: native code that crashes or hangs must not take the doctor along.
+"""Tries the draft model in a process of its own: native code that crashes or hangs must not end the doctor.
 
 `python -m edge_client.checks.probe DRAFTER MODEL THREADS` prints a JSON object a line, each of one step. After the
 model is loaded it waits for one line on standard input: the target as JSON (null if no server is known).
@@ -24,7 +24,7 @@ SECONDS = 1.5  # for them
 
 
 def main(drafter: str, model: str, threads: str) -> int:
-    """All steps, up to the first that fails."""
+    """Run all steps up to the first that fails."""
     try:
         factory = _load(drafter, model, int(threads))
         target = json.loads(sys.stdin.readline() or "null")
@@ -56,7 +56,7 @@ def _make(drafter: str, model: str, threads: int) -> DrafterFactory:
 
 
 def _mismatch(factory: DrafterFactory, target: dict[str, Any]) -> str:
-    """Why draft and target do not speak the same ids; "" if they do."""
+    """Why draft and target have different vocabularies; "" if they do not."""
     info = ModelInfo(
         model_id=target["model_id"],
         vocab_size=target["vocab_size"],
@@ -77,7 +77,7 @@ def _mismatch(factory: DrafterFactory, target: dict[str, Any]) -> str:
 
 
 def _seconds_per_token(factory: DrafterFactory) -> float | None:
-    """Of a sequence of one's own, after its prompt; None for a drafter that proposes nothing here."""
+    """Of one sequence after its prompt; None for a drafter that proposes nothing for it."""
     drafter = factory.create()
     try:
         return _timed(drafter)

@@ -1,4 +1,4 @@
-"""What the server says of itself, how far away it is, and what that distance does to drafting."""
+"""Checks the server: its description, its round trip, and its own speed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from edge_client.checks.server_speed import ServerSpeed
 
 PROBES, PROBE_SECONDS = 10, 4.0  # calls to measure the round trip with, and how long at most
-SLOW = 0.25  # seconds of round trip from which on drafting is hopeless for one user
+SLOW = 0.25  # seconds; with a longer round trip drafts do not pay for one user
 
 
 @dataclass
 class ServerReport:
-    """What the other checks need to know of the server."""
+    """The findings on the server, and what the other checks need of it."""
 
     findings: list[Finding] = field(default_factory=list)
     info: ModelInfo | None = None
@@ -34,7 +34,7 @@ class ServerReport:
     speed: ServerSpeed | None = None
 
     def note(self, *findings: Finding) -> bool:
-        """Add findings; whether all is well so far."""
+        """Add findings; False if one of them is a failure."""
         self.findings += findings
         return all(finding.status != "fail" for finding in findings)
 
@@ -55,7 +55,7 @@ async def check_server(config: DeviceConfig, report: ServerReport) -> None:
 
 
 async def _ask(config: DeviceConfig, tls: bool, report: ServerReport) -> None:
-    # Here, since a broken gRPC is the matter of another check:
+    # Imported here: another check reports a broken gRPC
     from edge_client.checks.server_speed import check_server_speed
     from edge_client.device import endpoint_of
     from edge_client.link import Link
@@ -104,7 +104,7 @@ def _locked_out(error: Unauthorized, has_token: bool) -> Finding:
 
 
 def _deaf(error: Unreachable, system_roots: bool) -> Finding:
-    """The steps by hand worked, and gRPC does not."""
+    """The single steps worked, but gRPC does not."""
     fix = "is it an OpenSLED server? see its log"
     if system_roots:
         roots = ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt"
@@ -113,7 +113,7 @@ def _deaf(error: Unreachable, system_roots: bool) -> Finding:
 
 
 def check_description(info: ModelInfo, rule: str) -> list[Finding]:
-    """What the server tells, and whether it makes sense together with this device."""
+    """What the server describes, and whether this device can use it."""
     told = _told(info)
     if not (info.model_id and info.vocab_size and info.limits.context_length and info.fingerprint):
         return [
@@ -135,7 +135,7 @@ def check_description(info: ModelInfo, rule: str) -> list[Finding]:
 
 
 def _told(info: ModelInfo) -> str:
-    """All in one line, however long a hostile server makes it."""
+    """All in one line, with bounds against a hostile server."""
     limits = info.limits
     return (
         f"{plain(info.model_id)[:80]}, numerics {plain(info.numerics)[:20]}, "

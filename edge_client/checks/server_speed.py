@@ -1,4 +1,4 @@
-"""How fast the server decodes by itself, which drafting has to beat, and how long it takes to verify a block."""
+"""Measures how fast the server decodes without drafts, and how long it takes to verify a block."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from edge_client.remote import RemoteSession, RetryPolicy
 from opensled.errors import OpenSledError
 from opensled.messages import Draft, DraftBlock, DraftToken, ModelInfo, Open, SamplingParams, Verdict
 
-TOKENS = 40  # that are decoded for it
+TOKENS = 40  # to measure
 MOST = 512  # of the sequence: a fast server runs ahead of its reader until the first draft arrives
-FEWEST = 8  # over which a pace means something
+FEWEST = 8  # tokens for a usable rate
 BLOCK = 8  # draft tokens of a block to verify
 BLOCKS = 9  # the first one comes while the server decodes unasked, and does not count
 SECONDS = 4.0  # for all of it
-FAREWELL = 0.2  # for the server to hear that nobody reads on
+FAREWELL = 0.2  # for the server to receive the Cancel
 PROMPTS = (17, 5, 29)  # first token ids of prompts; the answer to one may end at once
 
 
 @dataclass(frozen=True)
 class ServerSpeed:
-    """What one sequence gets from the server at its present load, in seconds."""
+    """The speed of one sequence at the server's present load, in seconds."""
 
     decode_s: float  # for a token that it decodes by itself
     block: int = 0  # draft tokens of the blocks that were sent to be verified; 0 = none came back
     verdict_s: float = 0.0  # from such a block to its verdict, the link included
 
     def step_s(self, length: int, rtt_s: float) -> float:
-        """Seconds in which it answers a block of `length` draft tokens, without the link: a line between the two."""
+        """Seconds to verify a block of `length` draft tokens, without the link: linear between the two measurements."""
         if not self.block:
             return self.decode_s
         slope = max(0.0, self.verdict_s - rtt_s - self.decode_s) / self.block
@@ -40,9 +40,9 @@ class ServerSpeed:
 
 
 async def check_server_speed(link: Link, info: ModelInfo, rule: str) -> tuple[ServerSpeed | None, Finding]:
-    """The speed, None where too few tokens came, and the finding.
+    """The speed (None if too few tokens came) and the finding.
 
-    A short answer is asked for as background work: it gives way to everybody else's.
+    The short answer is background work: all other answers go first.
     """
     try:
         for first in PROMPTS:
@@ -80,7 +80,7 @@ async def _tried(link: Link, info: ModelInfo, rule: str, first: int) -> ServerSp
 
 
 class _Trial:
-    """One sequence that nobody reads."""
+    """One sequence for the measurement only."""
 
     def __init__(self, session: RemoteSession) -> None:
         self.session = session
@@ -99,7 +99,7 @@ class _Trial:
         return paces
 
     async def verify(self, length: int, vocab_size: int) -> list[float]:
-        """Seconds from blocks of `length` tokens to their verdicts; a wrong token takes as long as a right one."""
+        """Seconds from blocks of `length` tokens to their verdicts; wrong tokens take as long as right ones."""
         seconds: list[float] = []
         for counter in range(1, BLOCKS + 1):
             truth = self.session.truth
@@ -128,7 +128,7 @@ class _Trial:
         return verdict
 
     async def close(self) -> None:
-        """First the farewell, then the cancel: a cancelled read would take the whole stream with it."""
+        """First close, then cancel: a cancelled read would cancel the whole stream."""
         await self.session.close()
         if self._hearing:
             self._hearing.cancel()

@@ -1,4 +1,4 @@
-"""The target's chat template, filled in on the device: needed only where no server can be asked to do it."""
+"""Renders the target's chat template on the device, while no server can do it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def render(
 ) -> tuple[int, ...]:
     """Token ids of a chat of texts up to the start of the assistant's next turn.
 
-    Raises Unsupported where it cannot be done here, InvalidRequest for what the template refuses.
+    Raises Unsupported if this device cannot render the chat, InvalidRequest if the template refuses it.
     """
     if not template:
         raise Unsupported("no server can be reached, and this target has no chat template", "messages")
@@ -29,13 +29,13 @@ def render(
         )  # fmt: skip
     except Unsupported:
         raise
-    except Exception as error:  # templates raise whatever their author chose
+    except Exception as error:  # a template can raise any exception
         raise InvalidRequest(f"the chat template refuses these messages: {error}", "messages") from error
     return tokenizer.encode_rendered(text)
 
 
 def _environment() -> Any:
-    """Templates come from strangers: jinja's sandbox, with what transformers gives them."""
+    """Jinja's sandbox, since templates are not trusted, with the functions that transformers defines."""
     try:
         from jinja2.ext import loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -58,7 +58,7 @@ def _refuse(message: str) -> None:
 
 
 def _special(info: ModelInfo, tokenizer: EdgeTokenizer) -> dict[str, str]:
-    """What templates know of special tokens: the one that frames every text, and the one that ends it."""
+    """The special tokens that templates use: the first of every text, and the one at its end."""
     frame = tokenizer.encode("")[:1]
     names = {"bos_token": frame, "eos_token": info.eos_ids[:1]}
     return {name: tokenizer.piece(ids[0]) for name, ids in names.items() if ids}

@@ -27,7 +27,7 @@ ADVICE = "/reset forgets the conversation, /undo its last question"
 
 
 def chat(config: ChatConfig) -> int:
-    """Questions and answers until Ctrl-D, /exit or the end of the input. In a pipe the first error ends it."""
+    """Questions and answers until Ctrl-D, /exit or the end of the input. In a pipe the first error ends the chat."""
     use_utf8()
     view = View(palette(config.color, sys.stdout), chatty=sys.stdin.isatty() and sys.stdout.isatty())
     if config.show_drafts and not view.palette.on:
@@ -50,10 +50,10 @@ def _lines(config: ChatConfig, view: View) -> Iterable[str]:
 
 
 class Runner:
-    """Runs one coroutine after another on the same loop; Ctrl-C cancels the one that runs.
+    """Runs coroutines one after another on the same loop; Ctrl-C cancels the one that runs.
 
-    Between them no loop runs, so that Ctrl-C and editing at the prompt are readline's own. (asyncio.Runner is not in
-    Python 3.10.)
+    Between them no loop runs, so that readline handles Ctrl-C and editing at the prompt. (Python 3.10 has no
+    asyncio.Runner.)
     """
 
     def __enter__(self) -> Runner:
@@ -86,7 +86,7 @@ class Chat:
         self._desk = Desk(device.info.model_id, view, self._conversation, lambda: device.status)
 
     def talk(self, lines: Iterable[str]) -> None:
-        """Answer every line; raises Unsupported where the target knows no chat."""
+        """Answer every line; raises Unsupported for a target without a chat template."""
         info, view = self._device.info, self._view
         if not info.has_chat_template:
             raise Unsupported(
@@ -117,7 +117,7 @@ class Chat:
             self._ask(text)
 
     def _ask(self, question: str) -> None:
-        """An exchange becomes part of the conversation when something was answered, and no error ended it."""
+        """Answer one question. It joins the conversation if it has an answer and no error ended it."""
         answer, started = Answer(), time.monotonic()
         try:
             self._runner.run(self._answer(question, answer))
@@ -140,8 +140,8 @@ class Chat:
                 )
             )
         if answer.stats:
-            self._desk.accounts.append(answer.stats)
-        self._view.account(answer, time.monotonic() - started)
+            self._desk.finished.append(answer.stats)
+        self._view.statistics(answer, time.monotonic() - started)
         self._explain_length(answer)
         self._view.note("\n")
 
@@ -169,7 +169,7 @@ class Chat:
 
 
 def _painted(chunk: Chunk, painter: Painter | None) -> list[tuple[str, str]]:
-    """Pieces of text with their colours: who wrote them, for a `painter`; else only the draft model's own stand out."""
+    """Pieces of text with their colours: by origin with a `painter`, else only for text of the draft model alone."""
     if painter is None:
         return [(chunk.text, LOCAL if "local" in chunk.origins else "")]
     pieces = painter.push(chunk.token_ids, chunk.origins)

@@ -1,4 +1,4 @@
-"""What a conversation can be told besides questions: the lines that begin with a slash."""
+"""The commands of a conversation: lines that begin with a slash."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from opensled.errors import UsageError
 
 @dataclass
 class Desk:
-    """What the commands work on."""
+    """The state that the commands work on."""
 
     model: str  # name of the target
     view: View
     conversation: Conversation
-    status: Callable[[], DraftStatus]  # how the device drafts just now
-    accounts: list[Stats] = field(default_factory=list)  # of the answers that were finished
+    status: Callable[[], DraftStatus]  # how the device drafts now
+    finished: list[Stats] = field(default_factory=list)  # the statistics of each finished answer
     leaving: bool = False
 
 
 def obey(line: str, desk: Desk) -> None:
-    """Carry out "/name argument"; raises UsageError for what is no command."""
+    """Run "/name argument"; raises UsageError for an unknown name."""
     name, _, argument = line[1:].partition(" ")
     if name not in COMMANDS:
         raise UsageError(f"no command /{name}; /help lists them, and // begins a text with a slash")
@@ -40,7 +40,7 @@ def _help(desk: Desk, argument: str) -> None:
 
 def _reset(desk: Desk, argument: str) -> None:
     desk.conversation.exchanges.clear()
-    desk.view.note("the conversation starts anew")
+    desk.view.note("the conversation starts again")
 
 
 def _undo(desk: Desk, argument: str) -> None:
@@ -56,13 +56,13 @@ def _system(desk: Desk, argument: str) -> None:
 
 def _stats(desk: Desk, argument: str) -> None:
     tokens, drafted, accepted, seconds = (
-        sum(getattr(stats, name) for stats in desk.accounts)
+        sum(getattr(stats, name) for stats in desk.finished)
         for name in ("completion_tokens", "drafted", "accepted", "seconds")
     )
     rate = f", {tokens / seconds:.1f} tokens/s" if seconds else ""
     share = f", {accepted} of {drafted} drafted accepted ({accepted / drafted:.0%})" if drafted else ""
     desk.view.note(
-        f"{len(desk.accounts)} finished answer{'s' * (len(desk.accounts) != 1)}, {tokens} tokens{rate}{share}"
+        f"{len(desk.finished)} finished answer{'s' * (len(desk.finished) != 1)}, {tokens} tokens{rate}{share}"
     )
 
 
@@ -84,7 +84,7 @@ def _exit(desk: Desk, argument: str) -> None:
 
 @dataclass(frozen=True)
 class Command:
-    """One command; `work` gets what follows its name."""
+    """One command; `work` gets the text after its name."""
 
     usage: str
     summary: str
@@ -97,7 +97,7 @@ COMMANDS = {
     "undo": Command("/undo", "take back the last question and its answer", _undo),
     "system": Command("/system [TEXT]", "set the system message; without TEXT remove it", _system),
     "stats": Command("/stats", "tokens, speed and accepted drafts so far", _stats),
-    "status": Command("/status", "how this device drafts just now, and why", _status),
+    "status": Command("/status", "how this device drafts now, and why", _status),
     "save": Command("/save FILE", "write the conversation into a new file, as JSON", _save),
     "exit": Command("/exit", "leave, as Ctrl-D does", _exit),
 }

@@ -1,4 +1,4 @@
-"""Where the lines of a conversation come from: a person at a terminal, or a pipe."""
+"""The input of a conversation: lines from a terminal or from a pipe."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ def piped_lines() -> Iterator[str]:
 class History:
     """The lines typed, one JSON string a line, in a file that only its owner can read.
 
-    Each line is appended at once: nothing is lost when the process is killed, and several conversations can share
-    the file.
+    Each line is appended at once, so that a killed process loses nothing and several conversations can share the file.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def load(self) -> list[str]:
-        """The latest lines, oldest first; what cannot be read is left out."""
+        """The latest lines, oldest first, without lines that cannot be read."""
         try:
             raw = self._path.read_text("utf-8", "replace").splitlines()
         except OSError:
@@ -43,7 +42,7 @@ class History:
         self._write([json.dumps(line)], os.O_APPEND)
 
     def _write(self, lines: Sequence[str], mode: int) -> None:
-        """A history that cannot be written is no failure."""
+        """Write the lines; an error is ignored, since a chat works without a history."""
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | mode, 0o600)
@@ -67,10 +66,10 @@ def history_path() -> Path:
 
 
 class Terminal:
-    """Asks a person for lines, with editing, history and completion where Python has readline."""
+    """Reads lines from a terminal, with editing, history and completion if Python has readline."""
 
-    def __init__(self, prompt: str, words: Sequence[str], history: History | None) -> None:
-        self._history, self._words = history, sorted(words)
+    def __init__(self, prompt: str, completions: Sequence[str], history: History | None) -> None:
+        self._history, self._completions = history, sorted(completions)
         try:
             import readline
         except ModuleNotFoundError:
@@ -91,7 +90,7 @@ class Terminal:
             readline.add_history(line)
 
     def lines(self) -> Iterator[str]:
-        """Lines until Ctrl-D; Ctrl-C gives up the line being typed and asks for another."""
+        """Lines until Ctrl-D; Ctrl-C discards the present line."""
         while True:
             try:
                 with _without_interrupts() if self._interrupt_is_a_key else contextlib.nullcontext():
@@ -114,13 +113,13 @@ class Terminal:
             self._history.add(line)
 
     def _complete(self, text: str, state: int) -> str | None:
-        found = [word for word in self._words if text and word.startswith(text)]
+        found = [each for each in self._completions if text and each.startswith(text)]
         return found[state] if state < len(found) else None
 
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Ctrl-C comes as a key while a line is typed: as a signal it gets lost if it comes just before readline waits."""
+    """Ctrl-C comes as a key while a line is typed: a signal just before readline waits would be lost."""
     import termios
 
     terminal = sys.stdin.fileno()
@@ -135,5 +134,5 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def _unmeasured(prompt: str) -> str:
-    """Readline must not count colour codes as columns: they go between \\x01 and \\x02."""
+    """Readline must not count colour codes as columns: they stand between \\x01 and \\x02."""
     return re.sub(r"(\x1b\[[0-9;]*m)", "\x01\\1\x02", prompt)

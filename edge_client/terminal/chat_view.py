@@ -1,4 +1,4 @@
-"""What a conversation looks like: text as it comes, tokens coloured by who wrote them, and notes in between."""
+"""The view of a conversation: text as it comes, tokens coloured by origin, and notes in between."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLOURS: dict[Origin, str] = {
     "bonus": "cyan",
     "server": "magenta",
 }
-LOCAL = "blue"  # words of the draft model alone
+LOCAL = "blue"  # text of the draft model alone
 LEGEND: dict[Origin, str] = {
     "accepted": "accepted draft",
     "recovered": "recovered",
@@ -30,14 +30,14 @@ LEGEND: dict[Origin, str] = {
 
 
 class Painter:
-    """Text by origin: the pieces of one answer, each with the origin of the token it came from."""
+    """Splits the text of one answer into pieces, each with the origin of its token."""
 
     def __init__(self, tokenizer: EdgeTokenizer) -> None:
         self._tokenizer, self._stream = tokenizer, TextStream(tokenizer)
-        self._waiting: list[Origin] = []  # of the tokens whose text is not settled yet
+        self._waiting: list[Origin] = []  # of the tokens whose text is not complete yet
 
     def push(self, ids: Sequence[int], origins: Sequence[Origin]) -> list[tuple[str, Origin]]:
-        """The pieces that these tokens settle."""
+        """The pieces that these tokens complete."""
         pieces: list[tuple[str, Origin]] = []
         for token, origin in zip(ids, origins):
             if token in self._tokenizer.special_ids:
@@ -50,7 +50,7 @@ class Painter:
         return pieces
 
     def flush(self) -> list[tuple[str, Origin]]:
-        """The rest, when nothing follows."""
+        """The rest at the end of the answer."""
         return [(text, self._waiting[-1])] if (text := self._stream.flush()) else []
 
 
@@ -70,7 +70,7 @@ class Answer:
 
 
 class View:
-    """Writes answers; with `chatty` (a person at a terminal) also everything around them."""
+    """Writes answers; with `chatty` (at a terminal) also the notes around them."""
 
     def __init__(self, palette: Palette, chatty: bool, out: TextIO | None = None) -> None:
         self.palette, self.chatty = palette, chatty
@@ -99,35 +99,35 @@ class View:
         self._out.flush()
 
     def break_line(self) -> None:
-        """Somebody else has written into this line."""
+        """Another program has written into this line."""
         self._at_line_start = False
         self._write("")
 
     def end_line(self) -> None:
-        """What follows starts on a line of its own."""
+        """The next text starts on a new line."""
         if not self._at_line_start:
             self._write("\n")
             self._at_line_start = True
 
     def note(self, text: str) -> None:
-        """A dim line that is no part of an answer; a pipe does not get it."""
+        """A dim line that is no part of an answer; it does not go to a pipe."""
         if self.chatty:
             self.end_line()
             self._write("".join(f"{self.palette(visible(line), 'dim')}\n" for line in text.splitlines()))
 
     def warn(self, text: str, colour: str = "yellow") -> None:
-        """Something went wrong: a line on standard error, also beside a pipe."""
+        """A warning or an error: a line on standard error, also beside a pipe."""
         if self.chatty:
             self.end_line()
             text = self.palette(visible(text), colour)
         print(text, file=sys.stderr, flush=True)
 
     def legend(self) -> None:
-        """Which colour means what."""
+        """What each colour means."""
         self._write("  ".join(self.palette(LEGEND[origin], COLOURS[origin]) for origin in COLOURS) + "\n")
 
-    def account(self, answer: Answer, seconds: float) -> None:
-        """The dim line after an answer; `seconds` since its request."""
+    def statistics(self, answer: Answer, seconds: float) -> None:
+        """The dim line after an answer; `seconds` since its request, for an answer that was stopped."""
         tokens = len(answer.origins)
         if answer.stats:
             tokens, seconds = answer.stats.completion_tokens, answer.stats.seconds
@@ -136,9 +136,9 @@ class View:
             f"{tokens / seconds:.1f} tokens/s" if seconds else "",
         ]
         if answer.origins and set(answer.origins) == {"local"}:
-            parts.append("all of them the draft model's own")
+            parts.append("all of them by the draft model alone")
         elif "local" in answer.origins:
-            parts.append(f"the last {answer.origins.count('local')} the draft model's own")
+            parts.append(f"the last {answer.origins.count('local')} by the draft model alone")
         elif answer.stats and answer.stats.drafted:
             parts.append(f"{answer.stats.accepted} of {answer.stats.drafted} drafted accepted")
         elif not answer.stats:
@@ -147,7 +147,7 @@ class View:
 
 
 class Notes(logging.Handler):
-    """Puts warnings of the device (the server is lost, the drafter failed) between the lines of a conversation."""
+    """Shows warnings of the device (such as a drafter that failed) between the lines of a conversation."""
 
     def __init__(self, view: View) -> None:
         super().__init__(logging.WARNING)
@@ -155,6 +155,6 @@ class Notes(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == remote.__name__:
-            return  # a lost server: the view itself says so, for as long as it is lost
+            return  # a lost server: the view shows that itself
         cause = f" ({record.exc_info[1]})" if record.exc_info and record.exc_info[1] else ""
         self._view.warn(f"{record.levelname.lower()}: {record.getMessage()}{cause}")

@@ -1,4 +1,4 @@
-"""Colours for terminals, and text made safe to show on one."""
+"""Colours for terminals, and control characters made visible."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CODES = {
     "guess": "2;4",  # dim and underlined
     "blue": "34",
 }
-# C0 and C1 controls but tab and newline: a text must not move the cursor or write to the clipboard.
+# C0 and C1 controls except tab and newline: a text must not move the cursor or write to the clipboard.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
 class Palette:
-    """Colours text, or leaves it alone where colours are not wanted."""
+    """Colours text if `on`."""
 
     on: bool
 
@@ -42,5 +42,5 @@ def palette(choice: str, stream: TextIO) -> Palette:
 
 
 def visible(text: str) -> str:
-    """`text` with control characters spelled out, as a peer may have put them there to trick a terminal."""
+    """`text` with control characters as escapes, since a peer may send some to control the terminal."""
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

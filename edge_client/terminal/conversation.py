@@ -1,4 +1,4 @@
-"""What was said so far, and so what the model is told with the next question."""
+"""The conversation so far, which goes to the model with the next question."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from opensled.messages import ChatMessage
 
 @dataclass(frozen=True)
 class ChatTurn:
-    """A question, and what was answered."""
+    """A question and its answer."""
 
     question: str
     answer: str
     stopped: bool = False  # by Ctrl-C, before the target had finished
-    local: bool = False  # with words in it that the draft model wrote alone, while no server could be reached
+    local: bool = False  # has text that the draft model wrote alone, while no server could be reached
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Conversation:
             file.write("\n")
 
     def _messages(self) -> list[dict[str, Any]]:
-        """An answer that was cut by Ctrl-C says so, and one that is not all the target's."""
+        """An answer is marked if Ctrl-C stopped it or if not all of it is the target's."""
         shown: list[dict[str, Any]] = [{"role": "system", "content": self.system}] if self.system else []
         for past in self.exchanges:
             marks = {name: True for name in ("stopped", "local") if getattr(past, name)}

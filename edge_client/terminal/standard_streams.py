@@ -1,4 +1,4 @@
-"""Text in and out of a process: UTF-8, whatever the locale says."""
+"""Standard streams in UTF-8, for every locale."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from opensled.errors import InvalidRequest
 
 
 def use_utf8() -> None:
-    """For the standard streams; bytes that are no UTF-8 come in as lone surrogates, for `require_text`."""
+    """Set the standard streams to UTF-8; other bytes on input become lone surrogates, for `require_text`."""
     for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):
         with contextlib.suppress(AttributeError):  # a stream that a test or an embedder put in place
             stream.reconfigure(encoding="utf-8", errors=errors)  # type: ignore[union-attr]
 
 
 def require_text(text: str, what: str) -> str:
-    """`text` if it is Unicode text; raises InvalidRequest, naming it as `what`, where it holds lone surrogates."""
+    """`text` if it is valid Unicode; raises InvalidRequest, which names it as `what`, for lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,7 +1,7 @@
-"""Words at the end of what a terminal shows that will be taken back: a guess of the text to come, and a status.
+"""Text at the end of a terminal's output that is taken back later: a guess of the text to come, and a status.
 
-A terminal is not asked where its cursor is, and how wide it draws a character is known only roughly. So room is made
-below first, then the place is saved (DECSC), and whatever the words took, they are wiped by going back there (DECRC).
+The position of the cursor and the width of a character are known only roughly. So rows below are reserved first, then
+the position is saved (DECSC), and the tail is removed by a return to that position (DECRC).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import sys
 import unicodedata
 from dataclasses import dataclass
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from edge_client.terminal.colour import Palette, palette, visible
 
@@ -20,42 +20,31 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 EMOJI = "\U0001f000"  # from here on characters are wide, or unknown and better taken for wide
 
 
-class Tail(Protocol):
-    """What each method returns is to be written; nothing else may be written while words are shown."""
+class Tail:
+    """Of a file or a pipe: no tail. The caller writes what a method returns, and nothing else while a tail is shown."""
 
     def follow(self, text: str) -> None:
-        """`text` was written, to stay."""
+        """`text` was written and stays."""
 
     def show(self, guess: str, status: str = "") -> str:
-        """Show these words instead of those shown before."""
-
-    def clear(self) -> str:
-        """Take back what is shown."""
-
-
-class NoTail:
-    """For files and pipes: they get what stays, and nothing else."""
-
-    def follow(self, text: str) -> None:
-        pass
-
-    def show(self, guess: str, status: str = "") -> str:
+        """Show this tail instead of the one before."""
         return ""
 
     def clear(self) -> str:
+        """Take the tail back."""
         return ""
 
 
-class LiveTail:
-    """For terminals that can take words back."""
+class LiveTail(Tail):
+    """For terminals that can take text back."""
 
     def __init__(self, palette: Palette, out: TextIO) -> None:
         self._palette, self._out = palette, out
-        self._column = 0  # of the cursor behind what stays; equal to the width: the next character wraps
+        # Of the cursor after the text that stays; at the full width the next character wraps
+        self._column = 0
         self._shown = ("", "")
 
     def follow(self, text: str) -> None:
-        """See `Tail`."""
         width = self._size().columns
         for character in _COLOURS.sub("", text):
             if character == "\n":
@@ -65,7 +54,7 @@ class LiveTail:
                 self._column = cells if self._column + cells > width else self._column + cells
 
     def show(self, guess: str, status: str = "") -> str:
-        """See `Tail`; of a guess higher than the screen the beginning is shown."""
+        """See `Tail`; of a guess higher than the screen it shows the beginning."""
         if (guess, status) == self._shown:
             return ""
         back = self.clear()
@@ -74,7 +63,6 @@ class LiveTail:
         return back + placed
 
     def clear(self) -> str:
-        """See `Tail`."""
         was_shown, self._shown = any(self._shown), ("", "")
         return RESTORE + WIPE if was_shown else ""
 
@@ -98,16 +86,13 @@ class LiveTail:
 
 
 @dataclass
-class DumbTail:
-    """For terminals that cannot take anything back: a guess stands between brackets, and ends with a line."""
+class DumbTail(Tail):
+    """For terminals that cannot take text back: a guess stands between brackets and ends with a newline."""
 
     shown: str | None = None
 
-    def follow(self, text: str) -> None:
-        """See `Tail`."""
-
     def show(self, guess: str, status: str = "") -> str:
-        """See `Tail`; once some of it is judged, nothing more is shown of a guess."""
+        """See `Tail`; a guess that the target has partly verified does not grow any more."""
         if not status:
             return ""
         opening = " [waiting for the server" if self.shown is None else ""
@@ -117,15 +102,14 @@ class DumbTail:
         return opening + visible(self.shown[len(before) :])
 
     def clear(self) -> str:
-        """See `Tail`."""
         was_shown, self.shown = self.shown is not None, None
         return "]\n" if was_shown else ""
 
 
 def tail_of(out: TextIO, palette: Palette) -> Tail:
-    """The one that fits where `out` goes to."""
+    """The kind of tail that `out` can show."""
     if not out.isatty():
-        return NoTail()
+        return Tail()
     return DumbTail() if os.environ.get("TERM", "dumb") in ("dumb", "") else LiveTail(palette, out)
 
 
@@ -136,13 +120,13 @@ class Stderr:
         self._tail = tail_of(sys.stderr, palette("auto", sys.stderr))
 
     def wrote(self, text: str) -> None:
-        """`text` is on its way to standard output."""
+        """`text` goes to standard output next."""
         self._write(self._tail.clear())
         if sys.stdout.isatty():
             self._tail.follow(text)
 
     def waiting(self, seconds: float) -> None:
-        """The server is away; 0 = it is not."""
+        """Show for how many seconds the server is away; 0 = it is not."""
         self._write(self._tail.show("", waiting_for(seconds)))
 
     def _write(self, text: str) -> None:
@@ -151,12 +135,12 @@ class Stderr:
 
 
 def waiting_for(seconds: float) -> str:
-    """A server that is away in words, for a person; "" = it is not, or not for long enough to speak of it."""
+    """The status line while the server is away; "" = it is not away, or for less than a second."""
     return f"waiting for the server, {seconds:.0f} s" if seconds >= 1 else ""
 
 
 def marked(guess: str, palette: Palette) -> str:
-    """A guess as its readers see it: dim and underlined, without colours in brackets."""
+    """A guess as it is shown: dim and underlined, without colours in brackets."""
     if not guess or palette.on:
         return palette(guess, "guess")
     return f"[{guess}]"
@@ -174,7 +158,7 @@ def fitting(guess: str, status: str, column: int, size: os.terminal_size) -> tup
 
 
 def cells_of(character: str) -> int:
-    """Columns that a terminal gives to a character, to the best of Unicode's knowledge (UAX 11)."""
+    """Columns of a character on a terminal, as Unicode defines them (UAX 11)."""
     if unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return 0
     wide = character >= EMOJI or unicodedata.east_asian_width(character) in "WF"
@@ -182,7 +166,7 @@ def cells_of(character: str) -> int:
 
 
 def rows(column: int, guess: str, status: str, width: int) -> int:
-    """Rows below the cursor's that these words take at most, from `column` on."""
+    """The most rows below the cursor that this tail takes, from `column` on."""
     below = 0
     for index, line in enumerate(f"{guess}[]{status}".split("\n")):
         cells = sum(max(1, cells_of(character)) for character in line) + (0 if index else column)

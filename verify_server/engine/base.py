@@ -47,6 +47,11 @@ class Segment(NamedTuple):
         return [*range(self.start, before + 1), *[before + depth for depth in depths(self.parents)]]
 
 
+def each_mask(masks: Masks, count: int) -> Sequence[bytes | None]:
+    """The mask of each of `count` rows."""
+    return [None] * count if masks is None else masks
+
+
 class SampleRequest(NamedTuple):
     """Rows of one sequence for which the target's own tokens are wanted."""
 
@@ -55,6 +60,11 @@ class SampleRequest(NamedTuple):
     key: bytes  # noise key
     position: int  # that the first row decides; row i decides `position + i`
     masks: Masks = None  # one for each row
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the likeliest id of each row is the answer."""
+        return self.params.temperature == 0 and self.masks is None and not self.params.logit_bias
 
 
 class Scores(ABC):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from opensled.noise import GOLDEN, MIX1, MIX2, row_seed
+from opensled.noise import GOLDEN, MIX1, MIX2
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
     """The int64 with the bits of an unsigned 64-bit integer."""
     return value - (1 << 64) if value >> 63 else value
 
@@ -26,16 +26,15 @@ def _logical_shift(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def hash_bits(key: bytes, position: int, ids: Tensor) -> Tensor:
-    """The 64-bit hash of each id as int64, shape [rows, n]; row i of `ids` belongs to position `position + i`."""
-    seeds = [_signed(row_seed(key, position + row)) for row in range(ids.shape[0])]
-    x = (ids + 1) * _signed(GOLDEN) + torch.tensor(seeds, device=ids.device)[:, None]
-    x = _xorshift(x, 30) * _signed(MIX1)
-    x = _xorshift(x, 27) * _signed(MIX2)
+def hash_bits(seeds: Tensor, ids: Tensor) -> Tensor:
+    """The 64-bit hash of each id as int64, shape [rows, n]; `seeds`: `row_seed` of each row as int64, [rows]."""
+    x = (ids + 1) * signed(GOLDEN) + seeds[:, None]
+    x = _xorshift(x, 30) * signed(MIX1)
+    x = _xorshift(x, 27) * signed(MIX2)
     return _xorshift(x, 31)
 
 
-def gumbel(key: bytes, position: int, ids: Tensor) -> Tensor:
-    """Standard Gumbel noise, float64, for int64 `ids` of shape [rows, n]; row i is for `position + i`."""
-    uniform = (_logical_shift(hash_bits(key, position, ids), 12).to(torch.float64) + 0.5) * 2.0**-52
+def gumbel(seeds: Tensor, ids: Tensor) -> Tensor:
+    """Standard Gumbel noise, float64, for int64 `ids` of shape [rows, n]; `seeds` as in `hash_bits`."""
+    uniform = (_logical_shift(hash_bits(seeds, ids), 12).to(torch.float64) + 0.5) * 2.0**-52
     return uniform.log_().neg_().log_().neg_()
