@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from benchmarks.figure import Figure, Ratio, in_turns
+from benchmarks.figure import Comparison, Figure, in_turns
 from benchmarks.null_engine import CANNED, CONTEXT
 from opensled import codec
 from opensled.errors import OpenSledError
@@ -34,7 +34,7 @@ SERVE = (
     *("serve", "--engine", "benchmarks.null_engine:load", "--model", "tiny"),
     *("--listen", "127.0.0.1:0", "--draft-wait", "3600"),
 )
-POLICIES = {"service": "fcfs", "planned by goodput": "benchmarks.weighed:Weighed"}
+POLICIES = {"service": "fcfs", "planned by goodput": "benchmarks.null_engine:Weighed"}
 REQUIRED = {16: 0.5}  # streams -> ratio
 
 
@@ -59,7 +59,7 @@ def measure(quick: bool) -> Figure:
         more_is_better=True,
         compared=(
             "`opensled serve` with an engine that answers canned ids (everything else is the product: gRPC service, "
-            "door, sessions, loop, engine thread, rule `match`), drafts of 4, all accepted, against a grpc.aio "
+            "manager, sessions, loop, engine thread, rule `match`), drafts of 4, all accepted, against a grpc.aio "
             "bidirectional echo of the same request bytes that parses nothing, on asyncio's own loop; the service "
             "runs on uvloop if the figure's libraries list it. One process each, and the client's. The service follows "
             "policy `fcfs`; *planned by goodput* pays for the default policy's plan of every step besides, without "
@@ -79,9 +79,11 @@ def measure(quick: bool) -> Figure:
     )
 
 
-def _ratio(service: str, streams: int) -> Ratio:
+def _ratio(service: str, streams: int) -> Comparison:
     name = f"{streams} streams" if service == "service" else f"{streams} streams, {service}"
-    return Ratio(name, f"{service}, {streams} streams", f"echo, {streams} streams", REQUIRED.get(streams))
+    return Comparison(
+        name, f"{service}, {streams} streams", f"echo, {streams} streams", REQUIRED.get(streams)
+    )
 
 
 @contextmanager
