@@ -23,7 +23,8 @@ D = 2.0  # real seconds for each emulated one
 PACE = 12.0  # emulated tokens/s that everybody inside is to keep
 TENANTS = {"greedy": 10.0, "a": 1.0, "b": 1.0, "c": 1.0}  # how often each asks, relatively
 TOKENS = 32  # of an answer
-LOADS = (0.5, 1.0, 2.0, 5.0, 10.0)  # offered, relative to what is served when everybody waits at the door
+# Offered, relative to what is served when every request waits to be admitted.
+LOADS = (0.5, 1.0, 2.0, 5.0, 10.0)
 BUSY = 48  # streams that find out how much that is: more than keep their pace
 AFTER = 0.5  # offered when the overload is over
 SHED_S, RECOVERY_S = 0.005, 5.0  # what is required

@@ -59,7 +59,7 @@ def measure(quick: bool) -> Figure:
         more_is_better=True,
         compared=(
             "`opensled serve` with an engine that answers canned ids (everything else is the product: gRPC service, "
-            "door, sessions, loop, engine thread, rule `match`), drafts of 4, all accepted, against a grpc.aio "
+            "manager, sessions, loop, engine thread, rule `match`), drafts of 4, all accepted, against a grpc.aio "
             "bidirectional echo of the same request bytes that parses nothing, on asyncio's own loop; the service "
             "runs on uvloop if the figure's libraries list it. One process each, and the client's. The service follows "
             "policy `fcfs`; *planned by goodput* pays for the default policy's plan of every step besides, without "

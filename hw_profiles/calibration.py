@@ -1,4 +1,4 @@
-"""The profile of this very machine, as `opensled profile calibrate` writes it and everything else reads it."""
+"""The profile of this very machine, which `opensled profile calibrate` writes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from hw_profiles.quantity import Quantity
 from opensled.errors import UsageError
 
 THIS_MACHINE = "this-machine"  # its id among the devices
-UNKNOWN = "not measured: nothing here tells"
+UNKNOWN = "not measured: this machine has no sensor for it"
 HEADER = """\
 # Written by `opensled profile calibrate`; run it again when this machine or its draft model changes.
-# min and max span the repetitions; a wide span tells of other work on the machine.
+# min and max span the repetitions; a wide span shows other work on the machine.
 """
 
 
 def calibrated() -> DeviceProfile | None:
-    """What was measured on this machine; None where nobody did, or the file comes from another one.
+    """What was measured on this machine; None if nothing was, or the file is another machine's.
 
-    A home folder may be shared: the file counts on the machine whose name and cores it holds. Raises UsageError for a
+    A home folder may be shared: the file counts on the machine with the name and cores in it. Raises UsageError for a
     file that cannot be read.
     """
     path = catalog.own_file("devices", THIS_MACHINE)
@@ -58,8 +58,8 @@ def size_of(model: str) -> str:
 def baseline(board: Board) -> DeviceProfile:
     """What is known before anything is measured: the last calibration, else the packaged profile of the board.
 
-    A calibration that cannot be read any more is about to be replaced. Of a machine without any profile, only what it
-    says of itself is known.
+    A calibration that cannot be read is ignored: a new one replaces it. Of a machine without any profile only its own
+    description is known.
     """
     with contextlib.suppress(UsageError):
         before = calibrated()
@@ -76,7 +76,7 @@ def baseline(board: Board) -> DeviceProfile:
 
 
 def write(profile: DeviceProfile, path: Path) -> None:
-    """Keep a profile as TOML, readable for `catalog`; whoever reads meanwhile sees the old file or the new one."""
+    """Keep a profile as TOML, readable for `catalog`. A reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.new")
     draft.write_text(HEADER + "\n".join(toml(profile)) + "\n", "utf-8")

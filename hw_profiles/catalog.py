@@ -1,7 +1,7 @@
-"""The profiles that come with OpenSLED, one TOML file each, and those of one's own.
+"""The profiles that come with OpenSLED, one TOML file each, and the user's own.
 
-A user's own lie in `profiles/devices` (links, accelerators, targets) beside his configuration file; they win over
-packaged ones of the same id. A path to any other file works as well.
+The user's own profiles are in `profiles/devices` (links, accelerators, targets) beside the configuration file; they win
+over packaged ones of the same id. A path to any other file works as well.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ KINDS: dict[str, type[Any]] = {
 
 
 def names(kind: str) -> list[str]:
-    """Ids of the profiles of one of KINDS, packaged or one's own, in alphabetical order."""
+    """Ids of all profiles of one of KINDS, in alphabetical order."""
     return sorted({path.stem for folder in _folders(kind) for path in folder.glob("*.toml")})
 
 
 def own_file(kind: str, name: str) -> Path | None:
-    """Where a profile of one's own lies, or would; None where configuration files are switched off."""
+    """The path of a profile of the user's own; None where configuration files are switched off."""
     folder = config_folder()
     return folder / "profiles" / kind / f"{name}.toml" if folder else None
 
 
 def _folders(kind: str) -> list[Path]:
-    """Where profiles of a kind lie, the more important first."""
+    """Folders of the profiles of a kind, the most important first."""
     own = own_file(kind, "any")
     return [*([own.parent] if own else []), _FOLDER / kind]
 

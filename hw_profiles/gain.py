@@ -1,13 +1,12 @@
 """What drafting on a device brings its user: the law of one round, in closed form.
 
-A round drafts k tokens, travels, waits for the server's answer, and commits E tokens on average:
+A round drafts k tokens, travels, waits for the server's answer, and commits E(k) tokens (hw_profiles/speculation.py):
 
-    E = (1 - a^(k+1)) / (1 - a)        a: acceptance, how likely the target agrees with a draft token
     round = k * draft + RTT + answer - hidden
 
 A device that looks ahead drafts the next block while the verdict travels. That counts if the whole block and the guess
-of the token after it were right, as likely as k+1 draft tokens: hidden = a^(k+1) * min(k * draft, RTT + answer).
-Without drafts the server's pace is its own, whatever the round trip. Means only: no jitter and no queues.
+of the token after it are right, as likely as k+1 draft tokens: hidden = a^(k+1) * min(k * draft, RTT + answer).
+Without drafts the round trip does not slow the server down. Means only: no jitter and no queues.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from dataclasses import dataclass
 
 from hw_profiles.speculation import uniform_tokens
 
-LONGEST = 16  # draft tokens
-WORTH = 1.05  # gains below are as good as none: the law is not that exact
+LONGEST = 16  # draft tokens: the server's default limit
+WORTH = 1.05  # smaller gains count as none: the law is not that exact
 STEPS = 1.5  # of a busy server, from a block to its answer: half of one under way, and one of its own
 
 

@@ -2,10 +2,10 @@
 
     seconds ~ s * seed(tokens) + broken line(tokens) + c * contexts + d * sessions,   all coefficients >= 0
 
-A profile or a guess is the seed. What the steps do not show (a batch that never came) stays as the seed has it, to
+The seed is a profile or a guess. What the steps do not show (a batch size that never came) stays as in the seed, to
 scale; what they show is followed within some dozen steps. Least squares of relative errors, weighted after Huber (Ann.
-Math. Statist. 35, 1964): a pause of the garbage collector or a machine that hung for a moment counts little. Older
-steps fade, the faster the more the predictions lie to one side.
+Math. Statist. 35, 1964): a pause of the garbage collector or of the machine counts little. Older
+steps fade, and fade faster the more the predictions err to one side.
 """
 
 from __future__ import annotations
@@ -17,41 +17,31 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from hw_profiles.fading import kept
 from hw_profiles.step_cost import Roofline, StepCost
 
 Array = NDArray[np.float64]
 
+# Without another source the values are chosen, on made-up machines and on the tiny target (tests/test_learned.py).
 TABLE = 1024  # tokens of a step up to which costs are tabled; beyond, they go on as straight as they ended
-KNOTS = (
-    8,
-    16,
-    32,
-    64,
-    128,
-    256,
-)  # tokens at which the broken line may bend: between its ends any monotone shape
+# Tokens at which the broken line may bend; between its ends it can take any monotone shape.
+KNOTS = (8, 16, 32, 64, 128, 256)
 LEARN_EVERY = 16  # steps between two fits
 FIRST_FITS = (4, 8)  # steps after which the first ones come
 REMEMBERED = 64  # errors of the latest predictions
-HUBER = 1.5  # times the median error, beyond which a step counts less
+HUBER = 1.5  # times the median error, beyond which a step counts less (Huber: 1.345 times the deviation)
 LEAST_SPREAD = 0.05  # median error that is always taken for noise
 HALF_LIFE = 1000.0  # steps after which half of what was learned is forgotten, at the most,
 LEAST_HALF_LIFE = 16.0  # at the least,
 FADING = 1.5  # and in between (FADING / median of the signed errors) ** 2: noise alone is no reason to forget
 LEAST_SHARE = 1e-3  # of the seed that a step takes in any case
 
-# Strength of the prior, in steps: that there is no more to it than the seed; that KV and sessions cost what the seed
-# says, to scale; that the scale is that of the first steps. Of the line, that it is flat, and that it is straight: both
-# by its slopes per SLOPE tokens.
+# Strength of the prior, in steps: that the cost is no more than the seed; that KV and sessions cost what the seed says,
+# to scale; that the scale is that of the first steps; that the line is flat; that it is straight (both by its slopes
+# per SLOPE tokens).
 NO_MORE, TO_SCALE, SCALE, FLAT, STRAIGHT = 0.05, 0.5, 0.05, 0.02, 0.05
 SLOPE = 16
-SEED, CONTEXTS, SESSIONS, OVERHEAD, LINE = (
-    0,
-    1,
-    2,
-    3,
-    4,
-)  # columns; LINE and all after it are pieces of the line
+SEED, CONTEXTS, SESSIONS, OVERHEAD, LINE = range(5)  # columns; LINE and all after it are pieces of the line
 COLUMNS = LINE + len(KNOTS) + 1
 
 
@@ -101,7 +91,7 @@ class CostModel:
     @property
     def error(self) -> float:
         """Median of |predicted / real - 1| over the latest steps; 0 before the first one."""
-        errors = list(self._errors)  # whoever asks may do so from another thread
+        errors = list(self._errors)  # a copy: the caller may be another thread
         return median(map(abs, errors)) if errors else 0.0
 
     def observe(self, tokens: int, contexts: int, sessions: int, seconds: float) -> None:
@@ -162,12 +152,12 @@ class _Fit:
         off = np.abs(seconds - predicted) / scale
         weights = np.minimum(1.0, HUBER * spread / np.maximum(off, 1e-9))
         rows /= scale[:, None]
-        keep = 0.5 ** (len(steps) / half_life)
+        keep = kept(len(steps), half_life)
         weighted = rows.T * weights
         self._gram = keep * self._gram + weighted @ rows
         self._right = keep * self._right + weighted @ (seconds / scale)
         right = self._right + self._prior @ self._known
-        firm = np.diag(1e-9 * self._gram.diagonal())  # solvable, were the steps ever so alike
+        firm = np.diag(1e-9 * self._gram.diagonal())  # solvable even if all steps are alike
         self._found = _non_negative(self._gram + self._prior + firm, right)
 
     def cost(self) -> LearnedCost:

@@ -1,4 +1,4 @@
-"""What a machine costs: the numbers a scheduling policy may reason with."""
+"""What a machine costs: the numbers that a scheduling policy may use."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from hw_profiles.step_cost import Roofline, StepCost
 
-ROOFLINE = Roofline()  # of a machine that nobody has measured
+ROOFLINE = Roofline()  # of a machine that is not measured
 
 
 @dataclass(frozen=True)
 class HardwareProfile:
     """A target on its machine, for step planning."""
 
-    # Tokens one forward computes at most: bounds how long a step holds everybody up
+    # Tokens one forward computes at most: bounds how long a step delays all sessions (chosen)
     max_step_tokens: int = 512
     cost: StepCost = ROOFLINE

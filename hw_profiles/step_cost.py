@@ -1,4 +1,4 @@
-"""Seconds of one step of a target, as a scheduling policy reckons with them."""
+"""Seconds of one step of a target, as scheduling policies calculate with them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StepCost(Protocol):
 class Roofline:
     """`max(read_s, tokens * token_s) + contexts * context_s + sessions * session_s + overhead_s`.
 
-    The defaults are those of a small target on a processor: nobody has measured anything yet.
+    The defaults are of a small target on a CPU, for a machine that is not measured (chosen; a server learns its own).
     """
 
     read_s: float = 0.005  # to read the weights once

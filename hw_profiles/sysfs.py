@@ -1,7 +1,7 @@
-"""How a board fares right now: heat, throttling, power, clock and battery, as the kernel's sysfs tells them.
+"""The present state of a board: heat, throttling, power, clock and battery, as the kernel's sysfs tells them.
 
-Nothing is executed and nobody's rights are needed. Every reader takes the root folder, so that copies of other boards'
-files can be read as well. A look costs a few dozen small reads; `read_board` keeps one for two seconds.
+Nothing is executed and no special rights are needed. Every reader takes the root folder, so that copies of the files of
+other boards can be read as well. A look costs a few dozen small reads; `read_board` keeps one for two seconds.
 """
 
 from __future__ import annotations

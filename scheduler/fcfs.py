@@ -12,7 +12,7 @@ from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapsho
 @dataclass(frozen=True)
 class Fcfs:
     """`draft_wait`: seconds a session waits for its device before the server decodes one token by itself;
-    0 = never wait, infinity = for ever."""
+    0 = never wait, infinity = no limit."""
 
     draft_wait: float
 
@@ -24,7 +24,7 @@ class Fcfs:
         budget = profile.max_step_tokens
         slices = []
         # Short work first: a verification beside a long prompt costs the prompt little and the others nothing.
-        # Last what nobody waits for: it must not take the budget of those it gets no KV from.
+        # Last the KV that no reader waits for: it must not take the budget of the others.
         present = [session for session in snapshot.sessions if not session.absent]
         for session in sorted(
             present, key=lambda each: (not self._may_decide(each, now), each.uncomputed > 1)

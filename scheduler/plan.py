@@ -50,8 +50,8 @@ class Slice(NamedTuple):
     session: int
     tokens: int
     decide: bool
-    ahead: bool = False  # nothing waits for it yet: it takes free KV blocks only, and nobody loses his for it
-    padding: int = 0  # positions computed in vain, so that all slices of a static batch are equally long
+    ahead: bool = False  # no reader waits for it yet: it takes free KV blocks only
+    padding: int = 0  # positions computed for nothing, so that all slices of a static batch are equally long
     # Draft tokens to verify at most, of a tree the first ones; None = all that are pending
     draft: int | None = None
     # Goes with the verdict: longest useful next draft, of a tree its depth; 0 = do not draft, None = no advice.
@@ -64,7 +64,7 @@ class BatchPlan:
 
     slices: tuple[Slice, ...] = ()
     wake_at: float | None = None
-    memory: object = None  # for the next snapshot: policies keep nothing themselves
+    memory: object = None  # for the next snapshot: policies have no state of their own
 
 
 class PolicyOptions(NamedTuple):

@@ -1,6 +1,6 @@
 """SLED as published: one fixed batch at a time, padded to its longest draft (arXiv 2506.09397). The baseline.
 
-Devices that are done wait for those that are not; nobody decodes ahead for a device that drafts.
+Devices that are done wait for the others; the server decodes nothing for a device that drafts.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapsho
 class Static:
     """A batch goes when `batch` sessions are ready, 0 = all there are; it is never larger than that.
 
-    Ready is who has a draft, whom the server decodes unasked, and whose device has been silent for `draft_wait`
-    seconds since its last verdict (it gets the server's own token): so a batch waits no longer than that for anybody.
+    A session is ready if it has a draft, if the server decodes it unasked, or if its device has been silent for
+    `draft_wait` seconds since its last verdict (it gets the server's own token): no batch waits longer than that.
     A prompt, or KV that was lost, is computed in a step without padding before the next batch, and decided with it.
     """
 
@@ -74,8 +74,8 @@ def _prompt_slices(prompts: Sequence[SessionView], budget: int) -> tuple[Slice, 
 
 
 def _chunk(uncomputed: int, budget: int) -> int:
-    """Never all but one: that one would wait for a batch, and where KV is short two sessions that wait so would take it
-    from each other for ever."""
+    """Never all tokens but one: that one would wait for a batch, and where KV is short two such sessions would take it
+    from each other endlessly."""
     tokens = min(uncomputed, budget)
     return tokens - 1 if 1 < tokens == uncomputed - 1 else tokens
 

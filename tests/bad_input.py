@@ -1,4 +1,4 @@
-"""Everything a peer can get wrong at the gRPC door, as data: the rows of the table in docs/protocol.md, "Bad input"."""
+"""Everything a peer can get wrong over gRPC: the rows of the table in docs/protocol.md, "Bad input"."""
 
 from __future__ import annotations
 

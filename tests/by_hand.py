@@ -38,13 +38,13 @@ class HandLoop(asyncio.SelectorEventLoop):
 
 @dataclass
 class Server:
-    """A door whose loop turns only when told to."""
+    """A session manager whose loop runs only when told to."""
 
-    door: SessionManager
+    manager: SessionManager
     engine: FakeEngine
 
     def step(self, profile: HardwareProfile) -> bool:
-        loop = self.door.loop
+        loop = self.manager.loop
         plan = loop.policy.plan(loop._snapshot(), profile, loop.clock())
         loop._memory = plan.memory
         work = loop._prepare(plan)

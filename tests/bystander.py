@@ -67,7 +67,7 @@ class GatedText(FakeText):
 class Place:
     """One server."""
 
-    door: SessionManager
+    manager: SessionManager
     address: str
     engine: GatedEngine
     text: GatedText
@@ -117,8 +117,8 @@ async def _beside_a_bystander(place: Place, scenario: Scenario) -> None:
         finally:
             over.set()
             await bystander
-        await blocks_return(place.door)
-        await _nobody_remembered(place.door)
+        await blocks_return(place.manager)
+        await _nobody_remembered(place.manager)
         assert (await finish(link))[1] == continuation((3, 1, 4), 20)
 
 
@@ -132,8 +132,8 @@ async def _bystand(link: Link, over: asyncio.Event) -> None:
             return
 
 
-async def _nobody_remembered(door: SessionManager) -> None:
+async def _nobody_remembered(manager: SessionManager) -> None:
     deadline = time.monotonic() + 5
-    while door.remembered or door.loop.sessions:
+    while manager.remembered or manager.loop.sessions:
         assert time.monotonic() < deadline, "a session is never forgotten"
         await asyncio.sleep(0.005)

@@ -202,10 +202,10 @@ IMPATIENT = RetryPolicy(silence=0.05, first_retry=0.001, slowest_retry=0.01, fir
 
 
 class MemoryNetwork:
-    """Streams to a door in this process, through the real codec, in the given weather."""
+    """Streams to a session manager in this process, through the real codec, in the given weather."""
 
-    def __init__(self, door: SessionManager, weather: Weather = Weather()) -> None:
-        self.door, self.weather = door, weather
+    def __init__(self, manager: SessionManager, weather: Weather = Weather()) -> None:
+        self.manager, self.weather = manager, weather
         self.random = random.Random(weather.seed)
         self.tasks: set[asyncio.Task] = set()
         self.streams: list[MemoryStream] = []
@@ -215,7 +215,7 @@ class MemoryNetwork:
         stream = MemoryStream(self)
         self.streams.append(stream)
         task = asyncio.ensure_future(
-            serve_stream(self.door, "local", stream.server_receive, stream.server_send)
+            serve_stream(self.manager, "local", stream.server_receive, stream.server_send)
         )
         self.tasks.add(task)
         stream.task = task

@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from opensled.messages import Guide, Tool
-from verify_server.text.guide import Constraint, Guides
+from verify_server.text.guide import Constraint, GuideCompiler
 
 TINY = Path(__file__).resolve().parents[1] / "models/tiny"
 EOS = 0  # of tiny; ids 1 to 3 are its other control tokens
@@ -26,14 +26,14 @@ WAIT = Tool("wait", "", '{"type": "object", "properties": {"s": {"$ref": "#/$def
 
 
 @cache
-def tiny() -> Guides:
-    return Guides((TINY / "tokenizer.json").read_bytes(), PADDED, (EOS,), "")
+def tiny() -> GuideCompiler:
+    return GuideCompiler((TINY / "tokenizer.json").read_bytes(), PADDED, (EOS,), "")
 
 
 @cache
-def tagged() -> Guides:
+def tagged() -> GuideCompiler:
     """tiny's vocabulary with `TAGGED`, for a template that writes calls between tags."""
-    return Guides(tagged_tokenizer(), PADDED, (IM_END, EOS), TAGS_TEMPLATE)
+    return GuideCompiler(tagged_tokenizer(), PADDED, (IM_END, EOS), TAGS_TEMPLATE)
 
 
 @cache
@@ -70,7 +70,7 @@ def schema_guide(schema: object) -> Guide:
     return Guide(json_schema=json.dumps(schema))
 
 
-def follows(guides: Guides, guide: Guide, text: str) -> bool:
+def follows(guides: GuideCompiler, guide: Guide, text: str) -> bool:
     """Whether the grammar lets `text`, as the tokenizer cuts it, be the beginning of an answer."""
     constraint = guides.start(guide, ())
     for token in ids(text):
@@ -80,12 +80,14 @@ def follows(guides: Guides, guide: Guide, text: str) -> bool:
     return True
 
 
-def completes(guides: Guides, guide: Guide, text: str) -> bool:
+def completes(guides: GuideCompiler, guide: Guide, text: str) -> bool:
     """Whether `text` can be the whole answer."""
     return follows(guides, guide, text) and EOS in may_follow(guides.start(guide, ids(text)))
 
 
-def walk(guides: Guides, guide: Guide, rng: random.Random, *, free: int = 30, limit: int = 3000) -> list[int]:
+def walk(
+    guides: GuideCompiler, guide: Guide, rng: random.Random, *, free: int = 30, limit: int = 3000
+) -> list[int]:
     """A random answer: `free` tokens of those allowed, then whatever ends it soon. Ends before its eos."""
     constraint = guides.start(guide, ())
     answer: list[int] = []

@@ -144,8 +144,8 @@ class SlowNetwork(MemoryNetwork):
 
     longest = 0.02  # seconds
 
-    def __init__(self, door: SessionManager, weather: Weather) -> None:
-        super().__init__(door, weather)
+    def __init__(self, manager: SessionManager, weather: Weather) -> None:
+        super().__init__(manager, weather)
         self._last: dict[asyncio.Queue, float] = {}  # when the latest message of each arrives
 
     def deliver(self, queue: asyncio.Queue, message: object) -> None:

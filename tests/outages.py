@@ -47,8 +47,8 @@ class Outages(MemoryNetwork):
         self.down, self.lost = True, self.lost + 1
         for stream in self.streams:
             await stream.close()
-        for session in list(self.door.remembered):
-            self.door.forget(session)
+        for session in list(self.manager.remembered):
+            self.manager.forget(session)
 
     def find(self):
         self.down = False

@@ -17,14 +17,14 @@ from verify_server.config import ServeConfig
 from verify_server.loop import VerifyLoop
 from verify_server.security import Tenants
 from verify_server.session_manager import SessionLimits, SessionManager
-from verify_server.signing import GatewayClients, Passes, TokenSigner, derived
+from verify_server.signing import GatewayCredentials, GatewayTenants, TokenSigner, derived
 from verify_server.target import Target
 
 KEY = b"the cluster's key"
 
 
 class Replica:
-    """One server with a door for devices and one for gateways, as `verify_server.cluster.replica` runs it."""
+    """One server with an address for devices and one for gateways, as `verify_server.cluster.replica` runs it."""
 
     def __init__(self, name, tenants=Tenants(), tls=None, places=64, key=KEY):
         target = Target("fake", FakeEngine(num_blocks=2000), FakeText())
@@ -35,9 +35,9 @@ class Replica:
         )
         signer = TokenSigner(time.time, 3600, key, name)
         limits = SessionLimits(max_sessions=places, max_draft=8, linger=30.0, tenants=tenants)
-        self.door = SessionManager(self.loop, target, limits, signer)
+        self.manager = SessionManager(self.loop, target, limits, signer)
         self._info, self._text, self._tenants, self._tls = (
-            describe(self.door, target),
+            describe(self.manager, target),
             target.text,
             tenants,
             tls,
@@ -47,9 +47,9 @@ class Replica:
 
     async def start(self):
         await self.readiness.set(True)
-        outer = service.VerifyService(self.door, self._info, self._text, self._tenants)
-        clients = GatewayClients(passes=Passes(self.key, time.time))
-        inner = Counting(self.door, self._info, self._text, clients)
+        outer = service.VerifyService(self.manager, self._info, self._text, self._tenants)
+        clients = GatewayTenants(passes=GatewayCredentials(self.key, time.time))
+        inner = Counting(self.manager, self._info, self._text, clients)
         inner.replica = self
         self.public, port = await service.start(outer, "127.0.0.1:0", self._tls, self.readiness)
         self.private, own = await service.start(inner, "127.0.0.1:0", None, self.readiness)
@@ -62,7 +62,7 @@ class Replica:
 
     def heartbeat(self):
         """A second old, never stale and never draining: the gateway has to find out by itself."""
-        sessions = sum(session.has_reader for session in self.door.remembered)
+        sessions = sum(session.has_reader for session in self.manager.remembered)
         return Heartbeat(
             self.name, self.address, time.monotonic() - 1, self.loop.pool.num_free, self.loop.pool.block_size, sessions,
             64, 0.01, 0.0, 0.001, "fake", "f" * 64, False, self.loop.pool.recent_prefixes(), self.inner,
@@ -71,7 +71,7 @@ class Replica:
     async def drain(self):
         """As a replica does it that is to be replaced; nobody, not even a gateway, may keep it from ending."""
         await self.readiness.set(False)
-        self.door.hand_over()
+        self.manager.hand_over()
         await asyncio.wait_for(self.stop(120), 30)
 
     async def stop(self, grace=None):
@@ -101,7 +101,7 @@ class Cluster:
     tls: object = None
     key: bytes = KEY
     members: list[Replica] = field(default_factory=list)
-    serving: gateway.Serving | None = None
+    serving: gateway.GatewayServer | None = None
 
     def replicas(self):
         """It is its own directory."""

@@ -29,15 +29,15 @@ async def serving(
     text=None,
     policy=Fcfs(float("inf")),
 ):
-    """A server on a free port; yields (door, address)."""
+    """A server on a free port; yields (manager, address)."""
     target = Target("fake", engine or FakeEngine(num_blocks=100), text or FakeText())
     loop = VerifyLoop(target.engine, policy, HardwareProfile(64), time.monotonic)
-    door = SessionManager(loop, target, limits)
-    face = service.VerifyService(door, describe(door, target), target.text, tenants)
+    manager = SessionManager(loop, target, limits)
+    face = service.VerifyService(manager, describe(manager, target), target.text, tenants)
     server, port = await service.start(face, "127.0.0.1:0", tls)
     running = asyncio.ensure_future(loop.run())
     try:
-        yield door, f"127.0.0.1:{port}"
+        yield manager, f"127.0.0.1:{port}"
     finally:
         await server.stop(None)
         running.cancel()
@@ -66,10 +66,10 @@ async def first_reply(link, *messages):
     return reply
 
 
-async def blocks_return(door):
+async def blocks_return(manager):
     """Every KV block comes back once the sequences are over."""
     deadline = time.monotonic() + 5
-    while door.loop.pool.num_free < door.loop.pool.num_blocks:
+    while manager.loop.pool.num_free < manager.loop.pool.num_blocks:
         assert time.monotonic() < deadline, "KV blocks leaked"
         await asyncio.sleep(0.005)
 

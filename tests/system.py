@@ -1,4 +1,4 @@
-"""The whole system in one process: server loop, door, link, edge loop."""
+"""The whole system in one process: server loop, manager, link, edge loop."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ async def running(
     policy = policy or Fcfs(draft_wait)
     loop = loop_type(engine, policy, HardwareProfile(max_step_tokens), time.monotonic)
     text = text or FakeText(engine.info.vocab_size)
-    door = SessionManager(loop, Target("fake", engine, text), limits)
-    network = network_type(door, weather)
+    manager = SessionManager(loop, Target("fake", engine, text), limits)
+    network = network_type(manager, weather)
     serving = asyncio.ensure_future(loop.run())
     try:
         yield network
         await network.close()
-        for session in list(door.remembered):
-            door.forget(session)
+        for session in list(manager.remembered):
+            manager.forget(session)
         while loop.pool.num_free < loop.pool.num_blocks:  # a step still holds some
             assert not serving.done(), serving.result()
             await asyncio.sleep(0.001)

@@ -66,12 +66,12 @@ def test_quotas_of_tenants_do_not_touch_each_other():
     async def scenario():
         tenants = Tenants(limits={"a": TenantLimits(positions_per_s=1)})
         async with running(FakeEngine(), limits=SessionLimits(linger=0.2, tenants=tenants)) as network:
-            door = network.door
-            door._quotas.of("a").take(2, door.loop.clock())
+            manager = network.manager
+            manager._quotas.of("a").take(2, manager.loop.clock())
             with pytest.raises(Overloaded, match="quota of your tenant") as error:
-                await door.open(Open((1, 2), PARAMS), "a")
+                await manager.open(Open((1, 2), PARAMS), "a")
             assert 0 < error.value.retry_after <= 1
-            session, _ = await door.open(Open((1, 2), PARAMS), "b")
+            session, _ = await manager.open(Open((1, 2), PARAMS), "b")
             assert session.budget.quota is None
 
     asyncio.run(scenario())

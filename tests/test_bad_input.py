@@ -1,4 +1,4 @@
-"""Bad input at the gRPC door: each gets its documented answer, the server lives, and nobody else notices."""
+"""Bad input at the gRPC manager: each gets its documented answer, the server lives, and nobody else notices."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def while_its_prompt_is_tokenized(place: Place) -> None:
             await stream.send(text("Hello"))
             await until(place.text.reading.is_set)
             stream.vanish()
-            await until(lambda: not place.door._room._arriving)
+            await until(lambda: not place.manager._room._arriving)
         assert _victims(place) == []
 
 
@@ -200,15 +200,15 @@ def closed(gate):
 @contextmanager
 def remembering(place: Place):
     """Sessions without a reader stay until the end, when they are forgotten by hand."""
-    limits = place.door.limits
-    place.door.limits = replace(limits, linger=60.0)
+    limits = place.manager.limits
+    place.manager.limits = replace(limits, linger=60.0)
     try:
         yield
     finally:
-        place.door.limits = limits
-        for session in place.door.remembered:
+        place.manager.limits = limits
+        for session in place.manager.remembered:
             if not session.has_reader:
-                place.door.forget(session)
+                place.manager.forget(session)
 
 
 @asynccontextmanager
@@ -223,13 +223,13 @@ async def opened(place: Place):
 
 
 def _victims(place: Place) -> list[Session]:
-    return [one for one in place.door.remembered if one.params.max_tokens in (MAX_TOKENS, LONG)]
+    return [one for one in place.manager.remembered if one.params.max_tokens in (MAX_TOKENS, LONG)]
 
 
 async def lingers(place: Place, session: Session) -> None:
     """It waits for its reader, and nothing is computed for it."""
     await until(lambda: not session.has_reader and not session.in_step)
-    assert session in place.door.remembered and session.id in place.door._farewells
+    assert session in place.manager.remembered and session.id in place.manager._farewells
 
 
 # -- what never leaves the device -----------------------------------------------------------------------

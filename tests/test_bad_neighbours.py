@@ -34,13 +34,13 @@ def test_a_bad_open_pushes_nobody_out(name):
 
     async def scenario():
         async with running(FakeEngine(), limits=SessionLimits(max_sessions=1, linger=60)) as network:
-            door = network.door
-            absent, _ = await door.open(Open((3, 1), PARAMS), "local")
+            manager = network.manager
+            absent, _ = await manager.open(Open((3, 1), PARAMS), "local")
             absent.attach(2)
-            door.leave(absent)
+            manager.leave(absent)
             with pytest.raises(error):
-                await door.open(message, "local")
-            assert door.remembered == (absent,)
+                await manager.open(message, "local")
+            assert manager.remembered == (absent,)
 
     asyncio.run(scenario())
 

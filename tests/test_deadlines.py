@@ -36,14 +36,14 @@ class SteppedEngine(FakeEngine):
 
 @asynccontextmanager
 async def stepped():
-    """A server that steps when told to; yields (door, engine, address). At the end it still serves."""
+    """A server that steps when told to; yields (manager, engine, address). At the end it still serves."""
     engine = SteppedEngine()
     async with serving(engine=engine, limits=SessionLimits(max_sessions=3, max_draft=8, linger=60)) as (
-        door,
+        manager,
         address,
     ):
         try:
-            yield door, engine, address
+            yield manager, engine, address
         finally:
             engine.permits.release(1000)
         async with linked(address) as link:
@@ -66,25 +66,25 @@ async def in_its_second_step(engine, call):
     await until(lambda: engine.begun == 2)
 
 
-async def no_further_step(door, engine):
+async def no_further_step(manager, engine):
     """The step under way ends, and none comes after it."""
     engine.permits.release()
-    await until(lambda: not any(session.in_step for session in door.loop.sessions.values()))
-    await until(lambda: door.loop.stats.steps == 2)
+    await until(lambda: not any(session.in_step for session in manager.loop.sessions.values()))
+    await until(lambda: manager.loop.stats.steps == 2)
     assert engine.begun == 2
 
 
 def test_past_its_deadline_a_session_leaves_within_one_step():
     async def scenario():
-        async with stepped() as (door, engine, address):
+        async with stepped() as (manager, engine, address):
             channel, call = await opened(address, timeout=0.5)
             await in_its_second_step(engine, call)
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await call.read()
             assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            await until(lambda: not door.loop.sessions and not door.remembered)
-            await no_further_step(door, engine)
-            await until(lambda: door.loop.pool.num_free == door.loop.pool.num_blocks)
+            await until(lambda: not manager.loop.sessions and not manager.remembered)
+            await no_further_step(manager, engine)
+            await until(lambda: manager.loop.pool.num_free == manager.loop.pool.num_blocks)
             await channel.close()
 
     asyncio.run(scenario())
@@ -92,13 +92,13 @@ def test_past_its_deadline_a_session_leaves_within_one_step():
 
 def test_a_cancelled_session_leaves_within_one_step():
     async def scenario():
-        async with stepped() as (door, engine, address):
+        async with stepped() as (manager, engine, address):
             channel, call = await opened(address)
             await in_its_second_step(engine, call)
             await call.write(codec.encode_client(Cancel()))
-            await until(lambda: not door.loop.sessions and not door.remembered)
-            await no_further_step(door, engine)
-            await until(lambda: door.loop.pool.num_free == door.loop.pool.num_blocks)
+            await until(lambda: not manager.loop.sessions and not manager.remembered)
+            await no_further_step(manager, engine)
+            await until(lambda: manager.loop.pool.num_free == manager.loop.pool.num_blocks)
             await channel.close()
 
     asyncio.run(scenario())
@@ -106,13 +106,13 @@ def test_a_cancelled_session_leaves_within_one_step():
 
 def test_a_session_whose_client_is_gone_is_remembered_and_computes_nothing():
     async def scenario():
-        async with stepped() as (door, engine, address):
+        async with stepped() as (manager, engine, address):
             channel, call = await opened(address, timeout=60)
             await in_its_second_step(engine, call)
             call.cancel()
-            await until(lambda: all(not session.has_reader for session in door.remembered))
-            await no_further_step(door, engine)
-            assert len(door.remembered) == 1  # its deadline is far: the client may come back
+            await until(lambda: all(not session.has_reader for session in manager.remembered))
+            await no_further_step(manager, engine)
+            assert len(manager.remembered) == 1  # its deadline is far: the client may come back
             await channel.close()
 
     asyncio.run(scenario())
@@ -120,14 +120,14 @@ def test_a_session_whose_client_is_gone_is_remembered_and_computes_nothing():
 
 def test_a_deadline_that_passes_while_the_prompt_is_read():
     async def scenario():
-        async with stepped() as (door, engine, address):
-            door.text = text = SlowText()
+        async with stepped() as (manager, engine, address):
+            manager.text = text = SlowText()
             channel = grpc.aio.insecure_channel(address)
             call = verify_pb2_grpc.VerifyStub(channel).Sequence(timeout=0.3)
             await call.write(codec.encode_client(Open("words", LONG)))
             await until(lambda: text.waiting == 1)
-            await until(lambda: not door._room.taken)
-            assert text.waiting == 1 and not door.remembered and engine.begun == 0
+            await until(lambda: not manager._room.taken)
+            assert text.waiting == 1 and not manager.remembered and engine.begun == 0
             text.go.set()
             await channel.close()
 
@@ -150,8 +150,8 @@ def test_a_deadline_holds_whatever_carries_the_stream():
                 await asyncio.sleep(0)
 
             with pytest.raises(TimeoutError):
-                await serve_stream(network.door, "local", receive, send, 0.1)
-            assert isinstance(sent[0], Opened) and not network.door.remembered
+                await serve_stream(network.manager, "local", receive, send, 0.1)
+            assert isinstance(sent[0], Opened) and not network.manager.remembered
             engine.permits.release()
 
     asyncio.run(scenario())

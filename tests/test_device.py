@@ -31,14 +31,14 @@ LENGTH = GREEDY.max_tokens
 
 
 @asynccontextmanager
-async def device_with_door(parallel=1, **server):
-    async with serving(**server) as (door, address), device_on(address, parallel) as device:
-        yield device, door
+async def device_and_manager(parallel=1, **server):
+    async with serving(**server) as (manager, address), device_on(address, parallel) as device:
+        yield device, manager
 
 
 def test_the_account_adds_up():
     async def scenario():
-        async with device_with_door() as (device, _):
+        async with device_and_manager() as (device, _):
             chunks = await read(device)
             ids = [id for chunk in chunks for id in chunk.token_ids]
             stats = chunks[-1].stats
@@ -53,7 +53,7 @@ def test_the_account_adds_up():
 
 def test_more_readers_than_drafters_all_get_their_text():
     async def scenario():
-        async with device_with_door(parallel=1, limits=SessionLimits(linger=0.05)) as (device, _):
+        async with device_and_manager(parallel=1, limits=SessionLimits(linger=0.05)) as (device, _):
             prompts = [(id, 2, 3) for id in range(1, 6)]
             answers = await asyncio.gather(*(read(device, Task(prompt, GREEDY)) for prompt in prompts))
             for prompt, chunks in zip(prompts, answers, strict=True):
@@ -66,7 +66,7 @@ def test_more_readers_than_drafters_all_get_their_text():
 
 def test_a_drafter_is_used_again_for_the_next_answer():
     async def scenario():
-        async with device_with_door() as (device, _):
+        async with device_and_manager() as (device, _):
             for id in (1, 2, 1):
                 chunks = await read(device, Task((id, 5), GREEDY))
                 assert [t for c in chunks for t in c.token_ids] == continuation((id, 5), LENGTH)
@@ -77,7 +77,7 @@ def test_a_drafter_is_used_again_for_the_next_answer():
 
 def test_a_stop_string_ends_the_sequence_on_the_server_too():
     async def scenario():
-        async with device_with_door() as (device, door):
+        async with device_and_manager() as (device, manager):
             ids = continuation(PROMPT, LENGTH)
             stop = TOKENIZER.decode(ids[8:11])
             whole = TOKENIZER.decode(ids)
@@ -86,7 +86,7 @@ def test_a_stop_string_ends_the_sequence_on_the_server_too():
             last = chunks[-1]
             assert last.finish_reason == "stop" and last.stats.completion_tokens <= 11
             assert last.stats.completion_tokens == sum(len(chunk.token_ids) for chunk in chunks)
-            while door.loop.sessions:
+            while manager.loop.sessions:
                 await asyncio.sleep(0.001)
 
     asyncio.run(scenario())
@@ -94,7 +94,7 @@ def test_a_stop_string_ends_the_sequence_on_the_server_too():
 
 def test_a_full_server_is_told_at_once():
     async def scenario():
-        async with device_with_door(limits=SessionLimits(max_sessions=0)) as (device, _):
+        async with device_and_manager(limits=SessionLimits(max_sessions=0)) as (device, _):
             with pytest.raises(Overloaded):
                 await asyncio.wait_for(read(device), 5)
 
@@ -174,33 +174,33 @@ def test_what_the_flag_of_the_draft_length_means(length, rule):
 
 def test_what_a_device_asks_of_its_server_and_what_a_single_answer_changes():
     async def scenario():
-        async with serving() as (door, address), device_on(address) as device:
+        async with serving() as (manager, address), device_on(address) as device:
             device._defaults = RequestDefaults(pace=9.0, background=True, device="kitchen")
             tasks = [
                 Task(PROMPT, GREEDY),
                 Task(PROMPT, GREEDY, pace=3.0),
                 Task(PROMPT, GREEDY, background=False),
             ]
-            seen = [await opened_by(device, door, task) for task in tasks]
+            seen = [await opened_by(device, manager, task) for task in tasks]
             assert seen == [(9.0, True), (3.0, True), (9.0, False)]
-            assert list(door._devices._devices["local"]) == ["kitchen"]
+            assert list(manager._devices._tenants["local"]._devices) == ["kitchen"]
 
     asyncio.run(scenario())
 
 
-async def opened_by(device, door, task):
+async def opened_by(device, manager, task):
     """Pace and background of the session that serves `task`."""
     answering = asyncio.ensure_future(read(device, task))
-    await until(lambda: door.remembered)
-    (session,) = door.remembered
+    await until(lambda: manager.remembered)
+    (session,) = manager.remembered
     await answering
-    await until(lambda: not door.remembered)
+    await until(lambda: not manager.remembered)
     return session.timing.pace, session.background
 
 
 def test_an_answer_for_which_no_drafter_is_left_is_a_strangers():
     async def scenario():
-        async with device_with_door(parallel=1) as (device, _):
+        async with device_and_manager(parallel=1) as (device, _):
             device._defaults = RequestDefaults(device="kitchen")
             request = [device._open(Task(PROMPT, GREEDY), drafts).device for drafts in (True, False)]
             assert request == ["kitchen", ""]

@@ -278,7 +278,7 @@ def test_dates_of_certificates():
 
 
 @pytest.mark.parametrize(("token", "fix"), [("", "--token-file FILE"), ("wrong", "--tokens file")])
-def test_a_token_that_does_not_open_the_door(token, fix, tmp_path):
+def test_a_token_that_is_not_accepted(token, fix, tmp_path):
     path = tmp_path / "token"
     path.write_text(token)
     path.chmod(0o600)

@@ -124,7 +124,7 @@ async def beside(flood: Flood) -> tuple[list[Answer], list[Flooder], SessionMana
     policy = Believes(Goodput(0.05), SLOW_STEPS)
     engine = PacedEngine(num_blocks=800)
     async with (
-        serving(TENANTS, limits=limits, engine=engine, policy=policy) as (door, address),
+        serving(TENANTS, limits=limits, engine=engine, policy=policy) as (manager, address),
         AsyncExitStack() as stack,
     ):
         links = [await stack.enter_async_context(linked(address, token="bad-token")) for _ in range(FLOODS)]
@@ -137,13 +137,13 @@ async def beside(flood: Flood) -> tuple[list[Answer], list[Flooder], SessionMana
         ended = await asyncio.gather(*floods, return_exceptions=True)
         assert all(isinstance(end, asyncio.CancelledError) for end in ended), ended
         await stack.aclose()
-        await blocks_return(door)
-    return answers, flooders, door
+        await blocks_return(manager)
+    return answers, flooders, manager
 
 
 @pytest.mark.parametrize("name", FLOODS_BY_NAME)
 def test_a_flood_changes_no_word_of_a_neighbour_and_refuses_him_no_round(name: str) -> None:
-    answers, flooders, door = asyncio.run(beside(FLOODS_BY_NAME[name]))
+    answers, flooders, manager = asyncio.run(beside(FLOODS_BY_NAME[name]))
     for number, answer in enumerate(answers, 1):
         assert list(answer.tokens) == continuation([number, 2, 3], 60)
         assert answer.reopened == 0
@@ -151,4 +151,4 @@ def test_a_flood_changes_no_word_of_a_neighbour_and_refuses_him_no_round(name: s
     assert rounds and sum(round.accepted for round in rounds) > len(rounds) / 2
     assert all(flooder.sent for flooder in flooders)
     if name in ("too long", "ids of no vocabulary"):
-        assert door.loop.stats.failures["invalid_request"]
+        assert manager.loop.stats.failures["invalid_request"]

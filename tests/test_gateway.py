@@ -17,7 +17,7 @@ from tests.replicas import KEY, cluster
 from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, opened_at
 from tests.system import until
 from verify_server.security import Tenants, Tls
-from verify_server.signing import Passes, TokenSigner
+from verify_server.signing import GatewayCredentials, TokenSigner
 
 TOKENS = Tenants((("secret-1", "alice"), ("secret-2", "bob")))
 LONG = SamplingParams(temperature=0, max_tokens=150)
@@ -127,7 +127,7 @@ def test_a_draining_replica_is_left_out_and_its_readers_are_sent_back():
             assert message == Moved("", b"") and tokens == continuation(PROMPT, len(tokens))
             await stream.close()
             await draining
-            assert not one["a"].door.remembered
+            assert not one["a"].manager.remembered
             await until(lambda: one.seen == {"b"})
             for _ in range(3):
                 assert (await first_reply(link, Open(PROMPT, GREEDY))).address == one["b"].address
@@ -141,7 +141,7 @@ def test_what_comes_to_a_replica_that_hands_over_is_sent_back():
             away, reading = await opened_at(one["a"]), direct.connect()
             await reading.send(Open(PROMPT, LONG))
             present = (await reading.receive()).resume_token
-            one["a"].door.hand_over()
+            one["a"].manager.hand_over()
             for token in (b"", away, present):
                 assert await first_reply(direct, Open(PROMPT, LONG, resume_token=token)) == Moved()
             await reading.close()
@@ -208,16 +208,18 @@ def test_who_has_no_token_gets_nothing(proxy):
                     with pytest.raises(Unauthorized):
                         await first_reply(link, Open(PROMPT, GREEDY))
             assert one.serving.gateway.stats.refused["unauthorized"] == 6
-            assert not one["a"].door.stats.refused and not one.serving.gateway.stats.placed
+            assert not one["a"].manager.stats.refused and not one.serving.gateway.stats.placed
 
     run(scenario)
 
 
-def test_the_door_for_gateways_opens_to_nobody_else():
+def test_the_address_for_gateways_admits_gateways_only():
     async def scenario():
         async with cluster("a", tenants=TOKENS) as one:
-            bearer = Passes(KEY, lambda: time.time() - 3600).header("alice").removeprefix("Bearer ")
-            foreign = Passes(b"another key", time.time).header("alice").removeprefix("Bearer ")
+            bearer = (
+                GatewayCredentials(KEY, lambda: time.time() - 3600).header("alice").removeprefix("Bearer ")
+            )
+            foreign = GatewayCredentials(b"another key", time.time).header("alice").removeprefix("Bearer ")
             resume = TokenSigner(time.time, 60, KEY, "a").sign(1, "alice").hex()
             for token in ("", "secret-1", bearer, foreign, resume):
                 async with linked(one["a"].inner, token=token) as link:
@@ -231,7 +233,7 @@ def test_the_door_for_gateways_opens_to_nobody_else():
 
 @pytest.mark.parametrize("proxy", [False, True], ids=["direct", "proxy"])
 def test_with_mutual_tls_the_tenant_is_the_one_of_the_certificate(proxy, tmp_path):
-    """Which a gateway has not got itself, so that it could not come in by the replica's public door."""
+    """Which a gateway has not got itself, so that it could not come in by the replica's public manager."""
     tls = Tls(issued(AUTHORITY, HERE), AUTHORITY.cert_pem.bytes())
     own = {"tls": True, "tls_ca": written(tmp_path), "identity": issued(common_name="kitchen")}
 
@@ -245,7 +247,7 @@ def test_with_mutual_tls_the_tenant_is_the_one_of_the_certificate(proxy, tmp_pat
                     async with linked(moved.address, **own) as direct:
                         _, tokens = await finish(direct)
             assert tokens == continuation(PROMPT, 20)
-            assert {session.tenant for session in one["a"].door.remembered} == {"kitchen"}
+            assert {session.tenant for session in one["a"].manager.remembered} == {"kitchen"}
             async with linked(one.address, tls=True, tls_ca=own["tls_ca"]) as link:
                 with pytest.raises(Unreachable):
                     await first_reply(link, Open(PROMPT, GREEDY))

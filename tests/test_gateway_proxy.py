@@ -34,14 +34,16 @@ def test_a_stream_passes_through_under_its_tenants_name():
                     stream = link.connect()
                     await stream.send(Open(PROMPT, LONG))
                     opened = await stream.receive()
-                    assert {session.tenant for session in one["a"].door.remembered} == {tenant}
+                    assert {session.tenant for session in one["a"].manager.remembered} == {tenant}
                     await stream.close()
                     _, tokens = await finish(link, Open(PROMPT, LONG, resume_token=opened.resume_token))
                     assert tokens == continuation(PROMPT, 150)
-                    assert one["a"].door.stats.opened["resumed"] == 1
-                one["a"].door.stats.opened.clear()
-                for session in one["a"].door.remembered:  # a finished one is remembered for a while as well
-                    one["a"].door.forget(session)
+                    assert one["a"].manager.stats.opened["resumed"] == 1
+                one["a"].manager.stats.opened.clear()
+                for session in one[
+                    "a"
+                ].manager.remembered:  # a finished one is remembered for a while as well
+                    one["a"].manager.forget(session)
 
     run(scenario)
 
@@ -53,13 +55,13 @@ def test_bytes_pass_through_as_they_are():
     async def scenario():
         async with cluster("a", proxy=True) as one, raw_stream(one.address) as stream:
             heard = []
-            serve = one["a"].door.open
+            serve = one["a"].manager.open
 
             async def listening(message, tenant):
                 heard.append(message)
                 return await serve(message, tenant)
 
-            one["a"].door.open = listening
+            one["a"].manager.open = listening
             opening = codec.encode_client(Open(PROMPT, GREEDY)).SerializeToString()
             await stream.send(opening + unknown)
             reason, tokens = await stream.outcome()
@@ -90,7 +92,7 @@ def test_a_device_that_vanishes_is_gone_for_the_replica_too():
             await stream.send(codec.encode_client(Open(PROMPT, LONG)).SerializeToString())
             assert isinstance(await stream.receive(), Opened)
             stream.vanish()
-            await until(lambda: not any(session.has_reader for session in one["a"].door.remembered))
+            await until(lambda: not any(session.has_reader for session in one["a"].manager.remembered))
 
     run(scenario)
 
@@ -180,7 +182,7 @@ def test_a_link_that_is_let_go_ends_its_streams_as_unavailable():
             assert await asyncio.wait_for(ending(stream), 5) == "UNAVAILABLE"
             one.members = members
             assert one.serving.gateway.stats.lost == 1
-            await until(lambda: not one["a"].door.remembered[0].has_reader)
+            await until(lambda: not one["a"].manager.remembered[0].has_reader)
 
     run(scenario)
 

@@ -18,7 +18,7 @@ from opensled.store import model_path
 from tests.tiny_gguf import add_tokenizer, random_gguf, save, sentencepiece_gguf
 from verify_server.text.gguf_file import read_metadata
 from verify_server.text.gguf_text import PROBES, GgufText
-from verify_server.text.gguf_tokenizer import SPLITS
+from verify_server.text.gguf_tokenizer import FAMILIES
 from verify_server.text.hf_text import HFText
 
 TINY = model_path("tiny")
@@ -69,7 +69,7 @@ def test_ids_and_chats_are_those_of_transformers(place, alone):
         assert text.render(CHAT, tools) == expected.render(CHAT, tools)
 
 
-@pytest.mark.parametrize("pre", SPLITS)
+@pytest.mark.parametrize("pre", FAMILIES)
 def test_text_is_split_as_llama_cpp_splits_it(pre, tmp_path):
     path = random_gguf("llama", tmp_path / "model.gguf", pre=pre)
     model, text = LlamaModel(path), GgufText(path)

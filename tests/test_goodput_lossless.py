@@ -89,7 +89,7 @@ async def answer_all(
         loop_type=witness_of(wanted),
         network_type=SlowNetwork,
     ) as network:
-        loop = network.door.loop
+        loop = network.manager.loop
 
         async def one(number: int, case: Case) -> Answer:
             await until(lambda: loop.stats.tokens >= number * BETWEEN or not loop.sessions, seconds=60)

@@ -29,7 +29,7 @@ from tests.guiding import (
     unpack,
     walk,
 )
-from verify_server.text.guide import Constraint, Guides
+from verify_server.text.guide import Constraint, GuideCompiler
 from verify_server.text.tool_grammar import MAX_SCHEMA, WHITESPACE
 
 SCHEMAS = {
@@ -269,9 +269,9 @@ print(len(tiny().start(Guide(json_schema=schema), ()).allowed(())))
 
 
 def test_a_target_without_end_or_with_a_foreign_tokenizer_is_refused():
-    unending = Guides(b"{}", 10, (), "")
+    unending = GuideCompiler(b"{}", 10, (), "")
     words = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")).to_str().encode()
-    for guides in (unending, Guides(words, 10, (0,), ""), Guides(b"not JSON", 10, (0,), "")):
+    for guides in (unending, GuideCompiler(words, 10, (0,), ""), GuideCompiler(b"not JSON", 10, (0,), "")):
         with pytest.raises(Unsupported) as refusal:
             guides.start(schema_guide(BOOL), ())
         assert refusal.value.field == "response_format"
@@ -288,7 +288,7 @@ def test_added_tokens_of_a_byte_fallback_vocabulary_are_text():
     tokenizer.add_special_tokens(["</s>"])
     tokenizer.add_tokens(["▁▁", "\n\n"])
     spaces, breaks = len(pieces), len(pieces) + 1
-    guides = Guides(tokenizer.to_str().encode(), 300, (0,), "")
+    guides = GuideCompiler(tokenizer.to_str().encode(), 300, (0,), "")
     choices = may_follow(guides.start(schema_guide({"type": "string"}), tokenizer.encode('"').ids))
     assert {spaces, pieces.index("▁"), pieces.index('"'), 1 + ord("z")} <= choices
     assert not choices & {0, breaks, 1 + ord("\n"), *range(len(pieces) + 2, 300)}

@@ -158,13 +158,13 @@ def test_a_draft_that_was_on_its_way_when_the_hint_left_stops_nothing(right, mon
             await stream.receive()
             await stream.receive()
             monkeypatch.setattr(Halted, "resting", True)
-            (session,) = network.door.remembered
+            (session,) = network.manager.remembered
             await until(lambda: not session.in_step)
             drafted = EXPECTED[: len(session.sequence.tokens)] if right else (48,)
             await stream.send(Draft(1, DraftBlock(len(PROMPT), tuple(map(DraftToken, drafted[:16])))))
             await until(lambda: session.turn.latest == 1)
             monkeypatch.setattr(Halted, "resting", False)
-            network.door.loop.wake()
+            network.manager.loop.wake()
             await until(lambda: session.sequence.finish_reason)
             await stream.close()
 

@@ -62,11 +62,11 @@ async def answer(link, patience=RetryPolicy()) -> tuple[int, ...]:
 
 def test_an_answer_comes_from_where_the_device_was_sent():
     async def scenario():
-        async with serving() as (door, address), pointing(address) as gateway, linked(gateway) as link:
+        async with serving() as (manager, address), pointing(address) as gateway, linked(gateway) as link:
             for _ in range(3):
                 assert await answer(link) == EXPECTED
             assert list(link._others) == [address], "one line for all of them"
-            assert door.stats.opened["new"] == 3
+            assert manager.stats.opened["new"] == 3
 
     asyncio.run(scenario())
 
@@ -112,7 +112,7 @@ def test_with_tls_the_next_server_must_have_a_certificate_for_its_own_address(na
         home = Tls(issued(AUTHORITY, HERE))
         async with AsyncExitStack() as stack:
             own = Tls(issued(AUTHORITY, name))
-            door, address = await stack.enter_async_context(serving(TOKENS, tls=own))
+            manager, address = await stack.enter_async_context(serving(TOKENS, tls=own))
             gateway = await stack.enter_async_context(pointing(address, tls=home))
             options = {"tls": True, "tls_ca": written(tmp_path), "token": "secret-1"}
             link = await stack.enter_async_context(linked(gateway, **options))
@@ -121,7 +121,7 @@ def test_with_tls_the_next_server_must_have_a_certificate_for_its_own_address(na
             else:
                 with pytest.raises(Unreachable, match="no server answers at"):
                     await answer(link, BRIEF)
-                assert not door.stats.opened.total()
+                assert not manager.stats.opened.total()
 
     asyncio.run(scenario())
 

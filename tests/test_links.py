@@ -64,12 +64,12 @@ def test_a_link_of_half_a_second_works():
     asyncio.run(scenario())
 
 
-async def _finished(door, link):
+async def _finished(manager, link):
     """A stream whose sequence has ended on the server; its device has read nothing but the first message."""
     stream = link.connect()
     await stream.send(Open(PROMPT, GREEDY))
     await stream.receive()
-    while door.loop.sessions:
+    while manager.loop.sessions:
         await asyncio.sleep(0.001)
     return stream
 
@@ -89,13 +89,13 @@ def test_a_draft_that_comes_after_the_end_costs_no_verdict():
     """A quick server finishes while the device still drafts: the stream stays open until the device has read all."""
 
     async def scenario():
-        async with serving() as (door, address), linked(address) as link:
-            stream = await _finished(door, link)
+        async with serving() as (manager, address), linked(address) as link:
+            stream = await _finished(manager, link)
             for counter in range(1, 20):
                 await stream.send(replace(LATE, counter=counter))
             verdict = await _read_to_the_end(stream)
             assert verdict.base + len(verdict.tokens) == len(PROMPT) + GREEDY.max_tokens
-            assert door.loop.pool.num_free == door.loop.pool.num_blocks  # nothing is held for it
+            assert manager.loop.pool.num_free == manager.loop.pool.num_blocks  # nothing is held for it
             started = time.monotonic()
             await stream.close(5.0)
             assert time.monotonic() - started < FAREWELL / 2  # who says that nothing follows does not wait
@@ -106,8 +106,8 @@ def test_a_draft_that_comes_after_the_end_costs_no_verdict():
 @pytest.mark.timed
 def test_a_peer_who_never_ends_a_finished_stream_does_not_keep_it():
     async def scenario():
-        async with serving() as (door, address), linked(address) as link:
-            stream = await _finished(door, link)
+        async with serving() as (manager, address), linked(address) as link:
+            stream = await _finished(manager, link)
             await _read_to_the_end(stream)
             with pytest.raises(Unreachable, match="ended the stream"):
                 await asyncio.wait_for(stream.receive(), 3 * FAREWELL)

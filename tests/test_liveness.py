@@ -52,10 +52,12 @@ def test_a_slow_reader_is_paused_and_goes_on_when_he_reads_again():
             stream.server_send = slow_send
             stream.task.cancel()
             network.tasks.add(
-                asyncio.ensure_future(serve_stream(network.door, "local", stream.server_receive, slow_send))
+                asyncio.ensure_future(
+                    serve_stream(network.manager, "local", stream.server_receive, slow_send)
+                )
             )
             await stream.send(Open(PROMPT, LONG))
-            await until(lambda: network.door.loop.sessions and _only(network).outbox.full)
+            await until(lambda: network.manager.loop.sessions and _only(network).outbox.full)
             session = _only(network)
             held = len(session.sequence.tokens)
             assert held <= len(PROMPT) + MAX_UNREAD + 1
@@ -66,7 +68,7 @@ def test_a_slow_reader_is_paused_and_goes_on_when_he_reads_again():
 
 
 def _only(network):
-    (session,) = network.door.loop.sessions.values()
+    (session,) = network.manager.loop.sessions.values()
     return session
 
 
@@ -75,8 +77,8 @@ def test_who_does_not_read_is_not_read():
 
     async def scenario():
         async with running(FakeEngine()) as network:
-            session, _ = await network.door.open(Open(PROMPT, LONG), "local")
-            outbox = network.door.loop.attach(session, len(PROMPT))
+            session, _ = await network.manager.open(Open(PROMPT, LONG), "local")
+            outbox = network.manager.loop.attach(session, len(PROMPT))
             taken = 0
 
             async def receive():
@@ -85,7 +87,7 @@ def test_who_does_not_read_is_not_read():
                 await asyncio.sleep(0)
                 return Draft(taken, DraftBlock(3, (DraftToken(48), DraftToken(48))))
 
-            reading = asyncio.ensure_future(_read(network.door.loop, session, receive, Open((1,))))
+            reading = asyncio.ensure_future(_read(network.manager.loop, session, receive, Open((1,))))
             await until(lambda: outbox.full)
             await asyncio.sleep(0.02)
             assert taken <= MAX_UNREAD + 2
@@ -101,7 +103,7 @@ def test_a_cancelled_reader_says_goodbye():
         params = SamplingParams(temperature=0, max_tokens=4000)  # never finished before the cancel
         engine = FakeEngine(num_blocks=1100, context_length=4100)
         limits = SessionLimits(linger=60)
-        async with serving(limits=limits, engine=engine) as (door, address), linked(address) as link:
+        async with serving(limits=limits, engine=engine) as (manager, address), linked(address) as link:
             session = RemoteSession(link.connect, Open(PROMPT, params), CALM)
             await session.open()
             thread = DraftThread(OracleDrafter(0.5), FixedLength(4))
@@ -115,7 +117,7 @@ def test_a_cancelled_reader_says_goodbye():
             await until(lambda: len(session.truth) > len(PROMPT))
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            await until(lambda: not door.remembered)
+            await until(lambda: not manager.remembered)
             thread.close()
 
     asyncio.run(scenario())
@@ -155,7 +157,7 @@ def test_a_prompt_is_not_read_for_someone_who_left():
             )
             await stream.close()
             await stream.task
-            (session,) = network.door.remembered
+            (session,) = network.manager.remembered
             await until(lambda: not session.in_step)
             computed = engine.computed
             await asyncio.sleep(0.03)
@@ -177,22 +179,22 @@ def test_a_resumed_session_is_not_forgotten_under_its_reader():
             await again.receive()
             await again.send(Draft(1, DraftBlock(3, (DraftToken(48),))))
             await asyncio.sleep(0.1)
-            assert len(network.door.remembered) == 1
+            assert len(network.manager.remembered) == 1
 
     asyncio.run(scenario())
 
 
-def test_the_door_counts():
+def test_the_session_manager_counts():
     async def scenario():
         async with running(FakeEngine(), limits=SessionLimits(max_sessions=2, linger=60)) as network:
-            first, second = [(await network.door.open(Open((id, 2), LONG), "local"))[0] for id in (1, 2)]
+            first, second = [(await network.manager.open(Open((id, 2), LONG), "local"))[0] for id in (1, 2)]
             for session in (first, second):
-                network.door.loop.attach(session, 2)
+                network.manager.loop.attach(session, 2)
             with pytest.raises(Overloaded):
-                await network.door.open(Open((5, 6), LONG), "local")
-            network.door.leave(first)  # who has left gives way to who is there
-            await network.door.open(Open((5, 6), LONG), "local")
-            assert first not in network.door.remembered and second in network.door.remembered
+                await network.manager.open(Open((5, 6), LONG), "local")
+            network.manager.leave(first)  # who has left gives way to who is there
+            await network.manager.open(Open((5, 6), LONG), "local")
+            assert first not in network.manager.remembered and second in network.manager.remembered
 
     asyncio.run(scenario())
 
@@ -261,10 +263,10 @@ def test_drafts_that_are_on_their_way_in_share_a_step():
 
     async def scenario():
         async with running(FakeEngine(num_blocks=100), limits=SessionLimits(max_draft=8)) as network:
-            loop = network.door.loop
+            loop = network.manager.loop
             sessions = []
             for _ in range(4):
-                session, _ = await network.door.open(Open(PROMPT, LONG), "local")
+                session, _ = await network.manager.open(Open(PROMPT, LONG), "local")
                 loop.attach(session, len(PROMPT))
                 loop.submit(session, Draft(1, DraftBlock(len(PROMPT))))  # the server drives
                 loop.submit(

@@ -49,7 +49,7 @@ def test_draft_counts_agree_with_themselves(blocks):
 
 def test_server_and_devices_count_what_the_answers_say():
     async def scenario():
-        async with serving() as (door, address), device_on(address, parallel=2) as device:
+        async with serving() as (manager, address), device_on(address, parallel=2) as device:
             tasks = [Task((id, 5), SamplingParams(temperature=0, max_tokens=20 + id)) for id in range(1, 5)]
             answers = [
                 *await asyncio.gather(read(device, tasks[0]), read(device, tasks[1])),
@@ -58,7 +58,7 @@ def test_server_and_devices_count_what_the_answers_say():
             ]
             stats = [chunks[-1].stats for chunks in answers]
             server, edge = (
-                samples(scrape(server_metrics(door))),
+                samples(scrape(server_metrics(manager))),
                 samples(scrape(device_metrics.metrics(device))),
             )
             expected = [sum(getattr(s, name) for s in stats) for name in ("rounds", "drafted", "accepted")]
@@ -83,10 +83,10 @@ def test_server_and_devices_count_what_the_answers_say():
 def test_the_loop_counts_its_steps():
     async def scenario():
         engine = FakeEngine(num_blocks=100)
-        async with serving(engine=engine) as (door, address), linked(address) as link:
+        async with serving(engine=engine) as (manager, address), linked(address) as link:
             long = tuple(range(1, 48)) * 3  # more than one step takes
             await asyncio.gather(finish(link), finish(link, Open(long, GREEDY)))
-            text = scrape(server_metrics(door))
+            text = scrape(server_metrics(manager))
             found = samples(text)
             assert found["steps_total",] == found["step_seconds_count",] == len(engine.batches)
             assert found["step_sessions_count",] == len(engine.batches)
@@ -98,7 +98,7 @@ def test_the_loop_counts_its_steps():
             assert found["sessions", "live"] == 0
             assert found["step_tokens_sum",] == engine.computed
             assert found["step_tokens_count",] == len(engine.batches)
-            assert found["step_prediction_error_ratio",] == door.loop.costs.error > 0
+            assert found["step_prediction_error_ratio",] == manager.loop.costs.error > 0
             assert found["session_places",] == 3
 
     asyncio.run(scenario())
@@ -123,7 +123,7 @@ def test_both_ends_count_alike_when_drafts_are_late(draft_wait):
                 *(ask(network, (seed + 1, 2), drafter, params) for seed, drafter in enumerate(drafters))
             )
             rounds = [commit for answer in answers for commit in answer.rounds]
-            stats = network.door.loop.stats
+            stats = network.manager.loop.stats
             assert stats.drafts.drafts == len(rounds)
             assert stats.drafts.tokens == sum(commit.drafted for commit in rounds)
             assert stats.drafts.accepted == sum(commit.accepted for commit in rounds)
@@ -151,7 +151,7 @@ def test_a_draft_of_which_only_a_rest_was_open_counts_that_rest():
             known = len(session.truth) - len(PROMPT)
             block = DraftBlock(len(PROMPT), tuple(DraftToken(id) for id in ids[: known + 2]))
             await session.submit(Draft(1, block))
-            stats = network.door.loop.stats
+            stats = network.manager.loop.stats
             await until(lambda: stats.drafts.drafts == 1)
             undecided = len(ids[: known + 2]) - stats.unasked
             assert stats.drafts.tokens == known + 2
@@ -164,13 +164,13 @@ def test_a_draft_of_which_only_a_rest_was_open_counts_that_rest():
 def test_refusals_and_failures_by_code():
     async def scenario():
         limits = SessionLimits(max_sessions=2, max_draft=8, linger=0.05)
-        async with serving(limits=limits) as (door, address), linked(address) as link:
+        async with serving(limits=limits) as (manager, address), linked(address) as link:
             await first_reply(link, Open((), GREEDY))
             await first_reply(link, Open((1, POISON), GREEDY), Draft(1, DraftBlock(2)))
             long = SamplingParams(temperature=0, max_tokens=190)  # not over before the draft is there
             await first_reply(link, Open(PROMPT, long), Draft(1, DraftBlock(199, (DraftToken(1),))))
-            await until(lambda: not door.loop.sessions)
-            found = samples(scrape(server_metrics(door)))
+            await until(lambda: not manager.loop.sessions)
+            found = samples(scrape(server_metrics(manager)))
             assert found["requests_refused_total", "invalid_request"] == 1
             assert found["failures_total", "non_finite_logits"] == 1
             assert found["failures_total", "future_base"] == 1
@@ -181,10 +181,10 @@ def test_refusals_and_failures_by_code():
 
 def test_a_stranger_is_counted_as_refused():
     async def scenario():
-        async with serving(Tenants((("secret", "acme"),))) as (door, address), linked(address) as link:
+        async with serving(Tenants((("secret", "acme"),))) as (manager, address), linked(address) as link:
             with pytest.raises(OpenSledError):
                 await link.describe()
-            assert samples(scrape(server_metrics(door)))["requests_refused_total", "unauthorized"] == 1
+            assert samples(scrape(server_metrics(manager)))["requests_refused_total", "unauthorized"] == 1
 
     asyncio.run(scenario())
 
@@ -192,19 +192,19 @@ def test_a_stranger_is_counted_as_refused():
 def test_readers_who_leave_and_come_back():
     async def scenario():
         limits = SessionLimits(max_sessions=2, max_draft=8, linger=30)
-        async with serving(limits=limits) as (door, address), linked(address) as link:
+        async with serving(limits=limits) as (manager, address), linked(address) as link:
             params = SamplingParams(temperature=0, max_tokens=150)
             session = RemoteSession(link.connect, Open(PROMPT, params))
             await session.open()
             session.truth.extend(await session.next_verdict())
-            assert samples(scrape(server_metrics(door)))["sessions", "live"] == 1
+            assert samples(scrape(server_metrics(manager)))["sessions", "live"] == 1
             await session._stream.close()
             session._stream = None  # the link broke
             while not session.truth.finish_reason:
                 session.truth.extend(await session.next_verdict())
             await session.close()
             assert session.reopened == 1
-            found = samples(scrape(server_metrics(door)))
+            found = samples(scrape(server_metrics(manager)))
             assert found["sessions_opened_total", "new"] == found["sessions_opened_total", "resumed"] == 1
 
     asyncio.run(scenario())
@@ -212,7 +212,7 @@ def test_readers_who_leave_and_come_back():
 
 def test_a_device_counts_ends_of_every_kind():
     async def scenario():
-        async with serving() as (door, address), device_on(address) as device:
+        async with serving() as (manager, address), device_on(address) as device:
             await read(device)
             async with aclosing(device.answer(Task(PROMPT, SamplingParams(max_tokens=150)))) as chunks:
                 await anext(chunks)  # and leaves
@@ -220,7 +220,7 @@ def test_a_device_counts_ends_of_every_kind():
             async with aclosing(device.answer(Task(PROMPT, GREEDY))) as chunks:
                 while not (await anext(chunks)).finish_reason:
                     pass  # and leaves with the last chunk
-            door.draining = True
+            manager.draining = True
             with pytest.raises(Overloaded):
                 await read(device)
             found = samples(scrape(device_metrics.metrics(device)))

@@ -32,9 +32,9 @@ REPEATING = "9:;9:;9:;"  # what tests/fake_target.py goes on with, so that looki
 
 
 async def _both_sides():
-    async with serving() as (door, address), device_on(address) as device:
+    async with serving() as (manager, address), device_on(address) as device:
         await read(device)
-        return server_metrics(door), device_metrics.metrics(device)
+        return server_metrics(manager), device_metrics.metrics(device)
 
 
 @pytest.fixture(scope="module")

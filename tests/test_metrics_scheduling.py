@@ -68,7 +68,7 @@ def test_hints_are_counted_by_what_they_say():
     async def scenario():
         async with running(FakeEngine(num_blocks=200), policy=Advising(60.0)) as network:
             await ask(network, PROMPT, OracleDrafter(0.7), SamplingParams(temperature=0, max_tokens=40))
-            found = samples(scrape(server_metrics(network.door)))
+            found = samples(scrape(server_metrics(network.manager)))
             assert found["draft_hints_total", "3"] == found["steps_total",] > 5  # each of them decides
 
     asyncio.run(scenario())
@@ -80,7 +80,7 @@ def test_a_prompt_that_was_there_before_is_counted_as_taken_over():
             prompt = tuple(range(1, 31))
             for _ in range(2):
                 await ask(network, prompt, OracleDrafter(1.0), SamplingParams(temperature=0, max_tokens=4))
-            return samples(scrape(server_metrics(network.door)))
+            return samples(scrape(server_metrics(network.manager)))
 
     found = asyncio.run(scenario())
     assert found["prefix_cache_hits_total",] >= 28 and found["kv_blocks", "cached"] > 0

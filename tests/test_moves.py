@@ -60,7 +60,7 @@ async def readers_on(address):
 
 
 def sessions_of(one):
-    return {replica.name: len(replica.door.remembered) for replica in one.members}
+    return {replica.name: len(replica.manager.remembered) for replica in one.members}
 
 
 @BOTH
@@ -71,7 +71,7 @@ def test_a_replica_dies_under_sixteen_answers(proxy):
             assert held["a"] and held["b"] and sum(held.values()) == USERS
             await one["a"].stop()
             one.members.remove(one["a"])
-        assert one["b"].door.stats.opened["new"] == USERS
+        assert one["b"].manager.stats.opened["new"] == USERS
 
     asyncio.run(scenario())
 
@@ -87,7 +87,7 @@ def test_both_replicas_are_replaced_one_after_another_under_load(proxy):
                     for reader in readers:  # the second one has to let readers go who are reading
                         reader.going_on.set()
                 await draining
-                assert not old.door.remembered
+                assert not old.manager.remembered
                 one.members.remove(old)
                 await one.add(f"{name}2")
                 await one.all_seen()
@@ -99,10 +99,12 @@ def test_both_replicas_are_replaced_one_after_another_under_load(proxy):
 def test_the_gateway_is_restarted_under_load(proxy):
     async def scenario():
         async with cluster("a", "b", proxy=proxy) as one, readers_on(one.address):
-            held = {session for replica in one.members for session in replica.door.remembered}
+            held = {session for replica in one.members for session in replica.manager.remembered}
             await one.restart_gateway()
             if not proxy:  # nobody who streams has noticed
-                assert {s for replica in one.members for s in replica.door.remembered if s.has_reader} == held
+                assert {
+                    s for replica in one.members for s in replica.manager.remembered if s.has_reader
+                } == held
 
     asyncio.run(scenario())
 
@@ -197,34 +199,34 @@ def test_a_reader_is_sent_elsewhere_between_two_commits():
 
     async def scenario():
         async with running(FakeEngine()) as network:
-            session, _ = await network.door.open(Open((3, 1, 4), LONG), "local")
-            outbox = network.door.loop.attach(session, 3)
+            session, _ = await network.manager.open(Open((3, 1, 4), LONG), "local")
+            outbox = network.manager.loop.attach(session, 3)
             await until(lambda: session.in_step)
-            network.door.hand_over()
+            network.manager.hand_over()
             assert session.in_step and session.has_reader
             tokens = [3, 1, 4]
             while not isinstance(message := await outbox.get(), Moved):
                 tokens += message.tokens
             assert tokens == session.sequence.tokens and len(tokens) > 3 and not session.has_reader
             held = len(session.sequence.tokens)
-            network.door.loop.submit(session, Draft(1, DraftBlock(held, (DraftToken(1),))))
+            network.manager.loop.submit(session, Draft(1, DraftBlock(held, (DraftToken(1),))))
             for _ in range(50):
                 await asyncio.sleep(0)
             assert len(session.sequence.tokens) == held
-            network.door.forget(session)
+            network.manager.forget(session)
 
     asyncio.run(scenario())
 
 
-def test_a_drained_door_keeps_nothing_of_those_who_are_away():
+def test_a_drained_server_keeps_no_session_without_a_reader():
     async def scenario():
         async with running(FakeEngine()) as network:
             stream = network.connect()
             await stream.send(Open((3, 1, 4), LONG))
             assert isinstance(await stream.receive(), Opened)
-            (session,) = network.door.remembered
-            network.door.leave(session)
-            network.door.hand_over()
-            assert not network.door.remembered and not network.door.loop.sessions
+            (session,) = network.manager.remembered
+            network.manager.leave(session)
+            network.manager.hand_over()
+            assert not network.manager.remembered and not network.manager.loop.sessions
 
     asyncio.run(scenario())

@@ -35,20 +35,20 @@ def ca(tmp_path):
 
 @asynccontextmanager
 async def guarded(tenants=TOKENS, own=None):
-    """A server that asks for certificates; yields (door, engine, address). Refusals must leave no trace."""
+    """A server that asks for certificates; yields (manager, engine, address). Refusals must leave no trace."""
     engine = FakeEngine(num_blocks=100)
     tls = Tls(own or issued(AUTHORITY, HERE), AUTHORITY.cert_pem.bytes())
-    async with serving(tenants, tls=tls, engine=engine) as (door, address):
-        yield door, engine, address
+    async with serving(tenants, tls=tls, engine=engine) as (manager, address):
+        yield manager, engine, address
 
 
-async def refused(door, engine, address, error, **options):
+async def refused(manager, engine, address, error, **options):
     """Every call of this client fails with `error`, and neither a session nor a computation came of it."""
     async with linked(address, tls=True, **options) as link:
         for call in (link.describe(), link.tokenizer_json(), first_reply(link, Open(PROMPT, GREEDY))):
             with pytest.raises(error):
                 await call
-    assert engine.computed == 0 and not door.remembered and not door.loop.sessions
+    assert engine.computed == 0 and not manager.remembered and not manager.loop.sessions
 
 
 def test_the_right_certificate_and_token_pass(ca):
@@ -70,13 +70,15 @@ def test_the_right_certificate_and_token_pass(ca):
 @pytest.mark.parametrize("tenants", [TOKENS, BY_CERTIFICATE], ids=["tokens", "certificates"])
 def test_any_other_certificate_is_refused(ca, identity, tenants):
     async def scenario():
-        async with guarded(tenants) as (door, engine, address):
-            await refused(door, engine, address, Unreachable, tls_ca=ca, identity=identity, token="secret-1")
+        async with guarded(tenants) as (manager, engine, address):
+            await refused(
+                manager, engine, address, Unreachable, tls_ca=ca, identity=identity, token="secret-1"
+            )
 
     asyncio.run(scenario())
 
 
-def test_a_servers_certificate_opens_no_door(ca):
+def test_a_servers_certificate_admits_no_client(ca):
     """Extended key usage counts: whoever steals a server's key is no client with it."""
     authority = Authority("one for both")
     ca.write_bytes(authority.pem)
@@ -84,13 +86,13 @@ def test_a_servers_certificate_opens_no_door(ca):
     async def scenario():
         own = Identity(*authority.server(HERE))
         engine = FakeEngine(num_blocks=100)
-        async with serving(BY_CERTIFICATE, tls=Tls(own, authority.pem), engine=engine) as (door, address):
-            await refused(door, engine, address, Unreachable, tls_ca=ca, identity=own)
+        async with serving(BY_CERTIFICATE, tls=Tls(own, authority.pem), engine=engine) as (manager, address):
+            await refused(manager, engine, address, Unreachable, tls_ca=ca, identity=own)
             async with linked(
                 address, tls=True, tls_ca=ca, identity=Identity(*authority.client("hall"))
             ) as link:
                 await first_reply(link, Open(PROMPT, GREEDY))
-                assert [session.tenant for session in door.remembered] == ["hall"]
+                assert [session.tenant for session in manager.remembered] == ["hall"]
 
     asyncio.run(scenario())
 
@@ -98,9 +100,9 @@ def test_a_servers_certificate_opens_no_door(ca):
 @pytest.mark.parametrize("token", ["", "wrong", "secret-1x", "secret"])
 def test_the_right_certificate_needs_a_token_too(ca, token):
     async def scenario():
-        async with guarded() as (door, engine, address):
+        async with guarded() as (manager, engine, address):
             who = {"tls_ca": ca, "identity": issued(common_name="kitchen"), "token": token}
-            await refused(door, engine, address, Unauthorized, **who)
+            await refused(manager, engine, address, Unauthorized, **who)
 
     asyncio.run(scenario())
 
@@ -116,9 +118,9 @@ def test_the_right_certificate_needs_a_token_too(ca, token):
 )
 def test_a_device_talks_to_no_other_server(ca, own, cause):
     async def scenario():
-        async with guarded(own=own) as (door, engine, address):
+        async with guarded(own=own) as (manager, engine, address):
             who = {"tls_ca": ca, "identity": issued(common_name="kitchen"), "token": "secret-1"}
-            await refused(door, engine, address, Unreachable, **who)
+            await refused(manager, engine, address, Unreachable, **who)
             async with linked(address, tls=True, **who) as link:
                 with pytest.raises(Unreachable, match=cause):
                     await link.describe()
@@ -128,11 +130,13 @@ def test_a_device_talks_to_no_other_server(ca, own, cause):
 
 def test_without_tokens_the_common_name_is_the_tenant(ca):
     async def scenario():
-        async with guarded(BY_CERTIFICATE) as (door, engine, address):
-            await refused(door, engine, address, Unauthorized, tls_ca=ca, identity=issued())  # names nobody
+        async with guarded(BY_CERTIFICATE) as (manager, engine, address):
+            await refused(
+                manager, engine, address, Unauthorized, tls_ca=ca, identity=issued()
+            )  # names nobody
             async with linked(address, tls=True, tls_ca=ca, identity=issued(common_name="kübel")) as link:
                 await first_reply(link, Open(PROMPT, GREEDY))
-                assert [session.tenant for session in door.remembered] == ["kübel"]
+                assert [session.tenant for session in manager.remembered] == ["kübel"]
 
     asyncio.run(scenario())
 
@@ -217,7 +221,7 @@ def test_the_flags_of_the_demo_bring_every_device_in():
 
         async def scenario():
             tls = read_tls(served.tls_cert, served.tls_key, served.tls_client_ca)
-            async with serving(read_tenants(Path(served.tokens)), tls=tls) as (door, address):
+            async with serving(read_tenants(Path(served.tokens)), tls=tls) as (manager, address):
                 for name in ("kitchen", "hall"):
                     flags = _values(fleet.device(name))
                     who = {
@@ -227,7 +231,7 @@ def test_the_flags_of_the_demo_bring_every_device_in():
                     }
                     async with linked(address, tls=True, **who) as link:
                         await first_reply(link, Open(PROMPT, GREEDY))
-                        assert name in {session.tenant for session in door.remembered}
+                        assert name in {session.tenant for session in manager.remembered}
 
         asyncio.run(scenario())
     assert not folder.exists()

@@ -36,7 +36,7 @@ def changed(monkeypatch):
     monkeypatch.setattr(served_target.tokenizers, "load", load)
 
     async def run(scenario, *fits):
-        async with serving() as (door, address), linked(address) as link:
+        async with serving() as (manager, address), linked(address) as link:
             info = await link.describe()
             device = Device(link, info, TOKENIZER, PickyFactory(*fits), FixedLength(4))
 
@@ -45,7 +45,7 @@ def changed(monkeypatch):
                     return replace(info, model_id=name, fingerprint=fingerprint)
 
                 link.describe = describe
-                door.model_id, door.text.fingerprint = name, fingerprint
+                manager.model_id, manager.text.fingerprint = name, fingerprint
 
             try:
                 await scenario(device, change)

@@ -77,7 +77,7 @@ class Hall:
 # -- paces ------------------------------------------------------------------------------------------------------
 
 
-def test_the_door_is_shut_before_a_promise_breaks():
+def test_the_server_is_full_before_a_promise_breaks():
     """45 sessions keep 20 tokens/s: see test_admission.py."""
     hall = Hall(256)
     numbers = [hall.ask("a", pace=20.0) for _ in range(45)]
@@ -129,7 +129,7 @@ def test_a_prompt_that_would_cost_those_inside_their_kv_waits():
     hall.sessions[0] = Inside("a", pace=1.0, blocks=range(90))
     hall.refused("b", positions=41)
     hall.ask("b", positions=40)
-    hall.sessions[0].pace = 0.0
+    hall.sessions[0].timing.pace = 0.0
     hall.ask("b", positions=4100)
 
 
@@ -198,7 +198,7 @@ def test_the_time_to_come_back_follows_from_the_rate_at_which_sessions_end():
 
 @dataclass(frozen=True)
 class Crowd:
-    """How an overloaded door was used."""
+    """What happened to an overloaded server."""
 
     place_seconds: Counter[str]
     idle: float  # share of all places and time
@@ -258,10 +258,10 @@ def test_who_asks_for_little_gets_all_of_it():
 def test_who_is_sent_away_costs_no_tokenizing_and_hears_it_at_once():
     async def scenario():
         limits = SessionLimits(max_sessions=1, max_draft=8)
-        async with serving(limits=limits) as (door, address):
-            door.text = text = CountingText()
-            door.loop.wake = lambda: None  # the one inside stays there
-            door.loop.sessions[0] = Inside("local")
+        async with serving(limits=limits) as (manager, address):
+            manager.text = text = CountingText()
+            manager.loop.wake = lambda: None  # the one inside stays there
+            manager.loop.sessions[0] = Inside("local")
             async with linked(address) as link:
                 seconds = []
                 for _ in range(30):
@@ -269,7 +269,7 @@ def test_who_is_sent_away_costs_no_tokenizing_and_hears_it_at_once():
                     error = (await first_reply(link, Open("words", LONG))).error()
                     seconds.append(time.perf_counter() - started)
                     assert isinstance(error, Overloaded) and 0 < error.retry_after <= LONGEST
-            door.loop.sessions.clear()
+            manager.loop.sessions.clear()
             assert text.encoded == 0
             assert min(seconds) <= 0.005  # of the machine at its quietest
 
@@ -279,10 +279,10 @@ def test_who_is_sent_away_costs_no_tokenizing_and_hears_it_at_once():
 def test_a_server_that_drains_tokenizes_nothing():
     async def scenario():
         async with running(FakeEngine()) as network:
-            network.door.text = text = CountingText()
-            network.door.draining = True
+            network.manager.text = text = CountingText()
+            network.manager.draining = True
             with pytest.raises(Overloaded, match="shutting down"):
-                await network.door.open(Open("words", LONG), "local")
+                await network.manager.open(Open("words", LONG), "local")
             assert text.encoded == 0
 
     asyncio.run(scenario())
@@ -292,14 +292,14 @@ def test_the_server_keeps_a_pace_for_those_who_ask_for_none():
     async def scenario():
         limits = SessionLimits(max_sessions=256, max_draft=8, min_pace=60.0)
         async with running(FakeEngine(num_blocks=2000), limits=limits) as network:
-            door = network.door
-            door.loop.wake = lambda: None
-            door.loop.profile = PROFILE
+            manager = network.manager
+            manager.loop.wake = lambda: None
+            manager.loop.profile = PROFILE
             sessions = []
             with pytest.raises(Overloaded, match="pace"):
                 while len(sessions) < 100:
-                    session, _ = await door.open(Open(PROMPT, LONG), "local")
-                    door.loop.attach(session, len(PROMPT))
+                    session, _ = await manager.open(Open(PROMPT, LONG), "local")
+                    manager.loop.attach(session, len(PROMPT))
                     sessions.append(session)
             assert len(sessions) == 18 and {session.timing.pace for session in sessions} == {60.0}
 

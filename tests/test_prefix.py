@@ -118,9 +118,9 @@ def test_what_a_device_drafted_in_vain_is_found_by_nobody():
     async def body() -> None:
         async with running(FakeEngine()) as network:
             await ask(network, PROMPT, Liar(0.0), FEW)
-            keys = prefix_keys([*wrong, 0], "local", network.door.loop.pool.prefixes.key, 4)
-            assert set(keys[:7]) <= network.door.loop.pool.recent_prefixes()
-            assert not set(keys[7:]) & network.door.loop.pool.recent_prefixes()
+            keys = prefix_keys([*wrong, 0], "local", network.manager.loop.pool.prefixes.key, 4)
+            assert set(keys[:7]) <= network.manager.loop.pool.recent_prefixes()
+            assert not set(keys[7:]) & network.manager.loop.pool.recent_prefixes()
 
     asyncio.run(body())
 
@@ -147,14 +147,14 @@ def test_tenants_share_nothing():
     asked = Open(tuple(PROMPT), FEW)
 
     async def body() -> None:
-        async with serving(tenants) as (door, address):
+        async with serving(tenants) as (manager, address):
             for token in ("one", "two"):
                 async with linked(address, token=token) as link:
                     await finish(link, asked)
-            assert door.loop.pool.hits == 0
+            assert manager.loop.pool.hits == 0
             async with linked(address, token="one") as link:
                 await finish(link, asked)
-            assert door.loop.pool.hits == 28
+            assert manager.loop.pool.hits == 28
 
     asyncio.run(body())
 
@@ -179,10 +179,10 @@ def test_a_budget_is_a_tenants_context_and_what_does_not_fit_is_refused():
 
 def test_what_a_failed_session_computed_is_found_by_nobody():
     async def body() -> None:
-        async with serving() as (door, address), linked(address) as link:
+        async with serving() as (manager, address), linked(address) as link:
             with pytest.raises(OpenSledError):
                 await finish(link, Open((*PROMPT * 3, POISON), FEW))
-            assert door.loop.pool.recent_prefixes() == frozenset()
+            assert manager.loop.pool.recent_prefixes() == frozenset()
             assert (await finish(link, Open(tuple(PROMPT), FEW)))[1] == continuation(PROMPT, 6)
 
     asyncio.run(body())
@@ -192,7 +192,7 @@ def test_a_replica_tells_the_beginnings_it_holds():
     async def body() -> None:
         async with running(FakeEngine(), loop_type=partial(VerifyLoop, prefix_key=KEY)) as network:
             await ask(network, PROMPT, OracleDrafter(0.5), FEW)
-            pool = network.door.loop.pool
+            pool = network.manager.loop.pool
             keys = prefix_keys(PROMPT, "local", KEY, 4)
             assert len(keys) == 7 and set(keys) <= pool.recent_prefixes()
             assert pool.recent_prefixes(2) == set(keys[:2])

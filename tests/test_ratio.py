@@ -179,7 +179,7 @@ def test_a_server_that_trusts_nobody_refuses_the_rule():
     async def scenario():
         async with running(FakeEngine()) as network:
             with pytest.raises(Unsupported, match="--trust-device-probabilities") as caught:
-                await network.door.open(Open((1, 2), rule="ratio"), "t")
+                await network.manager.open(Open((1, 2), rule="ratio"), "t")
             assert caught.value.field == "rule"
 
     asyncio.run(scenario())

@@ -22,14 +22,14 @@ from verify_server.config import ServeConfig
 from verify_server.security import Tenants, read_tenants, read_tls, require_safe
 
 
-def test_tokens_open_the_door_and_nothing_else_does(tmp_path):
+def test_a_valid_token_admits_and_nothing_else_does(tmp_path):
     path = tmp_path / "tokens"
     path.write_text("# comment\nsecret-1 alice\nsecret-2 bob\n")
     path.chmod(0o600)
     tenants = read_tenants(path)
 
     async def scenario():
-        async with serving(tenants) as (door, address):
+        async with serving(tenants) as (manager, address):
             for token in ("", "wrong"):
                 async with linked(address, token=token) as link:
                     with pytest.raises(Unauthorized):
@@ -40,8 +40,8 @@ def test_tokens_open_the_door_and_nothing_else_does(tmp_path):
                 opened, _ = await finish(link)
             async with linked(address, token="secret-2") as link:
                 await first_reply(link, Open(PROMPT, GREEDY, resume_token=opened.resume_token))
-            assert {session.tenant for session in door.remembered} <= {"alice", "bob"}
-            assert door._signer.session_of(opened.resume_token, "bob") is None
+            assert {session.tenant for session in manager.remembered} <= {"alice", "bob"}
+            assert manager._signer.session_of(opened.resume_token, "bob") is None
 
     asyncio.run(scenario())
 

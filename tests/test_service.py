@@ -37,11 +37,11 @@ from verify_server.session_manager import SessionLimits
 
 def test_describe_tokenizer_health_and_reflection():
     async def scenario():
-        async with serving() as (door, address), linked(address) as link:
+        async with serving() as (manager, address), linked(address) as link:
             info = await link.describe()
             assert (info.model_id, info.vocab_size) == ("fake", VOCAB)
             assert info.rules == (RuleFacts("match", lossless=True, trees=True, draft_probs=False),)
-            assert info.limits == door.sequence_limits
+            assert info.limits == manager.sequence_limits
             assert await link.tokenizer_json() == FakeText.tokenizer_json
             async with grpc.aio.insecure_channel(address) as channel:
                 health = health_pb2_grpc.HealthStub(channel)
@@ -58,10 +58,10 @@ def test_describe_tokenizer_health_and_reflection():
 
 def test_a_sequence_without_drafts_streams():
     async def scenario():
-        async with serving() as (door, address), linked(address) as link:
+        async with serving() as (manager, address), linked(address) as link:
             _, tokens = await finish(link)
             assert tokens == continuation(PROMPT, 20)
-            await blocks_return(door)
+            await blocks_return(manager)
 
     asyncio.run(scenario())
 
@@ -87,13 +87,13 @@ def test_a_bad_open_is_refused_by_name_and_touches_nobody(name):
     message, error, field = BAD_OPENS[name]
 
     async def scenario():
-        async with serving() as (door, address), linked(address) as link:
+        async with serving() as (manager, address), linked(address) as link:
             other = asyncio.ensure_future(finish(link))
             reply = await first_reply(link, message)
             assert isinstance(reply, Failure)
             assert type(reply.error()) is error and reply.field == field
             assert (await other)[1] == continuation(PROMPT, 20)
-            await blocks_return(door)
+            await blocks_return(manager)
 
     asyncio.run(scenario())
 
@@ -116,14 +116,14 @@ def test_a_bad_message_ends_its_own_sequence_only(name):
     message, error = BAD_SECONDS[name]
 
     async def scenario():
-        async with serving() as (door, address), linked(address) as link:
+        async with serving() as (manager, address), linked(address) as link:
             other = asyncio.ensure_future(finish(link))
             reply = await first_reply(
                 link, Open((5, 6, 7), dataclasses.replace(GREEDY, max_tokens=120)), message
             )
             assert isinstance(reply, Failure) and type(reply.error()) is error
             assert (await other)[1] == continuation(PROMPT, 20)
-            await blocks_return(door)
+            await blocks_return(manager)
 
     asyncio.run(scenario())
 
@@ -138,7 +138,7 @@ def test_the_first_message_must_be_open():
 
 def test_cancel_and_a_vanished_client_free_everything():
     async def scenario():
-        async with serving() as (door, address), linked(address) as link:
+        async with serving() as (manager, address), linked(address) as link:
             for last_word in (Cancel(), None):
                 stream = link.connect()
                 await stream.send(Open(PROMPT, dataclasses.replace(GREEDY, max_tokens=150)))
@@ -146,7 +146,7 @@ def test_cancel_and_a_vanished_client_free_everything():
                 if last_word:
                     await stream.send(last_word)
                 await stream.close()
-            await blocks_return(door)
+            await blocks_return(manager)
 
     asyncio.run(scenario())
 
@@ -163,14 +163,14 @@ def test_a_full_server_says_when_to_come_back():
 def test_a_resume_token_continues_and_supersedes_and_lies_are_refused():
     async def scenario():
         limits = SessionLimits(linger=30)
-        async with serving(limits=limits) as (door, address), linked(address) as link:
+        async with serving(limits=limits) as (manager, address), linked(address) as link:
             opened, tokens = await finish(link)
             again = Open(opened.prompt_ids, GREEDY, tuple(tokens[:5]), noise_key=opened.noise_key)
             resumed, rest = await finish_known(
                 link, dataclasses.replace(again, resume_token=opened.resume_token)
             )
             assert rest == tokens[5:] and resumed.noise_key == opened.noise_key
-            assert len(door.remembered) == 1
+            assert len(manager.remembered) == 1
             lie = dataclasses.replace(again, committed=(9, 9), resume_token=opened.resume_token)
             assert isinstance((await first_reply(link, lie)).error(), TruthConflict)
             _, rest = await finish_known(
@@ -201,8 +201,8 @@ def test_chat_without_a_template_says_what_to_do():
             def render(self, messages, tools=()):
                 raise Unsupported("this target has no chat template; send text (--raw)", "messages")
 
-        async with serving() as (door, address), linked(address) as link:
-            door.text = Plain()
+        async with serving() as (manager, address), linked(address) as link:
+            manager.text = Plain()
             reply = await first_reply(link, Open((ChatMessage("user", "hi"),), GREEDY))
             assert isinstance(reply.error(), Unsupported) and "--raw" in reply.reason
 

@@ -17,7 +17,7 @@ from opensled_testbed.reference import Sampling
 from tests.system import ask, running
 from tests.test_lossless import IMPATIENT, STORM, exact64, factory, reference  # noqa: F401
 from verify_server.session_manager import SessionLimits
-from verify_server.text.guide import Guides
+from verify_server.text.guide import GuideCompiler
 from verify_server.text.hf_text import HFText
 
 DRAFTERS = ("none", "lookup", "llamacpp")
@@ -51,7 +51,9 @@ def expected(text, prompt, params, guide):
     engine_width = reference().model.config.vocab_size
     eos = tuple(reference().eos_ids)
     constraint = (
-        Guides(text.tokenizer_json, engine_width, eos, text.chat_template).start(guide, ()) if guide else None
+        GuideCompiler(text.tokenizer_json, engine_width, eos, text.chat_template).start(guide, ())
+        if guide
+        else None
     )
     sampling = Sampling(params.temperature, params.top_k, params.top_p, noise_key(params.seed))
     ids, rows = list(prompt), []
@@ -120,7 +122,7 @@ def test_a_finished_answer_gives_its_grammar_back(exact64, text):  # noqa: F811
     async def scenario():
         async with running(exact64, draft_wait=0.5, text=text, limits=SessionLimits(linger=60.0)) as network:
             await ask(network, text.render(CHAT), factory("none").create(), params, guide=guide)
-            (session,) = network.door.remembered
+            (session,) = network.manager.remembered
             assert session.sequence.finish_reason == "eos" and session.constraint is None
 
     asyncio.run(scenario())

@@ -83,7 +83,7 @@ class Protocol(RuleBasedStateMachine):
         wire = Wire()
         self.wires.append(wire)
         server = self.servers[self.current]
-        work = serve_stream(server.door, "local", wire.server_receive, wire.server_send)
+        work = serve_stream(server.manager, "local", wire.server_receive, wire.server_send)
         self.tasks.append(self.loop.create_task(work))
         return wire
 
@@ -160,13 +160,13 @@ class Protocol(RuleBasedStateMachine):
     # -- what always holds --------------------------------------------------------------------------
 
     @invariant()
-    def everybody_tells_the_same_story(self) -> None:
+    def anonymous_tells_the_same_story(self) -> None:
         scripts = {device.prompt: device.script for device in self.devices}
         for device in self.devices:
             assert device.tokens == device.script[: len(device.tokens)]
             assert not device.reading.done() or not device.reading.exception(), device.reading.exception()
         for server in self.servers:
-            for session in server.door.remembered:
+            for session in server.manager.remembered:
                 script = scripts[tuple(session.sequence.tokens[: session.sequence.prompt_length])]
                 assert (
                     session.sequence.tokens == script[: len(session.sequence.tokens)] and not session.failed
@@ -190,10 +190,10 @@ class Protocol(RuleBasedStateMachine):
         finished = [device.reading.done() and device.tokens == device.script for device in self.devices]
         self.loop.advance(LINGER)
         self.loop.advance(LINGER)
-        free = [server.door.loop.pool.num_free for server in self.servers]
+        free = [server.manager.loop.pool.num_free for server in self.servers]
         self._end()
         assert finished == [True, True] and free == [14, 14]
-        assert not any(server.door.remembered for server in self.servers)
+        assert not any(server.manager.remembered for server in self.servers)
 
     def _end(self) -> None:
         left = asyncio.all_tasks(self.loop)
@@ -201,7 +201,7 @@ class Protocol(RuleBasedStateMachine):
             task.cancel()
         self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         for server in self.servers:
-            server.door.loop.close()
+            server.manager.loop.close()
         self.loop.close()
         asyncio.set_event_loop(None)
 

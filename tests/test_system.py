@@ -202,9 +202,9 @@ def test_two_sends_of_a_stream_never_overlap():
             sending -= 1
 
         async with running(FakeEngine()) as network:
-            await serve_stream(network.door, "local", receive, send)
+            await serve_stream(network.manager, "local", receive, send)
             assert isinstance(replies[-1], Failure) and replies[-1].code == "future_base"
-            assert not network.door.remembered
+            assert not network.manager.remembered
 
     asyncio.run(scenario())
 
@@ -218,7 +218,7 @@ def test_nothing_is_computed_for_a_reader_who_is_gone():
             await stream.receive()
             await stream.close()
             await stream.task
-            (session,) = network.door.remembered
+            (session,) = network.manager.remembered
             while session.in_step:
                 await asyncio.sleep(0.001)
             computed = engine.computed

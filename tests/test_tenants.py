@@ -95,7 +95,7 @@ class CountingText(FakeText):
         return self.encode("".join(turn.content for turn in messages))
 
 
-def door_limits(max_sessions=3, default=TenantLimits(), **tenants):
+def session_limits(max_sessions=3, default=TenantLimits(), **tenants):
     return SessionLimits(
         max_sessions, max_draft=8, linger=60, tenants=Tenants(limits=tenants, default=default)
     )
@@ -115,12 +115,15 @@ def door_limits(max_sessions=3, default=TenantLimits(), **tenants):
 def test_a_prompt_beyond_the_limit_costs_nothing(prompt, tokenized):
     async def scenario():
         engine = FakeEngine(num_blocks=100)
-        async with serving(engine=engine, limits=door_limits(default=TenantLimits(0, 10))) as (door, address):
-            door.text = CountingText()
+        async with serving(engine=engine, limits=session_limits(default=TenantLimits(0, 10))) as (
+            manager,
+            address,
+        ):
+            manager.text = CountingText()
             async with linked(address) as link:
                 error = (await first_reply(link, Open(prompt, SHORT))).error()
                 assert isinstance(error, InvalidRequest) and error.field == "prompt"
-                assert engine.computed == 0 and not door.remembered and door.text.encoded == tokenized
+                assert engine.computed == 0 and not manager.remembered and manager.text.encoded == tokenized
                 await finish(link, Open("ten chars!", SHORT))
 
     asyncio.run(scenario())
@@ -130,7 +133,7 @@ def test_committed_tokens_are_no_prompt():
     """A long answer can be continued after its server was lost."""
 
     async def scenario():
-        limits = door_limits(default=TenantLimits(0, 3))
+        limits = session_limits(default=TenantLimits(0, 3))
         async with serving(limits=limits) as (_, address), linked(address) as link:
             opened, tokens = await finish(link, Open(PROMPT, LONG))
             again = Open(PROMPT, LONG, tuple(tokens[:100]), noise_key=opened.noise_key)
@@ -157,30 +160,30 @@ async def continued(link, message):
 
 
 class Guests:
-    """Sessions of several tenants at one door; a step never ends, so that none finishes."""
+    """Sessions of several tenants on one server; a step never ends, so that none finishes."""
 
-    def __init__(self, door):
-        self.door = door
+    def __init__(self, manager):
+        self.manager = manager
 
     async def come(self, tenant, count=1):
         sessions = []
         for _ in range(count):
-            session, _ = await self.door.open(Open(PROMPT, LONG), tenant)
-            self.door.loop.attach(session, len(PROMPT))
+            session, _ = await self.manager.open(Open(PROMPT, LONG), tenant)
+            self.manager.loop.attach(session, len(PROMPT))
             sessions.append(session)
         return sessions
 
     def held(self):
-        return "".join(sorted(session.tenant for session in self.door.loop.sessions.values()))
+        return "".join(sorted(session.tenant for session in self.manager.loop.sessions.values()))
 
 
-def at_the_door(check, **limits):
-    """Run `check(guests)` at a door whose loop stands still."""
+def with_idle_loop(check, **limits):
+    """Run `check(guests)` on a server whose loop stands still."""
 
     async def scenario():
-        async with serving(limits=door_limits(**limits)) as (door, _):
-            door.loop.wake = lambda: None
-            await check(Guests(door))
+        async with serving(limits=session_limits(**limits)) as (manager, _):
+            manager.loop.wake = lambda: None
+            await check(Guests(manager))
 
     asyncio.run(scenario())
 
@@ -194,7 +197,7 @@ def test_one_more_session_than_a_tenant_may_have():
         await guests.come("b", 5)
         assert guests.held() == "aabbbbb"
 
-    at_the_door(check, max_sessions=10, a=TenantLimits(2))
+    with_idle_loop(check, max_sessions=10, a=TenantLimits(2))
 
 
 @pytest.mark.parametrize(
@@ -204,13 +207,13 @@ def test_his_own_absent_session_gives_way_first(max_sessions, limit):
     async def check(guests):
         gone, *_ = await guests.come("b", 3)
         first, second = await guests.come("a", 2)
-        guests.door.leave(gone)
-        guests.door.leave(second)
+        guests.manager.leave(gone)
+        guests.manager.leave(second)
         await guests.come("a")
-        assert second not in guests.door.remembered and first in guests.door.remembered
-        assert gone in guests.door.remembered and guests.held() == "aabbb"
+        assert second not in guests.manager.remembered and first in guests.manager.remembered
+        assert gone in guests.manager.remembered and guests.held() == "aabbb"
 
-    at_the_door(check, max_sessions=max_sessions, a=limit)
+    with_idle_loop(check, max_sessions=max_sessions, a=limit)
 
 
 def test_absent_sessions_of_a_tenant_who_takes_no_more_are_safe():
@@ -218,7 +221,7 @@ def test_absent_sessions_of_a_tenant_who_takes_no_more_are_safe():
         gone = [*await guests.come("a", 2), *await guests.come("b", 2)]
         await guests.come("c", 2)
         for session in gone:
-            guests.door.leave(session)
+            guests.manager.leave(session)
         with pytest.raises(Overloaded):
             await guests.come("c")  # as many as a and b have
         assert guests.held() == "aabbcc"
@@ -228,7 +231,7 @@ def test_absent_sessions_of_a_tenant_who_takes_no_more_are_safe():
             await guests.come("d")
         assert guests.held() == "abccdd"
 
-    at_the_door(check, max_sessions=6)
+    with_idle_loop(check, max_sessions=6)
 
 
 def test_sessions_with_a_reader_never_give_way():
@@ -238,7 +241,7 @@ def test_sessions_with_a_reader_never_give_way():
             await guests.come("b")
         assert guests.held() == "aaaa"
 
-    at_the_door(check, max_sessions=4)
+    with_idle_loop(check, max_sessions=4)
 
 
 def test_errors_never_mention_others():
@@ -250,7 +253,7 @@ def test_errors_never_mention_others():
             await guests.come("b")
         assert "mallory" not in str(error.value) and not any(c.isdigit() for c in str(error.value))
 
-    at_the_door(check, max_sessions=7)
+    with_idle_loop(check, max_sessions=7)
 
 
 class SlowText(FakeText):
@@ -269,20 +272,20 @@ def test_prompts_being_tokenized_hold_places():
     """Else a tenant at his limit could keep every core busy with prompts that find no place."""
 
     async def check(guests):
-        door = guests.door
-        door.text = text = SlowText()
-        opening = [asyncio.ensure_future(door.open(Open("text", LONG), "a")) for _ in range(2)]
+        manager = guests.manager
+        manager.text = text = SlowText()
+        opening = [asyncio.ensure_future(manager.open(Open("text", LONG), "a")) for _ in range(2)]
         await until(lambda: text.waiting == 2)
         with pytest.raises(Overloaded, match="your tenant"):
-            await door.open(Open("text", LONG), "a")
+            await manager.open(Open("text", LONG), "a")
         assert text.waiting == 2
-        other = asyncio.ensure_future(door.open(Open("text", LONG), "b"))
+        other = asyncio.ensure_future(manager.open(Open("text", LONG), "b"))
         await until(lambda: text.waiting == 3)
         text.go.set()
         await asyncio.gather(*opening, other)
-        assert guests.held() == "aab" and not door._room._arriving
+        assert guests.held() == "aab" and not manager._room._arriving
 
-    at_the_door(check, max_sessions=9, a=TenantLimits(2))
+    with_idle_loop(check, max_sessions=9, a=TenantLimits(2))
 
 
 # -- resume tokens ----------------------------------------------------------------------------------------
@@ -290,27 +293,29 @@ def test_prompts_being_tokenized_hold_places():
 
 def test_a_resume_token_belongs_to_its_tenant():
     async def check(guests):
-        door = guests.door
+        manager = guests.manager
         message = Open(PROMPT, LONG)
-        session, opened = await door.open(message, "a")
-        outbox = door.loop.attach(session, len(PROMPT))
+        session, opened = await manager.open(message, "a")
+        outbox = manager.loop.attach(session, len(PROMPT))
         stolen = dataclasses.replace(message, resume_token=opened.resume_token)
-        other, _ = await door.open(stolen, "b")
+        other, _ = await manager.open(stolen, "b")
         assert other is not session and other.tenant == "b"  # as if the token were unknown
         assert session.outbox is outbox and session.has_reader
-        assert (await door.open(stolen, "a"))[0] is session
+        assert (await manager.open(stolen, "a"))[0] is session
         forged = opened.resume_token.replace(b'"a"', b'"b"')
-        assert (await door.open(dataclasses.replace(stolen, resume_token=forged), "b"))[0] is not session
+        assert (await manager.open(dataclasses.replace(stolen, resume_token=forged), "b"))[0] is not session
         assert guests.held() == "abb"
 
-    at_the_door(check, max_sessions=9)
+    with_idle_loop(check, max_sessions=9)
 
 
 def test_resuming_needs_no_further_place():
     async def check(guests):
-        session, opened = await guests.door.open(Open(PROMPT, LONG), "a")
-        guests.door.loop.attach(session, len(PROMPT))  # the server does not know yet that this reader is gone
+        session, opened = await guests.manager.open(Open(PROMPT, LONG), "a")
+        guests.manager.loop.attach(
+            session, len(PROMPT)
+        )  # the server does not know yet that this reader is gone
         again = Open(PROMPT, LONG, resume_token=opened.resume_token)
-        assert (await guests.door.open(again, "a"))[0] is session
+        assert (await guests.manager.open(again, "a"))[0] is session
 
-    at_the_door(check, max_sessions=1, a=TenantLimits(1))
+    with_idle_loop(check, max_sessions=1, a=TenantLimits(1))

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from opensled.errors import Unauthorized
-from verify_server.signing import UNBEGUN, GatewayClients, Passes, TokenSigner, derived
+from verify_server.signing import UNBEGUN, GatewayCredentials, GatewayTenants, TokenSigner, derived
 
 KEY = b"the cluster's key"
 
@@ -62,10 +62,10 @@ def test_without_a_cluster_no_token_names_a_replica():
 
 def test_a_pass_is_good_for_one_tenant_and_a_minute():
     clock = Clock()
-    passes = Passes(KEY, clock)
-    clients = GatewayClients(passes=passes)
+    passes = GatewayCredentials(KEY, clock)
+    clients = GatewayTenants(passes=passes)
     header = passes.header("alice")
-    assert clients.of(header) == "alice" and not clients.everybody
+    assert clients.of(header) == "alice" and not clients.anonymous
     clock.now += 60
     with pytest.raises(Unauthorized, match="only gateways"):
         clients.of(header)
@@ -74,12 +74,12 @@ def test_a_pass_is_good_for_one_tenant_and_a_minute():
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Bearer ä", "Bearer !!!!", "Basic YWxpY2U="])
 def test_what_is_no_pass_is_refused(header):
     with pytest.raises(Unauthorized, match="only gateways"):
-        Passes(KEY, Clock()).tenant_of(header)
+        GatewayCredentials(KEY, Clock()).tenant_of(header)
 
 
 def test_a_resume_token_is_no_pass_and_a_pass_no_resume_token():
     clock = Clock()
-    signer, passes = TokenSigner(clock, 60, KEY), Passes(KEY, clock)
+    signer, passes = TokenSigner(clock, 60, KEY), GatewayCredentials(KEY, clock)
     sealed = base64.b64encode(signer.sign(7, "alice")).decode()
     with pytest.raises(Unauthorized):
         passes.tenant_of(f"Bearer {sealed}")

@@ -30,7 +30,7 @@ from tests.guiding import (
     walk,
 )
 from verify_server.text.chat_template import parameters, template_input
-from verify_server.text.guide import Guides
+from verify_server.text.guide import GuideCompiler
 from verify_server.text.hf_text import HFText
 
 TOOLS = (LIGHT, WAIT)
@@ -189,7 +189,7 @@ def test_tools_that_cannot_be_called_are_refused_by_field(wanted, field, cause):
 
 @pytest.mark.parametrize("mark", ["<function=", "<arg_key>"])
 def test_a_template_with_another_format_between_its_tags_is_refused(mark):
-    guides = Guides(tagged_tokenizer(), PADDED, (EOS,), f"{{{{ tools }}}}<tool_call>{mark}")
+    guides = GuideCompiler(tagged_tokenizer(), PADDED, (EOS,), f"{{{{ tools }}}}<tool_call>{mark}")
     with pytest.raises(Unsupported) as refusal:
         guides.start(guide("auto"), ())
     assert refusal.value.field == "tools"

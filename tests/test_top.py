@@ -180,8 +180,8 @@ def test_bars_and_graphs():
 
 def test_a_real_server_is_read_back():
     async def scenario():
-        async with serving() as (door, address), linked(address) as link:
-            port = MetricsPort("127.0.0.1:0", server_metrics(door))
+        async with serving() as (manager, address), linked(address) as link:
+            port = MetricsPort("127.0.0.1:0", server_metrics(manager))
             try:
                 before = await asyncio.to_thread(scrape, port.address)
                 await finish(link)

@@ -33,7 +33,7 @@ from verify_server.engine.torch_engine import TorchEngine, load
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.session import DraftLimits
 from verify_server.step import run_step
-from verify_server.text.guide import Guides
+from verify_server.text.guide import GuideCompiler
 from verify_server.trees import depth_first, without_twins
 
 # Windows shorter than the prompts, soft caps, experts: see tests/tiny_models.py.
@@ -254,8 +254,8 @@ def test_at_level_exact_float32_trees_write_what_decoding_alone_writes() -> None
 
 
 @cache
-def guides() -> Guides:
-    return Guides((model_path("tiny") / "tokenizer.json").read_bytes(), 2048, (0,), "")
+def guides() -> GuideCompiler:
+    return GuideCompiler((model_path("tiny") / "tokenizer.json").read_bytes(), 2048, (0,), "")
 
 
 def test_a_guided_answer_is_the_same_with_trees() -> None:

@@ -1,4 +1,4 @@
-"""Draft trees through the whole system in one process: edge loop, wire, door, loop.
+"""Draft trees through the whole system in one process: edge loop, wire, manager, loop.
 
 Run: pytest tests/test_trees_system.py
 """
@@ -92,7 +92,7 @@ def test_a_sequence_may_ask_for_what_server_and_engine_allow() -> None:
         info = replace(engine.info, max_tree=most)
         engine_type = type("Engine", (FakeEngine,), {"info": property(lambda self: info)})
         async with running(engine_type(), limits=limits) as network:
-            return network.door.sequence_limits.max_tree
+            return network.manager.sequence_limits.max_tree
 
     assert [asyncio.run(told(most)) for most in (64, 8, 0)] == [20, 8, 0]
 

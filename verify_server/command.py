@@ -1,4 +1,4 @@
-"""`opensled serve`: load the target, open the door, drain on SIGTERM."""
+"""`opensled serve`: load the target, open the manager, drain on SIGTERM."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def serve(config: ServeConfig) -> int:
     if config.proxy:
         raise UsageError("--proxy is for a gateway to replicas: add --replicas N, or --ray-address HOST:PORT")
     tls, tenants = clients(config)
-    require_safe_door(config.listen, config, tls, tenants)
+    require_safe_listen(config.listen, config, tls, tenants)
     target = ENGINES.get(config.engine)(config)
     return run(_serve(config, target, tenants, tls))
 
@@ -78,9 +78,9 @@ def _tenants(config: ServeConfig) -> Tenants:
     return Tenants(by_certificate=bool(config.tls_client_ca), default=default)
 
 
-def require_safe_door(listen: str, config: ServeConfig, tls: Tls | None, tenants: Tenants) -> None:
-    """Refuse, or warn of, a door at `listen` that is open to more than its operator may think."""
-    knows_clients = not tenants.everybody
+def require_safe_listen(listen: str, config: ServeConfig, tls: Tls | None, tenants: Tenants) -> None:
+    """Refuse, or warn of, a manager at `listen` that is open to more than its operator may think."""
+    knows_clients = not tenants.anonymous
     require_safe(listen, has_tls=tls is not None, knows_clients=knows_clients, insecure=config.insecure)
     if not is_local(listen) and not (tls and knows_clients):
         danger = (
@@ -89,14 +89,14 @@ def require_safe_door(listen: str, config: ServeConfig, tls: Tls | None, tenants
         log.warning("%s %s", listen, danger)
 
 
-def make_door(
+def make_manager(
     config: ServeConfig,
     target: Target,
     tenants: Tenants,
     signer: TokenSigner | None = None,
     prefix_key: bytes = b"",
 ) -> SessionManager:
-    """The door of a server that is configured so, with a loop behind it that nobody runs yet.
+    """The manager of a server that is configured so, with a loop behind it that nobody runs yet.
 
     `signer`: see `SessionManager`; `prefix_key`: see `VerifyLoop`.
     """
@@ -109,13 +109,13 @@ def make_door(
 
 
 async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls | None) -> int:
-    door = make_door(config, target, tenants)
-    loop = door.loop
-    face = service.VerifyService(door, describe(door, target), target.text, tenants)
+    manager = make_manager(config, target, tenants)
+    loop = manager.loop
+    face = service.VerifyService(manager, describe(manager, target), target.text, tenants)
     readiness = service.Readiness()
     signals = arriving_signals()
     stopping = asyncio.ensure_future(signals.get())
-    with metrics_port(config.metrics, metrics(door)):
+    with metrics_port(config.metrics, metrics(manager)):
         await readiness.set(True)
         server, port = await service.start(face, config.listen, tls, readiness)
         serving = asyncio.ensure_future(loop.run())
@@ -124,9 +124,9 @@ async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             notify.stopping()
             await readiness.set(False)  # first of all: who asks goes elsewhere
-            door.draining = True
+            manager.draining = True
             if stopping.done():
-                await _drain(server, door, signals)
+                await _drain(server, manager, signals)
     serving.cancel()
     loop.close()
     if config.json:
@@ -158,11 +158,11 @@ def arriving_signals(*more: int) -> asyncio.Queue[int]:
     return arrived
 
 
-async def _drain(server: service.Server, door: SessionManager, signals: asyncio.Queue[int]) -> None:
+async def _drain(server: service.Server, manager: SessionManager, signals: asyncio.Queue[int]) -> None:
     """Let sequences under way finish, while newcomers are told to come back later; a second signal ends them."""
-    if door.loop.sessions:
-        log.warning("finishing %d sequences; once more to stop at once", len(door.loop.sessions))
-    draining = asyncio.ensure_future(_finish(server, door))
+    if manager.loop.sessions:
+        log.warning("finishing %d sequences; once more to stop at once", len(manager.loop.sessions))
+    draining = asyncio.ensure_future(_finish(server, manager))
     again = asyncio.ensure_future(signals.get())
     await asyncio.wait({draining, again}, timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     draining.cancel()
@@ -170,12 +170,12 @@ async def _drain(server: service.Server, door: SessionManager, signals: asyncio.
     await server.stop(0)
 
 
-async def _finish(server: service.Server, door: SessionManager) -> None:
-    await door.idle()
+async def _finish(server: service.Server, manager: SessionManager) -> None:
+    await manager.idle()
     await server.stop(LAST_WORDS_SECONDS)
 
 
-def describe(door: SessionManager, target: Target) -> ModelInfo:
+def describe(manager: SessionManager, target: Target) -> ModelInfo:
     """What this server tells of itself."""
     engine, text = target.engine, target.text
     return ModelInfo(
@@ -183,8 +183,8 @@ def describe(door: SessionManager, target: Target) -> ModelInfo:
         vocab_size=text.vocab_size,
         fingerprint=text.fingerprint,
         eos_ids=engine.info.eos_ids,
-        limits=door.sequence_limits,
-        rules=door.rules.facts(),
+        limits=manager.sequence_limits,
+        rules=manager.rules.facts(),
         numerics=engine.info.numerics,
         version=opensled.__version__,
         tokenizer_hash=text.tokenizer_hash,

@@ -1,4 +1,4 @@
-"""What the server counts while it works: integers that the loop, the door and the sessions add to."""
+"""What the server counts while it works: integers that the loop, the manager and the sessions add to."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class LoopStats:
 
 @dataclass
 class SessionStats:
-    """Who came to the door since the start."""
+    """Who came to the manager since the start."""
 
     # "new", or "resumed" by a reader who came back; from 0 on, so that rates are right from the first one
     opened: Counter[str] = field(default_factory=lambda: Counter(new=0, resumed=0))

@@ -1,6 +1,6 @@
-"""How much of a device's drafts the target looks at: its tenant's quota, and a floor under which drafts buy nothing.
+"""How much of a device's drafts the target verifies: its tenant's quota, and a floor under which drafts are ignored.
 
-Whoever may not have his drafts verified is decoded token by token like anybody without a device; no answer ends for it.
+A session whose drafts are not verified is decoded token by token, like one without a device; its answer goes on.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Quota:
 
 
 class Quotas:
-    """The quota of each tenant who has one, from his first session on."""
+    """The quota of each tenant that has one, from its first session on."""
 
     def __init__(self, tenants: Tenants, clock: Callable[[], float]) -> None:
         self._tenants, self._clock = tenants, clock

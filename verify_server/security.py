@@ -44,7 +44,7 @@ class Tenants:
     default: TenantLimits = TenantLimits()  # of tenants that `limits` does not name
 
     @property
-    def everybody(self) -> bool:
+    def anonymous(self) -> bool:
         """Whether nobody is asked who he is."""
         return not (self.by_token or self.by_certificate)
 

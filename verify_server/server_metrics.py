@@ -1,4 +1,4 @@
-"""The server's metrics: what the loop and the door count, under the names of docs/operations.md."""
+"""The server's metrics: what the loop and the manager count, under the names of docs/operations.md."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from verify_server.session_manager import SessionManager
 REASONS = ("device", "step", "budget", "kv", "reader", "absent")
 
 
-def metrics(door: SessionManager) -> list[Metric]:
+def metrics(manager: SessionManager) -> list[Metric]:
     """Everything a server tells a scraper."""
-    loop = door.loop
+    loop = manager.loop
     return [
         *draft_metrics(loop.stats.drafts),
         *_step_metrics(loop),
         *_token_metrics(loop),
         *_session_metrics(loop),
         *_kv_metrics(loop),
-        *_door_metrics(door),
+        *_manager_metrics(manager),
     ]
 
 
@@ -101,8 +101,8 @@ def _kv_metrics(loop: VerifyLoop) -> list[Metric]:
     ]
 
 
-def _door_metrics(door: SessionManager) -> list[Metric]:
-    stats = door.stats
+def _manager_metrics(manager: SessionManager) -> list[Metric]:
+    stats = manager.stats
     return [
         Metric(
             "sessions_opened_total",
@@ -110,14 +110,14 @@ def _door_metrics(door: SessionManager) -> list[Metric]:
             lambda: stats.opened,
             label="how",
         ),
-        Metric("session_places", "Most sequences at the same time.", lambda: door.limits.max_sessions),
+        Metric("session_places", "Most sequences at the same time.", lambda: manager.limits.max_sessions),
         Metric(
             "requests_refused_total",
             "Requests refused before any work was done.",
             lambda: stats.refused,
             label="code",
         ),
-        Metric("draining", "1 while the server takes no new sequences.", lambda: float(door.draining)),
+        Metric("draining", "1 while the server takes no new sequences.", lambda: float(manager.draining)),
     ]
 
 

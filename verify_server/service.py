@@ -46,8 +46,8 @@ class GrpcFrontend(Protocol):
 class VerifyService(verify_pb2_grpc.VerifyServicer):
     """The three calls of proto/opensled/v1/verify.proto."""
 
-    def __init__(self, door: SessionManager, info: ModelInfo, text: TextCodec, tenants: Tenants) -> None:
-        self._door, self._info, self._text, self.tenants = door, info, text, tenants
+    def __init__(self, manager: SessionManager, info: ModelInfo, text: TextCodec, tenants: Tenants) -> None:
+        self._manager, self._info, self._text, self.tenants = manager, info, text, tenants
 
     async def Describe(self, request: Any, context: Any) -> Any:
         await self._tenant(context)
@@ -71,12 +71,12 @@ class VerifyService(verify_pb2_grpc.VerifyServicer):
             await context.write(codec.encode_server(message))
 
         try:
-            await serve_stream(self._door, tenant, receive, send, context.time_remaining())
+            await serve_stream(self._manager, tenant, receive, send, context.time_remaining())
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline of this call has passed")
 
     async def _tenant(self, context: Any) -> str:
-        return await tenant_of(context, self.tenants, self._door.stats.refused)
+        return await tenant_of(context, self.tenants, self._manager.stats.refused)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Take the calls that arrive at `server`."""
@@ -123,7 +123,7 @@ async def start(
         readiness = Readiness()
         await readiness.set(True)
     health_pb2_grpc.add_HealthServicer_to_server(readiness.servicer, server)
-    if service.tenants.everybody:  # else nothing but its health is told to whom nobody knows
+    if service.tenants.anonymous:  # else nothing but its health is told to whom nobody knows
         reflection.enable_server_reflection(
             (codec.SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )

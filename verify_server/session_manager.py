@@ -1,4 +1,4 @@
-"""The door: opens sessions, finds lost ones again, and forgets those nobody comes back for."""
+"""The manager: opens sessions, finds lost ones again, and forgets those nobody comes back for."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from verify_server.session import DraftLimits, Session
 from verify_server.session_timing import SessionTiming
 from verify_server.signing import TokenSigner
 from verify_server.target import Target
-from verify_server.text.guide import Constraint, Guides
+from verify_server.text.guide import Constraint, GuideCompiler
 
 MAX_STOP_IDS = 256
-GLANCE = 0.02  # seconds after which a door that drains looks again who is still there
+GLANCE = 0.02  # seconds after which a manager that drains looks again who is still there
 TOKEN_SECONDS = 24 * 3600.0  # how long a resume token is good
 CHARACTERS = 4  # of text for each token, roughly
 MAX_CHARACTERS = 64  # of text for each position of the context; hardly any token is longer
@@ -46,7 +46,7 @@ MAX_CHARACTERS = 64  # of text for each position of the context; hardly any toke
 
 @dataclass(frozen=True)
 class SessionLimits:
-    """What the door lets in."""
+    """What the manager lets in."""
 
     max_sessions: int = 256
     max_draft: int = 16  # tokens of a chain
@@ -83,7 +83,7 @@ class SessionManager:
         self.hands_over = False  # readers go on elsewhere
         self.stats = SessionStats()
         self.rules = limits.rules
-        self._guides = Guides(
+        self._guides = GuideCompiler(
             self.text.tokenizer_json, info.vocab_size, info.eos_ids, self.text.chat_template
         )
         self._ids = itertools.count(1)

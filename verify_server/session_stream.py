@@ -44,7 +44,7 @@ class Deadline:
 
 
 async def serve_stream(
-    door: SessionManager, tenant: str, receive: Receive, send: Send, seconds: float | None = None
+    manager: SessionManager, tenant: str, receive: Receive, send: Send, seconds: float | None = None
 ) -> None:
     """Serve one stream to its end, in so many `seconds` if it has a deadline; then its session is forgotten.
 
@@ -52,39 +52,41 @@ async def serve_stream(
     """
     deadline = Deadline(seconds)
     async with asyncio.timeout_at(deadline.at):
-        await _serve(door, tenant, receive, send, deadline)
+        await _serve(manager, tenant, receive, send, deadline)
 
 
-async def _serve(door: SessionManager, tenant: str, receive: Receive, send: Send, deadline: Deadline) -> None:
+async def _serve(
+    manager: SessionManager, tenant: str, receive: Receive, send: Send, deadline: Deadline
+) -> None:
     try:
         first = await receive()
         if first is None:
             return
         if not isinstance(first, Open):
             raise ProtocolError("the first message of a stream must be Open")
-        session, opened = await door.open(first, tenant)
+        session, opened = await manager.open(first, tenant)
     except Exception as error:
-        if door.hands_over:
+        if manager.hands_over:
             await send(Moved())
             return
         failure = failure_of(error)
-        door.stats.refused[failure.code] += 1
+        manager.stats.refused[failure.code] += 1
         await send(failure)
         return
-    outbox = door.loop.attach(session, len(opened.prompt_ids) + len(first.committed))
+    outbox = manager.loop.attach(session, len(opened.prompt_ids) + len(first.committed))
     done = False
     try:
         await send(opened)
         done = await _converse(
-            _read(door.loop, session, receive, first),
-            _write(door.loop, outbox, send),
+            _read(manager.loop, session, receive, first),
+            _write(manager.loop, outbox, send),
             outbox,
-            door.loop.stats.failures,
+            manager.loop.stats.failures,
         )
     finally:
         if session.outbox is outbox:  # else a newer stream has taken the session over
             over = done or session.failed or session.leaving or deadline.passed
-            (door.forget if over else door.leave)(session)
+            (manager.forget if over else manager.leave)(session)
 
 
 async def _converse(

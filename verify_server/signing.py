@@ -21,8 +21,8 @@ from verify_server.security import Tenants
 
 KEY_BYTES = MAC_BYTES = 32
 UNBEGUN = 0  # the number of a session that a gateway has only placed so far; real ones count from 1
-# How long a pass opens a door: long enough for clocks of a cluster that disagree a little
-PASS_SECONDS = 60.0
+# How long a pass opens a manager: long enough for clocks of a cluster that disagree a little
+CREDENTIAL_SECONDS = 60.0
 
 
 def derived(key: bytes, purpose: str) -> bytes:
@@ -30,7 +30,7 @@ def derived(key: bytes, purpose: str) -> bytes:
     return hmac.new(key, b"key\0" + purpose.encode(), hashlib.sha256).digest()
 
 
-class _Seal:
+class _ClaimsSigner:
     """Signs JSON values that expire; `purpose` keeps one kind of token from being taken for another."""
 
     def __init__(self, key: bytes, purpose: str, clock: Callable[[], float], lifetime: float) -> None:
@@ -63,7 +63,7 @@ class TokenSigner:
 
         `replica`: whose sessions these are; "" where there is only one server.
         """
-        self._seal, self._replica = _Seal(key, "resume", clock, lifetime), replica
+        self._seal, self._replica = _ClaimsSigner(key, "resume", clock, lifetime), replica
 
     def sign(self, session: int, tenant: str, replica: str = "") -> bytes:
         """A token for a session of `replica`, by default of this one."""
@@ -84,12 +84,12 @@ class TokenSigner:
         return (session, replica) if owner == tenant else (None, None)
 
 
-class Passes:
+class GatewayCredentials:
     """With these a gateway passes calls of its clients on to a replica, which asks nobody else who they are."""
 
     def __init__(self, key: bytes, clock: Callable[[], float]) -> None:
         assert key, "gateways and replicas share a key"
-        self._seal = _Seal(key, "pass", clock, PASS_SECONDS)
+        self._seal = _ClaimsSigner(key, "pass", clock, CREDENTIAL_SECONDS)
 
     def header(self, tenant: str) -> str:
         """The `authorization` of a call made for `tenant`."""
@@ -108,13 +108,13 @@ class Passes:
 
 
 @dataclass(frozen=True)
-class GatewayClients(Tenants):
+class GatewayTenants(Tenants):
     """Who comes in where only gateways are let in: the tenants they make their calls for."""
 
-    passes: Passes = field(kw_only=True)
+    passes: GatewayCredentials = field(kw_only=True)
 
     @property
-    def everybody(self) -> bool:
+    def anonymous(self) -> bool:
         return False
 
     def of(self, authorization: str, names: Sequence[bytes] = ()) -> str:

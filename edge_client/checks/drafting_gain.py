@@ -1,4 +1,4 @@
-"""What drafting brings here, foretold by the law of a round (hw_profiles/gain.py), and where each number comes from."""
+"""What drafting brings here, by the law of a round (hw_profiles/gain.py), and where each number comes from."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def verdict(config: DoctorConfig, exchange: RoundCosts, longest: int, server: st
 
 
 def _slower(config: DoctorConfig, detail: str) -> Finding:
-    """No fault of anybody's as long as the device itself finds out and rests."""
+    """A warning only if the policy drafts where drafts do not pay."""
     if config.stop == RESTS:
         return ok("drafting", f"{detail}; the server's own decoding is used")
     return warn("drafting", detail, f"--stop {RESTS}, which lets the server decode; or --drafter none")

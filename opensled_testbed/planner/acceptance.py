@@ -14,8 +14,8 @@ from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
 
 LENGTHS = range(9)  # draft lengths the planner chooses from; 0 = no draft
 
-READ = 120  # tokens over which a user judges his pace, as in the simulated runs that find a capacity
-USERS = 400  # that are drawn to find the unlucky one
+READ = 120  # tokens over which a user's pace is measured, as in the simulated runs that find a capacity
+USERS = 400  # drawn at random to find the unlucky one
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Acceptance:
 
     tokens: tuple[float, ...]  # committed by a round, its bonus or recovered token included; [0] is 1
     drafted: tuple[float, ...]  # draft tokens of a round: k, or fewer where a stop rule ends blocks early
-    unlucky: tuple[float, ...]  # tokens of a round of the user who just still is to be served (`slo.SHARE`)
+    unlucky: tuple[float, ...]  # tokens of a round of the unluckiest user who is to be served (`slo.SHARE`)
     source: str
 
     @property
@@ -67,7 +67,7 @@ class _Means(NamedTuple):
 
 
 def _unlucky(texts: Sequence[int], rounds: Sequence[int]) -> float:
-    """Tokens a round that a share of SHARE of the users exceed, who each read READ tokens of items drawn by lot."""
+    """Tokens a round that a share SHARE of the users exceed, who each read READ tokens of random items."""
     draw = Random(0)
     users = sorted(_luck(texts, rounds, draw) for _ in range(USERS))
     return users[round((1 - SHARE) * USERS)]

@@ -1,7 +1,7 @@
 """Drafts as an adapted draft model would propose them: recorded texts, and proposals that are right at a given rate.
 
-The recorded pair is a tiny one. Drafts that were trained for their target are accepted more often; what that is worth
-is simulated with proposals that are made up here, and said to be.
+The recorded pair is a tiny one. Drafts that were trained for their target are accepted more often. The proposals
+here are made up to simulate what that is worth, and are labelled so.
 """
 
 from __future__ import annotations

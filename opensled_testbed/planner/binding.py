@@ -11,7 +11,7 @@ from hw_profiles.target_shape import TargetShape
 from opensled_testbed.planner.capacity_law import MODES, Capacity, Setting
 from opensled_testbed.planner.trip import mean_s
 
-BETTER = 1.25  # factor by which each is improved in turn
+BETTER = 1.25  # factor by which each is improved in turn (chosen: crosses a bend of the roofline)
 
 
 def what_binds(setting: Setting, found: Capacity, pace: float) -> str:

@@ -1,10 +1,10 @@
 """The law of capacity: how many users one accelerator holds at a pace, in each mode. Pure functions over profiles.
 
-A round of one session drafts k tokens and commits E of them on average. A user who wants r tokens/s is served as long
-as his rounds take no longer than E/r, with the E of the least lucky user who is to be served. What differs between the
-modes is what a round consists of.
+A round of one session drafts k tokens and commits E tokens on average (hw_profiles/speculation.py). A user who wants
+r tokens/s is served if the rounds take no longer than E/r, with the E of the least lucky user who is still to be
+served. The modes differ in what a round consists of.
 
-Else the law knows means only, no queues and no jitter. The simulator knows those, and is asked to check it.
+Apart from that the law has means only, no queues and no jitter. The simulator has both, and checks the law.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hw_profiles.target_cost import TargetCost
 from opensled_testbed.planner.acceptance import LENGTHS, Acceptance
 from opensled_testbed.planner.trip import mean_s, slowest_s
 
-ENOUGH = 1e-6  # relative width at which a bisection ends
+ENOUGH = 1e-6  # relative width at which a bisection ends: far below one user
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,11 @@ def sled_continuous(setting: Setting, length: int, pace: float) -> float:
 
     A session is away for Z seconds, waits w for the step under way, and is in one step of t(m) seconds with the m
     sessions that arrived meanwhile: its round takes T = Z + w + t. Each of n sessions comes once in T, so a step of t
-    finds m = n t / T of them, hence n = m T / t. While m < 1 the server idles between drafts, and m is the share of
+    finds m = n t / T of them, so n = m T / t. While m < 1 the server idles between drafts, and m is the share of
     time it is busy. T grows with m, and n with both (t(m)/m falls), so the most users are there where T = E/r.
 
     The wait: a draft meets a step at a random moment and waits half of it; but if Z < t it just missed the step that
-    began when its own ended, and waits for t - Z. An idle server lets nobody wait.
+    began when its own ended, and waits for t - Z. At an idle server no draft waits.
     """
     drafted, tokens = setting.acceptance.drafted[length], setting.acceptance.tokens[length]
     away, limit = setting.draft_s(drafted) + mean_s(setting.link), setting.acceptance.unlucky[length] / pace
@@ -120,7 +120,7 @@ def sled_continuous(setting: Setting, length: int, pace: float) -> float:
         return 0.0
     most = setting.most_sessions(drafted, tokens)
     sessions = _largest(lambda m: round_s(m) <= limit, most)
-    return max(1.0, sessions * limit / step_s(sessions))  # one user alone waits for nobody
+    return max(1.0, sessions * limit / step_s(sessions))  # one user alone never waits
 
 
 def sled_static(setting: Setting, length: int, pace: float) -> float:

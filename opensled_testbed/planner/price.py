@@ -30,7 +30,7 @@ class Cost:
 def cost_of(
     found: Capacity, setting: Setting, device: DeviceProfile, pace: float, prices: Prices
 ) -> Cost | None:
-    """None where nobody is served."""
+    """None if no user is served."""
     if not found.users:
         return None
     drafting_s = _drafting_s_per_token(found, setting)

@@ -1,4 +1,4 @@
-"""What a round trip takes on a link: on average, and for the slowest of many sessions that all wait for each other."""
+"""What a round trip takes on a link: on average, and for the slowest of many sessions that wait for each other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import log
 from hw_profiles.link_profile import LinkProfile
 from opensled_testbed.link_model import MIN_RTO_S, RAREST, way
 
-# Bytes of a draft or a verdict with all its headers: gRPC, HTTP/2, TCP and IP around some 20 of ours
+# Bytes of a draft or a verdict with its headers (gRPC, HTTP/2, TCP, IP) around some 20 of OpenSLED
 MESSAGE = 110
 
 

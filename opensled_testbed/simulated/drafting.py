@@ -95,10 +95,11 @@ class Drafting:
     def end(self) -> None:
         """The answer is whole: the token under way is still drafted, and what was to follow it is not."""
         self._job.interrupt()
-        self._thread.pace.cancel()
         self._count()
 
     def _finish(self, drafted: draft_job.Drafted) -> None:
+        if self._job.over:
+            return
         self.idle = True
         self._count()
         self._latest = block = drafted.block

@@ -7,8 +7,6 @@ them against the originals.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from opensled_testbed.traces import ItemTrace, TraceSet
 from verify_server.session_manager import SessionLimits
 
@@ -67,27 +65,9 @@ class Script:
         return found
 
 
-class _Same:
-    """A trace set by identity: its content takes longer to hash than to use."""
-
-    def __init__(self, traces: TraceSet) -> None:
-        self.traces = traces
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.traces is self.traces
-
-    def __hash__(self) -> int:
-        return id(self.traces)
-
-
 def scripts(traces: TraceSet) -> list[Script]:
-    """Of all items, in their order; made once for each trace set."""
-    return _scripts(_Same(traces))
-
-
-@lru_cache(maxsize=16)
-def _scripts(same: _Same) -> list[Script]:
-    items = same.traces.items
+    """Of all items, in their order."""
+    items = traces.items
     # How long an item that ended by itself might have become is not recorded; its neighbours say it.
     longest = max((len(item.target_ids) for item in items), default=0)
     lengths = [len(item.target_ids) if item.finish_reason == "length" else longest for item in items]

@@ -63,7 +63,7 @@ def require_token(address: str, environ: Mapping[str, str] = os.environ) -> None
     """
     try:
         socket.create_connection(host_port(address), CONNECT_SECONDS).close()
-    except OSError as error:  # Ray itself would try for ever
+    except OSError as error:  # Ray itself would not give up
         raise Unreachable(
             f"no Ray cluster answers at {address}: {error}; is `ray start --head` running there?"
         ) from error

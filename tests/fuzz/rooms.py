@@ -1,4 +1,4 @@
-"""What targets talk to: a live door over a fake model, a device's end of a stream, the API of a fake device."""
+"""What fuzz targets talk to: a session manager over a fake model, a device's end of a stream, a fake device's API."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class InlineLoop(HandLoop):
 
 
 class Room:
-    """A door of which every rule is served, turned by hand. One for the whole run: what one input leaves is a leak."""
+    """A session manager that serves every rule, run by hand. One for the whole run: what one input leaves is a leak."""
 
     def __init__(self) -> None:
         self.loop = InlineLoop()
@@ -69,7 +69,7 @@ class Room:
 
     def connect(self) -> Wire:
         wire = Wire()
-        work = serve_stream(self.server.door, "local", wire.server_receive, wire.server_send)
+        work = serve_stream(self.server.manager, "local", wire.server_receive, wire.server_send)
         self.wires.append((wire, self.loop.create_task(work)))
         return wire
 
@@ -95,15 +95,15 @@ class Room:
         for _, task in self.wires:
             assert task.done() and not task.exception(), task
         self.wires.clear()
-        door = self.server.door
+        manager = self.server.manager
         assert (
-            not door.remembered
-            and not door.loop.sessions
-            and not door._farewells
-            and not door._room._arriving
+            not manager.remembered
+            and not manager.loop.sessions
+            and not manager._farewells
+            and not manager._room._arriving
         )
-        assert door.loop.pool.num_free == BLOCKS
-        codes = {*door.stats.refused, *door.loop.stats.failures}
+        assert manager.loop.pool.num_free == BLOCKS
+        codes = {*manager.stats.refused, *manager.loop.stats.failures}
         assert not codes & {"internal", "engine"}, "an error that is none of ours; the log says which"
 
 

@@ -26,7 +26,7 @@ from tests.small_tokenizer import small_tokenizer
 from tests.tiny_drafts import tiny_info
 from verify_server.config import ServeConfig
 from verify_server.security import read_tenants
-from verify_server.text.guide import Guides
+from verify_server.text.guide import GuideCompiler
 
 room, desk, counter = cache(Room), cache(Desk), cache(Counter)
 OPEN = messages.plain_open().SerializeToString()
@@ -51,8 +51,8 @@ def server_message(data: bytes) -> None:
         assert codec.encode_server(codec.decode_server(wire)).SerializeToString() == wire.SerializeToString()
 
 
-def door_open(data: bytes) -> None:
-    """An `Open` at a live door, and a few steps of what becomes of it."""
+def server_open(data: bytes) -> None:
+    """An `Open` at a live manager, and a few steps of what becomes of it."""
     choose = Choices(data)
     with room().visit():
         wire = room().connect()
@@ -61,7 +61,7 @@ def door_open(data: bytes) -> None:
             room().step()
 
 
-def door_draft(data: bytes) -> None:
+def server_draft(data: bytes) -> None:
     """Drafts of a live sequence, with probabilities or without."""
     choose = Choices(data)
     with room().visit():
@@ -77,7 +77,7 @@ def door_draft(data: bytes) -> None:
                 room().step()
 
 
-def door_cancel(data: bytes) -> None:
+def server_cancel(data: bytes) -> None:
     """`Cancel`, and everything else that can end a stream, in every state of it; other streams come and go beside."""
     choose = Choices(data)
     with room().visit():
@@ -110,17 +110,17 @@ def _happen(choose: Choices, wires: list) -> None:
 
 def _resume(choose: Choices, wires: list) -> bytes:
     """An `Open` with the resume token of some session."""
-    door = room().server.door
-    session = choose.pick(door.remembered) if door.remembered else None
+    manager = room().server.manager
+    session = choose.pick(manager.remembered) if manager.remembered else None
     if session is None:
         return OPEN
     opening = messages.plain_open()
-    opening.open.resume_token = door._signer.sign(session.id, "local")
+    opening.open.resume_token = manager._signer.sign(session.id, "local")
     opening.open.committed.extend(session.sequence.tokens[3 : choose.below(20)])
     return opening.SerializeToString()
 
 
-def door_stream(data: bytes) -> None:
+def server_stream(data: bytes) -> None:
     """A stream of anything: messages, damaged messages, bytes."""
     choose = Choices(data)
     with room().visit():
@@ -177,8 +177,8 @@ def completion_body(data: bytes) -> None:
 
 
 @cache
-def _guides() -> Guides:
-    return Guides(small_tokenizer(), 52, (0,), "")
+def _guides() -> GuideCompiler:
+    return GuideCompiler(small_tokenizer(), 52, (0,), "")
 
 
 def guide(data: bytes) -> None:
@@ -206,7 +206,7 @@ def token_file(data: bytes) -> None:
     _scratch().write_bytes(data)
     with contextlib.suppress(OpenSledError):
         tenants = read_tenants(_scratch())
-        assert not tenants.everybody
+        assert not tenants.anonymous
 
 
 def config_file(data: bytes) -> None:
@@ -239,10 +239,10 @@ GUIDED = (
 TARGETS = {
     "client_message": Target(client_message, 24, (OPEN, RATIO, *CLIENTS)),
     "server_message": Target(server_message, 18, (SAID, *SERVERS)),
-    "door_open": Target(door_open, 8, noise()),
-    "door_draft": Target(door_draft, 8, noise()),
-    "door_cancel": Target(door_cancel, 6, noise()),
-    "door_stream": Target(door_stream, 8, noise()),
+    "server_open": Target(server_open, 8, noise()),
+    "server_draft": Target(server_draft, 8, noise()),
+    "server_cancel": Target(server_cancel, 6, noise()),
+    "server_stream": Target(server_stream, 8, noise()),
     "device_stream": Target(device_stream, 8, noise()),
     "describe_reply": Target(describe_reply, 4, (TOLD,)),
     "tokenizer_json": Target(tokenizer_json, 3, (b"\0" + small_tokenizer(), *noise())),

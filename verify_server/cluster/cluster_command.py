@@ -28,7 +28,7 @@ from verify_server.command import (
     LAST_WORDS_SECONDS,
     arriving_signals,
     clients,
-    require_safe_door,
+    require_safe_listen,
     run,
 )
 from verify_server.config import ServeConfig
@@ -46,7 +46,7 @@ FILES = ("tls_cert", "tls_key", "tls_client_ca", "tokens")
 def serve_cluster(config: ServeConfig) -> int:
     """Serve until SIGTERM. SIGHUP replaces the replicas one after the other while the others go on."""
     tls, tenants = clients(config)
-    require_safe_door(config.listen, config, tls, tenants)
+    require_safe_listen(config.listen, config, tls, tenants)
     _require_one_address(config)
     with _ray(config):
         from scheduler.cluster.ray_runtime import Cluster
@@ -161,7 +161,7 @@ async def _listen(
     watching.cancel()
 
 
-async def _drain(serving: gateway.Serving, cluster: Cluster, signals: asyncio.Queue[int]) -> None:
+async def _drain(serving: gateway.GatewayServer, cluster: Cluster, signals: asyncio.Queue[int]) -> None:
     """Let sequences under way finish; a second signal ends them."""
     waiting = [
         asyncio.ensure_future(serving.stop(DRAIN_SECONDS)),

@@ -28,7 +28,7 @@ from verify_server.config import ServeConfig
 from verify_server.security import Tenants, Tls
 from verify_server.session_manager import TOKEN_SECONDS
 from verify_server.session_stream import failure_of
-from verify_server.signing import UNBEGUN, Passes, TokenSigner, derived
+from verify_server.signing import UNBEGUN, GatewayCredentials, TokenSigner, derived
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Gateway:
         self._proxy = proxy
         self._changed = asyncio.Event()
         self._handlers: set[asyncio.Task[Any]] = set()  # of sequences
-        self.links = ReplicaLinks(directory, Passes(key, time.time), self._changed.set)
+        self.links = ReplicaLinks(directory, GatewayCredentials(key, time.time), self._changed.set)
         self._signer = TokenSigner(time.time, TOKEN_SECONDS, key)
         self._placer = ReplicaRouter(self.links.serving, self._signer, derived(key, "prefix"))
 
@@ -203,7 +203,7 @@ def _opening(first: bytes) -> Open:
 
 
 @dataclass
-class Serving:
+class GatewayServer:
     """A gateway that listens."""
 
     gateway: Gateway
@@ -236,7 +236,7 @@ class Serving:
 
 async def start(
     directory: Directory, config: ServeConfig, tenants: Tenants, tls: Tls | None, key: bytes
-) -> Serving:
+) -> GatewayServer:
     """Listen where `config` says, on behalf of the replicas of `directory`, which share `key`.
 
     Its health says *serving* while one of them does. Raises OpenSledError when the address is taken.
@@ -250,4 +250,4 @@ async def start(
         reporting.cancel()
         await gateway.close()
         raise
-    return Serving(gateway, port, server, readiness, reporting)
+    return GatewayServer(gateway, port, server, readiness, reporting)

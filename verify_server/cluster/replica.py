@@ -14,19 +14,26 @@ from opensled import logs
 from opensled.address import host_port, joined
 from scheduler.cluster.placement import Heartbeat
 from verify_server import service
-from verify_server.command import LAST_WORDS_SECONDS, clients, describe, make_door, require_safe_door, run
+from verify_server.command import (
+    LAST_WORDS_SECONDS,
+    clients,
+    describe,
+    make_manager,
+    require_safe_listen,
+    run,
+)
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.security import Tenants, Tls
 from verify_server.session import Session
 from verify_server.session_manager import TOKEN_SECONDS, SessionManager
-from verify_server.signing import GatewayClients, Passes, TokenSigner, derived
+from verify_server.signing import GatewayCredentials, GatewayTenants, TokenSigner, derived
 
 HAND_OVER_SECONDS = 10.0  # how long readers may take to leave when the replica drains
 STANDSTILL = 30.0  # seconds after which an event loop that does not answer is broken
 
 
-class Addresses(NamedTuple):
+class ReplicaAddresses(NamedTuple):
     """Where a replica listens, as HOST:PORT."""
 
     public: str  # devices, or with --proxy nobody but gateways
@@ -57,13 +64,13 @@ class ReplicaServer:
         self._config, self._replica, self._host, self._key = config, replica, host, key
         tls, tenants = clients(config)
         if public := public_listen(config, host):
-            require_safe_door(public, config, tls, tenants)
+            require_safe_listen(public, config, tls, tenants)
         target = ENGINES.get(config.engine)(config)
         signer = TokenSigner(time.time, TOKEN_SECONDS, key, replica)
-        self._door = make_door(config, target, tenants, signer, derived(key, "prefix"))
-        self._info, self._text = describe(self._door, target), target.text
+        self._manager = make_manager(config, target, tenants, signer, derived(key, "prefix"))
+        self._info, self._text = describe(self._manager, target), target.text
         self._readiness, self._servers = service.Readiness(), list[service.Server]()
-        self._started: Future[tuple[asyncio.AbstractEventLoop, Addresses]] = Future()
+        self._started: Future[tuple[asyncio.AbstractEventLoop, ReplicaAddresses]] = Future()
         threading.Thread(target=self._thread, args=(public, tls, tenants), name="server", daemon=True).start()
         self._loop, self.addresses = self._started.result()
 
@@ -86,36 +93,36 @@ class ReplicaServer:
     async def _serve(self, public: str, tls: Tls | None, tenants: Tenants) -> int:
         """Serve until the loop fails; its end is the end of the replica."""
         await self._readiness.set(True)
-        gateways = GatewayClients(passes=Passes(self._key, time.time))
+        gateways = GatewayTenants(passes=GatewayCredentials(self._key, time.time))
         inner = await self._listen(joined(self._host, 0), gateways, None)
-        addresses = Addresses(await self._listen(public, tenants, tls) if public else inner, inner)
+        addresses = ReplicaAddresses(await self._listen(public, tenants, tls) if public else inner, inner)
         self._started.set_result((asyncio.get_running_loop(), addresses))
-        await self._door.loop.run()
+        await self._manager.loop.run()
         return 1
 
     async def _listen(self, listen: str, tenants: Tenants, tls: Tls | None) -> str:
-        """Open the door at `listen` as well; its address."""
-        face = service.VerifyService(self._door, self._info, self._text, tenants)
+        """Open the manager at `listen` as well; its address."""
+        face = service.VerifyService(self._manager, self._info, self._text, tenants)
         server, port = await service.start(face, listen, tls, self._readiness)
         self._servers.append(server)
         return joined(host_port(listen)[0], port)
 
     async def _beat(self) -> Heartbeat:
-        return heartbeat(self._door, self._replica, self.addresses)
+        return heartbeat(self._manager, self._replica, self.addresses)
 
     async def _drain(self) -> None:
         await self._readiness.set(False)  # first of all: gateways send nobody here any more
-        self._door.hand_over()
+        self._manager.hand_over()
         with contextlib.suppress(TimeoutError):  # who reads so slowly loses his stream, and reopens
-            await asyncio.wait_for(self._door.idle(), HAND_OVER_SECONDS)
+            await asyncio.wait_for(self._manager.idle(), HAND_OVER_SECONDS)
         await asyncio.gather(*(server.stop(LAST_WORDS_SECONDS) for server in self._servers))
 
 
-def heartbeat(door: SessionManager, replica: str, addresses: Addresses) -> Heartbeat:
+def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses) -> Heartbeat:
     """What a server says of itself at this moment."""
-    loop = door.loop
+    loop = manager.loop
     live = [session for session in loop.sessions.values() if session.has_reader]
-    step_s, token_s = _step_s(door, live), _token_s(door)
+    step_s, token_s = _step_s(manager, live), _token_s(manager)
     waiting = sum(session.sequence.uncomputed - 1 for session in live)
     return Heartbeat(
         replica=replica,
@@ -124,25 +131,25 @@ def heartbeat(door: SessionManager, replica: str, addresses: Addresses) -> Heart
         free_blocks=loop.pool.num_free,
         block_size=loop.pool.block_size,
         sessions=len(live),
-        places=door.limits.max_sessions,
+        places=manager.limits.max_sessions,
         step_s=step_s,
         queue_s=(step_s if live else 0.0) + waiting * token_s,
         token_s=token_s,
-        model_id=door.model_id,
-        fingerprint=door.text.fingerprint,
-        draining=door.draining,
+        model_id=manager.model_id,
+        fingerprint=manager.text.fingerprint,
+        draining=manager.draining,
         prefixes=loop.pool.recent_prefixes(),
         inner=addresses.inner,
     )
 
 
-def _step_s(door: SessionManager, live: Sequence[Session]) -> float:
+def _step_s(manager: SessionManager, live: Sequence[Session]) -> float:
     """Expected seconds of a step in which every session gets one token, and a newcomer as well."""
     contexts = sum(len(session.sequence) for session in live)
-    return door.loop.profile.cost.verify_s(len(live) + 1, contexts, len(live) + 1)
+    return manager.loop.profile.cost.verify_s(len(live) + 1, contexts, len(live) + 1)
 
 
-def _token_s(door: SessionManager) -> float:
+def _token_s(manager: SessionManager) -> float:
     """Seconds that one token of a long prompt takes."""
-    profile = door.loop.profile
+    profile = manager.loop.profile
     return profile.cost.verify_s(profile.max_step_tokens, 0, 1) / profile.max_step_tokens

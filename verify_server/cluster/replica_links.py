@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from opensled import codec
 from opensled.errors import Unreachable
 from scheduler.cluster.placement import Directory, Heartbeat
-from verify_server.signing import Passes
+from verify_server.signing import GatewayCredentials
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class ReplicaLink:
     """One channel to one replica. It follows the replica's health: a killed process is known at once, a draining one
     before it sends its readers away."""
 
-    def __init__(self, address: str, passes: Passes, on_change: Callable[[], None]) -> None:
+    def __init__(self, address: str, passes: GatewayCredentials, on_change: Callable[[], None]) -> None:
         self.serving = False
         self.streams = 0  # under way
         self._passes, self._on_change = passes, on_change
@@ -129,7 +129,9 @@ class ReplicaLink:
 class ReplicaLinks:
     """A link to each replica that the directory knows, and to those it has lost sight of that still carry streams."""
 
-    def __init__(self, directory: Directory, passes: Passes, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, directory: Directory, passes: GatewayCredentials, on_change: Callable[[], None]
+    ) -> None:
         """`on_change` hears when a replica begins or ceases to serve."""
         self._directory, self._passes, self._on_change = directory, passes, on_change
         self._links: dict[tuple[str, str], ReplicaLink] = {}

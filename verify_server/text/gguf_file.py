@@ -41,7 +41,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
     """
     try:
         with path.open("rb") as file:
-            return dict(_pairs(_Reader(file)))
+            return dict(_pairs(_MetadataReader(file)))
     except OSError as error:
         raise NotFound(f"{path} cannot be read: {error.strerror}", "model") from error
     except (ValueError, struct.error) as error:
@@ -50,7 +50,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _pairs(reader: _Reader) -> Iterator[tuple[str, Any]]:
+def _pairs(reader: _MetadataReader) -> Iterator[tuple[str, Any]]:
     if reader.take(4) != MAGIC:
         raise ValueError("it does not begin with GGUF")
     version = reader.number(4)
@@ -62,7 +62,7 @@ def _pairs(reader: _Reader) -> Iterator[tuple[str, Any]]:
         yield key, reader.value(reader.number(4))
 
 
-class _Reader:
+class _MetadataReader:
     """Takes typed values off a file; ValueError where it ends too early or makes no sense."""
 
     def __init__(self, file: BinaryIO) -> None:

@@ -51,7 +51,7 @@ class GgufText:
     def __init__(self, path: Path) -> None:
         """Raises NotFound and UnsupportedModel."""
         metadata = read_metadata(path)
-        files = _Files(path.parent)
+        files = _TokenizerFolder(path.parent)
         self._tokenizer = files.tokenizer() or gguf_tokenizer.build(metadata)
         self._pieces = [
             self._tokenizer.id_to_token(id) or "" for id in range(self._tokenizer.get_vocab_size())
@@ -96,7 +96,7 @@ class GgufText:
                 )
 
 
-class _Files:
+class _TokenizerFolder:
     """The files of a Hugging Face folder, if that is where the GGUF file lies."""
 
     def __init__(self, folder: Path) -> None:
@@ -150,7 +150,7 @@ def _special(metadata: dict[str, Any]) -> dict[str, str]:
     return {name: pieces[id] for name, id in ids.items() if id is not None and id < len(pieces)}
 
 
-class _Generation(Extension):
+class _GenerationTag(Extension):
     """{% generation %} marks what a model wrote, for training; to render is to render its body."""
 
     tags = {"generation"}  # noqa: RUF012
@@ -164,7 +164,7 @@ class _Generation(Extension):
 def _compile(template: str, path: Path) -> Callable[..., str]:
     """Templates come from strangers: rendered in jinja's sandbox, with the globals that transformers gives them."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise

@@ -30,7 +30,7 @@ _CASED_END = rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 
 
 @dataclass(frozen=True)
-class Split:
+class BpeFamily:
     """How a byte-level BPE family prepares text."""
 
     pattern: str = ""  # "": that of GPT-2
@@ -40,13 +40,13 @@ class Split:
     bos: bool = False  # put in front of a text unless the file says otherwise
 
 
-GPT2, DIGITS = Split(), Split(single_digits=True)
-LLAMA3 = Split(rf"{_CONTRACTION}|{_FIRST}\p{{L}}+|\p{{N}}{{1,3}}|{_END}", ignore_merges=True, bos=True)
-QWEN2 = Split(rf"{_CONTRACTION}|{_FIRST}\p{{L}}+|\p{{N}}|{_END}", nfc=True)
-QWEN35 = Split(rf"{_CONTRACTION}|{_FIRST}[\p{{L}}\p{{M}}]+|\p{{N}}|{_MARKS_END}", nfc=True)
-TEKKEN = Split(rf"{_CASED[0]}|{_CASED[1]}|\p{{N}}|{_CASED_END}", ignore_merges=True, bos=True)
-GPT4O = Split(rf"{_CASED[0]}{_CONTRACTION}?|{_CASED[1]}{_CONTRACTION}?|\p{{N}}{{1,3}}|{_CASED_END}")
-SPLITS = {
+GPT2, DIGITS = BpeFamily(), BpeFamily(single_digits=True)
+LLAMA3 = BpeFamily(rf"{_CONTRACTION}|{_FIRST}\p{{L}}+|\p{{N}}{{1,3}}|{_END}", ignore_merges=True, bos=True)
+QWEN2 = BpeFamily(rf"{_CONTRACTION}|{_FIRST}\p{{L}}+|\p{{N}}|{_END}", nfc=True)
+QWEN35 = BpeFamily(rf"{_CONTRACTION}|{_FIRST}[\p{{L}}\p{{M}}]+|\p{{N}}|{_MARKS_END}", nfc=True)
+TEKKEN = BpeFamily(rf"{_CASED[0]}|{_CASED[1]}|\p{{N}}|{_CASED_END}", ignore_merges=True, bos=True)
+GPT4O = BpeFamily(rf"{_CASED[0]}{_CONTRACTION}?|{_CASED[1]}{_CONTRACTION}?|\p{{N}}{{1,3}}|{_CASED_END}")
+FAMILIES = {
     **dict.fromkeys(("gpt-2", "phi-2", "olmo", "jais"), GPT2),
     **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell"), DIGITS),
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3"), LLAMA3),
@@ -85,28 +85,28 @@ def pieces_of(metadata: Mapping[str, Any]) -> list[str]:
 
 def _byte_level(metadata: Mapping[str, Any], pieces: Sequence[str]) -> tuple[Tokenizer, bool]:
     name = metadata.get("tokenizer.ggml.pre")
-    split = SPLITS.get(name)  # type: ignore[arg-type]
-    if split is None:
+    family = FAMILIES.get(name)  # type: ignore[arg-type]
+    if family is None:
         raise UnsupportedModel(
             f"this GGUF file splits text as {name!r} before it merges bytes, which is not known; {NEXT_STEP}"
         )
     vocabulary = {piece: id for id, piece in enumerate(pieces)}
     merges = [_pair(merge) for merge in metadata.get("tokenizer.ggml.merges") or ()]
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=split.ignore_merges))
-    if split.nfc:
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=family.ignore_merges))
+    if family.nfc:
         tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(list(_steps(split)))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(list(_steps(family)))
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    return tokenizer, split.bos
+    return tokenizer, family.bos
 
 
-def _steps(split: Split) -> Iterator[pre_tokenizers.PreTokenizer]:
-    if split.single_digits:
+def _steps(family: BpeFamily) -> Iterator[pre_tokenizers.PreTokenizer]:
+    if family.single_digits:
         yield pre_tokenizers.Digits(individual_digits=True)
-    if split.pattern:
-        yield pre_tokenizers.Split(Regex(split.pattern), behavior="isolated")
-    yield pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not split.pattern)
+    if family.pattern:
+        yield pre_tokenizers.Split(Regex(family.pattern), behavior="isolated")
+    yield pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not family.pattern)
 
 
 def _pair(merge: str) -> tuple[str, str]:

@@ -94,7 +94,7 @@ class Constraint:
             raise EngineError(f"the grammar of this answer is stuck: {_short(cause)}")
 
 
-class Guides:
+class GuideCompiler:
     """Compiles the grammars of one target, for several threads at once if need be.
 
     `width` is that of the logits; ids beyond the tokenizer's are padding and never allowed. The vocabulary is read at
@@ -152,7 +152,7 @@ class Guides:
             return self._vocabulary
 
 
-class _Vocabulary:
+class _GuidanceTokenizer:
     """What llguidance asks of a tokenizer; `tokens` [width] holds the bytes of each id, none for padding."""
 
     bos_token_id = None
@@ -184,7 +184,7 @@ def _vocabulary(tokenizer_json: str, width: int, eos_ids: Sequence[int]) -> LLTo
         elif id < width:
             tokens[id] = tokenizer.decode([id], skip_special_tokens=False).encode()
     special = sorted({id for id in special if id < width})
-    wrapped = TokenizerWrapper(_Vocabulary(tokenizer, tokens, special, eos_ids[0]))
+    wrapped = TokenizerWrapper(_GuidanceTokenizer(tokenizer, tokens, special, eos_ids[0]))
     return LLTokenizer(wrapped, n_vocab=width, eos_token=list(eos_ids))
 
 

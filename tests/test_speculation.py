@@ -1,0 +1,83 @@
+"""The formulas of a round against sums and simulations of their own, and averages that forget.
+
+Run: .venv/bin/python -m pytest tests/test_speculation.py -q
+"""
+
+from __future__ import annotations
+
+import random
+from math import inf
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from hw_profiles.fading import FadingRatio, faded_rate, kept, mean_but_largest
+from hw_profiles.speculation import accepted_tokens, reach, tokens_above, uniform_tokens
+
+FIRST = np.array([0.4, 0.65, 0.9, 0.7, 0.5])
+LATER = np.array([0.3, 0.75, 0.95, 1.0, 0.0])
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.3, 0.8, 0.95])
+def test_the_tokens_of_a_round_are_the_geometric_sum_of_the_paper(acceptance: float) -> None:
+    for length in range(12):
+        expected = (1 - acceptance ** (length + 1)) / (1 - acceptance)
+        assert uniform_tokens(acceptance, length) == pytest.approx(expected)
+        assert 1 + reach([acceptance] * length)[1:].sum() == pytest.approx(expected)
+    assert uniform_tokens(1.0, 7) == 8
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 5, 8])
+def test_accepted_tokens_are_the_sum_of_the_reaches(length: int) -> None:
+    found = accepted_tokens(FIRST, LATER, length)
+    for first, later, accepted in zip(FIRST.tolist(), LATER.tolist(), found.tolist()):
+        chances = [first, *[later] * (length - 1)][:length]
+        assert accepted == pytest.approx(reach(chances)[1:].sum())
+        assert accepted_tokens(first, later, length) == pytest.approx(accepted)
+
+
+def test_a_simulated_round_commits_as_many_tokens_as_expected() -> None:
+    draw, first, later, length = random.Random(1), 0.6, 0.8, 5
+
+    def accepted() -> int:
+        chances = [first, *[later] * (length - 1)]
+        return next((index for index, chance in enumerate(chances) if draw.random() >= chance), length)
+
+    mean = fmean(accepted() for _ in range(40_000))
+    assert mean == pytest.approx(float(accepted_tokens(first, later, length)), abs=0.04)
+
+
+@pytest.mark.parametrize("chance", [0.01, 0.2, 0.5, 0.93])
+def test_tokens_above_a_chance_are_those_whose_reach_is_as_large(chance: float) -> None:
+    for first, later, found in zip(
+        FIRST.tolist(), LATER.tolist(), tokens_above(FIRST, LATER, chance).tolist()
+    ):
+        reaches = reach([first, *[later] * 400])[1:]
+        counted = int((reaches >= chance).sum())
+        assert found == (inf if later == 1 and first >= chance else counted)
+
+
+def test_a_half_life_forgets_half() -> None:
+    assert kept(48.0, 48.0) == 0.5
+    assert kept(0.0, 48.0) == 1.0
+    ratio = FadingRatio(half_life=10.0)
+    assert ratio.ratio == 0
+    ratio.add(10.0, 1.0)
+    ratio.add(20.0, 1.0, age=10.0)
+    assert ratio.ratio == pytest.approx((0.5 * 10 + 20) / 1.5)
+    assert ratio.seen == 11
+
+
+def test_a_steady_rate_is_found() -> None:
+    rate = 0.0
+    for _ in range(4000):
+        rate = faded_rate(rate, 3.0, 0.01, window_s=5.0)
+    assert rate == pytest.approx(300.0, rel=0.01)
+    assert faded_rate(rate, 0.0, inf, window_s=5.0) == 0
+
+
+def test_one_interference_does_not_count() -> None:
+    assert mean_but_largest([]) is None
+    assert mean_but_largest([0.02, 0.9]) == 0.02
+    assert mean_but_largest([0.01, 0.03, 7.0]) == pytest.approx(0.02)
