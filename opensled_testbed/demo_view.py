@@ -27,7 +27,7 @@ class Row(Protocol):
     def report(self) -> dict: ...
 
 
-class View:
+class DemoView:
     """A table of devices that follows them; `quiet` says nothing on standard output."""
 
     def __init__(self, devices: Sequence[Row], *, quiet: bool) -> None:
@@ -37,7 +37,7 @@ class View:
         self._live = Live(console=self._console, get_renderable=self.table, refresh_per_second=8)
         self._animated = self._console.is_terminal and not quiet
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> DemoView:
         if self._animated:
             self._live.start()
         return self

@@ -44,7 +44,7 @@ ROWS = (
 UNLIMITED = "request_goodput"  # says nothing new where no limit was set
 
 
-class View:
+class LoadView:
     """Progress on standard error, the table on standard output."""
 
     def __init__(self, *, quiet: bool) -> None:

@@ -19,7 +19,7 @@ def advice(plan: Plan) -> str:
 def _nobody(plan: Plan) -> str:
     binds = sorted({row.binds for row in plan.rows if row.found.mode == "centralized"})
     return (
-        f"Nobody can be served here at {plan.config.pace:g} tokens/s; what binds already for one user: "
+        f"No user can be served here at {plan.config.pace:g} tokens/s; what binds already for one user: "
         f"{', '.join(binds)}. Ask for a lower --pace, fewer --weight-bits, a shorter --context or a larger accelerator."
     )
 
@@ -69,7 +69,7 @@ def _against(plan: Plan, row: Row) -> str:
 
 
 def _size(plan: Plan, row: Row) -> str:
-    """What the users there are need, where somebody said how many they are."""
+    """What the users there are need, where their number is given."""
     users = plan.config.users
     if not users:
         return ""

@@ -69,7 +69,7 @@ class Plan:
         return row.cost.usd_per_million_tokens
 
     def gain(self, row: Row) -> float:
-        """Users over those of plain decoding on the same accelerator; infinite where that serves nobody."""
+        """Users over those of plain decoding on the same accelerator; infinite where that serves no user."""
         plain = self.of(row.accelerator, "centralized").users
         return row.users / plain if plain else float("inf")
 
