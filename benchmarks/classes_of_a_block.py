@@ -37,8 +37,8 @@ PROMPTS = (
     "Write a short story about a lamp.\n",
 )
 BLOCKS = 5  # to take the median of
-ROUNDS_BEFORE = 2  # drafted blocks of an answer that are not followed
-ANSWERS = 6  # to each prompt, at most: on a busy machine drafts pay seldom
+ROUNDS_BEFORE = 1  # drafted blocks of an answer that are not followed
+ANSWERS = 3  # to each prompt, at most: on a busy machine drafts pay seldom
 LOADING_S = 240.0  # the server may take so long to load its target on a busy machine
 
 

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 
-class Row(Protocol):
+class DeviceRow(Protocol):
     """A device as the table needs it."""
 
     prompts: list[dict]
@@ -30,7 +30,7 @@ class Row(Protocol):
 class DemoView:
     """A table of devices that follows them; `quiet` says nothing on standard output."""
 
-    def __init__(self, devices: Sequence[Row], *, quiet: bool) -> None:
+    def __init__(self, devices: Sequence[DeviceRow], *, quiet: bool) -> None:
         self._devices = devices
         self._console = Console(stderr=quiet)
         self._status = ""
@@ -77,7 +77,7 @@ class DemoView:
         return table
 
 
-def _cells(device: Row) -> list[str]:
+def _cells(device: DeviceRow) -> list[str]:
     report = device.report()
     drafted = bool(report["drafted"])
     return [
