@@ -27,6 +27,7 @@ from opensled_testbed.load.records import RequestRecord, RunResult, ServerTotals
 from opensled_testbed.rules import rule_of
 from opensled_testbed.simulated.alone import AloneDevice
 from opensled_testbed.simulated.device import Device
+from opensled_testbed.simulated.drafting import SimulatedDrafts
 from opensled_testbed.simulated.drafts import scripts
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import ways
@@ -146,7 +147,8 @@ def _device(kind: _Kind, events: Events, server: SimulatedServer, number: int, l
     user = ways(group.user_link, seed) if group.user_link else None
     looks_ahead = group.look_ahead and group.drafter != "lookup"
     rule = rule_of(_drafting(group), lambda: events.now)
-    return Device(events, server, ways(group.link, seed), speed, user, group.wish(number), rule, looks_ahead)
+    drafts = SimulatedDrafts(events, speed, rule, looks_ahead)
+    return Device(events, server, ways(group.link, seed), drafts, user, group.wish(number))
 
 
 def _drafting(group: Group) -> Group:

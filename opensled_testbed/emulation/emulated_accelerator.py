@@ -125,7 +125,7 @@ class EmulatedEngine(TargetEngine):
     def forward(self, segments: Sequence[Segment]) -> Scores:
         """See `TargetEngine`. Returns early if there are rows to sample; their sampling then takes the rest."""
         started = time.perf_counter()
-        pieces = [_piece(segment) for segment in segments]
+        pieces = [Piece.of(segment) for segment in segments]
         drafted_s = started - self._drafting_since(started, pieces)
         step = Step(started, self._dilation * self._law.step_s(pieces) - drafted_s, self.totals)
         self._step = step
@@ -147,10 +147,6 @@ class EmulatedEngine(TargetEngine):
     def forget(self, blocks: Sequence[int]) -> None:
         """See `TargetEngine`."""
         self._inner.forget(blocks)
-
-
-def _piece(segment: Segment) -> Piece:
-    return Piece(len(segment.tokens), segment.start + len(segment.tokens), max(0, segment.rows - 1))
 
 
 @dataclass

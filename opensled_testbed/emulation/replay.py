@@ -15,9 +15,17 @@ from edge_client.lengths.base import DraftLengthPolicy
 from hw_profiles.device_profile import DraftSpeed
 from opensled.protocol import Truth, common_prefix
 from opensled.sampling import Sampler
-from opensled_testbed.emulation.draft_pace import DraftPace
+from opensled_testbed.emulation.draft_pace import At, DraftPace
 from opensled_testbed.emulation.recorded_model import RecordedModel
 from opensled_testbed.traces import ItemTrace
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _at(time: float, call: Callable[[int], None], argument: int) -> object:
+    return asyncio.get_running_loop().call_at(time, call, argument)
 
 
 class ReplayDrafts(JobDrafting):
@@ -34,9 +42,12 @@ class ReplayDrafts(JobDrafting):
         stop: DraftLengthPolicy,
         dilation: float = 1.0,
         looks_ahead: bool = False,
+        now: Callable[[], float] = _now,
+        at: At = _at,
     ) -> None:
+        """`now`, `at`: the clock, by default that of the running event loop."""
         self._traces = traces
-        self._pace = DraftPace(speed, _now, _at, dilation)
+        self._pace = DraftPace(speed, now, at, dilation)
         self._model = RecordedModel(self._pace.spend)
         super().__init__(self._model, stop, looks_ahead=looks_ahead)
 
@@ -47,10 +58,13 @@ class ReplayDrafts(JobDrafting):
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         """See `Drafting`; the prompt is read with the first block. Raises AssertionError for a prompt not recorded."""
+        self._model.trace = self._recorded(truth)
+        super().begin(truth, sampler)
+
+    def _recorded(self, truth: Truth) -> ItemTrace:
         prompt = tuple(truth.tokens[: truth.prompt_length])
         assert prompt in self._traces, f"nothing is recorded for this prompt of {len(prompt)} tokens"
-        self._model.trace = self._traces[prompt]
-        super().begin(truth, sampler)
+        return self._traces[prompt]
 
     def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:
         """See `Drafting`; done when the device would be. Raises AssertionError for a truth that was not recorded."""
@@ -70,11 +84,3 @@ class ReplayDrafts(JobDrafting):
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._pace.run(work, future.set_result)
         return future
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def _at(time: float, call: Callable[[int], None], argument: int) -> object:
-    return asyncio.get_running_loop().call_at(time, call, argument)
