@@ -9,7 +9,7 @@ of k tokens takes k passes, and a token that the stop rule threw away one more.
 
 from __future__ import annotations
 
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 
 
 def forward_s(speed: DraftSpeed | None, tokens: int) -> float:

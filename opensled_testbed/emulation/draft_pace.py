@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from edge_client.draft_job import Result, Work
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled_testbed.emulation.device_time import forward_s
 
 At = Callable[[float, Callable[[int], None], int], object]  # calls, with an argument, at a time

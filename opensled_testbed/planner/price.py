@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hw_profiles.device_profile import DeviceProfile
+from hw_profiles.profiles import DeviceProfile
 from opensled_testbed.planner.capacity_law import Capacity, Setting
 
 HOUR_S = 3600

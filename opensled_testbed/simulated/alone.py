@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled_testbed.emulation.device_time import forward_s
 from opensled_testbed.load.records import Arrival, RequestRecord
 from opensled_testbed.simulated.device import Done
