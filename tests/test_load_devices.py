@@ -67,7 +67,8 @@ def test_messages_are_weighed_and_the_time_of_a_draft_is_that_of_its_first_sendi
         draft = Draft(1, DraftBlock(3, (DraftToken(7),)))
         await session.submit(draft)
         first = session.submitted
-        await session.submit(draft)
+        await session._reopen()
+        assert draft in session._stream._inner.sent, "it goes along to the new stream"
         assert session.submitted == first > 0
         await session._stream.send(Cancel())
         return opened, weight

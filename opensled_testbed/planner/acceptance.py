@@ -19,7 +19,7 @@ USERS = 400  # drawn at random to find the unlucky one
 
 
 @dataclass(frozen=True)
-class Acceptance:
+class DraftWorth:
     """Means over rounds, by draft length k from 0 on."""
 
     tokens: tuple[float, ...]  # committed by a round, its bonus or recovered token included; [0] is 1
@@ -33,21 +33,21 @@ class Acceptance:
         return self.tokens[1] - 1
 
 
-def geometric(rate: float) -> Acceptance:
+def geometric(rate: float) -> DraftWorth:
     """Each draft token is accepted with probability `rate` if the one before it was: E = 1 + a + ... + a^k.
 
     All users are alike.
     """
     tokens = tuple(uniform_tokens(rate, k) for k in LENGTHS)
-    return Acceptance(tokens, tuple(map(float, LENGTHS)), tokens, f"{rate:g} at each position")
+    return DraftWorth(tokens, tuple(map(float, LENGTHS)), tokens, f"{rate:g} at each position")
 
 
-def of_traces(traces: TraceSet, confidence: float = 0.0) -> Acceptance:
+def of_traces(traces: TraceSet, confidence: float = 0.0) -> DraftWorth:
     """Recorded drafts replayed at every draft length, one round after another; `confidence` is SLED's c_th."""
     means = [_Means.of(traces.items, k, confidence) for k in LENGTHS]
     name = f"recorded ({traces.drafter} for {traces.target})"
     tokens, drafted, unlucky = (tuple(column) for column in zip(*means))
-    return Acceptance(tokens, drafted, unlucky, name)
+    return DraftWorth(tokens, drafted, unlucky, name)
 
 
 class _Means(NamedTuple):

@@ -23,7 +23,7 @@ Done = Callable[[RequestRecord], None]
 UNUSED = Sampler(SamplingParams(), b"")  # what was recorded is not drawn again
 
 
-class Device:
+class SimulatedDevice:
     """One device: its link, its draft model, and the user's own link where the drafter sits beside the server.
 
     It drafts for one answer at a time; the server alone decodes a request that finds it at work, as in the product.
@@ -42,11 +42,11 @@ class Device:
     ) -> None:
         self.events, self.server, self.ways, self.user = events, server, ways, user
         self.drafts, self.wish = drafts, wish
-        self.drafts_for: Answer | None = None
+        self.drafts_for: SimulatedAnswer | None = None
 
     def ask(self, record: RequestRecord, script: Script, done: Done) -> None:
         """One request, now; `done` hears when its last token has reached the user, or that it was refused."""
-        answer = Answer(self, record, script, done)
+        answer = SimulatedAnswer(self, record, script, done)
         self.drafts_for = self.drafts_for or answer
         record.sent = self.events.now
         record.prompt_tokens = script.prompt
@@ -58,10 +58,10 @@ class Device:
         self.events.at(self.user.up.deliver_at(record.sent, size), answer.begin)
 
 
-class Answer:
+class SimulatedAnswer:
     """One request on its device: the sequence that its edge loop drafts for, and what its reader gets."""
 
-    def __init__(self, device: Device, record: RequestRecord, script: Script, done: Done) -> None:
+    def __init__(self, device: SimulatedDevice, record: RequestRecord, script: Script, done: Done) -> None:
         self._device, self._record, self.script, self._done = device, record, script, done
         self.wish = device.wish
         self.truth, self.turn = Truth(script.trace.prompt_ids), Turn()

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from hw_profiles.profile import HardwareProfile
 from opensled.messages import Draft, SamplingParams, ServerMessage
 from opensled.protocol import EndRules, common_prefix
-from opensled_testbed.emulation.step_law import Piece, StepLaw
+from opensled_testbed.emulation.step_law import StepPiece, StepLaw
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import ServerTotals
 from opensled_testbed.simulated.drafts import MAX_DRAFT, Script
@@ -188,7 +188,7 @@ class SimulatedServer:
 
     def _start(self, work: list[StepItem]) -> None:
         overhead = self._overhead
-        seconds = self._law.step_s([Piece.of(item.segment) for item in work])
+        seconds = self._law.step_s([StepPiece.of(item.segment) for item in work])
         seconds += overhead.step_s + len(work) * overhead.session_s
         self._events.at(self._events.now + seconds, self._end, (work, seconds))
 

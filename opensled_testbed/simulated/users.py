@@ -19,7 +19,7 @@ class Asks(Protocol):
     def ask(self, record: RequestRecord, script: Script, done: Done) -> None: ...
 
 
-class User:
+class SimulatedUser:
     """One user with a device of his own. What he asks depends on his number and the load's seed alone."""
 
     __slots__ = ("_device", "_events", "_group", "_items", "_number", "_records", "_thinking")
@@ -70,10 +70,10 @@ class User:
 class Arrivals:
     """The open processes: the n-th request is due for user n modulo their number, whatever he waits for."""
 
-    def __init__(self, members: dict[int, User], users: int, load: Load, events: Events) -> None:
+    def __init__(self, members: dict[int, SimulatedUser], users: int, load: Load, events: Events) -> None:
         """`members`: those of the `users` users who are simulated here, by number."""
         self._events = events
-        self._due: Iterator[tuple[float, User]] = (
+        self._due: Iterator[tuple[float, SimulatedUser]] = (
             (time, members[number % users])
             for number, time in enumerate(due_times(load))
             if number % users in members
@@ -87,7 +87,7 @@ class Arrivals:
         if found is not None:
             self._events.at(found[0], self._arrive, found[1])
 
-    def _arrive(self, user: User) -> None:
+    def _arrive(self, user: SimulatedUser) -> None:
         user.ask(_forget)
         self._next()
 
