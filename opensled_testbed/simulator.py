@@ -25,13 +25,11 @@ from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RequestRecord, RunResult, ServerTotals
 from opensled_testbed.rules import rule_of
-from opensled_testbed.simulated.alone import AloneDevice
-from opensled_testbed.simulated.device import SimulatedDevice
+from opensled_testbed.simulated.device import AloneDevice, SimulatedDevice
 from opensled_testbed.simulated.drafting import SimulatedDrafts
-from opensled_testbed.simulated.drafts import scripts
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import ways
-from opensled_testbed.simulated.server import Overhead, SimulatedServer
+from opensled_testbed.simulated.server import Overhead, SimulatedServer, scripts
 from opensled_testbed.simulated.users import Arrivals, Asks, SimulatedUser
 from opensled_testbed.traces import TraceSet
 from scheduler import make_policy

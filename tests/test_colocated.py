@@ -11,7 +11,7 @@ from opensled_testbed.baselines import COLOCATED, server_sd
 from opensled_testbed.cells import CELLS
 from opensled_testbed.emulation.colocated import Colocated
 from opensled_testbed.emulation.emulated_accelerator import EmulatedEngine
-from opensled_testbed.emulation.step_law import StepPiece, StepLaw
+from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Server
 from scheduler import POLICIES
 from scheduler.fcfs import Fcfs

@@ -14,7 +14,7 @@ from opensled.errors import NotFound, UsageError
 from opensled.messages import SamplingParams
 from opensled_testbed.emulation import emulated_accelerator as accelerator
 from opensled_testbed.emulation.emulated_accelerator import TOTALS, VARIABLE, EmulatedEngine, environment
-from opensled_testbed.emulation.step_law import StepPiece, StepLaw
+from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Server
 from opensled_testbed.processes import Process
 from tests.emulated import HandClock, cost

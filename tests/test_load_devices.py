@@ -12,11 +12,10 @@ from opensled.errors import UsageError
 from opensled.messages import Cancel, Draft, DraftBlock, DraftToken, Limits, Open, Opened
 from opensled.protocol import Truth
 from opensled_testbed.fleet import Fleet, Group, Server
-from opensled_testbed.load.clock import Clock
 from opensled_testbed.load.device_drafts import NoDrafts, recorded
 from opensled_testbed.load.http_device import shared
 from opensled_testbed.load.load import Load
-from opensled_testbed.load.records import Arrival
+from opensled_testbed.load.records import Arrival, Clock
 from opensled_testbed.load.run import Run, label
 from opensled_testbed.load.site import Seat
 from opensled_testbed.load.sources import heldout_items

@@ -20,7 +20,7 @@ from typing import Any, cast, get_type_hints
 
 from hw_profiles.step_cost import StepCost
 from opensled.errors import NonFiniteLogits, UsageError
-from opensled_testbed.emulation.step_law import StepPiece, StepLaw
+from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Server
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES

@@ -6,17 +6,18 @@ from collections.abc import Callable
 
 from edge_client.drafting import Drafting
 from edge_client.generate import Exchange
+from hw_profiles.device_profile import DraftSpeed
 from opensled.messages import Limits, SamplingParams, ServerMessage, Verdict
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from opensled.turns import Turn
+from opensled_testbed.emulation.draft_pace import forward_s
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import Arrival, RequestRecord, Round
 from opensled_testbed.simulated.drafting import EmptyDrafts, SimulatedDrafts
-from opensled_testbed.simulated.drafts import MAX_DRAFT, Script
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import Ways, draft_bytes, open_bytes, opened_bytes, verdict_bytes
-from opensled_testbed.simulated.server import SimulatedServer
+from opensled_testbed.simulated.server import MAX_DRAFT, Script, SimulatedServer
 from verify_server.session import Session
 
 Done = Callable[[RequestRecord], None]
@@ -162,3 +163,29 @@ class SimulatedAnswer:
         if reason:
             self._record.finish_reason = reason
             self._end()
+
+
+class AloneDevice:
+    """Writes one answer at a time, in the order in which they are asked."""
+
+    def __init__(self, events: Events, speed: DraftSpeed) -> None:
+        self._events, self._speed = events, speed
+        self._free_at = 0.0
+
+    def ask(self, record: RequestRecord, script: Script, done: Done) -> None:
+        """See `SimulatedDevice.ask`."""
+        record.sent = self._events.now
+        record.prompt_tokens = script.prompt
+        start = max(record.sent, self._free_at) + forward_s(self._speed, script.prompt)
+        self._free_at = start + (script.alone - 1) * forward_s(self._speed, 1)
+        self._events.at(start, self._write, (record, script, done))
+
+    def _write(self, job: tuple[RequestRecord, Script, Done]) -> None:
+        record, script, done = job
+        now = self._events.now
+        record.arrivals.append(Arrival(now, 1))
+        if len(record.arrivals) < script.alone:
+            self._events.at(now + forward_s(self._speed, 1), self._write, job)
+            return
+        record.finish_reason = "length" if script.alone == script.last else "eos"
+        done(record)

@@ -1,16 +1,15 @@
-"""The simulated users: the same arrivals, thinking times and items as in an emulated run (load/arrivals.py)."""
+"""The simulated users: the same arrivals, thinking times and items as in an emulated run (load/load.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from opensled_testbed.load.arrivals import asked_by, due_times, start_of, thinking
-from opensled_testbed.load.load import Load
+from opensled_testbed.load.load import Load, asked_by, due_times, start_of, thinking
 from opensled_testbed.load.records import RequestRecord
 from opensled_testbed.simulated.device import Done
-from opensled_testbed.simulated.drafts import Script
 from opensled_testbed.simulated.events import Events
+from opensled_testbed.simulated.server import Script
 
 
 class Asks(Protocol):
