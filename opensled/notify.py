@@ -27,7 +27,7 @@ def send(state: str, patience: float = 1.0) -> None:
             client.settimeout(patience)
             client.sendto(state.encode(), address)
     except OSError as error:
-        log.warning("the service manager at %s does not hear %s: %s", path, state, error)
+        log.warning("the service manager at %s does not accept %s: %s", path, state, error)
 
 
 def stopping() -> None:

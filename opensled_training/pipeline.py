@@ -1,4 +1,4 @@
-"""The steps from nothing to `models/`, each resumable: what a step needs and does not find, it makes."""
+"""The steps from nothing to `models/`, each resumable: a step makes what it needs and does not find."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _ARTICLE = re.compile(r"\b([Aa]) (?=[aeiou])")
 
 
 def pick(rng: random.Random, choices: Sequence[T]) -> T:
-    """One of `choices`, earlier ones more often (1/rank): real text is skewed, and a flat choice has no best way on."""
+    """One of `choices`, earlier ones more often (1/rank): real text is skewed, and a uniform choice has no best continuation."""
     cumulative = list(accumulate(1.0 / (rank + 1) for rank in range(len(choices))))
     return rng.choices(choices, cum_weights=cumulative)[0]
 

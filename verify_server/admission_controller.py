@@ -51,7 +51,7 @@ class RetryQueue:
             until.popleft()
 
     def counts(self, now: float) -> Counter[str]:
-        """By tenant, without those who are late."""
+        """By tenant, without those that are late."""
         for tenant, until in list(self._until.items()):
             while until and until[0] < now:
                 until.popleft()
