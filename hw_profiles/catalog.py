@@ -4,8 +4,6 @@ The user's profiles are in `profiles/devices` (links, accelerators, targets) bes
 packaged ones of the same id. A path to any other file works as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path

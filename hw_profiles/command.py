@@ -1,8 +1,6 @@
 """`opensled profile list | show | detect`: the profiles, one of them with its sources, and the board of
 this machine. `opensled profile calibrate` needs a drafter and lives with the devices (edge_client/calibration/)."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Profiles as plain text for a terminal, and what the steps of every packaged target cost on one accelerator."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields

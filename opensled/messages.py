@@ -179,7 +179,7 @@ class Open:
     top_logprobs: int | None = None  # log-probabilities: of committed tokens and so many others; None = no
     guide: Guide | None = None
     pace: float = 0.0  # tokens/s the user needs; 0 = as fast as possible, without a promise
-    background: bool = False  # no user watches the answer grow: under load it gives way to sequences that a user watches
+    background: bool = False  # no user watches the answer grow: under load it gives way to watched sequences
     device: str = ""  # under this name the server remembers how the device drafts; "" = unknown
 
     def __post_init__(self) -> None:

@@ -4,8 +4,6 @@ Sends datagrams to the socket in $NOTIFY_SOCKET; without the variable it sends n
 Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """`opensled top`: shows the work of servers live in the terminal, from their metrics ports."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

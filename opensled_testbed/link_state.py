@@ -5,8 +5,6 @@ them up. On a link of 4 ms that alone would be more than 10 %. A timerfd of Linu
 as any other file does, so an `Alarm` is on time to some tens of microseconds; elsewhere it uses asyncio's timers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ctypes

@@ -8,8 +8,6 @@ answers, and started again; then one device. Exit code 0 only if every answer is
 the one answer that the killed device could not finish, and if nothing is left behind.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """The frozen draft table of the tiny family: from the training split alone, so that no held-out task is in it."""
 
-from __future__ import annotations
-
 import platform
 import random
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The acceptance rate here is per position: along the target's own text, the share
 given the same prefix, chooses the target's token. That is what the default rule accepts.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The steps from nothing to `models/`, each resumable: a step makes what it needs and does not find."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

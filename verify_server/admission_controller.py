@@ -2,8 +2,6 @@
 refused requests are expected back.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@
 there, which is checked without connecting, because a connection to a relay goes on to the server.
 """
 
-from __future__ import annotations
-
 import http.client
 import sys
 from collections.abc import Callable

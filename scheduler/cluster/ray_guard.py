@@ -4,8 +4,6 @@ A client that reaches Ray's ports can run code on every machine of the cluster, 
 private network, and ask for a token. Source: docs.ray.io, "Security" and "Ray token authentication" (2.60).
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import secrets
@@ -47,8 +45,8 @@ else:
 
 
 def prepare(address: str = "", environ: MutableMapping[str, str] = os.environ) -> None:
-    """Set what Ray reads when it is imported; `address`: HOST:PORT of a cluster to join, "" = a new one, which gets a new
-    token."""
+    """Set what Ray reads when it is imported; `address`: HOST:PORT of a cluster to join, "" = a new one, which gets a
+    new token."""
     environ.update(_ALWAYS)
     if not address or is_local(address):
         environ.update(_LOCAL)
@@ -77,8 +75,8 @@ def require_token(address: str, environ: Mapping[str, str] = os.environ) -> None
     known = any(environ.get(name) for name in _TOKENS) or default.is_file()
     if not known or not _answers(address, environ):
         raise Unauthorized(
-            f"the Ray cluster at {address} asks for its token; copy the one it was started with to {default}, or name its "
-            "file in RAY_AUTH_TOKEN_PATH"
+            f"the Ray cluster at {address} asks for its token; copy the one it was started with to {default}, or name "
+            "its file in RAY_AUTH_TOKEN_PATH"
         )
 
 
@@ -97,7 +95,8 @@ def networks(listed: str) -> tuple[Network, ...]:
     for network in found:
         if not network.is_private:
             raise UsageError(
-                f"--ray-network {network} is not private: a client that reaches Ray's ports can run code on the whole cluster"
+                f"--ray-network {network} is not private: clients that reach Ray's ports can run code on the "
+                "whole cluster"
             )
     return tuple(found)
 
