@@ -126,7 +126,7 @@ def test_a_deadline_that_passes_while_the_prompt_is_read():
             call = verify_pb2_grpc.VerifyStub(channel).Sequence(timeout=0.3)
             await call.write(codec.encode_client(Open("words", LONG)))
             await until(lambda: text.waiting == 1)
-            await until(lambda: not manager._room.taken)
+            await until(lambda: not manager._admission.taken)
             assert text.waiting == 1 and not manager.remembered and engine.begun == 0
             text.go.set()
             await channel.close()

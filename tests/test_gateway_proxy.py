@@ -284,7 +284,7 @@ async def silent_port():
 
 
 def test_who_watches_its_health_hears_first_and_keeps_it_from_nothing(monkeypatch):
-    monkeypatch.setattr("verify_server.cluster.gateway.FAREWELL_SECONDS", 0.0)
+    monkeypatch.setattr("verify_server.cluster.gateway.CLOSE_SECONDS", 0.0)
 
     async def scenario():
         async with cluster("a", proxy=True) as one, health(one) as told:
