@@ -261,7 +261,7 @@ def test_a_question_on_a_closed_link_is_answered_with_no():
     async def scenario():
         async with cluster("a", proxy=True) as one, silent_port() as address:
             links = one.serving.gateway.links
-            link = ReplicaLink(address, links._passes, lambda: None)
+            link = ReplicaLink(address, links._credentials, lambda: None)
             answers = [
                 asyncio.ensure_future(link.confirm()),
                 asyncio.ensure_future(link.ask("Describe", b"")),

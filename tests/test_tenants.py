@@ -120,11 +120,11 @@ def test_a_prompt_beyond_the_limit_costs_nothing(prompt, tokenized):
             manager,
             address,
         ):
-            manager.text = CountingText()
+            manager.inputs.text = CountingText()
             async with linked(address) as link:
                 error = (await first_reply(link, Open(prompt, SHORT))).error()
                 assert isinstance(error, InvalidRequest) and error.field == "prompt"
-                assert engine.computed == 0 and not manager.remembered and manager.text.encoded == tokenized
+                assert engine.computed == 0 and not manager.remembered and manager.inputs.text.encoded == tokenized
                 await finish(link, Open("ten chars!", SHORT))
 
     asyncio.run(scenario())
@@ -274,7 +274,7 @@ def test_prompts_being_tokenized_hold_places():
 
     async def check(guests):
         manager = guests.manager
-        manager.text = text = SlowText()
+        manager.inputs.text = text = SlowText()
         opening = [asyncio.ensure_future(manager.open(Open("text", LONG), "a")) for _ in range(2)]
         await until(lambda: text.waiting == 2)
         with pytest.raises(Overloaded, match="your tenant"):

@@ -26,7 +26,7 @@ class InputProcessor:
     """Knows the tokenizer, the limits of a sequence, and those of each tenant. All errors are InvalidRequest."""
 
     def __init__(self, text: TextCodec, info: EngineInfo, limits: Limits, tenants: Tenants) -> None:
-        self._text, self._info, self._limits, self._tenants = text, info, limits, tenants
+        self.text, self._info, self._limits, self._tenants = text, info, limits, tenants
         # Ids beyond the tokenizer's are padding of the logits: they have no text, and only the target commits one.
         self.vocab_size = min(text.vocab_size, info.vocab_size)
         self._guides = GuideCompiler(text.tokenizer_json, info.vocab_size, info.eos_ids, text.chat_template)
@@ -93,12 +93,12 @@ class InputProcessor:
         """Megabytes take seconds to tokenize: not on the event loop, and not at all if they cannot fit."""
         if isinstance(prompt, str):
             _check_size(len(prompt), longest)
-            return await asyncio.to_thread(self._text.encode, prompt)
+            return await asyncio.to_thread(self.text.encode, prompt)
         if is_chat(prompt):
             tools = guide.tools if guide else ()
             schemas = sum(len(tool.name) + len(tool.description) + len(tool.parameters) for tool in tools)
             _check_size(sum(map(_turn_size, prompt)) + schemas, longest)
-            return await asyncio.to_thread(self._text.render, prompt, tools)
+            return await asyncio.to_thread(self.text.render, prompt, tools)
         return prompt  # type: ignore[return-value]
 
 

@@ -60,15 +60,15 @@ class SessionManager:
         Raises UsageError if the KV memory or the KV budget of a tenant is too small for one draft.
         """
         self.loop, self.limits, self.rules = loop, limits, limits.rules
-        self.model_id, self.text = target.model_id, target.text
+        self.model_id = target.model_id
         self.draining = False
         self.hands_over = False  # readers continue elsewhere
         self.stats = SessionStats()
         info = loop.engine.info
         self.sequence_limits = _sequence_limits(info, limits)
-        self._inputs = InputProcessor(self.text, info, self.sequence_limits, limits.tenants)
+        self.inputs = InputProcessor(target.text, info, self.sequence_limits, limits.tenants)
         self._draft_limits = DraftLimits(
-            self._inputs.vocab_size, limits.max_draft, self.sequence_limits.max_tree, info.tree_reads
+            self.inputs.vocab_size, limits.max_draft, self.sequence_limits.max_tree, info.tree_reads
         )
         self._ids = itertools.count(1)
         self._signer = signer or TokenSigner(loop.clock, TOKEN_SECONDS)
@@ -91,13 +91,13 @@ class SessionManager:
             raise _shutting_down()
         self._require_target(message)
         with nullcontext() if self._known(message, tenant) else self._arriving(message, tenant):
-            prompt_ids = await self._inputs.prompt_ids(message, tenant)
+            prompt_ids = await self.inputs.prompt_ids(message, tenant)
             session = self._resume(message, prompt_ids, tenant)
             if session is None:
                 session = await self._create(message, prompt_ids, tenant)
         self._cancel_expiry(session)
         token = self._signer.sign(session.id, session.tenant)
-        limits = replace(self._inputs.limits_of(tenant), max_tree=session.limits.max_tree)
+        limits = replace(self.inputs.limits_of(tenant), max_tree=session.limits.max_tree)
         return session, Opened(
             prompt_ids, session.key, token, limits, session.turn.hint, session.rule.draft_probs
         )
@@ -137,7 +137,7 @@ class SessionManager:
         """No target continues a sequence of another one, for example after a restart with a new model."""
         if message.model_id not in ("", self.model_id):
             raise NotFound(f"this server serves {self.model_id!r}, not {message.model_id[:80]!r}", "model_id")
-        if message.fingerprint not in ("", self.text.fingerprint):
+        if message.fingerprint not in ("", self.inputs.text.fingerprint):
             raise VocabularyMismatch(f"the vocabulary of {self.model_id!r} is not the one the device knows")
 
     def _known(self, message: Open, tenant: str) -> Session | None:
@@ -170,9 +170,9 @@ class SessionManager:
 
     async def _create(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session:
         rule = self.rules.create(message.rule)
-        ends = self._inputs.ends(message, len(prompt_ids), tenant)
-        self._inputs.check(message, prompt_ids, ends, tenant)
-        constraint = await self._inputs.constraint(message)
+        ends = self.inputs.ends(message, len(prompt_ids), tenant)
+        self.inputs.check(message, prompt_ids, ends, tenant)
+        constraint = await self.inputs.constraint(message)
         if self.draining:
             raise _shutting_down()
         if (absent := self._admission.yielding(tenant)) is not None:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from math import inf
 
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError
 from opensled.messages import Cancel, ClientMessage, Draft, Failure, Moved, Open, ServerMessage, Verdict
@@ -34,16 +33,13 @@ class Deadline:
 
     def __init__(self, seconds: float | None) -> None:
         """`seconds` from now; None = never."""
-        self._clock = asyncio.get_running_loop().time
+        self._clock, self._early = asyncio.get_running_loop().time, EARLY + EARLY_SHARE * (seconds or 0.0)
         self.at = None if seconds is None else self._clock() + seconds
-        self._given_up_at = (
-            inf if seconds is None else self._clock() + seconds - EARLY - EARLY_SHARE * seconds
-        )
 
     @property
     def passed(self) -> bool:
         """Whether the client has given up."""
-        return self._clock() >= self._given_up_at
+        return self.at is not None and self._clock() >= self.at - self._early
 
 
 async def serve_stream(

@@ -129,7 +129,7 @@ def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses
         queue_s=(step_s if live else 0.0) + waiting * token_s,
         token_s=token_s,
         model_id=manager.model_id,
-        fingerprint=manager.text.fingerprint,
+        fingerprint=manager.inputs.text.fingerprint,
         draining=manager.draining,
         prefixes=loop.pool.recent_prefixes(),
         inner=addresses.inner,
