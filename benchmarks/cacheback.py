@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from benchmarks.draft_cost import LENGTH, MODEL, NODES, acceleration, draft_time
-from benchmarks.figure import Figure, Ratio
+from benchmarks.figure import Comparison, Figure
 from edge_client.answer import Stats, Task
 from edge_client.device import Device
 from edge_client.drafters import DRAFTERS, OFF, table_file
@@ -22,8 +21,9 @@ from edge_client.link import Endpoint, Link
 from edge_client.served_target import fetch_target
 from opensled.errors import OpenSledError
 from opensled.messages import MATCH, ChatMessage, Prompt, SamplingParams
-from opensled.store import heldout_path, model_file
+from opensled.store import model_file
 from opensled_testbed.processes import Process
+from opensled_testbed.prompts import heldout, messages_of
 
 TURNS = 5  # commands and their answers before the one that is asked, in the repetitive task
 SERVE = (
@@ -34,7 +34,7 @@ STOPS = {"chain": FixedLength(LENGTH), "tree": FixedLength(LENGTH, tree=NODES)}
 TREELESS = ("none", "model")  # contenders that draft no trees
 
 
-class Asked(NamedTuple):
+class DraftedAnswer(NamedTuple):
     """An answer to one prompt."""
 
     tokens: tuple[int, ...]
@@ -105,7 +105,7 @@ def measure(quick: bool) -> Figure:
     )
 
 
-def _ratios(tasks: Iterable[str], found: Mapping[str, list[Asked]]) -> Iterable[Ratio]:
+def _ratios(tasks: Iterable[str], found: Mapping[str, list[DraftedAnswer]]) -> Iterable[Comparison]:
     pairs = (("dynamic", "none"), ("dynamic + frozen", "dynamic"), ("dynamic + frozen", "frozen"))
     for task in tasks:
         for shape in STOPS:
@@ -115,12 +115,12 @@ def _ratios(tasks: Iterable[str], found: Mapping[str, list[Asked]]) -> Iterable[
                     for each in (ours, against)
                 ]
                 if all(name in found for name in names):
-                    yield Ratio(f"{task}, {shape}: {ours} against {against}", names[0], names[1])
+                    yield Comparison(f"{task}, {shape}: {ours} against {against}", names[0], names[1])
         model, chain = f"{task}, model, chain", f"{task}, tables, then model, chain"
-        yield Ratio(f"{task}: tables, then model against model", chain, model)
+        yield Comparison(f"{task}: tables, then model against model", chain, model)
 
 
-def _overall(asked: Sequence[Asked]) -> float:
+def _overall(asked: Sequence[DraftedAnswer]) -> float:
     """Of all answers together: long ones weigh more."""
     steps = sum(each.stats.rounds + each.stats.server_decoded for each in asked)
     return round(sum(each.stats.completion_tokens for each in asked) / steps, 3)
@@ -130,8 +130,7 @@ def _overall(asked: Sequence[Asked]) -> float:
 
 
 def _heldout(*tasks: str) -> list[dict[str, Any]]:
-    items = map(json.loads, heldout_path().read_text().splitlines())
-    return [item for item in items if item["task"] in tasks]
+    return [item for item in heldout() if item["task"] in tasks]
 
 
 def conversations(count: int) -> list[Prompt]:
@@ -157,8 +156,7 @@ def code(count: int) -> list[Prompt]:
     found: list[Prompt] = []
     for number in range(count):
         item = (raw, chats)[number % 2][number // 2]
-        messages = [ChatMessage(turn["role"], turn["content"]) for turn in item.get("messages", ())]
-        found.append(tuple(messages) or item["prompt"])
+        found.append(messages_of(item.get("messages", [])) or item["prompt"])
     return found
 
 
@@ -167,8 +165,8 @@ def code(count: int) -> list[Prompt]:
 
 async def _ask_all(
     address: str, tasks: Mapping[str, Sequence[Prompt]], params: SamplingParams
-) -> dict[str, list[Asked]]:
-    found: dict[str, list[Asked]] = {}
+) -> dict[str, list[DraftedAnswer]]:
+    found: dict[str, list[DraftedAnswer]] = {}
     for name, factory in factories().items():
         for shape, stop in STOPS.items():
             if shape == "tree" and name in TREELESS:
@@ -186,7 +184,7 @@ async def _ask_all(
     return found
 
 
-async def _ask(device: Device, task: Task) -> Asked:
+async def _ask(device: Device, task: Task) -> DraftedAnswer:
     tokens: list[int] = []
     stats: Stats | None = None
     async with aclosing(device.answer(task)) as chunks:
@@ -194,9 +192,9 @@ async def _ask(device: Device, task: Task) -> Asked:
             tokens += chunk.token_ids
             stats = chunk.stats or stats
     assert stats is not None, "the last chunk has the account"
-    return Asked(tuple(tokens), stats)
+    return DraftedAnswer(tuple(tokens), stats)
 
 
-def _require_same(ours: Sequence[Asked], plain: Sequence[Asked], series: str) -> None:
+def _require_same(ours: Sequence[DraftedAnswer], plain: Sequence[DraftedAnswer], series: str) -> None:
     if [asked.tokens for asked in ours] != [asked.tokens for asked in plain]:
         raise OpenSledError(f"drafts have changed an answer: {series}")

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from benchmarks.cell_turns import DILATION, LIVE, Run, Turn, as_json, finish, fleet_of, turns
-from benchmarks.emulated_capacity import MOST_EMULATED, emulated_capacity, not_emulated
+from benchmarks.cell_turns import DILATION, LIVE, PlannedRun, Run, as_json, finish, fleet_of, turns
 from benchmarks.simulator_error import agreement, live_anchor
 from opensled_testbed.cells import Cell
 from opensled_testbed.fleet import Fleet
@@ -24,6 +23,12 @@ DRAFTING = ("server-sd", "sled-static", "sled-continuous")  # baselines that hav
 LOOK = Load(warmup=3, duration=20)  # of the simulations that choose the draft length and the window
 OUTCOMES = {True: "holds", False: "fails", None: "VOID: this machine was too slow"}
 ALONE = "device-only"  # no server: its capacity is no question
+
+Holds = Callable[[int], bool | None]  # None: the run was void
+
+MOST_EMULATED = 48  # devices that one small machine can play beside the server
+STEP = 0.1  # between the numbers of users that are tried, relative to the simulated capacity
+TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ class CellRun:
         return max(LENGTHS, key=worth) if baseline in DRAFTING else LENGTHS[0]
 
     def _look(self, baseline: str, length: int) -> dict[str, Any]:
-        fleet = fleet_of(self.cell, Turn(baseline, 0), length)
+        fleet = fleet_of(self.cell, PlannedRun(baseline, 0), length)
         return summarise(simulate(fleet, self.traces, LOOK), self.slo)
 
     def _window(self, baselines: Sequence[str]) -> Load:
@@ -99,7 +104,7 @@ class CellRun:
             warmup=round(self.scale.warmup * slowest, 2), duration=round(self.scale.requests * slowest, 2)
         )
 
-    def _simulated(self, turn: Turn, load: Load) -> dict[str, Any]:
+    def _simulated(self, turn: PlannedRun, load: Load) -> dict[str, Any]:
         fleet = fleet_of(self.cell, turn, self.lengths[turn.baseline])
         return summarise(simulate(fleet, self.traces, replace(load, seed=turn.repeat)), self.slo)
 
@@ -144,7 +149,7 @@ class CellRun:
         return {"simulated": users, "most": most, **real}
 
     def _fleet(self, baseline: str, users: int) -> Fleet:
-        return fleet_of(replace(self.cell, users=users), Turn(baseline, 0), self.lengths[baseline])
+        return fleet_of(replace(self.cell, users=users), PlannedRun(baseline, 0), self.lengths[baseline])
 
     def _holds_simulated(self, baseline: str, users: int, load: Load) -> bool:
         return holds(simulate(self._fleet(baseline, users), self.traces, load), self.slo)
@@ -152,7 +157,7 @@ class CellRun:
     def _holds_emulated(self, baseline: str, users: int, load: Load) -> bool | None:
         """None for a void run."""
         fleet = self._fleet(baseline, users)
-        done = finish(self.run, fleet, self.items, self.traces, load, Turn(baseline, 0))
+        done = finish(self.run, fleet, self.items, self.traces, load, PlannedRun(baseline, 0))
         kept = None if done.void else holds(done.result, self.slo)
         self.say(f"{self.cell.id}:  {baseline} with {users} users: {OUTCOMES[kept]}")
         return kept
@@ -165,3 +170,38 @@ def _line(entry: dict[str, Any]) -> str:
         f"{summary['pace_mean']:5.1f}, served {summary['served']}/{summary['users']}, real work "
         f"{100 * entry['real_share']['engine']:.0f} %, {entry['wall_s']:.0f} s"
     )
+
+
+def emulated_capacity(holds: Holds, simulated: int) -> dict[str, Any]:
+    """`emulated`: the largest number of users tried that holds, 0 if none does; `held`: what became of each try.
+
+    At the simulated capacity first, then in steps upwards while they hold, or downwards until one does. `emulated` is
+    None, and `not_emulated` says why, where that takes more devices than can be played or a run was void.
+    """
+    if not simulated or _stepped(simulated, 1) > MOST_EMULATED:
+        return not_emulated(f"{simulated} users")
+    held: dict[int, bool] = {}
+    users = simulated
+    while len(held) < TRIES and users not in held:
+        kept = holds(users)
+        if kept is None:
+            return not_emulated(f"void with {users} users: this machine was too slow")
+        held[users] = kept
+        if kept != held[simulated]:
+            break
+        users = _stepped(simulated, len(held) if kept else -len(held))
+    tried = {str(users): kept for users, kept in held.items()}
+    return {
+        "emulated": max((users for users, kept in held.items() if kept), default=0),
+        "held": tried,
+        "step": STEP,
+    }
+
+
+def not_emulated(reason: str) -> dict[str, Any]:
+    """An entry without an emulated capacity."""
+    return {"emulated": None, "not_emulated": reason}
+
+
+def _stepped(users: int, steps: int) -> int:
+    return max(1, users + steps * max(1, round(STEP * users)))

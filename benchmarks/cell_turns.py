@@ -24,7 +24,7 @@ LIVE = "sled-continuous"  # the baseline that live anchors repeat with real draf
 DILATION = {"dense-1k": 8.0, "dense-8k": 4.0, "moe": 3.5, "hub": 2.0}
 
 
-class Turn(NamedTuple):
+class PlannedRun(NamedTuple):
     """One run."""
 
     baseline: str
@@ -36,7 +36,7 @@ class Turn(NamedTuple):
 class Finished:
     """One run that was made."""
 
-    turn: Turn
+    turn: PlannedRun
     result: RunResult
     wall_s: float  # real seconds, the server's start included
     cpu_s: float  # CPU seconds of this process, which plays all devices and links
@@ -71,16 +71,16 @@ class Finished:
 Run = Callable[[Fleet, Sequence[Item], TraceSet, Load], RunResult]
 
 
-def turns(cell: Cell, baselines: Sequence[str], repeats: int) -> Iterator[Turn]:
+def turns(cell: Cell, baselines: Sequence[str], repeats: int) -> Iterator[PlannedRun]:
     """A B C D A B C D ...; a live anchor follows the replayed run that it must agree with."""
     for repeat in range(repeats):
         for baseline in baselines:
-            yield Turn(baseline, repeat)
+            yield PlannedRun(baseline, repeat)
             if cell.live and baseline == LIVE:
-                yield Turn(baseline, repeat, live=True)
+                yield PlannedRun(baseline, repeat, live=True)
 
 
-def fleet_of(cell: Cell, turn: Turn, draft_length: int) -> Fleet:
+def fleet_of(cell: Cell, turn: PlannedRun, draft_length: int) -> Fleet:
     """The cell's fleet as the baseline changes it. A device alone does no real work, so its time is not stretched."""
     base = replace(cell.fleet(draft_length=draft_length), dilation=DILATION[cell.regime])
     fleet = BASELINES[turn.baseline](base)
@@ -92,7 +92,7 @@ def fleet_of(cell: Cell, turn: Turn, draft_length: int) -> Fleet:
 
 
 def finish(
-    run: Run, fleet: Fleet, items: Sequence[Item], traces: TraceSet, load: Load, turn: Turn
+    run: Run, fleet: Fleet, items: Sequence[Item], traces: TraceSet, load: Load, turn: PlannedRun
 ) -> Finished:
     """Make one run; each repeat has a seed of its own, the same for every baseline."""
     started, cpu = time.monotonic(), time.process_time()

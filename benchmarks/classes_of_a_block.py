@@ -16,7 +16,6 @@ import io
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 from contextlib import aclosing, redirect_stdout
@@ -28,6 +27,7 @@ from edge_client.device import Device, connect
 from opensled.cli import main as opensled
 from opensled.errors import Unreachable
 from opensled.messages import SamplingParams
+from opensled_testbed.processes import free_port
 
 PRODUCT = ("opensled", "edge_client", "verify_server", "scheduler", "hw_profiles")
 GENERATED = "opensled.v1"  # protobuf's classes
@@ -37,8 +37,8 @@ PROMPTS = (
     "Write a short story about a lamp.\n",
 )
 BLOCKS = 5  # to take the median of
-ROUNDS_BEFORE = 2  # drafted blocks of an answer that are not followed
-ANSWERS = 6  # to each prompt, at most: on a busy machine drafts pay seldom
+ROUNDS_BEFORE = 1  # drafted blocks of an answer that are not followed
+ANSWERS = 3  # to each prompt, at most: on a busy machine drafts pay seldom
 LOADING_S = 240.0  # the server may take so long to load its target on a busy machine
 
 
@@ -128,7 +128,7 @@ class Follower:
 
 def follow() -> ClassRecorder:
     """The median block. Raises SystemExit when the device drafted none."""
-    follower = Follower(f"127.0.0.1:{_free_port()}")
+    follower = Follower(f"127.0.0.1:{free_port()}")
     # Python before 3.12 sets no hook in a thread that runs already. The main thread gets its hook by a signal, after
     # it has loaded the target: with the hook that takes a minute.
     threading.setprofile(follower.hook)
@@ -147,11 +147,6 @@ def follow() -> ClassRecorder:
 
 def _is_product(module: str) -> bool:
     return module.split(".")[0] in PRODUCT and not module.startswith(GENERATED)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def by_package(classes: set[str]) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Users who ask one question after another, each on a device of his own, while somebody breaks what serves them.
+"""Users who ask one question after another, each on one device, while parts of the server are broken.
 
 Real edge loops with real drafters over real gRPC, in one process. Every answer is kept, to be compared with the target
 alone, and so is every time that an answer stood still because its server was lost.
@@ -22,7 +22,7 @@ from edge_client.remote import RemoteSession
 from opensled.errors import OpenSledError
 from opensled.messages import ChatMessage, ClientMessage, Open, SamplingParams
 from opensled.store import model_path
-from opensled_testbed.prompts import TARGET, prompts_of
+from opensled_testbed.prompts import TARGET, messages_of, prompts_of
 
 if TYPE_CHECKING:
     from opensled_testbed.reference import Reference
@@ -50,7 +50,7 @@ class Resumption:
 
 @dataclass
 class User:
-    """One user, his device, and what he has been told."""
+    """One user with a device, and the answers received."""
 
     number: int
     link: Link
@@ -120,11 +120,11 @@ class Crowd:
             await asyncio.sleep(0.005)
 
     def stop_asking(self) -> None:
-        """Nobody begins another answer."""
+        """No user begins another answer."""
         self._enough = True
 
     async def finish(self) -> None:
-        """Let everybody have the rest of his answer."""
+        """Wait for the rest of all answers."""
         self.stop_asking()
         await asyncio.gather(*self._tasks)
 
@@ -162,9 +162,11 @@ def questions(count: int, max_tokens: int, seed: int = 0) -> list[Question]:
 
 
 def _question(body: Mapping[str, Any]) -> Question:
-    messages = tuple(ChatMessage(turn["role"], turn["content"]) for turn in body["messages"])
     sampling = {"temperature": body["temperature"], "seed": body.get("seed")}
-    return Question(messages, SamplingParams(**sampling, max_tokens=body["max_tokens"], ignore_eos=True))
+    return Question(
+        messages_of(body["messages"]),
+        SamplingParams(**sampling, max_tokens=body["max_tokens"], ignore_eos=True),
+    )
 
 
 def judge(users: Sequence[User]) -> None:

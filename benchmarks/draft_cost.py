@@ -75,7 +75,7 @@ def _quantile(seconds: Sequence[float], share: float) -> float:
 def acceleration(texts: Sequence[Sequence[int]]) -> dict[str, float]:
     """Draft tokens, passes and seconds of the model for blocks of LENGTH, alone and with tables in front."""
     drafters = {name: DRAFTERS.get(name)(MODEL, 1).create() for name in ("llamacpp", "accelerated:llamacpp")}
-    passes = {name: Passes(drafter) for name, drafter in drafters.items()}
+    passes = {name: PassCounter(drafter) for name, drafter in drafters.items()}
     blocks: dict[str, list[list[int]]] = {name: [] for name in drafters}
     seconds = dict.fromkeys(drafters, 0.0)
     for name, drafter in drafters.items():
@@ -96,7 +96,7 @@ def acceleration(texts: Sequence[Sequence[int]]) -> dict[str, float]:
     }
 
 
-class Passes:
+class PassCounter:
     """Counts a model's passes."""
 
     def __init__(self, drafter: Drafter) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from benchmarks.figure import Figure, Ratio, in_turns
+from benchmarks.figure import Comparison, Figure, in_turns
 from edge_client.drafters.llamacpp import LlamaCppFactory
 from edge_client.lengths.base import pulled
 from edge_client.lengths.fixed import FixedLength
@@ -58,7 +58,7 @@ def measure(quick: bool) -> Figure:
         ),
         samples=samples,
         ratios=tuple(
-            Ratio(f"{name}, {case}", f"{name}, {case}", f"{name}, bare loop", required)
+            Comparison(f"{name}, {case}", f"{name}, {case}", f"{name}, bare loop", required)
             for name in files
             for case, required in (("full acceptance", REQUIRED), ("rejection", None), ("bonus", None))
         ),
@@ -67,7 +67,7 @@ def measure(quick: bool) -> Figure:
 
 
 def _contenders(name: str, path: Path, tokens: int) -> dict[str, Callable[[], float]]:
-    bare, drafting = Bare(path), Drafting(path)
+    bare, drafting = Bare(path), DraftLoop(path)
     prompt = np.random.default_rng(0).integers(20, bare.model.vocab_size, PROMPT).tolist()
     return {
         f"{name}, bare loop": lambda: bare.speed(prompt, tokens),
@@ -82,7 +82,7 @@ def _reject_last(block: list[int]) -> list[int]:
 
 
 class Bare:
-    """What anybody would write who wants it fast: decode one token, take the argmax in place, again."""
+    """The plain fast loop: decode one token, take the argmax in place, repeat."""
 
     def __init__(self, path: Path) -> None:
         self.model = LlamaModel(path)
@@ -124,7 +124,7 @@ class Bare:
         return int(np.frombuffer(view, dtype=np.float32).argmax())
 
 
-class Drafting:
+class DraftLoop:
     """Our drafter, asked as the edge loop asks it."""
 
     def __init__(self, path: Path) -> None:

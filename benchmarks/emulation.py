@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.cell_turns import DILATION
-from benchmarks.figure import Figure, Ratio
+from benchmarks.figure import Comparison, Figure
 from edge_client.draft_job import BlockBudget
 from edge_client.drafters import DRAFTERS
 from edge_client.drafting import Drafting, DraftThread
@@ -26,6 +26,7 @@ from opensled_testbed.emulation.paced import PacedFactory
 from opensled_testbed.emulation.recorder import load_target
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.emulation.step_law import StepLaw
+from opensled_testbed.load.server_process import between
 from opensled_testbed.planner.setting import RECORDED
 from opensled_testbed.traces import ItemTrace, read_traces
 from scheduler.fcfs import Fcfs
@@ -83,7 +84,7 @@ def measure(quick: bool) -> Figure:
             "growing with the sessions. Timers of an event loop are up to 1 ms late."
         ),
         samples=samples,
-        ratios=tuple(Ratio(name, f"{name}, delivered", f"{name}, due", EXACT) for name in contenders),
+        ratios=tuple(Comparison(name, f"{name}, delivered", f"{name}, due", EXACT) for name in contenders),
         facts={"dilation": D, "real work": {name: _told(each) for name, each in totals.items()}},
     )
 
@@ -137,16 +138,12 @@ async def _loop(engine: EmulatedEngine, count: int, steps: int) -> tuple[float, 
     await _until(lambda: engine.totals.steps > begun)
     started, before = time.perf_counter(), replace(engine.totals)
     await _until(lambda: engine.totals.steps >= before.steps + steps)
-    seconds, since = time.perf_counter() - started, _since(before, engine.totals)
+    seconds, since = time.perf_counter() - started, between(before, engine.totals)
     for task in (serving, *devices):
         task.cancel()
     await asyncio.gather(serving, *devices, return_exceptions=True)
     loop.close()
     return seconds, since
-
-
-def _since(before: Totals, now: Totals) -> Totals:
-    return Totals(**{name: value - getattr(before, name) for name, value in vars(now).items()})
 
 
 def _session(loop: VerifyLoop, number: int) -> Session:

@@ -1,17 +1,133 @@
-"""How long answers stand still when what serves them is killed or replaced, and whether they stay the target's own."""
+"""How long answers stop when a part of the server is killed or replaced, and whether they stay the target's own."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from benchmarks.crowd import questions
-from benchmarks.failover_scenarios import SCENARIOS, Outcome, Scenario, run
+from benchmarks.crowd import Crowd, Question, Resumption, User, judge, questions
 from benchmarks.figure import Figure
-from benchmarks.replica_processes import Cluster
+from benchmarks.replica_processes import READY_S, REPLICA, SCHEDULER, ReplicaCluster
+from opensled.errors import OpenSledError
 
 USERS, REPLICAS = 16, 2
 MODES = {"direct": False, "proxy": True}
+
+Scenario = Callable[[ReplicaCluster, Crowd], Awaitable[None]]
+
+
+async def kill_replicas(cluster: ReplicaCluster, crowd: Crowd) -> None:
+    """SIGKILL to one replica after another, each when there is a new one at work in the place of the one before it."""
+    for victim in cluster.pids(REPLICA):
+        await crowd.live()
+        cluster.kill(victim)
+        await _replaced(cluster, victim)
+        await crowd.another_answer()
+
+
+async def roll_replicas(cluster: ReplicaCluster, crowd: Crowd) -> None:
+    """A rolling restart: every replica is drained and replaced, one after another."""
+    await crowd.live()
+    before = cluster.pids(REPLICA)
+    cluster.roll()
+    await _replaced(cluster, *before)
+    await crowd.live()
+
+
+async def kill_scheduler(cluster: ReplicaCluster, crowd: Crowd) -> None:
+    """SIGKILL to the actor that knows where the replicas are."""
+    await crowd.live()
+    (old,) = cluster.pids(SCHEDULER)
+    cluster.kill(old)
+    await _until(lambda: cluster.pids(SCHEDULER) not in ([], [old]))
+    await crowd.live()
+
+
+async def restart_gateway(cluster: ReplicaCluster, crowd: Crowd) -> None:
+    """SIGKILL to the gateway, and another one on the same port. No answer begins while there is none."""
+    await crowd.live()
+    crowd.stop_asking()
+    await asyncio.to_thread(cluster.restart_gateway)
+
+
+async def _replaced(cluster: ReplicaCluster, *gone: int) -> None:
+    """Until all replicas are up, none of them with the id of a process in `gone`."""
+    await _until(lambda: len(set(cluster.pids(REPLICA)) - set(gone)) == cluster.replicas)
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "replicas killed": kill_replicas,
+    "rolling restart": roll_replicas,
+    "scheduler killed": kill_scheduler,
+    "gateway restarted": restart_gateway,
+}
+
+
+@dataclass(frozen=True)
+class ScenarioOutcome:
+    """What became of all answers of a scenario."""
+
+    users: list[User]
+
+    @property
+    def answers(self) -> int:
+        return sum(len(user.told) for user in self.users)
+
+    @property
+    def identical(self) -> int:
+        """Answers that are, token for token, the target's own."""
+        return sum(sum(user.right) for user in self.users)
+
+    @property
+    def errors(self) -> list[str]:
+        return [error for user in self.users for error in user.errors]
+
+    @property
+    def resumptions(self) -> list[Resumption]:
+        return [each for user in self.users for each in user.resumptions]
+
+    def as_json(self) -> dict[str, Any]:
+        seconds = sorted(each.seconds for each in self.resumptions)
+        return {
+            "users": len(self.users),
+            "answers": self.answers,
+            "identical": self.identical,
+            "failed": len(self.errors),
+            "resumed": len(seconds),
+            "most round trips to resume": max((each.opens for each in self.resumptions), default=0),
+            "longest standstill, s": round(seconds[-1], 3) if seconds else 0.0,
+        }
+
+
+async def run(
+    scenario: Scenario, cluster: ReplicaCluster, users: int, asked: Sequence[Question]
+) -> ScenarioOutcome:
+    """Break what the scenario breaks under so many users.
+
+    Raises OpenSledError when an answer failed, or is not, token for token, what the target alone writes.
+    """
+    await _until(lambda: len(cluster.pids(REPLICA)) == cluster.replicas)
+    async with Crowd(cluster.address, users, asked) as crowd:
+        await scenario(cluster, crowd)
+        await crowd.finish()
+    await asyncio.to_thread(judge, crowd.users)
+    outcome = ScenarioOutcome(crowd.users)
+    if outcome.identical < outcome.answers:
+        raise OpenSledError(
+            f"{outcome.answers - outcome.identical} answers are not the target's own: {outcome.errors}"
+        )
+    return outcome
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + READY_S
+    while not await asyncio.to_thread(condition):
+        if time.monotonic() > deadline:
+            raise OpenSledError(f"nothing happened for {READY_S:g} s")
+        await asyncio.sleep(0.05)
 
 
 def measure(quick: bool) -> Figure:
@@ -29,7 +145,7 @@ def measure(quick: bool) -> Figure:
         unit="s",
         more_is_better=False,
         compared=(
-            f"{USERS} users, each with a real drafter of his own, ask one question after another on {REPLICAS} "
+            f"{USERS} users, each with a separate real drafter, ask one question after another on {REPLICAS} "
             "replicas of the tiny target in float64 on Ray, and while all of them are in mid-answer something is "
             "killed with SIGKILL or replaced. A sample is how long one answer stood still: from its last token before "
             "to the first one after. Every answer is compared, token by token, with what the target alone writes in "
@@ -50,10 +166,10 @@ def measure(quick: bool) -> Figure:
     )
 
 
-def _outcomes(scenarios: Mapping[str, Scenario], proxy: bool, max_tokens: int) -> dict[str, Outcome]:
+def _outcomes(scenarios: Mapping[str, Scenario], proxy: bool, max_tokens: int) -> dict[str, ScenarioOutcome]:
     """All scenarios, one after another, on one cluster."""
     asked = questions(8, max_tokens)
-    with Cluster(REPLICAS, proxy=proxy) as cluster:
+    with ReplicaCluster(REPLICAS, proxy=proxy) as cluster:
         return {
             name: asyncio.run(run(scenario, cluster, USERS, asked)) for name, scenario in scenarios.items()
         }

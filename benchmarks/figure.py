@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Ratio:
+class Comparison:
     """One comparison: above 1 OpenSLED is the better one, below 1 it loses."""
 
     name: str
@@ -29,11 +29,11 @@ class Figure:
     compared: str  # precisely what against what
     loses: str  # where OpenSLED is the worse one, and why
     samples: Mapping[str, list[float]]  # series -> one value for each repeat
-    ratios: tuple[Ratio, ...] = ()
+    ratios: tuple[Comparison, ...] = ()
     label: str = "real"  # or "emulated", "simulated"
     facts: Mapping[str, Any] = field(default_factory=dict)  # what else was fixed: threads, contexts, sizes
 
-    def of_each_repeat(self, ratio: Ratio) -> list[float]:
+    def of_each_repeat(self, ratio: Comparison) -> list[float]:
         """Ours over the other, repeat by repeat, so that a drift of the machine hits both."""
         pairs = zip(self.samples[ratio.ours], self.samples[ratio.against])
         return [ours / other if self.more_is_better else other / ours for ours, other in pairs]
@@ -54,7 +54,7 @@ class Figure:
             "samples": {name: [_short(value) for value in each] for name, each in self.samples.items()},
         }
 
-    def _ratio(self, ratio: Ratio) -> dict[str, Any]:
+    def _ratio(self, ratio: Comparison) -> dict[str, Any]:
         each = self.of_each_repeat(ratio)
         return {
             "name": ratio.name,

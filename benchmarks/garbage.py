@@ -1,4 +1,4 @@
-"""A tenant whose drafts are garbage beside an honest one: what his drafts cost the other, in time and in text."""
+"""A tenant that sends garbage drafts beside an honest one: what they cost the honest tenant, in time and in text."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.figure import Figure, Ratio
-from benchmarks.tenants import Asked, ask, close, late_share, links, note, served
+from benchmarks.figure import Comparison, Figure
+from benchmarks.tenants import TenantRequest, ask, close, late_share, links, note, served
 from edge_client.link import GrpcStream, Link
 from opensled.errors import OpenSledError
 from opensled.messages import Draft, DraftBlock, DraftToken, Open, Opened, SamplingParams
@@ -38,7 +38,7 @@ Drafter = Callable[[int, int | None], Tokens | None]
 class Talk:
     """One answer to one device."""
 
-    asked: Asked
+    asked: TenantRequest
     rounds: list[tuple[float, float]]  # when they ended, and how many seconds they took
     hint: int | None
     counter: int = 0  # of drafts
@@ -59,14 +59,14 @@ def measure(quick: bool) -> Figure:
             "from one verdict to the next where the server decodes by itself; emulated ms on regime "
             f"{REGIME} (dilation {D:g}), policy goodput. Beside them another tenant's {DEVICES} sessions, whose "
             f"devices send {LONGEST} wrong tokens at once after each verdict, without a name and whatever the server "
-            "hints at; or which draft nothing; or nobody. Every answer of the honest tenant is compared with the "
-            "one that the target gave without drafts."
+            "hints at; or which draft nothing; or no other tenant. Every answer of the honest tenant is compared with "
+            "the one that the target gave without drafts."
         ),
         loses="A tenant's places cost others step time, with drafts or without: see against nobody.",
         samples=samples,
         ratios=(
-            Ratio("garbage against no drafts", "beside garbage", "beside no drafts", ALLOWED),
-            Ratio("garbage against nobody", "beside garbage", "alone"),
+            Comparison("garbage against no drafts", "beside garbage", "beside no drafts", ALLOWED),
+            Comparison("garbage against nobody", "beside garbage", "alone"),
         ),
         label="emulated",
         facts={
@@ -191,7 +191,7 @@ async def _talk(
         opened = await stream.receive()
         if not isinstance(opened, Opened):
             raise OpenSledError(f"the server answered {opened} to an Open")
-        talk = Talk(Asked(tenant, len(opened.prompt_ids), time.perf_counter()), rounds, opened.hint)
+        talk = Talk(TenantRequest(tenant, len(opened.prompt_ids), time.perf_counter()), rounds, opened.hint)
         while not talk.asked.finished:
             tokens = drafter(len(talk.asked.tokens), talk.hint) if drafter else None
             if tokens:

@@ -14,6 +14,7 @@ from opensled_testbed.planner import mode_map
 from opensled_testbed.planner.capacity_search import MOST, WARMUP_TOKENS, WINDOW_TOKENS
 
 ALL = (*OF_SERVER, *OF_DEVICES)
+RECORDED_DRAFTS = "as recorded with the tiny family"
 
 
 class Axes(NamedTuple):
@@ -45,9 +46,7 @@ def begun(axes: Axes, acceptance: float) -> dict[str, Any]:
         "figure": name_of(acceptance),
         "title": "Users one accelerator holds at a pace",
         "label": "simulated",
-        "drafts": f"made up, {acceptance:g} of them right"
-        if acceptance
-        else "as recorded with the tiny family",
+        "drafts": f"made up, {acceptance:g} of them right" if acceptance else RECORDED_DRAFTS,
         "facts": _facts(),
         "axes": axes.as_json(),
         "law_error": {},
@@ -84,16 +83,8 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _blank(regime: str, link: str, device: str, pace: float) -> dict[str, Any]:
-    return {
-        "regime": regime,
-        "link": link,
-        "device": device,
-        "pace": pace,
-        "capacity": {},
-        "draft_length": {},
-        "law": {},
-        "kv_full": [],
-    }
+    place = {"regime": regime, "link": link, "device": device, "pace": pace}
+    return {**place, "capacity": {}, "draft_length": {}, "law": {}, "kv_full": []}
 
 
 def _facts() -> dict[str, Any]:
@@ -114,7 +105,7 @@ def _facts() -> dict[str, Any]:
 
 
 def law_error(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """How far the law is from the simulator where speed and not memory decides, and both serve somebody."""
+    """Relative error of the law where speed, not memory, decides and both serve at least one user."""
     errors: dict[str, list[float]] = {name: [] for name in ALL}
     for point in points:
         for name, users in point["capacity"].items():

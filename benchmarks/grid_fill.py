@@ -12,7 +12,7 @@ from dataclasses import replace
 from multiprocessing import active_children
 from typing import Any, NamedTuple
 
-from benchmarks.grid_place import OF_DEVICES, OF_SERVER, Answer, Place, answers, rates
+from benchmarks.grid_place import OF_DEVICES, OF_SERVER, Place, PlaceCapacity, answers, rates
 from benchmarks.program import SPAWN, say
 from opensled_testbed.baselines import RIVALS
 
@@ -30,7 +30,7 @@ class Capacities(NamedTuple):
     baselines: tuple[str, ...]
     near: int  # users that others are known to hold
 
-    def run(self) -> list[Answer]:
+    def run(self) -> list[PlaceCapacity]:
         return answers(self.place, self.baselines, self.near)
 
 
@@ -63,7 +63,7 @@ def place_of(point: Point, acceptance: float) -> Place:
 
 
 def best_of_rivals(point: Point) -> int:
-    """Users that the best of RIVALS holds; 0 if none of them is known or holds anybody."""
+    """Users that the best of RIVALS holds; 0 if none of them is known or serves a user."""
     return max((point["capacity"].get(name, 0) for name in RIVALS), default=0)
 
 
@@ -101,7 +101,7 @@ def _rates_at(point: Point, users: int) -> dict[str, float]:
 
 
 def _put_capacities(
-    points: Sequence[Point], work: Capacities, found: Sequence[Answer], facts: dict[str, Any]
+    points: Sequence[Point], work: Capacities, found: Sequence[PlaceCapacity], facts: dict[str, Any]
 ) -> None:
     for point in points:
         place = place_of(point, work.place.acceptance)
@@ -111,7 +111,7 @@ def _put_capacities(
     facts["simulations"] += sum(answer.runs for answer in found)
 
 
-def _put(point: Point, answer: Answer) -> None:
+def _put(point: Point, answer: PlaceCapacity) -> None:
     name = answer.baseline
     point["capacity"][name] = answer.users
     point["draft_length"][name] = answer.draft_length

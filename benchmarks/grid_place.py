@@ -51,7 +51,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PlaceCapacity:
     """The capacity of one baseline at one place."""
 
     baseline: str
@@ -62,9 +62,9 @@ class Answer:
     runs: int
 
 
-def answers(place: Place, baselines: Sequence[str] = (), near: int = 0) -> list[Answer]:
+def answers(place: Place, baselines: Sequence[str] = (), near: int = 0) -> list[PlaceCapacity]:
     """Capacities of `baselines`, by default of those that belong to `place`; others are known to hold `near` users."""
-    found: list[Answer] = []
+    found: list[PlaceCapacity] = []
     for name in baselines or (OF_DEVICES if place.device else OF_SERVER):
         if name == OPENSLED:
             held = max((each.users for each in found if each.baseline in RIVALS), default=0)
@@ -107,13 +107,13 @@ def _asked(acceptance: float) -> tuple[TraceSet, Work]:
     return traces, recorded(traces)
 
 
-def _answer(place: Place, baseline: str) -> Answer:
+def _answer(place: Place, baseline: str) -> PlaceCapacity:
     """The first draft length is searched from the law's guess; its neighbours only must say if they hold one more."""
     traces, work = _asked(place.acceptance)
     setting = of_fleet(place.fleet(1), work)
     expected = law.best(setting, baseline, place.pace, LENGTHS)
     most = min(MOST, expected.kv_fits)
-    best, runs = Answer(baseline, 0, expected.draft_length, expected.users, expected.kv_fits, 0), 0
+    best, runs = PlaceCapacity(baseline, 0, expected.draft_length, expected.users, expected.kv_fits, 0), 0
     for length in _lengths(baseline, expected.draft_length):
         if best.users >= most:
             break
@@ -126,7 +126,7 @@ def _answer(place: Place, baseline: str) -> Answer:
     return replace(best, runs=runs)
 
 
-def _opensled(place: Place, near: int) -> Answer:
+def _opensled(place: Place, near: int) -> PlaceCapacity:
     """The server says how much is drafted. First it is asked to hold as many as the others do."""
     traces, work = _asked(place.acceptance)
     setting = of_fleet(place.fleet(1), work)
@@ -137,7 +137,7 @@ def _opensled(place: Place, near: int) -> Answer:
     most = min(MOST, fits)
     fleet = _tuned(place, OPENSLED, setting, LONGEST)
     found = simulated_capacity(fleet, traces, place.pace, near or _first_guess(expected, most), most=most)
-    return Answer(OPENSLED, found.users, LONGEST, expected, fits, found.runs)
+    return PlaceCapacity(OPENSLED, found.users, LONGEST, expected, fits, found.runs)
 
 
 def _first_guess(expected: int, most: int) -> int:

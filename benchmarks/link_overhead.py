@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.figure import Figure, Ratio, in_turns
+from benchmarks.figure import Comparison, Figure, in_turns
 from hw_profiles import catalog
 from hw_profiles.link_profile import LinkProfile
 from opensled.address import host_port, joined
@@ -63,8 +63,8 @@ def measure(quick: bool) -> Figure:
         ),
         samples=samples,
         ratios=(
-            Ratio("relay without delay", "relay, no delay", "direct"),
-            *(Ratio(_title(*cell), *_series(*cell), REQUIRED) for cell in cells),
+            Comparison("relay without delay", "relay, no delay", "direct"),
+            *(Comparison(_title(*cell), *_series(*cell), REQUIRED) for cell in cells),
         ),
         facts={"connections": CONNECTIONS, "bytes": len(MESSAGE), "round trips of a connection": trips},
     )

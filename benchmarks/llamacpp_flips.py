@@ -7,7 +7,6 @@ two answers part, one token flipped; what follows has another history and is not
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +19,10 @@ from benchmarks.figure import Figure
 from edge_client.answer import Task
 from edge_client.config import DeviceConfig
 from edge_client.device import Device, connect
-from opensled.messages import ChatMessage, SamplingParams
-from opensled.store import heldout_path, model_path
+from opensled.messages import SamplingParams
+from opensled.store import model_path
 from opensled_testbed.processes import Process
+from opensled_testbed.prompts import Chat, heldout_chats, messages_of
 from opensled_testbed.provenance import SEED
 from opensled_testbed.reference import Reference, Sampling, key_of_seed
 from opensled_training.export_gguf import KINDS, write_gguf
@@ -66,7 +66,7 @@ class Count:
 def measure(quick: bool) -> Figure:
     """Flips by kind of weights, and by what shared the batch with an answer."""
     prompts, max_tokens, kinds = (
-        _prompts(1 if quick else 16),
+        [chat for chats in heldout_chats() for chat in chats[: 1 if quick else 16]],
         16 if quick else 64,
         ("F16",) if quick else tuple(KINDS),
     )
@@ -95,9 +95,7 @@ def measure(quick: bool) -> Figure:
     )
 
 
-async def _count_all(
-    prompts: Sequence[list[dict[str, str]]], max_tokens: int, kinds: Sequence[str]
-) -> dict[str, Count]:
+async def _count_all(prompts: Sequence[Chat], max_tokens: int, kinds: Sequence[str]) -> dict[str, Count]:
     reference = Reference(model_path("tiny"))
     counts: dict[str, Count] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -112,18 +110,8 @@ async def _count_all(
     return counts
 
 
-def _prompts(of_each_task: int) -> list[list[dict[str, str]]]:
-    """Chats of every task that has some."""
-    tasks: dict[str, list[list[dict[str, str]]]] = {}
-    for line in heldout_path().read_text().splitlines():
-        item = json.loads(line)
-        if item.get("messages"):
-            tasks.setdefault(item["task"], []).append(item["messages"])
-    return [messages for chats in tasks.values() for messages in chats[:of_each_task]]
-
-
 async def _answers(
-    path: Path, prompts: Sequence[list[dict[str, str]]], temperature: float, max_tokens: int
+    path: Path, prompts: Sequence[Chat], temperature: float, max_tokens: int
 ) -> dict[str, Answers]:
     """What one server answers in each run."""
     flags = ("--engine", "llamacpp", "--model", str(path), "--threads", "1", "--listen", "127.0.0.1:0")
@@ -133,10 +121,12 @@ async def _answers(
         return {run: await _ask_all(address, *RUNS[run], tasks) for run in RUNS}
 
 
-def _tasks(prompts: Sequence[list[dict[str, str]]], temperature: float, max_tokens: int) -> Iterator[Task]:
+def _tasks(prompts: Sequence[Chat], temperature: float, max_tokens: int) -> Iterator[Task]:
     for index, messages in enumerate(prompts):
-        turns = tuple(ChatMessage(turn["role"], turn["content"]) for turn in messages)
-        yield Task(turns, SamplingParams(temperature=temperature, seed=SEED + index, max_tokens=max_tokens))
+        yield Task(
+            messages_of(messages),
+            SamplingParams(temperature=temperature, seed=SEED + index, max_tokens=max_tokens),
+        )
 
 
 async def _ask_all(address: str, drafter: str, at_once: int, tasks: Sequence[Task]) -> Answers:
@@ -155,7 +145,7 @@ async def _ask(device: Device, places: asyncio.Semaphore, task: Task) -> tuple[i
 
 def _compare(
     reference: Reference,
-    prompts: Sequence[list[dict[str, str]]],
+    prompts: Sequence[Chat],
     temperature: float,
     base: Answers,
     other: Answers,

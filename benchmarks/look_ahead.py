@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cell_turns import LATE, Finished, Run, Turn, finish, short_items, shortened
+from benchmarks.cell_turns import LATE, Finished, PlannedRun, Run, finish, short_items, shortened
 from benchmarks.look_ahead_cells import (
     BANDWIDTH_POOR,
     CENTRALIZED,
@@ -105,7 +105,7 @@ class Place:
         fleet, load = cell.fleet(contender, length), self.scale.load(cell.regime, repeat)
         items, traces = short_items(self.scale.max_tokens), _traces(self.scale)
         for _ in range(TRIES):
-            done = finish(run, fleet, items, traces, load, Turn(contender, repeat))
+            done = finish(run, fleet, items, traces, load, PlannedRun(contender, repeat))
             if not done.void:
                 break
         entry = _run_entry(done, simulate(fleet, traces, load))

@@ -26,7 +26,7 @@ Document = Mapping[str, Any]
 Entry = Mapping[str, Any]
 
 
-class Verdict(NamedTuple):
+class CellVerdict(NamedTuple):
     """One cell against one bar."""
 
     cell: str
@@ -89,20 +89,20 @@ def _introduction(document: Document) -> str:
     )
 
 
-def verdicts(document: Document) -> list[Verdict]:
+def verdicts(document: Document) -> list[CellVerdict]:
     """Everything that had to be shown: the gain where it was expected, and no loss anywhere."""
     expected = {word["id"] for word in document["law"]["cells"] if word["expected"]}
     found = []
     for cell in document["cells"]:
         over_plain, over_centralized = ratio(cell, EVERYTHING, PLAIN), ratio(cell, EVERYTHING, CENTRALIZED)
         if over_plain and cell["id"] in expected:
-            found.append(Verdict(cell["id"], "plain SLED", over_plain, EXPECTED))
+            found.append(CellVerdict(cell["id"], "plain SLED", over_plain, EXPECTED))
         if over_centralized:
-            found.append(Verdict(cell["id"], "centralized decoding", over_centralized, ENOUGH))
+            found.append(CellVerdict(cell["id"], "centralized decoding", over_centralized, ENOUGH))
     for entry in document["search"]:
         share = entry["share"]
         best = f"the best fixed length ({entry['best_length']}, {entry['best_policy']})"
-        found.append(Verdict(entry["id"], best, Interval(share, share, share), ENOUGH))
+        found.append(CellVerdict(entry["id"], best, Interval(share, share, share), ENOUGH))
     return found
 
 
@@ -126,17 +126,17 @@ def verdict_lines(document: Document) -> list[str]:
     return lines + [str(each) for each in found if each in missed or _bar(each) == "plain SLED"]
 
 
-def _bar(verdict: Verdict) -> str:
+def _bar(verdict: CellVerdict) -> str:
     return "the best fixed length" if verdict.what.startswith("the best") else verdict.what
 
 
 def ratio(cell: Entry, ours: str, against: str, key: str = "rates") -> Interval | None:
     """One contender over another, user by user and repeat by repeat; None where no repeat has both."""
     pairs = [
-        mine / his
+        our / their
         for ours_of, theirs in _repeats(cell, ours, against)
-        for mine, his in zip(ours_of[key], theirs[key])
-        if his
+        for our, their in zip(ours_of[key], theirs[key])
+        if their
     ]
     return interval(pairs) if pairs else None
 

@@ -1,14 +1,19 @@
 """A target that costs nothing: the real service over it shows what a round costs without a model.
 
-opensled serve --engine benchmarks.null_engine:load
+opensled serve --engine benchmarks.null_engine:load --policy benchmarks.null_engine:Weighed
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
+from hw_profiles.profile import HardwareProfile
 from opensled.store import model_path
+from scheduler.fcfs import Fcfs
+from scheduler.goodput.policy import Goodput
+from scheduler.plan import BatchPlan, PolicyOptions, Snapshot
 from verify_server.config import ServeConfig
 from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
 from verify_server.target import Target
@@ -53,3 +58,23 @@ def load(config: ServeConfig) -> Target:
     """The null target, with the tokenizer of the model that `--model` names."""
     text = HFText(model_path(config.model))
     return Target("null", NullEngine(text.vocab_size), text)
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A policy that costs what the default one costs, and decides as `fcfs` does.
+
+    On a target without costs the default policy decodes alone and lets devices rest, so no round trip could be
+    measured. Here it plans every step, but the plan of `fcfs`, with an endless wait, is followed.
+    """
+
+    weighs: Goodput
+    decides: Fcfs
+
+    @classmethod
+    def of(cls, options: PolicyOptions) -> Weighed:
+        return cls(Goodput.of(options), Fcfs.of(options))
+
+    def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
+        considered = self.weighs.plan(snapshot, profile, now)
+        return replace(self.decides.plan(snapshot, profile, now), memory=considered.memory)

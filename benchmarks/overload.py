@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.figure import Figure, Ratio
-from benchmarks.tenants import Asked, ask, close, late_share, links, served
+from benchmarks.figure import Comparison, Figure
+from benchmarks.tenants import TenantRequest, ask, close, late_share, links, served
 from edge_client.link import Link
 from opensled.errors import OpenSledError
 from opensled.messages import Open, SamplingParams
@@ -20,7 +20,7 @@ from opensled_testbed.provenance import SEED
 
 REGIME = "hub"
 D = 2.0  # real seconds for each emulated one
-PACE = 12.0  # emulated tokens/s that everybody inside is to keep
+PACE = 12.0  # emulated tokens/s that every admitted request must keep
 TENANTS = {"greedy": 10.0, "a": 1.0, "b": 1.0, "c": 1.0}  # how often each asks, relatively
 TOKENS = 32  # of an answer
 # Offered, relative to what is served when every request waits to be admitted.
@@ -39,16 +39,16 @@ class Phase:
     start: float
     end: float
 
-    def goodput(self, asked: Sequence[Asked]) -> float:
+    def goodput(self, asked: Sequence[TenantRequest]) -> float:
         """Tokens per emulated second to those who kept their pace."""
         tokens = sum(each.between(self.start, self.end) for each in asked if D * each.pace >= PACE)
         return D * tokens / (self.end - self.start)
 
-    def of_tenants(self, asked: Sequence[Asked]) -> list[float]:
+    def of_tenants(self, asked: Sequence[TenantRequest]) -> list[float]:
         """The same, tenant by tenant."""
         return [self.goodput([each for each in asked if each.tenant == tenant]) for tenant in TENANTS]
 
-    def sheds(self, asked: Sequence[Asked]) -> list[Asked]:
+    def sheds(self, asked: Sequence[TenantRequest]) -> list[TenantRequest]:
         return [each for each in asked if each.shed_s is not None and self.start <= each.at < self.end]
 
 
@@ -58,7 +58,7 @@ class Run:
 
     capacity: float  # requests per real second
     phases: list[Phase]
-    asked: list[Asked]
+    asked: list[TenantRequest]
     late_share: float = 0.0  # of the emulated steps
 
     @property
@@ -88,13 +88,13 @@ def measure(quick: bool) -> Figure:
         unit="of what is required or best",
         more_is_better=True,
         compared=_compared(),
-        loses="Who is sent away is not served: nine of ten requests at the highest load, and he has to come again.",
+        loses="Shed requests are not served: nine of ten requests at the highest load; their clients must ask again.",
         samples=_samples(runs),
         ratios=(
-            Ratio("goodput at 10x over its peak", "goodput at 10x", "peak goodput", 0.9),
-            Ratio("5 ms over a shed answer's time, median", "5 ms over shed answer", "one", 1.0),
-            Ratio("Jain fairness of four equal tenants at 10x", "Jain index", "one", 0.95),
-            Ratio("5 s over the recovery", "5 s over recovery", "one", 1.0),
+            Comparison("goodput at 10x over its peak", "goodput at 10x", "peak goodput", 0.9),
+            Comparison("5 ms over a shed answer's time, median", "5 ms over shed answer", "one", 1.0),
+            Comparison("Jain fairness of four equal tenants at 10x", "Jain index", "one", 0.95),
+            Comparison("5 s over the recovery", "5 s over recovery", "one", 1.0),
         ),
         label="emulated",
         facts=_facts(runs, seconds),
@@ -104,10 +104,10 @@ def measure(quick: bool) -> Figure:
 def _compared() -> str:
     return (
         f"`opensled serve --min-pace` over the emulated accelerator of regime {REGIME} (dilation {D:g}), so that it "
-        f"promises everybody {PACE:g} emulated tokens/s. Four equal tenants ask for answers of {TOKENS} tokens at "
+        f"promises each request {PACE:g} emulated tokens/s. Four equal tenants ask for answers of {TOKENS} tokens at "
         "random moments, the first one ten times as often as each of the others; who is sent away does not come "
         "back. Goodput: tokens per emulated second of answers that kept the pace. Peak: the best of all loads. "
-        "Recovery: from the end of the highest load until nobody is sent away any more, at half the capacity. "
+        "Recovery: from the end of the highest load until no request is shed any more, at half the capacity. "
         "Shed answers are timed in real seconds by the client, from Open to Failure."
     )
 
@@ -140,7 +140,7 @@ def _facts(runs: Sequence[Run], seconds: float) -> dict[str, Any]:
     }
 
 
-def _share_below(asked: Sequence[Asked]) -> float:
+def _share_below(asked: Sequence[TenantRequest]) -> float:
     finished = [each for each in asked if each.finished]
     return round(sum(D * each.pace < PACE for each in finished) / max(1, len(finished)), 4)
 
@@ -161,7 +161,7 @@ async def _ramp(address: str, seconds: float, draw: random.Random) -> Run:
     open_links = links(address, list(TENANTS))
     try:
         capacity = await _capacity(open_links, seconds)
-        asked: list[asyncio.Task[Asked]] = []
+        asked: list[asyncio.Task[TenantRequest]] = []
         phases = []
         async with asyncio.TaskGroup() as group:
             for load in (*LOADS, AFTER):
@@ -175,7 +175,7 @@ async def _ramp(address: str, seconds: float, draw: random.Random) -> Run:
 
 async def _arrive(
     group: asyncio.TaskGroup, open_links: dict[str, Link], rate: float, seconds: float, draw: random.Random
-) -> list[asyncio.Task[Asked]]:
+) -> list[asyncio.Task[TenantRequest]]:
     """Requests that come when they come, for so many seconds; each is a task of its own."""
     tasks, due = [], time.perf_counter()
     end = due + seconds
@@ -194,7 +194,7 @@ def _request(draw: random.Random) -> Open:
 async def _capacity(open_links: dict[str, Link], seconds: float) -> float:
     """Requests per second that are served when more streams than it takes ask again and again."""
     draw, start = random.Random(SEED), time.perf_counter()
-    found: list[Asked] = []
+    found: list[TenantRequest] = []
 
     async def again(tenant: str) -> None:
         while time.perf_counter() < start + seconds:

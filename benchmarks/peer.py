@@ -6,7 +6,6 @@ Real processes on this machine, the same chats through the same HTTP client, con
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import statistics
 import time
@@ -18,12 +17,13 @@ from typing import Any
 
 import httpx
 
-from benchmarks.figure import Figure, Ratio, in_turns
-from benchmarks.peer_server import LLAMA_SERVER, free_port, llama_cpp_python, llama_server, running
+from benchmarks.figure import Comparison, Figure, in_turns
+from benchmarks.peer_server import LLAMA_SERVER, llama_cpp_python, llama_server, running
 from edge_client.tokenizer import EdgeTokenizer
-from opensled.store import heldout_path, model_file, model_path
+from opensled.store import model_file, model_path
 from opensled_testbed.client import stream_chat
-from opensled_testbed.processes import Process
+from opensled_testbed.processes import Process, free_port
+from opensled_testbed.prompts import heldout_chats
 
 USERS = (1, 4)
 PEER, BINARY = "llama-cpp-python", "llama-server"
@@ -47,7 +47,7 @@ class Contender:
     tpot: list[float] = field(default_factory=list)
 
     def speed(self) -> float:
-        """Output tokens/s while every user asks for his share of the chats, one after another."""
+        """Output tokens/s while every user asks an equal share of the chats, one after another."""
         self.texts.clear()
         seconds = asyncio.run(self._ask_all())
         return sum(map(self._tokens, self.texts.values())) / seconds
@@ -129,12 +129,7 @@ def _peer(stack: ExitStack, command: Callable[[Path, int], list[str]], model: Pa
 
 def _bodies(count: int) -> list[dict[str, Any]]:
     """Greedy chats, of every task in turn: the texts must agree, so that all write the same tokens."""
-    tasks: dict[str, list[Any]] = {}
-    for line in heldout_path().read_text().splitlines():
-        item = json.loads(line)
-        if item.get("messages"):
-            tasks.setdefault(item["task"], []).append(item["messages"])
-    pools = list(tasks.values())
+    pools = heldout_chats()
     chosen = [pools[n % len(pools)][n // len(pools)] for n in range(count)]
     return [{"messages": chat, "max_tokens": MAX_TOKENS, "temperature": 0} for chat in chosen]
 
@@ -161,7 +156,7 @@ def _figure(samples: dict[str, list[float]], contenders: dict[str, Contender], c
         ),
         samples=samples,
         ratios=tuple(
-            Ratio(
+            Comparison(
                 f"{ours.removeprefix('OpenSLED, ')}, {_users(users)}, {name}",
                 _series(ours, users),
                 _series(name, users),

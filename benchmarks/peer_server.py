@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -45,13 +44,6 @@ def llama_server(model: Path, port: int) -> list[str]:
 
 def _at(port: int) -> tuple[str, ...]:
     return ("--host", "127.0.0.1", "--port", str(port))
-
-
-def free_port() -> int:
-    """A port nobody uses now; these servers cannot say which one they took."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @contextmanager

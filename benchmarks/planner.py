@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median, quantiles
 
-from benchmarks.figure import Figure, Ratio
+from benchmarks.figure import Comparison, Figure
 from hw_profiles.profile import HardwareProfile
 from hw_profiles.step_cost import Roofline
 from opensled_testbed.fleet import Fleet, Group, Server
@@ -39,7 +39,7 @@ KINDS = (
 SERVER = Server(accelerator="h200", target="dense-8b", context=256)  # has room for a thousand of them
 # A target whose weights take so long to read that positions cost nothing beside them: drafts always pay.
 READING = HardwareProfile(max_step_tokens=8192, cost=Roofline(read_s=0.3, token_s=1e-6))
-# One on which a position is dear: drafts pay for nobody.
+# One on which a position is dear: drafts never pay.
 COMPUTING = HardwareProfile(cost=Roofline(read_s=0.001, token_s=1e-4))
 
 
@@ -127,14 +127,16 @@ def measure(quick: bool) -> Figure:
             f"Median processor time of `plan()` over {sessions} sessions of a simulated fleet (8B on an H200, devices "
             f"from Pi 5 on LTE to AGX Orin on Ethernet), in five states, against {BOUND_MS:g} ms. `plan` is called as "
             "a server calls it, step after step, with what it remembered; the slower plans in which `goodput` looks "
-            "at everybody anew are among them, and make its 99th percentile (under `facts`)."
+            "at all sessions anew are among them, and make its 99th percentile (under `facts`)."
         ),
         loses="`fcfs` weighs nothing and takes a part of the time; both are Python, and wait for no step.",
         samples=samples,
         ratios=(
-            *(Ratio(f"goodput, {state.name}", f"goodput, {state.name}", BOUND, 1.0) for state in STATES),
+            *(Comparison(f"goodput, {state.name}", f"goodput, {state.name}", BOUND, 1.0) for state in STATES),
             *(
-                Ratio(f"goodput over fcfs, {state.name}", f"goodput, {state.name}", f"fcfs, {state.name}")
+                Comparison(
+                    f"goodput over fcfs, {state.name}", f"goodput, {state.name}", f"fcfs, {state.name}"
+                )
                 for state in STATES
             ),
         ),

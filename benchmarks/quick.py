@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import FIGURES
-from benchmarks.cell_turns import Finished, Turn, finish, fleet_of, short_items, shortened
+from benchmarks.cell_turns import Finished, PlannedRun, finish, fleet_of, short_items, shortened
 from benchmarks.figure import Figure
 from benchmarks.program import FOLDER, exit_code, parser_of, say, write_json
 from benchmarks.regimes import emulate
@@ -50,7 +50,7 @@ SIGMAS, SLACK = 3.0, 0.10  # a regression is worse than the mean by so many devi
 Ratios = dict[str, list[float]]  # name -> one value for each repeat; more is better
 
 
-class Verdict(NamedTuple):
+class RatioChange(NamedTuple):
     """One ratio, then and now."""
 
     name: str
@@ -110,7 +110,7 @@ def _emulated(number: int) -> Iterator[tuple[str, float]]:
     items = short_items(MAX_TOKENS)
     for cell in EMULATED:
         speeds: dict[str, float] = {}
-        for turn in [Turn(name, number) for name in ("centralized", *DRAFTING)]:
+        for turn in [PlannedRun(name, number) for name in ("centralized", *DRAFTING)]:
             fleet = fleet_of(cell, turn, 4)
             done = _require_valid(finish(emulate, fleet, items, traces, LOAD, turn))
             simulated = simulate(fleet, traces, replace(LOAD, seed=number))
@@ -158,14 +158,14 @@ def read(path: Path) -> Ratios:
         raise UsageError(f"{path} is no baseline ({error}); make one with --write") from error
 
 
-def compare(old: Mapping[str, Sequence[float]], new: Mapping[str, Sequence[float]]) -> list[Verdict]:
+def compare(old: Mapping[str, Sequence[float]], new: Mapping[str, Sequence[float]]) -> list[RatioChange]:
     """One verdict for each ratio of both. Raises UsageError where a ratio of the baseline was not measured."""
     if missing := sorted(set(old) - set(new)):
         raise UsageError(
             f"the baseline has ratios that are not measured any more ({missing[0]}); renew it: --write"
         )
     return [
-        Verdict(name, statistics.fmean(values), statistics.median(new[name]), noise(values))
+        RatioChange(name, statistics.fmean(values), statistics.median(new[name]), noise(values))
         for name, values in old.items()
     ]
 
@@ -176,7 +176,7 @@ def noise(values: Sequence[float]) -> float:
     return SIGMAS * spread + SLACK * statistics.fmean(values)
 
 
-def _report(verdicts: Sequence[Verdict]) -> int:
+def _report(verdicts: Sequence[RatioChange]) -> int:
     for each in verdicts:
         mark = "REGRESSED" if each.regressed else "ok"
         print(f"{mark:10}{each.name:82} {each.old:7.3f} -> {each.new:7.3f}  (noise {each.noise:.3f})")

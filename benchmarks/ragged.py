@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.figure import Figure, Ratio, in_turns
+from benchmarks.figure import Comparison, Figure, in_turns
 from benchmarks.ragged_peers import ContinuousBatching, Plain, load_plain
 from opensled.messages import SamplingParams
 from opensled.store import model_path
@@ -82,12 +82,14 @@ def measure(quick: bool) -> Figure:
     )
 
 
-def _ratios(model: str) -> Iterator[Ratio]:
+def _ratios(model: str) -> Iterator[Comparison]:
     for level in LEVELS:
         ours = f"{model}, {level}"
-        yield Ratio(f"{ours}, one forward per session", f"{ours}, packed", f"{ours}, one each", REQUIRED)
-        yield Ratio(f"{ours}, transformers per session", f"{ours}, packed", f"{model}, transformers one each")
-        yield Ratio(f"{ours}, decode step", f"{ours}, decode", f"{model}, continuous batching decode")
+        yield Comparison(f"{ours}, one forward per session", f"{ours}, packed", f"{ours}, one each", REQUIRED)
+        yield Comparison(
+            f"{ours}, transformers per session", f"{ours}, packed", f"{model}, transformers one each"
+        )
+        yield Comparison(f"{ours}, decode step", f"{ours}, decode", f"{model}, continuous batching decode")
 
 
 def _contenders(model: str, path: Path, work: Work) -> Iterator[tuple[str, Callable[[], float]]]:
@@ -158,15 +160,9 @@ class Sessions:
 
 
 _CONFIG = {
-    "vocab_size": 8192,
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "head_dim": 64,
-    "max_position_embeddings": 2048,
-}
+    "vocab_size": 8192, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 16,
+    "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "max_position_embeddings": 2048,
+}  # fmt: skip
 
 
 def _random_llama(folder: Path) -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ import time
 from pathlib import Path
 
 from opensled.errors import OpenSledError
-from opensled_testbed.processes import Process
+from opensled_testbed.processes import Process, free_port
 from scheduler.cluster import ray_guard
 
 READY_S = 240.0  # for Ray and for replicas on a busy machine
@@ -25,7 +24,7 @@ OBJECT_STORE_BYTES = 100_000_000
 REPLICA, SCHEDULER = "ray::Replica", "ray::Scheduler"
 
 
-class Cluster:
+class ReplicaCluster:
     """Two or more replicas of the tiny target in float64; use it in a `with`."""
 
     def __init__(self, replicas: int = 2, *, proxy: bool = False) -> None:
@@ -35,8 +34,8 @@ class Cluster:
         self._listen = "127.0.0.1:0"
         self._folder = tempfile.TemporaryDirectory(prefix="opensled-ray-", ignore_cleanup_errors=True)
 
-    def __enter__(self) -> Cluster:
-        self._ray_address = f"127.0.0.1:{_free_port()}"
+    def __enter__(self) -> ReplicaCluster:
+        self._ray_address = f"127.0.0.1:{free_port()}"
         self._ray = subprocess.Popen(
             [sys.executable, "-m", "ray.scripts.scripts", "start", *self._ray_flags()],
             env={**os.environ, **self._environment, "OMP_NUM_THREADS": "1"},
@@ -102,13 +101,6 @@ class Cluster:
             if self._ray.poll() is not None or time.monotonic() > deadline:
                 raise OpenSledError(f"Ray does not start; its logs are in {self._folder.name}")
             time.sleep(0.05)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _below(root: int) -> list[int]:

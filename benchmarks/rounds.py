@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from benchmarks.figure import Figure, Ratio, in_turns
+from benchmarks.figure import Comparison, Figure, in_turns
 from benchmarks.null_engine import CANNED, CONTEXT
 from opensled import codec
 from opensled.errors import OpenSledError
@@ -34,7 +34,7 @@ SERVE = (
     *("serve", "--engine", "benchmarks.null_engine:load", "--model", "tiny"),
     *("--listen", "127.0.0.1:0", "--draft-wait", "3600"),
 )
-POLICIES = {"service": "fcfs", "planned by goodput": "benchmarks.weighed:Weighed"}
+POLICIES = {"service": "fcfs", "planned by goodput": "benchmarks.null_engine:Weighed"}
 REQUIRED = {16: 0.5}  # streams -> ratio
 
 
@@ -79,9 +79,11 @@ def measure(quick: bool) -> Figure:
     )
 
 
-def _ratio(service: str, streams: int) -> Ratio:
+def _ratio(service: str, streams: int) -> Comparison:
     name = f"{streams} streams" if service == "service" else f"{streams} streams, {service}"
-    return Ratio(name, f"{service}, {streams} streams", f"echo, {streams} streams", REQUIRED.get(streams))
+    return Comparison(
+        name, f"{service}, {streams} streams", f"echo, {streams} streams", REQUIRED.get(streams)
+    )
 
 
 @contextmanager

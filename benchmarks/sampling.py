@@ -185,7 +185,8 @@ def main(words: list[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     origin = provenance("python -m benchmarks.sampling")
     axes = (("torch", "numpy"), ("peaked", "flat"), SESSIONS, ROWS, VOCABULARIES, PARAMS)
-    cells = list(itertools.starmap(Cell, itertools.product(*axes)))
+    # Of flat logits one row a session will do: sorting them row by row is what takes the time, before and after.
+    cells = [cell for cell in itertools.starmap(Cell, itertools.product(*axes)) if cell[1:4:2] != ("flat", 5)]
     if arguments.quick:
         cells = [cell for cell in cells if cell[1:5] == ("peaked", 1, 1, VOCABULARIES[0])]
     seconds, least = (0.0, 1) if arguments.quick else (arguments.seconds, LEAST_TURNS)

@@ -6,7 +6,7 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from benchmarks.figure import Figure, Ratio
+from benchmarks.figure import Comparison, Figure
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
 from opensled_testbed.planner.setting import RECORDED
@@ -55,14 +55,14 @@ def measure(quick: bool) -> Figure:
             f"Wi-Fi, laptop on 5G, AGX Orin on Ethernet) at {VERIFIERS} verifiers (dense 8B on an H200, with 1,024 "
             f"positions held already), policy `fcfs`, drafts of 4 from the packaged traces, on {WORKERS} processes "
             f"whose start is within the time; against real time. Once each user thinks {THINK_S:g} s on average "
-            "between an answer and his next question, once he asks again at once."
+            "between an answer and the next question, once the user asks again at once."
         ),
         loses=(
             "Saturated: every round of every device is some events of Python, and no fleet of this size is simulated "
             f"{REQUIRED:g} times faster than it runs."
         ),
         samples={**samples, REAL: [1.0] * repeats},
-        ratios=(Ratio(DUTY, DUTY, REAL, REQUIRED), Ratio(SATURATED, SATURATED, REAL)),
+        ratios=(Comparison(DUTY, DUTY, REAL, REQUIRED), Comparison(SATURATED, SATURATED, REAL)),
         facts={"seed": SEED} | {name: _facts(each) for name, each in runs.items()},
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,41 +13,32 @@ from tempfile import TemporaryDirectory
 from edge_client.link import Endpoint, GrpcStream, Link
 from opensled.errors import OpenSledError
 from opensled.messages import Failure, Open, Opened, Verdict
-from opensled_testbed.emulation.emulated_accelerator import TOTALS, environment
+from opensled_testbed.emulation.emulated_accelerator import environment
 from opensled_testbed.fleet import Server
-from opensled_testbed.load.server_process import EMULATED
+from opensled_testbed.load.server_process import EMULATED, emulation_of
 from opensled_testbed.processes import Process
 
 
 @contextmanager
 def served(server: Server, dilation: float, tenants: Sequence[str], *flags: str) -> Iterator[Process]:
-    """`opensled serve` with policy goodput, that listens; each tenant's token is his name."""
+    """`opensled serve` with policy goodput, that listens; each tenant's token is its name."""
     with TemporaryDirectory() as folder:
         tokens = Path(folder) / "tokens"
         tokens.touch(0o600)
         tokens.write_text("".join(f"{tenant} {tenant}\n" for tenant in tenants))
-        command = ("serve", "--model", server.model, "--engine", EMULATED, "--listen", "127.0.0.1:0")
-        rest = (
-            "--policy",
-            "goodput",
-            "--threads",
-            "1",
-            "--log-level",
-            "error",
-            "--tokens",
-            str(tokens),
-            *flags,
+        command = (
+            *("serve", "--model", server.model, "--engine", EMULATED, "--listen", "127.0.0.1:0"),
+            *("--policy", "goodput", "--threads", "1", "--log-level", "error", "--tokens", str(tokens)),
         )
-        with Process((*command, *rest), isolated=True, environment=environment(server, dilation)) as process:
+        with Process((*command, *flags), isolated=True, environment=environment(server, dilation)) as process:
             process.wait_ready()
             yield process
 
 
 def late_share(process: Process) -> float:
     """Of the steps of an emulated server that has ended, those for which this machine was too slow."""
-    (said,) = (line.removeprefix(TOTALS) for line in process.lines if line.startswith(TOTALS))
-    totals = json.loads(said)
-    return float(totals["late_steps"]) / max(1, totals["steps"])
+    totals = emulation_of(process)
+    return totals["late_steps"] / max(1, totals["steps"])
 
 
 def links(address: str, tenants: Sequence[str]) -> dict[str, Link]:
@@ -57,14 +47,14 @@ def links(address: str, tenants: Sequence[str]) -> dict[str, Link]:
 
 
 @dataclass
-class Asked:
+class TenantRequest:
     """One request and what became of it. Times in seconds on time.perf_counter."""
 
     tenant: str
     prompt: int  # its tokens
     at: float
-    shed_s: float | None = None  # after which he heard that there is no place
-    retry_after: float = 0.0  # seconds he was told to wait
+    shed_s: float | None = None  # until the client heard that there is no place
+    retry_after: float = 0.0  # seconds that the client was told to wait
     arrivals: list[tuple[float, int]] = field(default_factory=list)  # when so many tokens came
     tokens: list[int] = field(default_factory=list)
     finished: bool = False
@@ -82,9 +72,9 @@ class Asked:
         return sum(count for moment, count in self.arrivals if start <= moment < end)
 
 
-async def ask(link: Link, tenant: str, request: Open) -> Asked:
+async def ask(link: Link, tenant: str, request: Open) -> TenantRequest:
     """One answer, decoded by the server alone; raises OpenSledError for any failure but a full server."""
-    asked = Asked(tenant, len(request.prompt), time.perf_counter())
+    asked = TenantRequest(tenant, len(request.prompt), time.perf_counter())
     stream = link.connect()
     try:
         await stream.send(request)
@@ -96,7 +86,7 @@ async def ask(link: Link, tenant: str, request: Open) -> Asked:
     return asked
 
 
-async def _let_in(stream: GrpcStream, asked: Asked) -> bool:
+async def _let_in(stream: GrpcStream, asked: TenantRequest) -> bool:
     reply = await stream.receive()
     if isinstance(reply, Opened):
         return True
@@ -106,7 +96,7 @@ async def _let_in(stream: GrpcStream, asked: Asked) -> bool:
     return False
 
 
-def note(asked: Asked, reply: object) -> Verdict:
+def note(asked: TenantRequest, reply: object) -> Verdict:
     """Take down what a verdict brought; it may begin with tokens that are known."""
     if not isinstance(reply, Verdict):
         raise OpenSledError(f"the server answered {reply} instead of a verdict")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
@@ -42,8 +43,8 @@ class Drafting(Protocol):
         """Whatever is being drafted is not needed any more."""
 
 
-class DraftThread:
-    """Runs one drafter for one sequence at a time; `DraftJob` says what it does and when it stops.
+class JobDrafting(ABC):
+    """`Drafting` by the job of one drafter, one sequence at a time; a subclass says where its work is done.
 
     Ids outside [0, vocab_size) end a block: the target does not know them.
     """
@@ -53,10 +54,16 @@ class DraftThread:
     ) -> None:
         self._drafter, self.stop, self._vocab_size = drafter, stop, vocab_size
         self._looks_ahead = looks_ahead
-        self.drafts = not isinstance(drafter, NoneDrafter)  # whether it ever proposes anything
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafter")
         self._job = DraftJob(drafter, stop, 0)
         self._job.interrupt()
+
+    @abstractmethod
+    def _begin(self, prompt: list[int], sampler: Sampler) -> None:
+        """Call `begin` of the job where its work is done."""
+
+    @abstractmethod
+    def _run(self, work: Work[Result]) -> asyncio.Future[Result]:
+        """Do the work after all work that was asked for before."""
 
     @property
     def wasted(self) -> int:
@@ -64,7 +71,7 @@ class DraftThread:
         return self._job.wasted
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
-        """See `Drafting`; the drafter reads the prompt in its thread."""
+        """See `Drafting`."""
         self.interrupt()
         stop, sparse = self.stop, isinstance(sampler, SparseSampler)
         self._job = DraftJob(self._drafter, stop, len(truth), self._vocab_size, sparse)
@@ -74,18 +81,17 @@ class DraftThread:
             with_spread=stop.needs_spread,
             vocab_size=self._vocab_size,
         )
-        self._thread.submit(self._job.begin, list(truth.tokens), sampler)
+        self._begin(list(truth.tokens), sampler)
 
     def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:
-        """See `Drafting`; the seconds are the drafter's own, without the wait for its thread."""
-        work = self._job.draft(truth.tokens, budget)
-        return asyncio.get_running_loop().run_in_executor(self._thread, _done, work)
+        """See `Drafting`; the seconds are the drafter's own, without the wait for earlier work."""
+        return self._run(self._job.draft(truth.tokens, budget))
 
     def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> None:
         """See `Drafting`."""
         work = self._job.look_ahead(block, budget) if self._looks_ahead else None
         if work is not None:
-            self._thread.submit(_done, work)
+            self._run(work)
 
     def heard(self, truth: Truth) -> None:
         """See `Drafting`. What was drafted ahead of a block that the truth contradicts is in vain as well."""
@@ -95,14 +101,31 @@ class DraftThread:
         """See `Drafting`."""
         self._job.interrupt()
 
+
+class DraftThread(JobDrafting):
+    """Runs one drafter in a thread of its own."""
+
+    def __init__(
+        self, drafter: Drafter, stop: DraftLengthPolicy, vocab_size: int = 1 << 31, looks_ahead: bool = True
+    ) -> None:
+        super().__init__(drafter, stop, vocab_size, looks_ahead)
+        self.drafts = not isinstance(drafter, NoneDrafter)  # whether it ever proposes anything
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="drafter")
+
+    def _begin(self, prompt: list[int], sampler: Sampler) -> None:
+        self._thread.submit(self._job.begin, prompt, sampler)
+
+    def _run(self, work: Work[Result]) -> asyncio.Future[Result]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, finished, work)
+
     def close(self) -> None:
         self.interrupt()
         self._thread.submit(self._drafter.close)
         self._thread.shutdown()
 
 
-def _done(work: Work[Result]) -> Result:
-    """Do the work, at the pace of this machine."""
+def finished(work: Work[Result]) -> Result:
+    """Do the work at once, at the pace of this machine."""
     try:
         next(work)
         while True:

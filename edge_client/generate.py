@@ -11,7 +11,7 @@ from typing import Any
 from edge_client.answer import Origin
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafting import Drafting
-from edge_client.verifier import Verifier
+from edge_client.verifier import OpenSequence, Verifier
 from opensled.errors import ProtocolError
 from opensled.messages import Draft, DraftBlock, SamplingParams, TokenLogprobs, Verdict
 from opensled.protocol import agreed, rebase
@@ -75,20 +75,20 @@ async def generate(
 
 
 class Exchange:
-    """What is under way between a device and the verifier of one sequence: a block being drafted, or one sent.
+    """What is under way between a device and the verifier of one open sequence: a block being drafted, or one sent.
 
     No I/O: `generate` sends what `drafted` returns. `clock` in seconds.
     """
 
     def __init__(
         self,
-        verifier: Verifier,
+        sequence: OpenSequence,
         drafter: Drafting,
         params: SamplingParams,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.drafting: asyncio.Future[Drafted] | None = None
-        self._verifier, self._drafter, self._params, self._clock = verifier, drafter, params, clock
+        self._sequence, self._drafter, self._params, self._clock = sequence, drafter, params, clock
         self._counter = 0  # of the latest draft
         self._sent_at = 0.0
         # When the latest verdict came that the server decoded by itself, 0 = something else
@@ -96,17 +96,17 @@ class Exchange:
 
     def draft(self) -> None:
         """Draft what is to follow the truth, if nothing else is under way and the server has use for it."""
-        if self.drafting is None and self._verifier.turn.may_draft:
-            truth = self._verifier.truth
+        if self.drafting is None and self._sequence.turn.may_draft:
+            truth = self._sequence.truth
             self.drafting = self._drafter.draft(truth, self._budget(len(truth)))
 
     def drafted(self) -> Draft | None:
         """The block that is drafted by now, if it is to be sent."""
         if self.drafting is None or not self.drafting.done():
             return None
-        turn = self._verifier.turn
+        turn = self._sequence.turn
         (block, seconds), self.drafting = _cut(self.drafting.result(), turn), None
-        if not turn.server_drives and rebase(block, self._verifier.truth.tokens) is None:
+        if not turn.server_drives and rebase(block, self._sequence.truth.tokens) is None:
             self.draft()  # the server went on without it, and elsewhere
         elif block.tokens or not turn.server_drives:  # an empty block hands the drive back to the server
             self._counter, self._sent_at = self._counter + 1, self._clock()
@@ -120,9 +120,9 @@ class Exchange:
 
     def hear(self, verdict: Verdict) -> Commit:
         """Extend the truth and take the turn that follows; the drafter goes on at once."""
-        truth = self._verifier.truth
+        truth = self._sequence.truth
         base = len(truth)
-        news, answered = hear(verdict, truth, self._verifier.turn)
+        news, answered = hear(verdict, truth, self._sequence.turn)
         self._learn(news, answered)
         if truth.finish_reason:
             self._drafter.interrupt()
@@ -133,8 +133,8 @@ class Exchange:
 
     def _learn(self, news: tuple[int, ...], answered: Draft | None) -> None:
         """Tell the length policy what came of the latest block, or how fast the server is by itself."""
-        now, policy, truth = self._clock(), self._drafter.stop, self._verifier.truth
-        streams = self._verifier.turn.server_drives and answered is None
+        now, policy, truth = self._clock(), self._drafter.stop, self._sequence.truth
+        streams = self._sequence.turn.server_drives and answered is None
         if answered is not None:
             block = answered.block
             policy.answered(block, len(agreed(block, truth.tokens[block.base :])), now - self._sent_at)
@@ -144,10 +144,10 @@ class Exchange:
 
     def _budget(self, base: int) -> BlockBudget:
         """Draft tokens that can still commit from `base` on; the very last token of a sequence needs no draft."""
-        truth, limits = self._verifier.truth, self._verifier.limits
+        truth, limits = self._sequence.truth, self._sequence.limits
         last = min(truth.prompt_length + self._params.max_tokens, limits.context_length)
         return BlockBudget(
-            max(0, min(last - base - 1, limits.max_draft)), limits.max_tree, self._verifier.turn.hint
+            max(0, min(last - base - 1, limits.max_draft)), limits.max_tree, self._sequence.turn.hint
         )
 
 

@@ -9,17 +9,22 @@ from opensled.protocol import Truth
 from opensled.turns import Turn
 
 
-class Verifier(Protocol):
-    """The truth of one open sequence: a server behind a link, or a bigger server behind a server.
+class OpenSequence(Protocol):
+    """One open sequence as its device knows it: the reader tells `truth` and `turn` each verdict (`turns.hear`)."""
+
+    truth: Truth
+    turn: Turn
+    limits: Limits
+
+
+class Verifier(OpenSequence, Protocol):
+    """The keeper of one open sequence's truth: a server behind a link, or a bigger server behind a server.
 
     Verdicts also come unasked (the server decodes when no draft comes), so asking and hearing are two calls.
     """
 
-    truth: Truth  # the reader's copy; the reader extends it with each verdict
     noise_key: bytes
-    draft_probs: bool  # whether each draft token must bring the distribution that it was drawn from
-    limits: Limits
-    turn: Turn  # likewise: the reader tells it each verdict; `submit` tells it the draft
+    draft_probs: bool  # whether drafts must name the distribution they were drawn from
 
     async def submit(self, draft: Draft) -> None:
         """Propose a block; a later one replaces it. Never waits for the verdict."""

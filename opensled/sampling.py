@@ -1,7 +1,7 @@
 """Drawing a token from logits in numpy: masks in a fixed order, then argmax with shared noise.
 
-The device draws drafts with this over its own most likely candidates; the target draws in
-`verify_server/engine/torch_scores.py` by the same rules over the whole vocabulary.
+The device draws draft tokens with this from the draft model's likeliest candidates. The server draws the target's
+tokens by the same rules over the whole vocabulary, in `verify_server/engine/`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from opensled.noise import gumbel
 
 # Noise over a whole 150k vocabulary costs milliseconds a token; over the 64 likeliest ids, microseconds.
 DRAFT_CANDIDATES = 64
-FAR = 80.0  # nats below the likeliest token, where probabilities are nothing
+FAR = 80.0  # nats below the likeliest token: there probabilities are below 1e-34
 
 
 def most_likely(logits: np.ndarray, count: int) -> np.ndarray:
@@ -53,15 +53,15 @@ class Sampler:
 
     params: SamplingParams
     key: bytes
-    with_confidence: bool = True  # False spares a pass over the vocabulary, where nobody asks for it
+    with_confidence: bool = True  # False: leave it at 1, and spare a pass over the vocabulary
     with_spread: bool = False  # entropy and margin too
     vocab_size: int | None = None  # ids the target knows; the draft's logits may be padded beyond
 
     def draw(self, logits: np.ndarray, position: int) -> DraftToken:
         """The draft token at `position` from float logits of shape [vocabulary].
 
-        Its confidence is the draft's probability at temperature 1: when greedy over the whole vocabulary (one pass,
-        cheaper than to find the candidates), else renormalised over the candidates. 1 if nobody asks for it.
+        Its confidence is the draft's probability at temperature 1: over the whole vocabulary when greedy (one pass,
+        cheaper than to find the candidates), else over the candidates. It is 1 without `with_confidence`.
         """
         logits = self._allowed(logits)
         if self.params.temperature == 0:
@@ -71,7 +71,7 @@ class Sampler:
         return self._drawn(ids, scores, position)
 
     def draw_with_rival(self, logits: np.ndarray, position: int) -> tuple[DraftToken, int, float]:
-        """See `draw`; also the id that would have been drawn were it not for the first, and how far it was behind."""
+        """See `draw`; also the id with the next largest score, noise included, and how much smaller its score is."""
         logits = self._allowed(logits)
         if self.params.temperature == 0:
             token = self._greedy(logits)

@@ -39,7 +39,7 @@ def sled_static(fleet: Fleet) -> Fleet:
 
 
 def sled_continuous(fleet: Fleet) -> Fleet:
-    """The same devices at a server that batches continuously and waits for nobody."""
+    """The same devices at a server that batches continuously and waits for no device."""
     groups = tuple(replace(group, pace=0.0) for group in fleet.groups)
     return replace(fleet, groups=groups, server=replace(fleet.server, policy="fcfs"))
 

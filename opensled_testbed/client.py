@@ -14,7 +14,7 @@ from opensled.errors import OpenSledError
 
 
 @dataclass
-class Reply:
+class StreamedReply:
     """One streamed answer as it grows."""
 
     text: str = ""
@@ -24,17 +24,17 @@ class Reply:
     seconds: float = 0.0
 
 
-def stream_chat(http: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIterator[Reply]:
+def stream_chat(http: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIterator[StreamedReply]:
     """POST a chat completion and yield the reply after each event; the last one is complete."""
     return _stream(http, "/v1/chat/completions", body)
 
 
-def stream_completion(http: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIterator[Reply]:
+def stream_completion(http: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIterator[StreamedReply]:
     """Like `stream_chat`, for a prompt that is text or token ids."""
     return _stream(http, "/v1/completions", body)
 
 
-async def _stream(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> AsyncIterator[Reply]:
+async def _stream(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> AsyncIterator[StreamedReply]:
     try:
         async for reply in _events(http, path, body):
             yield reply
@@ -42,9 +42,9 @@ async def _stream(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> A
         raise OpenSledError(f"the device at {http.base_url} broke off: {error}") from error
 
 
-async def _events(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> AsyncIterator[Reply]:
+async def _events(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> AsyncIterator[StreamedReply]:
     started = time.monotonic()
-    reply = Reply()
+    reply = StreamedReply()
     request = {**body, "stream": True, "stream_options": {"include_usage": True}}
     async with http.stream("POST", path, json=request) as response:
         if response.status_code != 200:
@@ -56,7 +56,7 @@ async def _events(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> A
                 yield reply
 
 
-def _absorb(reply: Reply, event: dict[str, Any]) -> None:
+def _absorb(reply: StreamedReply, event: dict[str, Any]) -> None:
     if "error" in event:
         raise OpenSledError(event["error"]["message"])
     for choice in event["choices"]:

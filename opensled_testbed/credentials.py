@@ -101,10 +101,7 @@ class FleetFlags:
     def server(self) -> Sequence[str]:
         return (
             *self._identity("server"),
-            "--tls-client-ca",
-            self._path("ca.pem"),
-            "--tokens",
-            self._path("tokens"),
+            *("--tls-client-ca", self._path("ca.pem"), "--tokens", self._path("tokens")),
         )
 
     def device(self, name: str) -> Sequence[str]:

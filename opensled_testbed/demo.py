@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from opensled.errors import OpenSledError
 from opensled.store import model_path
-from opensled_testbed.client import Reply, stream_chat
+from opensled_testbed.client import StreamedReply, stream_chat
 from opensled_testbed.config import DemoConfig
-from opensled_testbed.demo_device import Device, why_low
-from opensled_testbed.demo_view import View
+from opensled_testbed.demo_device import DemoDevice, why_low
+from opensled_testbed.demo_view import DemoView
 from opensled_testbed.forcing import follow, total
-from opensled_testbed.processes import Process
+from opensled_testbed.processes import Process, exit_on_signals
 from opensled_testbed.prompts import TARGET, prompts_of
 from opensled_testbed.reference import Reference
 
@@ -49,23 +48,18 @@ FLEET = (
 
 def demo(config: DemoConfig) -> int:
     """Run it; exit code 0 only if every answer is what the target alone writes, up to flips within the bound."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)  # so that no process of the fleet outlives the demo
+    exit_on_signals()  # so that no process of the fleet outlives the demo
     devices = [
-        Device(name, drafter, prompts_of(number, config.prompts, config.max_tokens))
+        DemoDevice(name, drafter, prompts_of(number, config.prompts, config.max_tokens))
         for number, (name, drafter, _) in enumerate(FLEET)
     ]
-    with View(devices, quiet=config.json) as view:
+    with DemoView(devices, quiet=config.json) as view:
         totals = _run_fleet(devices, config, view)
         _compare(devices, ENGINES[config.engine][1], view)
     return _conclude(devices, totals, config)
 
 
-def _leave(number: int, _: object) -> NoReturn:
-    raise SystemExit(128 + number)
-
-
-def _run_fleet(devices: list[Device], config: DemoConfig, view: View) -> dict[str, float]:
+def _run_fleet(devices: list[DemoDevice], config: DemoConfig, view: DemoView) -> dict[str, float]:
     """All processes from start to stop; returns the server's totals."""
     with ExitStack() as stack:
         view.say("starting the server")
@@ -110,27 +104,27 @@ def _device_flags(drafter: str, extra: tuple[str, ...], config: DemoConfig) -> l
     return ["--drafter", drafter, *fixed, *blocks, *extra]
 
 
-async def _ask_all(devices: list[Device], urls: list[str], refresh: Callable[[], None]) -> None:
+async def _ask_all(devices: list[DemoDevice], urls: list[str], refresh: Callable[[], None]) -> None:
     await asyncio.gather(*(_ask(device, url, refresh) for device, url in zip(devices, urls)))
 
 
-async def _ask_plain(devices: list[Device], url: str) -> None:
+async def _ask_plain(devices: list[DemoDevice], url: str) -> None:
     async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as http:
         for device in devices:
             for body in device.prompts:
                 device.plain.append([reply async for reply in stream_chat(http, body)][-1])
 
 
-async def _ask(device: Device, url: str, refresh: Callable[[], None]) -> None:
+async def _ask(device: DemoDevice, url: str, refresh: Callable[[], None]) -> None:
     async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as http:
         for body in device.prompts:
-            device.replies.append(Reply())
+            device.replies.append(StreamedReply())
             async for reply in stream_chat(http, body):
                 device.replies[-1] = reply
                 refresh()
 
 
-def _compare(devices: list[Device], bound: float, view: View) -> None:
+def _compare(devices: list[DemoDevice], bound: float, view: DemoView) -> None:
     """Let the target alone write every answer again, with plain transformers and no product code."""
     view.say("the target alone writes the same answers, without OpenSLED")
     reference = Reference(model_path(TARGET), dtype="float64")
@@ -140,7 +134,7 @@ def _compare(devices: list[Device], bound: float, view: View) -> None:
             view.refresh()
 
 
-def _conclude(devices: list[Device], totals: dict[str, float], config: DemoConfig) -> int:
+def _conclude(devices: list[DemoDevice], totals: dict[str, float], config: DemoConfig) -> int:
     bound = ENGINES[config.engine][1]
     if config.json:
         print(json.dumps(_document(devices, totals, bound)))
@@ -149,7 +143,7 @@ def _conclude(devices: list[Device], totals: dict[str, float], config: DemoConfi
     return 1 if any(None in device.paths for device in devices) else 0
 
 
-def _document(devices: list[Device], totals: dict[str, float], bound: float) -> dict[str, Any]:
+def _document(devices: list[DemoDevice], totals: dict[str, float], bound: float) -> dict[str, Any]:
     paths = [path for device in devices for path in device.paths]
     flips, lead = total(paths)
     reports = [device.report() for device in devices]
@@ -164,7 +158,7 @@ def _document(devices: list[Device], totals: dict[str, float], bound: float) -> 
     }
 
 
-def _tell(devices: list[Device], totals: dict[str, float], bound: float) -> None:
+def _tell(devices: list[DemoDevice], totals: dict[str, float], bound: float) -> None:
     paths = [path for device in devices for path in device.paths]
     flips, lead = total(paths)
     if reason := why_low(devices):

@@ -6,21 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opensled_testbed.client import Reply
+from opensled_testbed.client import StreamedReply
 from opensled_testbed.forcing import Followed, total
 
 LOW = 0.5  # accepted share of the drafts below which `why_low` says why
 
 
 @dataclass
-class Device:
+class DemoDevice:
     """One device of the demo and what it has done."""
 
     name: str
     drafter: str
     prompts: list[dict[str, Any]]  # OpenAI request bodies
-    replies: list[Reply] = field(default_factory=list)
-    plain: list[Reply] = field(default_factory=list)  # the same answers without drafts, where bits may differ
+    replies: list[StreamedReply] = field(default_factory=list)
+    plain: list[StreamedReply] = field(
+        default_factory=list
+    )  # the same answers without drafts, where bits may differ
     paths: list[Followed | None] = field(default_factory=list)  # how the target alone follows each answer
 
     @property
@@ -67,7 +69,7 @@ class Device:
         }
 
 
-def why_low(devices: Sequence[Device]) -> str:
+def why_low(devices: Sequence[DemoDevice]) -> str:
     """One line about devices of whose drafts the target accepts less than `LOW`; "" without any."""
     low = {device.drafter for device in devices if device.total("accepted") < LOW * device.total("drafted")}
     reasons = []

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 
-class Row(Protocol):
+class DeviceRow(Protocol):
     """A device as the table needs it."""
 
     prompts: list[dict]
@@ -27,17 +27,17 @@ class Row(Protocol):
     def report(self) -> dict: ...
 
 
-class View:
+class DemoView:
     """A table of devices that follows them; `quiet` says nothing on standard output."""
 
-    def __init__(self, devices: Sequence[Row], *, quiet: bool) -> None:
+    def __init__(self, devices: Sequence[DeviceRow], *, quiet: bool) -> None:
         self._devices = devices
         self._console = Console(stderr=quiet)
         self._status = ""
         self._live = Live(console=self._console, get_renderable=self.table, refresh_per_second=8)
         self._animated = self._console.is_terminal and not quiet
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> DemoView:
         if self._animated:
             self._live.start()
         return self
@@ -77,7 +77,7 @@ class View:
         return table
 
 
-def _cells(device: Row) -> list[str]:
+def _cells(device: DeviceRow) -> list[str]:
     report = device.report()
     drafted = bool(report["drafted"])
     return [

@@ -45,7 +45,7 @@ class Group:
     user_link: str = ""  # link between the user and the drafter, where that sits beside the server
 
     def wish(self, user: int) -> Wish:
-        """Of the device of a user, by his number."""
+        """What the device of user number `user` says."""
         return Wish(f"device-{user}", self.pace, self.background)
 
 

@@ -21,7 +21,7 @@ import httpx
 
 from opensled.errors import OpenSledError, UsageError
 from opensled.store import model_path
-from opensled_testbed.client import Reply, stream_chat
+from opensled_testbed.client import StreamedReply, stream_chat
 from opensled_testbed.prompts import TARGET, prompts_of
 
 RETRY_S, PAUSE_S = 60.0, 0.5  # how long a request that a device turned away is sent again, and how often
@@ -35,8 +35,8 @@ class Edge:
     name: str
     url: str
     prompts: list[dict[str, Any]]  # OpenAI request bodies
-    replies: list[Reply] = field(default_factory=list)
-    writing: Reply | None = None  # the answer under way
+    replies: list[StreamedReply] = field(default_factory=list)
+    writing: StreamedReply | None = None  # the answer under way
     turned_away: int = 0  # requests refused because the device's server could not be reached; sent again
     error: str = ""  # why it stopped answering; "" = it did not
     right: list[bool] = field(default_factory=list)  # of each reply: the target's own
@@ -97,7 +97,7 @@ async def ask(edge: Edge) -> None:
             edge.error = str(error)
 
 
-async def _answer(http: httpx.AsyncClient, edge: Edge, body: dict[str, Any]) -> Reply:
+async def _answer(http: httpx.AsyncClient, edge: Edge, body: dict[str, Any]) -> StreamedReply:
     """One answer. As OpenAI's own clients do it, a request that was turned away with 503 is sent again."""
     patience = RETRY_S
     while True:

@@ -19,7 +19,7 @@ _GIB = 2**30
 
 
 @dataclass(frozen=True)
-class Limits:
+class MachineShare:
     """What a device may use of this machine."""
 
     cpus: float  # cores' worth of time; a fraction is fine
@@ -27,7 +27,7 @@ class Limits:
 
 
 @contextmanager
-def limited(name: str, limits: Limits, root: Path = ROOT) -> Iterator[Confined]:
+def limited(name: str, limits: MachineShare, root: Path = ROOT) -> Iterator[Confined]:
     """A control group `name` for processes to be put into; gone at the end, when they are."""
     folders: list[Path] = []
     try:
@@ -43,7 +43,7 @@ def limited(name: str, limits: Limits, root: Path = ROOT) -> Iterator[Confined]:
             )
     finally:
         for folder in folders:
-            with suppress(OSError):  # a process that does not end; whoever started it says so
+            with suppress(OSError):  # a process is still in it; the code that started it reports that
                 folder.rmdir()
 
 
@@ -52,7 +52,7 @@ class Confined:
     """Where processes are put, and in words how they are held."""
 
     folders: tuple[Path, ...]
-    limits: Limits
+    limits: MachineShare
     how: str
 
     def add(self, pid: int) -> None:
@@ -65,7 +65,7 @@ class Confined:
             resource.prlimit(pid, resource.RLIMIT_AS, (most, most))
 
 
-def _make(folders: list[Path], name: str, limits: Limits, root: Path) -> None:
+def _make(folders: list[Path], name: str, limits: MachineShare, root: Path) -> None:
     """Fill `folders` as far as it goes; raises OSError where the kernel or a container says no."""
     quota, memory = int(limits.cpus * PERIOD_US), int(limits.memory_gib * _GIB)
     if (root / "cgroup.controllers").exists():  # version 2: one tree

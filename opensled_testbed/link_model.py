@@ -29,7 +29,7 @@ SEGMENT_BYTES = 1448  # payload of a TCP segment on Ethernet
 RAREST = 1e-4  # no delay is longer than that of the slowest packet of 10,000
 
 
-class Tail(NamedTuple):
+class DelayTail(NamedTuple):
     """A Pareto tail of scale 1 that starts at 0, and what two independent draws of it add up to."""
 
     exponent: float  # P(delay > x) = (1 + x) ** -exponent
@@ -39,10 +39,10 @@ class Tail(NamedTuple):
 
 # The sums have no closed form: computed by convolution, checked by draws in tests/test_link_model.py.
 TAILS = (
-    Tail(3.0, 0.6782, 5.409),
-    Tail(2.0, 1.1253, 14.14),
-    Tail(1.5, 1.6652, 34.84),
-    Tail(1.2, 2.3172, 84.33),
+    DelayTail(3.0, 0.6782, 5.409),
+    DelayTail(2.0, 1.1253, 14.14),
+    DelayTail(1.5, 1.6652, 34.84),
+    DelayTail(1.2, 2.3172, 84.33),
 )
 LEAST_FIXED = 0.25  # share of the median that no packet undercuts, where a tail allows it
 

@@ -3,7 +3,7 @@
     python -m opensled_testbed.link_relay --profile lte --to 10.0.0.1:7411 --listen 127.0.0.1:7500 [--dilation 10]
         [--outage-every S --outage S] [--reset-every S]
 
-Whoever connects to it is on the device's side. Both peers see plain TCP: bytes whole and in order, late as
+Clients of the relay are on the device's side. Both peers see plain TCP: bytes whole and in order, late as
 link_model.py says, times the dilation. All connections share the link's rate. A loss is a stall, for that is what TCP
 makes of it. On top, chaos: outages in which nothing arrives, and resets of all connections.
 
@@ -60,7 +60,7 @@ class Relay(LinkState):
 
     async def __aexit__(self, *exception: object) -> None:
         self._server.close()
-        await asyncio.sleep(0)  # whoever was accepted a moment ago joins, to be reset with the others
+        await asyncio.sleep(0)  # connections accepted just now join, and are reset with the others
         self.reset()
         self.stop()
         await self._server.wait_closed()

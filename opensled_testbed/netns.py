@@ -13,21 +13,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import NoReturn
 
 from hw_profiles import catalog
 from opensled.errors import OpenSledError, UsageError
 from opensled_testbed import limits, netem
 from opensled_testbed.fleet_check import Edge, ask, compare, conclude
 from opensled_testbed.namespaces import FOLDER, cable, inside, namespace, require
-from opensled_testbed.processes import Process
+from opensled_testbed.processes import Process, exit_on_signals
 from opensled_testbed.prompts import prompts_of
 
 # Device profile -> link profile, as in docker-compose.yml.
@@ -40,11 +38,11 @@ EDGE = ("edge", "--draft-model", "tiny-draft", "--threads", "1", "--http", f"127
 MAX_TOKENS = 48
 
 
-def share_of(device: str) -> limits.Limits:
+def share_of(device: str) -> limits.MachineShare:
     """CPU by the speed of a 0.5B draft, memory as on the board."""
     profile, whole = catalog.device(device), catalog.device(WHOLE_CPU)
     speeds = [each.draft("0.5b").decode_per_s.typical for each in (profile, whole)]
-    return limits.Limits(round(speeds[0] / speeds[1], 2), profile.memory_gib)
+    return limits.MachineShare(round(speeds[0] / speeds[1], 2), profile.memory_gib)
 
 
 @dataclass
@@ -186,15 +184,10 @@ def _left_behind(name: str) -> list[str]:
     return [str(path) for path in (*spaces, *groups)]
 
 
-def _leave(number: int, _: object) -> NoReturn:
-    raise SystemExit(128 + number)
-
-
 def run(prompts: int) -> int:
     """The whole check; returns the exit code. Raises OpenSledError when the fleet cannot be built."""
     require()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)  # so that nothing outlives the check
+    exit_on_signals()  # so that nothing outlives the check
     name = f"osled{os.getpid()}"
     with ExitStack() as stack:
         started = time.monotonic()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from opensled.errors import OpenSledError
 
@@ -79,6 +81,23 @@ class Process:
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
+
+
+def free_port() -> int:
+    """A TCP port of the loopback address that is free now, for programs that cannot choose one themselves."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def exit_on_signals() -> None:
+    """SIGTERM and SIGHUP end this program as an exception, so that it stops its processes."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _exit)
+
+
+def _exit(number: int, _: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _clean_environment() -> dict[str, str]:

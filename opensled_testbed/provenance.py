@@ -13,14 +13,8 @@ from typing import Any
 import opensled
 
 LIBRARIES = (
-    "grpcio",
-    "protobuf",
-    "numpy",
-    "torch",
-    "transformers",
-    "llama-cpp-python",
-    "onnxruntime",
-    "uvloop",
+    *("grpcio", "protobuf", "numpy", "torch"),
+    *("transformers", "llama-cpp-python", "onnxruntime", "uvloop"),
 )
 SEED = 0  # of every benchmark: a second run draws the same numbers
 

@@ -27,7 +27,8 @@ from opensled_testbed.load.records import RequestRecord, RunResult, ServerTotals
 from opensled_testbed.rules import rule_of
 from opensled_testbed.simulated.alone import AloneDevice
 from opensled_testbed.simulated.device import Device
-from opensled_testbed.simulated.drafts import Script, scripts
+from opensled_testbed.simulated.drafting import SimulatedDrafts
+from opensled_testbed.simulated.drafts import scripts
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import ways
 from opensled_testbed.simulated.server import Overhead, SimulatedServer
@@ -85,13 +86,13 @@ def simulate_users(
     """The run of some users of a fleet, by number, at one server; `policy`: other than the one the fleet names."""
     events, records = Events(), list[RequestRecord]()
     server = _server(fleet.server, events, overhead, policy)
-    kinds = [_kind(group, traces) for group in fleet.groups]
+    kinds, items = [_kind(group, traces) for group in fleet.groups], scripts(traces)
     groups = [index for index, group in enumerate(fleet.groups) for _ in range(group.count)]
     members = {}
     for number in users:
         index = groups[number]
         device = _device(kinds[index], events, server, number, load.seed)
-        members[number] = User(number, index, device, kinds[index].items, load, events, records)
+        members[number] = User(number, index, device, items, load, events, records)
     _start(members, fleet.users, load, events)
     events.run(load.warmup)
     before = replace(server.totals)
@@ -128,7 +129,6 @@ class _Kind(NamedTuple):
 
     group: Group
     speed: DraftSpeed | None
-    items: list[Script]
 
 
 def _kind(group: Group, traces: TraceSet) -> _Kind:
@@ -137,7 +137,7 @@ def _kind(group: Group, traces: TraceSet) -> _Kind:
         raise UsageError("a device that writes alone needs a device profile: set `device` in [[device]]")
     if group.drafter == "alone" and not all(item.alone_ids for item in traces.items):
         raise UsageError(f"the recorded drafts of {traces.drafter} do not say what it writes alone")
-    return _Kind(group, speed, scripts(traces))
+    return _Kind(group, speed)
 
 
 def _device(kind: _Kind, events: Events, server: SimulatedServer, number: int, load_seed: int) -> Asks:
@@ -147,7 +147,8 @@ def _device(kind: _Kind, events: Events, server: SimulatedServer, number: int, l
     user = ways(group.user_link, seed) if group.user_link else None
     looks_ahead = group.look_ahead and group.drafter != "lookup"
     rule = rule_of(_drafting(group), lambda: events.now)
-    return Device(events, server, ways(group.link, seed), speed, user, group.wish(number), rule, looks_ahead)
+    drafts = SimulatedDrafts(events, speed, rule, looks_ahead)
+    return Device(events, server, ways(group.link, seed), drafts, user, group.wish(number))
 
 
 def _drafting(group: Group) -> Group:

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks import FIGURES, overload
 from benchmarks.__main__ import main
-from benchmarks.figure import Figure, Ratio, in_turns
-from benchmarks.tenants import Asked
+from benchmarks.figure import Comparison, Figure, in_turns
+from benchmarks.tenants import TenantRequest
 from opensled.errors import OpenSledError, UsageError
 
 FIGURE = Figure(
@@ -19,7 +19,7 @@ FIGURE = Figure(
     compared="A against B.",
     loses="Nowhere.",
     samples={"a": [1.0, 2.0, 4.0], "b": [4.0, 4.0, 4.0]},
-    ratios=(Ratio("case", "a", "b", required=3.0),),
+    ratios=(Comparison("case", "a", "b", required=3.0),),
 )
 
 
@@ -67,7 +67,7 @@ def test_an_unknown_figure_is_refused_by_name(capsys):
 def test_an_overload_without_any_answer_is_an_error_that_says_so(monkeypatch):
     async def silent(link, tenant, request):
         await asyncio.sleep(0.01)
-        return Asked(tenant, 1, 0.0)
+        return TenantRequest(tenant, 1, 0.0)
 
     monkeypatch.setattr(overload, "ask", silent)
     with pytest.raises(OpenSledError, match="too busy to measure"):

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from benchmarks.crowd import questions
-from benchmarks.failover_scenarios import kill_replicas, kill_scheduler, restart_gateway, roll_replicas, run
-from benchmarks.replica_processes import Cluster
+from benchmarks.failover import kill_replicas, kill_scheduler, restart_gateway, roll_replicas, run
+from benchmarks.replica_processes import ReplicaCluster
 
 USERS = 16
 PATIENCE = 600.0  # seconds; a busy machine takes long to start replicas
@@ -18,7 +18,7 @@ FACES = [pytest.param(False, id="direct"), pytest.param(True, id="proxy", marks=
 
 @pytest.fixture(scope="module", params=FACES)
 def cluster(request):
-    with Cluster(2, proxy=request.param) as one:
+    with ReplicaCluster(2, proxy=request.param) as one:
         one.proxy = request.param
         yield one
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from opensled_testbed.client import Reply
-from opensled_testbed.demo_device import Device, why_low
+from opensled_testbed.client import StreamedReply
+from opensled_testbed.demo_device import DemoDevice, why_low
 
 
 def device(drafter, accepted):
-    reply = Reply(usage={"opensled": {"drafted": 100, "accepted": accepted}})
-    return Device("hub", drafter, [], [reply])
+    reply = StreamedReply(usage={"opensled": {"drafted": 100, "accepted": accepted}})
+    return DemoDevice("hub", drafter, [], [reply])
 
 
 @pytest.mark.parametrize(
@@ -27,4 +27,4 @@ def test_one_line_says_why_accepted_is_low(shares, said):
 
 
 def test_a_device_without_drafts_is_not_low():
-    assert why_low([Device("hub", "none", [])]) == ""
+    assert why_low([DemoDevice("hub", "none", [])]) == ""

@@ -163,11 +163,12 @@ def test_an_interrupt_frees_the_device_after_the_token_under_way(replaying):
     device.loop.advance(0.55)
     device.loop.call_soon(device.drafts.interrupt)
     device.loop.advance(0.0)
-    assert block.done() and device.drafts.drafted == 3
+    assert not block.done() and device.drafts.drafted == 3
     device.truth = Truth(PROMPT)
     device.loop.call_soon(device.drafts.begin, device.truth, GREEDY)
     device.loop.settle()
     assert device.seconds(device.draft()) == pytest.approx(0.05 + 4 * 0.1, abs=0.021), "the prompt is known"
+    assert len(block.result().block.tokens) == 3
 
 
 def test_at_the_end_of_the_text_nothing_is_drafted(replaying):

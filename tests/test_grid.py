@@ -15,7 +15,7 @@ import pytest
 from benchmarks import grid, grid_fill, grid_verdict
 from benchmarks.grid import spot_check
 from benchmarks.grid_document import Axes, begun, read, without
-from benchmarks.grid_place import Answer, Place
+from benchmarks.grid_place import Place, PlaceCapacity
 from benchmarks.program import write_json
 from opensled.errors import UsageError
 from opensled_testbed.report.grid_verdict import told, verdict
@@ -40,7 +40,7 @@ def units(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def _found(unit: Any) -> Any:
     if isinstance(unit, grid_fill.Capacities):
-        return [Answer(name, _users(unit.place, name), 2, 41, 40, 3) for name in unit.baselines]
+        return [PlaceCapacity(name, _users(unit.place, name), 2, 41, 40, 3) for name in unit.baselines]
     return {name: 10.0 * unit.users + length for name, length in unit.lengths}
 
 
@@ -139,7 +139,7 @@ def test_a_file_that_is_no_grid_is_refused(tmp_path: Path, capsys: pytest.Captur
 def test_a_spot_check_finds_a_value_that_the_code_does_not_give(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "benchmarks.grid.answers",
-        lambda place, names: [Answer(names[0], _users(place, names[0]), 2, 0, 0, 1)],
+        lambda place, names: [PlaceCapacity(names[0], _users(place, names[0]), 2, 0, 0, 1)],
     )
     points = [
         {"regime": "hub", "link": link, "device": "pi-5", "pace": 10, "capacity": {"sled-static": users}}

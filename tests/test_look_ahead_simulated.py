@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,7 +27,8 @@ from opensled_testbed.fleet import Group, read_fleet
 from opensled_testbed.load.records import RequestRecord
 from opensled_testbed.rules import rule_of
 from opensled_testbed.simulated.device import Device
-from opensled_testbed.simulated.drafts import MAX_DRAFT, Block, scripts
+from opensled_testbed.simulated.drafting import SimulatedDrafts
+from opensled_testbed.simulated.drafts import MAX_DRAFT, scripts
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import ways
 from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
@@ -100,6 +102,24 @@ class TimedLoop(HandLoop):
             self.advance(max(0.0, min(timer._when for timer in self._scheduled) - self.now))
 
 
+def reach(trace: ItemTrace, draft: Draft) -> int:
+    """Draft tokens at its head that are the text's."""
+    return common_prefix(draft.block.ids, trace.target_ids[draft.block.base - len(trace.prompt_ids) :])
+
+
+def verdict_of(trace: ItemTrace, base: int, end: int, draft: object) -> Verdict:
+    """What a server that has committed the text up to `end` says since `base`."""
+    text = trace.target_ids
+    counter, right = (draft.counter, reach(trace, draft)) if isinstance(draft, Draft) else (0, 0)
+    return Verdict(
+        len(trace.prompt_ids) + base,
+        text[base:end],
+        min(right, end - base),
+        answers=counter,
+        finish_reason="length" if end == len(text) else "",
+    )
+
+
 @dataclass
 class Served:
     """A `Verifier` over `Waits`."""
@@ -120,25 +140,13 @@ class Served:
         self.server.start()
 
     def _tell(self, base: int, end: int, draft: object) -> None:
-        prompt, text = self.truth.prompt_length, self.trace.target_ids
-        reason = "length" if end == len(text) else ""
-        counter, right = (draft.counter, self._reach(draft)) if isinstance(draft, Draft) else (0, 0)
-        self.verdicts.put_nowait(
-            Verdict(
-                prompt + base, text[base:end], min(right, end - base), answers=counter, finish_reason=reason
-            )
-        )
-
-    def _reach(self, draft: Draft) -> int:
-        return common_prefix(
-            draft.block.ids, self.trace.target_ids[draft.block.base - self.truth.prompt_length :]
-        )
+        self.verdicts.put_nowait(verdict_of(self.trace, base, end, draft))
 
     async def submit(self, draft: Draft) -> None:
         self.turn.draft(draft)
         base = draft.block.base - self.truth.prompt_length
         self.sent.append((self.loop.time(), base, len(draft.block.tokens), draft.seconds))
-        self.server.submit(base, len(draft.block.tokens), self._reach(draft), draft)
+        self.server.submit(base, len(draft.block.tokens), reach(self.trace, draft), draft)
 
     async def next_verdict(self) -> Verdict:
         return await self.verdicts.get()
@@ -179,21 +187,21 @@ class SimulatedWaits:
         self.events, self.step_s = events, step_s
         self.sent: list[Sent] = []
 
-    def open(self, session) -> None:
-        self.server = Waits(
-            session.script.text,
-            self.step_s,
-            lambda seconds, call: self.events.at(self.events.now + seconds, lambda _: call()),
-            lambda base, end, block: session.reader.told(base, end, block, None),
-        )
-        session.reader.opened(None)
+    def open(self, reader) -> None:
+        self.trace, self.reader = reader.script.trace, reader
+        later = lambda seconds, call: self.events.at(self.events.now + seconds, lambda _: call())  # noqa: E731
+        self.server = Waits(reader.script.text, self.step_s, later, self._tell)
+        reader.opened(SimpleNamespace(turn=Turn()))
         self.server.start()
 
+    def _tell(self, base: int, end: int, draft: object) -> None:
+        self.reader.told(verdict_of(self.trace, base, end, draft))
+
     def submit(self, arrived) -> None:
-        _, block, seconds = arrived
-        assert isinstance(block, Block)
-        self.sent.append((self.events.now, block.base, block.tokens, seconds))
-        self.server.submit(block.base, block.tokens, block.reach, block)
+        _, draft = arrived
+        base = draft.block.base - len(self.trace.prompt_ids)
+        self.sent.append((self.events.now, base, len(draft.block.tokens), draft.seconds))
+        self.server.submit(base, len(draft.block.tokens), reach(self.trace, draft), draft)
 
 
 def simulated(
@@ -201,7 +209,7 @@ def simulated(
 ) -> tuple[list[Sent], RequestRecord]:
     events = Events()
     server = SimulatedWaits(events, step_s)
-    device = Device(events, server, ways("", 0), pace, None, rule=rule, looks_ahead=ahead)
+    device = Device(events, server, ways("", 0), SimulatedDrafts(events, pace, rule, ahead), None)
     [script] = scripts(TraceSet("steady", "steady", {}, (trace,)))
     record, done = RequestRecord(0, 0, trace.item, 0.0), []
     device.ask(record, script, done.append)
@@ -245,7 +253,7 @@ def test_the_adaptive_rule_runs_on_the_simulator_s_clock() -> None:
     events = Events()
     server = SimulatedWaits(events, 0.02)
     rule = rule_of(Group(stop="adaptive", draft_length=8, look_ahead=True), lambda: events.now)
-    device = Device(events, server, ways("", 0), speed(4, 40), None, rule=rule, looks_ahead=True)
+    device = Device(events, server, ways("", 0), SimulatedDrafts(events, speed(4, 40), rule, True), None)
     [script] = scripts(TraceSet("steady", "steady", {}, (trace,)))
     record = RequestRecord(0, 0, trace.item, 0.0)
     device.ask(record, script, lambda _: None)

@@ -18,7 +18,7 @@ import pytest
 from hw_profiles import catalog
 from opensled.errors import OpenSledError, UsageError
 from opensled_testbed import limits, namespaces, netem, netns
-from opensled_testbed.limits import Limits, limited
+from opensled_testbed.limits import MachineShare, limited
 from opensled_testbed.namespaces import cable, inside, namespace
 from opensled_testbed.processes import Process
 
@@ -132,7 +132,7 @@ def test_without_root_one_is_told_of_the_alternative(monkeypatch):
 @AS_ROOT
 def test_a_share_of_the_machine_holds_or_says_why_not():
     code = "import sys; print('ready', flush=True); sys.stdin.read()"
-    with limited(f"{NAME}-share", Limits(0.25, 1.5)) as held:
+    with limited(f"{NAME}-share", MachineShare(0.25, 1.5)) as held:
         command = [sys.executable, "-c", code]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             process.stdout.readline()
@@ -148,7 +148,7 @@ def test_a_share_is_written_as_each_version_of_control_groups_wants_it(tmp_path)
     for folder in ("one/cpu", "one/memory", "two"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "two" / "cgroup.controllers").write_text("cpu memory")
-    share = Limits(0.5, 2.0)
+    share = MachineShare(0.5, 2.0)
     with (
         limited("device", share, tmp_path / "one") as first,
         limited("device", share, tmp_path / "two") as second,
@@ -168,7 +168,7 @@ def test_where_no_control_group_can_be_made_one_core_and_the_address_space_are_l
     code = "import os, sys, resource; sys.stdin.read(1); print(resource.getrlimit(resource.RLIMIT_AS)[0], "
     code += "len(os.sched_getaffinity(0)))"
     command = [sys.executable, "-c", code]
-    with limited("device", Limits(0.5, 2.0), tmp_path / "nowhere") as held:
+    with limited("device", MachineShare(0.5, 2.0), tmp_path / "nowhere") as held:
         assert "no control group" in held.how
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             held.add(process.pid)

@@ -10,6 +10,7 @@ import pytest
 from opensled.errors import InvalidRequest, Unsupported, UsageError
 from opensled.messages import DraftToken, Open, SamplingParams
 from tests.fakes import FakeEngine, OracleDrafter, continuation
+from tests.gated_target import SlowEngine
 from tests.rule_contract import KEY, POSITION, VOCABULARY, Rows, RuleContract, item
 from tests.system import ask, running
 from verify_server.acceptance import RULES
@@ -61,9 +62,10 @@ class TestThirdParty(RuleContract):
 def test_a_rule_of_a_third_party_is_served_end_to_end(asked, most):
     async def scenario():
         limits = SessionLimits(linger=0.2, rules=ServedRules(f"match, {OURS}"))
-        async with running(FakeEngine(), limits=limits) as network:
-            answer = await ask(network, [3, 1, 4], OracleDrafter(0.9), rule=asked)
-            assert list(answer.tokens) == continuation([3, 1, 4], 40)
+        params = SamplingParams(temperature=0, max_tokens=150)
+        async with running(SlowEngine(), limits=limits) as network:  # slow enough for drafts to come in time
+            answer = await ask(network, [3, 1, 4], OracleDrafter(0.9), params, rule=asked)
+            assert list(answer.tokens) == continuation([3, 1, 4], 150)
             # The token after the accepted ones is the draft's next one where the target agrees.
             assert max(round.accepted for round in answer.rounds) == most + 1
 

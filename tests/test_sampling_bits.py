@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.sampling import launches, requests_of
 from benchmarks.sampling_reference import numpy_tokens, torch_tokens
 from opensled.messages import SamplingParams
 from opensled.noise import gumbel
@@ -111,3 +112,11 @@ def test_few_ids_contend_and_the_winner_is_among_them(kind):
         noisy = logits / 0.8 + gumbel(key, 5, np.arange(len(logits)))
         ids = contenders(logits, 0.8, key, 5)
         assert noisy.argmax() in ids and len(ids) < 20
+
+
+@pytest.mark.parametrize("shape", [{}, {"top_p": 0.9}, {"temperature": 0}], ids=str)
+def test_more_sessions_take_no_more_launches(shape):
+    params = SamplingParams(**shape)
+    tensor = torch.from_numpy(logits_of("peaked", 40, 5000, 2))
+    counts = [launches(lambda: Grouped(tensor).sample(requests_of(n, 5, params))) for n in (1, 4, 8)]  # noqa: B023
+    assert counts[0] == counts[1] == counts[2] < 80

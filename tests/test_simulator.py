@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from hw_profiles import catalog
 from opensled.errors import UsageError
-from opensled.messages import DraftBlock, DraftToken
-from opensled.protocol import common_prefix, rebase
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.arrivals import asked_by, due_times
@@ -23,7 +21,6 @@ from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RequestRecord, RunResult
 from opensled_testbed.load.slo import Slo, paces, served
 from opensled_testbed.simulated.compare import compare
-from opensled_testbed.simulated.drafts import scripts
 from opensled_testbed.simulated.server import Overhead
 from opensled_testbed.simulator import simulate, simulate_parts
 from tests.made_traces import made
@@ -199,22 +196,6 @@ def test_one_verifier_is_the_plain_simulation() -> None:
 
 
 # -- pieces -----------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=100, deadline=None)
-@given(seed=st.integers(0, 999), length=st.integers(0, 8))
-def test_blocks_follow_the_position_rules(seed: int, length: int) -> None:
-    traces = made(1, 0.7, seed, 12)
-    item, [script] = traces.items[0], scripts(traces)
-    for block in [script.block(place, min(length, script.room(place))) for place in range(script.text)]:
-        ids = item.proposals[block.base].ids[: block.tokens]
-        draft = DraftBlock(block.base, tuple(map(DraftToken, ids)))
-        for committed in range(block.base, len(item.target_ids) + 1):
-            rest = rebase(draft, item.target_ids[:committed])
-            assert block.rest_at(committed) == (None if rest is None else len(rest.tokens))
-            if rest is not None:
-                agreed = common_prefix(rest.ids, item.target_ids[committed:])
-                assert block.reach - (committed - block.base) == agreed
 
 
 def test_a_run_compared_with_itself_shows_no_error() -> None:

@@ -9,10 +9,9 @@ import pytest
 
 from benchmarks import regimes, suite
 from benchmarks.accuracy import accuracy
-from benchmarks.cell_run import CellRun, Scale
-from benchmarks.cell_turns import DILATION, Turn, finish, fleet_of, short_items, shortened, turns
-from benchmarks.emulated_capacity import MOST_EMULATED, emulated_capacity
-from benchmarks.peer_server import free_port, running
+from benchmarks.cell_run import MOST_EMULATED, CellRun, Scale, emulated_capacity
+from benchmarks.cell_turns import DILATION, PlannedRun, finish, fleet_of, short_items, shortened, turns
+from benchmarks.peer_server import running
 from benchmarks.simulator_error import agreement, live_anchor
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.cells import CELLS, REGIMES
@@ -20,6 +19,7 @@ from opensled_testbed.emulation.recorder import recorded_items
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.load.workload import Item
+from opensled_testbed.processes import free_port
 from opensled_testbed.report.agreement import compared
 from opensled_testbed.report.cell_verdict import shares
 from opensled_testbed.simulator import simulate
@@ -72,20 +72,20 @@ def test_a_cell_without_live_anchors_has_none():
 def test_every_regime_has_a_dilation_and_only_live_turns_have_live_devices():
     assert set(DILATION) == set(REGIMES)
     assert sum(cell.live for cell in CELLS) == 2
-    assert fleet_of(LIVE_CELL, Turn("sled-continuous", 0, live=True), 4).groups[0].live
-    assert not fleet_of(LIVE_CELL, Turn("sled-continuous", 0), 4).groups[0].live
-    assert fleet_of(LIVE_CELL, Turn("centralized", 0), 4).dilation == DILATION[LIVE_CELL.regime]
+    assert fleet_of(LIVE_CELL, PlannedRun("sled-continuous", 0, live=True), 4).groups[0].live
+    assert not fleet_of(LIVE_CELL, PlannedRun("sled-continuous", 0), 4).groups[0].live
+    assert fleet_of(LIVE_CELL, PlannedRun("centralized", 0), 4).dilation == DILATION[LIVE_CELL.regime]
 
 
 def test_a_run_with_late_steps_beyond_the_bound_is_void():
-    fleet = fleet_of(LIVE_CELL, Turn("centralized", 0), 4)
+    fleet = fleet_of(LIVE_CELL, PlannedRun("centralized", 0), 4)
 
     def run_with(late, late_s=0.0):
         emulation = {"steps": 100, "late_steps": late, "work_s": 1.0, "due_s": 5.0, "late_s": late_s}
         return lambda *arguments: RunResult("emulated", 0, 1, emulation=emulation)
 
     def made(run):
-        return finish(run, fleet, [], TraceSet("", "", {}, ()), Load(), Turn("centralized", 3))
+        return finish(run, fleet, [], TraceSet("", "", {}, ()), Load(), PlannedRun("centralized", 3))
 
     assert not made(run_with(5)).void
     assert made(run_with(6)).void

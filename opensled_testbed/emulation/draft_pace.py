@@ -68,12 +68,6 @@ class DraftPace:
         if self._pieces and self.free_at <= self._now():
             self._go_on()
 
-    def cancel(self) -> None:
-        """Nothing of the work is needed any more; the pass under way still takes its time."""
-        self._pieces.clear()
-        self._has_begun = False
-        self._alarm += 1
-
     def _go_on(self) -> None:
         """Work until a pass takes time, and once that is over again."""
         while self._pieces:
@@ -101,8 +95,7 @@ class DraftPace:
         self._has_begun = False
         if piece.done is not None:
             piece.done(result)  # what is asked for meanwhile comes after this piece
-        if self._pieces and self._pieces[0] is piece:
-            self._pieces.popleft()
+        self._pieces.popleft()
 
     def _wait(self) -> None:
         self._alarm += 1

@@ -1,11 +1,11 @@
-"""An accelerator that is not there: real logits of the tiny target, in the time that a profile says.
+"""An emulated accelerator: real logits of the tiny target, in the time that a hardware profile says.
 
     opensled serve --engine opensled_testbed.emulation.emulated_accelerator:load
 
-A step ends when dilation x `StepLaw.step_s` seconds have passed since its forward pass began; the target's sampling
-lies within, for a profile's step has it in its overhead. What the loop does between two steps comes on top, as in life.
-A step whose real work took longer is late: counted, and told at the end as one line `emulation: {...}` on standard
-output, for a run with more than a few of them measures this machine and not the profile.
+A step ends when dilation x `StepLaw.step_s` seconds have passed since its forward pass began. Sampling is part of that
+time, because the overhead of a profile includes it. The loop's work between two steps adds to it, as on a real server.
+A step is late if its real work takes longer. At the end one line `emulation: {...}` on standard output counts the late
+steps: a run with more than a few of them measures this machine and not the profile.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class EmulatedEngine(TargetEngine):
     def forward(self, segments: Sequence[Segment]) -> Scores:
         """See `TargetEngine`. Returns early if there are rows to sample; their sampling then takes the rest."""
         started = time.perf_counter()
-        pieces = [_piece(segment) for segment in segments]
+        pieces = [Piece.of(segment) for segment in segments]
         drafted_s = started - self._drafting_since(started, pieces)
         step = Step(started, self._dilation * self._law.step_s(pieces) - drafted_s, self.totals)
         self._step = step
@@ -147,10 +147,6 @@ class EmulatedEngine(TargetEngine):
     def forget(self, blocks: Sequence[int]) -> None:
         """See `TargetEngine`."""
         self._inner.forget(blocks)
-
-
-def _piece(segment: Segment) -> Piece:
-    return Piece(len(segment.tokens), segment.start + len(segment.tokens), max(0, segment.rows - 1))
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from hw_profiles.target_cost import TargetCost
 from opensled_testbed.fleet import Server
+from verify_server.engine.base import Segment
 
 
 class Piece(NamedTuple):
@@ -19,6 +20,11 @@ class Piece(NamedTuple):
     tokens: int  # positions computed, padding and draft included
     end: int  # positions of the session after that, without what it held before its request
     drafted: int = 0  # of `tokens`
+
+    @classmethod
+    def of(cls, segment: Segment) -> Piece:
+        """Of a segment that the engine computes."""
+        return cls(len(segment.tokens), segment.start + len(segment.tokens), max(0, segment.rows - 1))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ Asked = TypeVar("Asked")  # an Item, or whatever a simulator knows of one
 def due_times(load: Load) -> Iterator[float]:
     """When requests are due, from 0 to the end of the measured window, for the open arrival processes.
 
-    The n-th of them is asked by user n modulo their number, whether or not he has his earlier answers.
+    The n-th of them is asked by user n modulo the number of users, also while earlier answers are under way.
     """
     end = load.warmup + load.duration
     if load.arrivals == "trace":
@@ -33,19 +33,19 @@ def due_times(load: Load) -> Iterator[float]:
 
 
 def start_of(user: int, users: int, load: Load) -> float:
-    """When a user of `closed` asks first: one after another within the warm-up, so that nobody is in lock step."""
+    """When a user of `closed` asks first: one after another within the warm-up, so that users are not in lock step."""
     return load.warmup * user / users
 
 
 def thinking(user: int, load: Load) -> Iterator[float]:
-    """Seconds that a user thinks between an answer and his next request."""
+    """Seconds that a user thinks between an answer and the next request."""
     rng = random.Random(f"thinking {load.seed} {user}")
     while True:
         yield rng.expovariate(1 / load.think) if load.think else 0.0
 
 
 def asked_by(user: int, items: Sequence[Asked], load: Load) -> Iterator[Asked]:
-    """What a user asks, without end: all items in an order of his own, and again in another one."""
+    """What a user asks, without end: all items in an order of that user, and again in another one."""
     assert items
     rng = random.Random(f"items {load.seed} {user}")
     while True:

@@ -109,7 +109,7 @@ def _conversations(value: Any, where: str) -> Asked:
     said = [_strings(entry, ("from", "value"), where) for entry in _list(value, where)]
     asked = [text for who, text in said if who in USER]
     if not asked:
-        raise UsageError(f"{where}: nobody asks anything ({' or '.join(USER)})")
+        raise UsageError(f"{where}: no turn is from the user ({' or '.join(USER)})")
     return (ChatMessage("user", asked[0]),), tuple(asked[1:])
 
 

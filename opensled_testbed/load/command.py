@@ -19,7 +19,7 @@ from opensled_testbed.load.arrivals import read_trace
 from opensled_testbed.load.config import BenchServeConfig, baseline_names
 from opensled_testbed.load.device_drafts import recorded, replays
 from opensled_testbed.load.load import Load
-from opensled_testbed.load.load_view import View
+from opensled_testbed.load.load_view import LoadView
 from opensled_testbed.load.outcome import Outcome, RunFigures, settings
 from opensled_testbed.load.run import label
 from opensled_testbed.load.running import Begin, Measurement, measure_fleet, measure_urls
@@ -41,7 +41,7 @@ def bench_serve(config: BenchServeConfig) -> int:
     if config.url and config.fleet:
         raise UsageError("give --fleet to start one, or --url for what runs already, not both")
     origin = {**provenance(_command()), "seed": config.seed}
-    view = View(quiet=config.json)
+    view = LoadView(quiet=config.json)
     outcome = _urls(config, view, origin) if config.url else _fleet(config, view, origin)
     document = outcome.as_json()
     if config.out:
@@ -58,7 +58,7 @@ def _command() -> str:
     return " ".join(["opensled", *sys.argv[1:]])
 
 
-def _fleet(config: BenchServeConfig, view: View, origin: dict[str, Any]) -> Outcome:
+def _fleet(config: BenchServeConfig, view: LoadView, origin: dict[str, Any]) -> Outcome:
     fleet = fleet_of(config)
     names = baseline_names(config.baselines)
     measurement = _measurement(config, _vocabulary(fleet.server.model))
@@ -89,7 +89,7 @@ def _require_possible(names: Sequence[str], fleet: Fleet, traces: TraceSet | Non
         )
 
 
-def _urls(config: BenchServeConfig, view: View, origin: dict[str, Any]) -> Outcome:
+def _urls(config: BenchServeConfig, view: LoadView, origin: dict[str, Any]) -> Outcome:
     urls = [url.strip() for url in config.url.split(",") if url.strip()]
     key = read_secret_text(config.key_file, "API key").strip() if config.key_file else ""
     measurement = _measurement(config, Shape.vocabulary)
@@ -104,7 +104,7 @@ def _urls(config: BenchServeConfig, view: View, origin: dict[str, Any]) -> Outco
     return outcome
 
 
-def _watched(view: View, runs: int, work: Any) -> list[RunFigures]:
+def _watched(view: LoadView, runs: int, work: Any) -> list[RunFigures]:
     with view.measuring(runs) as begin:
         return asyncio.run(work(begin))
 
@@ -122,13 +122,8 @@ def fleet_of(config: BenchServeConfig) -> Fleet:
 
 
 def _measurement(config: BenchServeConfig, vocabulary: int) -> Measurement:
-    shape = Shape(
-        prompt=config.prompt_tokens,
-        output=config.output_tokens,
-        prefixes=config.prefixes,
-        prefix=config.prefix_tokens,
-        vocabulary=vocabulary,
-    )
+    lengths = {"prompt": config.prompt_tokens, "output": config.output_tokens, "prefix": config.prefix_tokens}
+    shape = Shape(**lengths, prefixes=config.prefixes, vocabulary=vocabulary)
     items = items_of(
         config.workload,
         count=config.items,
@@ -146,16 +141,8 @@ def _load(config: BenchServeConfig) -> Load:
     arrivals = "trace" if trace else config.arrivals
     if arrivals == "trace" and not trace:
         raise UsageError("--arrivals trace needs the times: --trace FILE")
-    return Load(
-        arrivals=arrivals,
-        rate=config.rate,
-        burstiness=config.burstiness,
-        trace=trace,
-        think=config.think,
-        warmup=config.warmup,
-        duration=config.duration,
-        seed=config.seed,
-    )
+    same = ("rate", "burstiness", "think", "warmup", "duration", "seed")
+    return Load(arrivals=arrivals, trace=trace, **{name: getattr(config, name) for name in same})
 
 
 def _vocabulary(model: str) -> int:

@@ -60,7 +60,7 @@ class BenchServeConfig:
     output_tokens: int = option(48, f"{SYNTHETIC}: median length of an answer", low=1, metavar="N")
     prefixes: int = option(0, f"{SYNTHETIC}: prefixes that many prompts share", low=0, metavar="K")
     prefix_tokens: int = option(64, f"{SYNTHETIC}: length of each", low=1, metavar="N")
-    arrivals: str = option("closed", "closed: each user asks again when he has his answer", choices=ARRIVALS)
+    arrivals: str = option("closed", "closed: each user asks again after the answer", choices=ARRIVALS)
     rate: float = option(1.0, "requests/s of all users, for poisson and bursty", low=1e-6, metavar="R")
     burstiness: float = option(
         0.5, "shape of the gamma of bursty: 1 = poisson, less = burstier", low=1e-3, metavar="B"

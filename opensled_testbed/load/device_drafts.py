@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from edge_client.draft_job import BlockBudget, Drafted
+from edge_client.draft_job import BlockBudget, Drafted, Result, Work
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import Drafter, DrafterFactory
-from edge_client.drafting import Drafting, DraftThread
-from edge_client.lengths.base import DraftLengthPolicy
+from edge_client.drafters.base import DrafterFactory
+from edge_client.drafters.none import NoneDrafter
+from edge_client.drafting import Drafting, DraftThread, JobDrafting, finished
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
 from hw_profiles.device_profile import DraftSpeed
 from opensled.errors import UsageError
-from opensled.messages import DraftBlock, ModelInfo
+from opensled.messages import ModelInfo
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from opensled_testbed.emulation.paced import PacedFactory
@@ -35,57 +35,44 @@ class CountedDrafting(Drafting, Protocol):
         """Tokens so far, those that were not waited for included."""
 
 
-class NoDrafts:
+class NoDrafts(JobDrafting):
     """The server decodes alone and streams; without a thread, for it would have nothing to do."""
 
-    drafted = wasted = 0
-    stop: DraftLengthPolicy = FixedLength(0)
+    drafted = 0
 
-    def begin(self, truth: Truth, sampler: Sampler) -> None:
-        """See `Drafting`."""
+    def __init__(self) -> None:
+        super().__init__(NoneDrafter(), FixedLength(0))
 
-    def draft(self, truth: Truth, room: BlockBudget) -> asyncio.Future[Drafted]:
-        """See `Drafting`; an empty block, at once."""
-        future: asyncio.Future[Drafted] = asyncio.get_running_loop().create_future()
-        future.set_result(Drafted(DraftBlock(len(truth))))
+    def _begin(self, prompt: list[int], sampler: Sampler) -> None:
+        self._job.begin(prompt, sampler)
+
+    def _run(self, work: Work[Result]) -> asyncio.Future[Result]:
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        future.set_result(finished(work))
         return future
-
-    def look_ahead(self, block: DraftBlock, room: BlockBudget) -> None:
-        """See `Drafting`."""
-
-    def heard(self, truth: Truth) -> None:
-        """See `Drafting`."""
-
-    def interrupt(self) -> None:
-        """See `Drafting`."""
 
 
 class LiveDrafts(DraftThread):
     """A drafter in its thread, counted."""
 
-    def __init__(
-        self, drafter: Drafter, stop: DraftLengthPolicy, vocab_size: int, looks_ahead: bool = False
-    ) -> None:
-        super().__init__(drafter, stop, vocab_size, looks_ahead)
-        self.drafted = 0
-        self._counted = 0  # of what was drafted ahead in vain for the present sequence
+    drafted = 0
+    _counted = 0  # of what was drafted ahead in vain for the present sequence
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         """See `Drafting`."""
         super().begin(truth, sampler)
         self._counted = 0
 
-    def draft(self, truth: Truth, room: BlockBudget) -> asyncio.Future[Drafted]:
+    def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:
         """See `Drafting`."""
-        future = super().draft(truth, room)
+        future = super().draft(truth, budget)
         future.add_done_callback(self._count)
         return future
 
     def _count(self, future: asyncio.Future[Drafted]) -> None:
         if not future.cancelled() and not future.exception():
-            wasted = self.wasted
-            self.drafted += len(future.result().block.tokens) + wasted - self._counted
-            self._counted = wasted
+            self.drafted += len(future.result().block.tokens) + self.wasted - self._counted
+            self._counted = self.wasted
 
 
 @dataclass(frozen=True)

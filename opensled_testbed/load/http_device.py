@@ -1,4 +1,4 @@
-"""A device, or any other server, that somebody runs already, asked over its OpenAI API."""
+"""A device, or any other server, that runs already, asked over its OpenAI API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx
 
 from opensled.errors import OpenSledError, Unreachable, UsageError
 from opensled.messages import ChatMessage
-from opensled_testbed.client import Reply, stream_chat, stream_completion
+from opensled_testbed.client import StreamedReply, stream_chat, stream_completion
 from opensled_testbed.load.clock import Clock
 from opensled_testbed.load.records import Arrival, RequestRecord
 from opensled_testbed.load.workload import Item
@@ -64,7 +64,7 @@ class HttpDevice:
         chat = isinstance(item.prompt, tuple) and isinstance(item.prompt[0], ChatMessage)
         stream = stream_chat if chat else stream_completion
         chunks: list[tuple[float, int]] = []  # when a chunk came, and how many characters there are by then
-        reply = Reply()
+        reply = StreamedReply()
         async for reply in stream(self._http, self._body(item)):
             if len(reply.text) > len(record.text):
                 chunks.append((self._clock.now(), len(reply.text)))
@@ -72,12 +72,8 @@ class HttpDevice:
         self._conclude(record, reply, chunks)
 
     def _body(self, item: Item) -> dict[str, Any]:
-        settings = {
-            "model": self._model,
-            "max_tokens": item.max_tokens,
-            "temperature": item.temperature,
-            "seed": item.seed,
-        }
+        same = ("max_tokens", "temperature", "seed")
+        settings = {"model": self._model, **{name: getattr(item, name) for name in same}}
         if isinstance(item.prompt, str):
             return {**settings, "prompt": item.prompt}
         said = [part for part in item.prompt if isinstance(part, ChatMessage)]
@@ -85,7 +81,7 @@ class HttpDevice:
             return {**settings, "prompt": list(item.prompt)}
         return {**settings, "messages": [{"role": each.role, "content": each.content} for each in said]}
 
-    def _conclude(self, record: RequestRecord, reply: Reply, chunks: list[tuple[float, int]]) -> None:
+    def _conclude(self, record: RequestRecord, reply: StreamedReply, chunks: list[tuple[float, int]]) -> None:
         if not chunks:
             raise OpenSledError("the answer is empty")
         tokens = int(reply.usage.get("completion_tokens", len(chunks)))

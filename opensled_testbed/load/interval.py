@@ -8,21 +8,8 @@ from typing import NamedTuple
 
 # Student's t for a two-sided 95 % interval, by degrees of freedom from 1 on; beyond the last, the normal's 1.96.
 T95 = (
-    12.71,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
+    *(12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131),
 )
 
 

@@ -29,7 +29,7 @@ QUEUE_S = 0.1  # a user whom the full server turns away tries again so often
 
 
 class Asks(Protocol):
-    """Whoever answers a user."""
+    """A device or a server that answers a user."""
 
     async def ask(self, item: Item, record: RequestRecord) -> None:
         """Answer one item; `record` says what happened so far, whatever ends it. Raises OpenSledError."""
@@ -52,7 +52,7 @@ class UserLink:
         return self._down.deliver_at(now, size)
 
 
-class Device:
+class LoadDevice:
     """A device with one drafter. A request that finds it at work is decoded by the server alone, as in the product."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Device:
                 self._leave(commits)
 
     def _leave(self, commits: AsyncGenerator[Commit, None]) -> None:
-        """End the sequence beside whatever its reader does next: as in the product, he has his whole answer."""
+        """End the sequence beside whatever its reader does next: as in the product, the answer is complete by then."""
         leaving = asyncio.ensure_future(commits.aclose())
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)

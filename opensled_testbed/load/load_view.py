@@ -16,7 +16,7 @@ from opensled_testbed.load.interval import Interval, interval
 from opensled_testbed.load.outcome import TITLE, Outcome
 
 
-class Row(NamedTuple):
+class FigureRow(NamedTuple):
     """A figure of the table: what people call it, its key in the summary, and how it is written."""
 
     title: str
@@ -26,25 +26,25 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("output, tokens/s", "output_throughput", ".1f"),
-    Row("pace of a user, median", "pace_median", ".1f"),
-    Row("goodput, requests/s", "request_goodput", ".2f"),
-    Row("TTFT, mean ms", "mean_ttft_ms", ".0f"),
-    Row("TTFT, p99 ms", "p99_ttft_ms", ".0f"),
-    Row("TPOT, mean ms", "mean_tpot_ms", ".1f"),
-    Row("draft tokens accepted", "acceptance_rate", ".0%", True),
-    Row("tokens per round", "tokens_per_round", ".2f", True),
-    Row("draft tokens wasted", "wasted_share", ".0%", True),
-    Row("positions per token", "positions_per_token", ".2f"),
-    Row("server busy", "busy_share", ".0%"),
-    Row("bytes up per token", "bytes_up_per_token", ".0f"),
-    Row("right answers", "right_answers", ".0%"),
-    Row("requests failed", "failed", ".0f"),
+    FigureRow("output, tokens/s", "output_throughput", ".1f"),
+    FigureRow("pace of a user, median", "pace_median", ".1f"),
+    FigureRow("goodput, requests/s", "request_goodput", ".2f"),
+    FigureRow("TTFT, mean ms", "mean_ttft_ms", ".0f"),
+    FigureRow("TTFT, p99 ms", "p99_ttft_ms", ".0f"),
+    FigureRow("TPOT, mean ms", "mean_tpot_ms", ".1f"),
+    FigureRow("draft tokens accepted", "acceptance_rate", ".0%", True),
+    FigureRow("tokens per round", "tokens_per_round", ".2f", True),
+    FigureRow("draft tokens wasted", "wasted_share", ".0%", True),
+    FigureRow("positions per token", "positions_per_token", ".2f"),
+    FigureRow("server busy", "busy_share", ".0%"),
+    FigureRow("bytes up per token", "bytes_up_per_token", ".0f"),
+    FigureRow("right answers", "right_answers", ".0%"),
+    FigureRow("requests failed", "failed", ".0f"),
 )
 UNLIMITED = "request_goodput"  # says nothing new where no limit was set
 
 
-class View:
+class LoadView:
     """Progress on standard error, the table on standard output."""
 
     def __init__(self, *, quiet: bool) -> None:
@@ -126,7 +126,7 @@ def _what(outcome: Outcome) -> str:
     return "; ".join(filter(None, said))
 
 
-def _shown(outcome: Outcome, means: dict[str, dict[str, Interval]]) -> Iterator[Row]:
+def _shown(outcome: Outcome, means: dict[str, dict[str, Interval]]) -> Iterator[FigureRow]:
     limited = any(limit is not None for name, limit in outcome.settings["slo"].items() if name != "pace")
     for row in ROWS:
         known = [found[row.key].mean for found in means.values() if row.key in found]
@@ -147,7 +147,7 @@ def _ratio(outcome: Outcome, contender: str, first: str) -> str:
     return _spelled(interval([our / their for our, their in zip(ours, theirs)]), ".2f", "x")
 
 
-def _cell(row: Row, found: dict[str, Interval]) -> str:
+def _cell(row: FigureRow, found: dict[str, Interval]) -> str:
     value = found.get(row.key)
     if value is None or (row.speculative and not found["drafted_tokens"].mean):
         return "-"

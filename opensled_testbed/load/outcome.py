@@ -96,7 +96,7 @@ def _right_answers(result: RunResult, items: Sequence[Item]) -> list[bool]:
 
 
 def settings(load: Load, slo: Slo, workload: dict[str, Any], fleet: Fleet | None) -> dict[str, Any]:
-    """As JSON takes them: a limit that nobody set is null."""
+    """As JSON takes them: a limit that is not set is null."""
     return {
         "load": asdict(load),
         "slo": {name: _finite(value) for name, value in asdict(slo).items()},

@@ -30,7 +30,7 @@ class RequestRecord:
     """One request from its due time to its last token."""
 
     user: int  # who asked: index of the device in the fleet
-    group: int  # index of his group in the fleet
+    group: int  # index of the user's group in the fleet
     item: str  # id of the workload's item
     due: float  # when the arrival process wanted it sent
     sent: float = 0.0

@@ -26,12 +26,12 @@ GLANCES = 100  # how often a run tells how far it is
 Progress = Callable[[float], None]
 
 
-def nobody(share: float) -> None:
+def unwatched(share: float) -> None:
     """Progress that no one watches."""
 
 
 async def run_fleet(
-    fleet: Fleet, items: Sequence[Item], traces: TraceSet | None, load: Load, progress: Progress = nobody
+    fleet: Fleet, items: Sequence[Item], traces: TraceSet | None, load: Load, progress: Progress = unwatched
 ) -> RunResult:
     """Start the server and the devices of `fleet`, put `load` of `items` on them, and stop everything.
 
@@ -53,7 +53,7 @@ async def run_on(
     items: Sequence[Item],
     traces: TraceSet | None,
     load: Load,
-    progress: Progress = nobody,
+    progress: Progress = unwatched,
 ) -> RunResult:
     """Like `run_fleet`, on a server that runs already: one of `fleet.server`, or None for devices alone."""
     async with AsyncExitStack() as stack:
@@ -81,7 +81,7 @@ class Run:
     load: Load
     items: Sequence[Item]
     records: list[RequestRecord]
-    over: bool = False  # nobody asks any more
+    over: bool = False  # no user asks any more
 
     async def through(
         self, seats: Sequence[Seat], server: Running | None, progress: Progress
@@ -118,7 +118,7 @@ class Run:
         return [self._open(seats)]
 
     async def _closed(self, seat: Seat, users: int) -> None:
-        """One user who asks again when he has his answer."""
+        """One user who asks again after each answer."""
         thought = thinking(seat.user, self.load)
         due = start_of(seat.user, users, self.load)
         for item in asked_by(seat.user, self.items, self.load):

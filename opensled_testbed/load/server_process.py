@@ -8,12 +8,14 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import httpx
 
 from opensled.errors import OpenSledError, UsageError
 from opensled.metrics import PREFIX
 from opensled_testbed.emulation.emulated_accelerator import TOTALS, environment
+from opensled_testbed.emulation.emulated_accelerator import Totals as EngineTotals
 from opensled_testbed.fleet import Server
 from opensled_testbed.load.records import ServerTotals
 from opensled_testbed.processes import Process
@@ -24,6 +26,8 @@ METRICS = "metrics on "
 MOST_LATE = 0.05  # of all emulated time: no figure may be distorted by more
 
 log = logging.getLogger(__name__)
+
+Totals = TypeVar("Totals", ServerTotals, EngineTotals)
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,14 @@ class Running:
         return _totals(_readings(reply.text), self.dilation)
 
     def emulation(self) -> dict[str, float]:
-        """What the emulated accelerator says at its end of the whole run; {} for a real one, or one that was killed."""
-        said = (line.removeprefix(TOTALS) for line in self.process.lines if line.startswith(TOTALS))
-        totals: dict[str, float] = json.loads(next(said, "{}"))
-        return totals
+        return emulation_of(self.process)
+
+
+def emulation_of(process: Process) -> dict[str, float]:
+    """What the emulated accelerator says at its end of the whole run; {} for a real one, or one that was killed."""
+    said = (line.removeprefix(TOTALS) for line in process.lines if line.startswith(TOTALS))
+    totals: dict[str, float] = json.loads(next(said, "{}"))
+    return totals
 
 
 @asynccontextmanager
@@ -103,9 +111,9 @@ def sessions(server: Server) -> int:
     return min(fit, MOST_SESSIONS)
 
 
-def between(before: ServerTotals, after: ServerTotals) -> ServerTotals:
+def between(before: Totals, after: Totals) -> Totals:
     """What was done from one reading to the next."""
-    return ServerTotals(**{name: value - getattr(before, name) for name, value in vars(after).items()})
+    return type(after)(**{name: value - getattr(before, name) for name, value in vars(after).items()})
 
 
 def _readings(text: str) -> dict[str, float]:

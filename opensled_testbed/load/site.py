@@ -27,7 +27,7 @@ from opensled_testbed.load.device_drafts import (
     replays,
     speed_of,
 )
-from opensled_testbed.load.load_device import Asks, Device, LoneDevice, UserLink
+from opensled_testbed.load.load_device import Asks, LoadDevice, LoneDevice, UserLink
 from opensled_testbed.load.server_process import Running
 from opensled_testbed.load.wire import Shares
 from opensled_testbed.load.workload import Item
@@ -37,7 +37,7 @@ ALONE = "alone"  # as a group's drafter: no server takes part
 
 
 class Seat(NamedTuple):
-    """One user and the device that answers him."""
+    """One user and the device that answers."""
 
     user: int
     group: int
@@ -74,7 +74,7 @@ class Site:
             raise UsageError("a device alone needs a profile (device = ...) and recorded drafts")
         return LoneDevice(speed, self.tokenizer, self.clock, self.found.by_item)
 
-    async def _linked(self, user: int, group: Group) -> Device:
+    async def _linked(self, user: int, group: Group) -> LoadDevice:
         assert self.server is not None
         relay = await self._relay(user, group)
         seconds = self.clock.dilation
@@ -83,7 +83,7 @@ class Site:
         )
         link = Link(endpoint)
         self.stack.push_async_callback(link.close)
-        device = Device(
+        device = LoadDevice(
             link.connect,
             await self._drafts(group),
             self.tokenizer,

@@ -15,7 +15,7 @@ SHARE = 0.9  # of the users of a capacity that must be served at their pace
 class Slo:
     """A promise to each user. `pace` decides capacity; the limits decide goodput, as vLLM's do."""
 
-    pace: float = 10.0  # tokens/s he reads at, from the first token of an answer to the last
+    pace: float = 10.0  # tokens/s at which the user reads, from the first token of an answer to the last
     ttft_s: float = inf  # seconds to the first token
     tpot_s: float = inf  # seconds for each token after the first
     e2el_s: float = inf  # seconds to the last token

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Any, NamedTuple
 
 from opensled.errors import NotFound
 from opensled.messages import ChatMessage
-from opensled.store import heldout_path
 from opensled_testbed.load.chats import read_chats
 from opensled_testbed.load.synthetic import Shape, synthetic_items
 from opensled_testbed.load.workload import Item
+from opensled_testbed.prompts import heldout, messages_of
 
 HELDOUT, SYNTHETIC = "heldout", "synthetic"
 TEMPERATURE = 0.8  # of the sampled half of the held-out items
@@ -57,8 +56,7 @@ class _Line(NamedTuple):
 def _pools(seed: int) -> list[list[_Line]]:
     """The lines of each task, in an order of the seed."""
     tasks: dict[str, list[_Line]] = {}
-    for number, text in enumerate(heldout_path().read_text("utf-8").splitlines()):
-        content = json.loads(text)
+    for number, content in enumerate(heldout()):
         tasks.setdefault(content["task"], []).append(_Line(number, content))
     for task, pool in tasks.items():
         random.Random(f"{seed} {task}").shuffle(pool)
@@ -86,4 +84,4 @@ def _prompt(line: dict[str, Any]) -> str | tuple[ChatMessage, ...]:
     """The raw text, or the messages, of one line of the held-out file."""
     if "prompt" in line:
         return str(line["prompt"])
-    return tuple(ChatMessage(message["role"], message["content"]) for message in line["messages"])
+    return messages_of(line["messages"])

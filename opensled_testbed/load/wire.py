@@ -77,7 +77,7 @@ class Shares:
         self._open.remove(record)
 
     def _settle(self) -> None:
-        """What travelled while nobody asked (the connection's own) is nobody's."""
+        """Bytes that travel while no request is open (the connection's own) count for none."""
         before, self._seen = self._seen, self._read()
         for number, record in enumerate(self._open):
             record.bytes_up += _share(self._seen[0] - before[0], number, len(self._open))

@@ -9,7 +9,7 @@ from opensled.messages import ChatMessage
 
 @dataclass(frozen=True)
 class Item:
-    """One request. Its text is decided by prompt and seed alone, whoever drafts."""
+    """One request. Its text is decided by prompt and seed alone, not by the drafter."""
 
     id: str
     prompt: str | tuple[ChatMessage, ...] | tuple[int, ...]
@@ -19,4 +19,4 @@ class Item:
     task: str = ""
     answer: str = ""  # what a right answer says, where that can be checked
     ignore_eos: bool = False
-    turns: tuple[str, ...] = ()  # what the user of a chat says next, each time he has his answer
+    turns: tuple[str, ...] = ()  # what the user of a chat says next, after each answer

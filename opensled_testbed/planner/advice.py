@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isinf
 
 from hw_profiles import catalog
-from opensled_testbed.planner.planning import Plan, Row
+from opensled_testbed.planner.planning import Plan, PlanRow
 
 
 def advice(plan: Plan) -> str:
@@ -19,7 +19,7 @@ def advice(plan: Plan) -> str:
 def _nobody(plan: Plan) -> str:
     binds = sorted({row.binds for row in plan.rows if row.found.mode == "centralized"})
     return (
-        f"Nobody can be served here at {plan.config.pace:g} tokens/s; what binds already for one user: "
+        f"No user can be served here at {plan.config.pace:g} tokens/s; what binds already for one user: "
         f"{', '.join(binds)}. Ask for a lower --pace, fewer --weight-bits, a shorter --context or a larger accelerator."
     )
 
@@ -27,7 +27,7 @@ def _nobody(plan: Plan) -> str:
 _MEMORY = " Memory is the limit, not speed: only less KV for each user, or more memory, lets more of them in."
 
 
-def _decode(plan: Plan, row: Row) -> str:
+def _decode(plan: Plan, row: PlanRow) -> str:
     others = [plan.of(row.accelerator, mode) for mode in ("server-sd", "sled-static", "sled-continuous")]
     other = max(others, key=lambda each: each.users)
     return (
@@ -37,7 +37,7 @@ def _decode(plan: Plan, row: Row) -> str:
     )
 
 
-def _draft_beside(plan: Plan, row: Row) -> str:
+def _draft_beside(plan: Plan, row: PlanRow) -> str:
     return (
         f"Draft beside the server: on {row.accelerator} a {plan.config.draft} draft of {_tokens(row)} holds "
         f"{_users(row.users)}{_against(plan, row)}. Devices that draft hold "
@@ -45,7 +45,7 @@ def _draft_beside(plan: Plan, row: Row) -> str:
     )
 
 
-def _draft_on_devices(plan: Plan, row: Row) -> str:
+def _draft_on_devices(plan: Plan, row: PlanRow) -> str:
     return (
         f"Let the devices draft, {_tokens(row)} a round: {row.accelerator} holds {_users(row.users)}"
         f"{_against(plan, row)}, bound by {row.binds}. Start the server as it is (policy goodput), and the edges as "
@@ -61,15 +61,15 @@ _ADVICE = {
 }
 
 
-def _against(plan: Plan, row: Row) -> str:
+def _against(plan: Plan, row: PlanRow) -> str:
     gain = plan.gain(row)
     if isinf(gain):
         return ", where the server's own decoding is too slow for anyone"
     return f", {gain:.2f} times those of the server's own decoding"
 
 
-def _size(plan: Plan, row: Row) -> str:
-    """What the users there are need, where somebody said how many they are."""
+def _size(plan: Plan, row: PlanRow) -> str:
+    """What the users there are need, where their number is given."""
     users = plan.config.users
     if not users:
         return ""
@@ -81,7 +81,7 @@ def _users(count: int) -> str:
     return f"{count} user{'s' * (count != 1)}"
 
 
-def _tokens(row: Row) -> str:
+def _tokens(row: PlanRow) -> str:
     return f"{row.found.draft_length} token{'s' * (row.found.draft_length != 1)}"
 
 

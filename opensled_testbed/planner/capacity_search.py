@@ -28,7 +28,7 @@ class Found:
 
 
 def load_of(pace: float, seed: int = 0) -> Load:
-    """Everybody reads all the time; the window has some answers of each user, however slowly he reads.
+    """All users read all the time; the window has some answers of each user, however slow.
 
     The seed alone decides who asks what and when: every baseline and every number of users meets the same load.
     """

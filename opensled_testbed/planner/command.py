@@ -21,7 +21,7 @@ PICTURES = (".png", ".svg")
 
 
 def plan(config: PlanConfig) -> int:
-    """Print the plan; exit code 0 also where the answer is that nobody can be served."""
+    """Print the plan; exit code 0 also where no user can be served."""
     _check(config)
     found = make_plan(config)
     checked = _simulated(found) if config.simulate else None

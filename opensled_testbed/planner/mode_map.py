@@ -31,24 +31,17 @@ class Point:
     device: str
     link: str
     pace: float
-    mode: str  # "" where nobody is served
+    mode: str  # "" where no user is served
     draft_length: int
     users: int
-    gain: float  # over the server's own decoding; infinite where that serves nobody
+    gain: float  # over the server's own decoding; infinite where that serves no user
 
     def as_json(self) -> dict[str, Any]:
-        server = self.server
+        of_server = ("target", "weight_bits", "accelerator", "context")
+        own = ("pace", "device", "link", "mode", "draft_length", "users")
         return {
-            "target": server.target,
-            "weight_bits": server.weight_bits,
-            "accelerator": server.accelerator,
-            "context": server.context,
-            "pace": self.pace,
-            "device": self.device,
-            "link": self.link,
-            "mode": self.mode,
-            "draft_length": self.draft_length,
-            "users": self.users,
+            **{name: getattr(self.server, name) for name in of_server},
+            **{name: getattr(self, name) for name in own},
             "gain": None if isinf(self.gain) else round(self.gain, 3),
         }
 

@@ -115,7 +115,7 @@ def _cell(axes: Axes, point: Point) -> None:
 
 
 def _gain(point: Point) -> str:
-    """Nothing for plain decoding itself; infinity where that serves nobody."""
+    """Nothing for plain decoding itself; infinity where that serves no user."""
     if point.mode == "centralized":
         return ""
     return "∞" if isinf(point.gain) else f"{point.gain:.1f}" if point.gain < 9.95 else f"{point.gain:.0f}"

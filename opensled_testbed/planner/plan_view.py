@@ -11,7 +11,7 @@ from typing import Any
 
 from hw_profiles import catalog
 from opensled_testbed.planner.advice import advice, alone
-from opensled_testbed.planner.planning import Plan, Row
+from opensled_testbed.planner.planning import Plan, PlanRow
 from opensled_testbed.planner.trip import mean_s
 
 WIDEST = 100
@@ -42,7 +42,7 @@ def as_json(plan: Plan, checked: Mapping[str, Any] | None = None) -> dict[str, A
     }
 
 
-def _row_json(plan: Plan, row: Row) -> dict[str, Any]:
+def _row_json(plan: Plan, row: PlanRow) -> dict[str, Any]:
     gain = plan.gain(row)
     found = asdict(row.found) | {"by_speed": round(row.found.by_speed, 2)}
     cost = asdict(row.cost) if row.cost else None
@@ -85,7 +85,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], gap: str) -> str:
     return gap.join(aligned).rstrip()
 
 
-def _cells(plan: Plan, row: Row, first: bool) -> tuple[str, ...]:
+def _cells(plan: Plan, row: PlanRow, first: bool) -> tuple[str, ...]:
     name = row.accelerator if first else ""
     mode = row.found.mode + (" *" if row is plan.choice else "")
     if row.cost is None:

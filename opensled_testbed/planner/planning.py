@@ -21,7 +21,7 @@ SLACK = 1.5  # of a device's usual time: drafts that the server gives up on too 
 
 
 @dataclass(frozen=True)
-class Row:
+class PlanRow:
     """One mode on one accelerator."""
 
     accelerator: str
@@ -46,13 +46,13 @@ class Plan:
 
     config: PlanConfig
     work: settings.Work
-    rows: tuple[Row, ...]
+    rows: tuple[PlanRow, ...]
 
-    def of(self, accelerator: str, mode: str) -> Row:
+    def of(self, accelerator: str, mode: str) -> PlanRow:
         return next(row for row in self.rows if (row.accelerator, row.found.mode) == (accelerator, mode))
 
     @property
-    def choice(self) -> Row | None:
+    def choice(self) -> PlanRow | None:
         """The cheapest row that serves the users there are; the simplest mode of those that cost much the same."""
         serving = [row for row in self.rows if row.users]
         if not serving:
@@ -62,14 +62,14 @@ class Plan:
         near = [row for row in serving if self._price(row) <= least * WORTH_IT]
         return min(near, key=lambda row: (order.index(row.found.mode), self._price(row)))
 
-    def _price(self, row: Row) -> float:
+    def _price(self, row: PlanRow) -> float:
         if self.config.users:
             return row.accelerators_for(self.config.users) * row.usd_hour
         assert row.cost
         return row.cost.usd_per_million_tokens
 
-    def gain(self, row: Row) -> float:
-        """Users over those of plain decoding on the same accelerator; infinite where that serves nobody."""
+    def gain(self, row: PlanRow) -> float:
+        """Users over those of plain decoding on the same accelerator; infinite where that serves no user."""
         plain = self.of(row.accelerator, "centralized").users
         return row.users / plain if plain else float("inf")
 
@@ -89,26 +89,26 @@ def fleet_of(config: PlanConfig, accelerator: str) -> Fleet:
     return Fleet(server, (Group(1, config.device, config.link, draft=config.draft),))
 
 
-def baseline_fleet(fleet: Fleet, row: Row) -> Fleet:
+def baseline_fleet(fleet: Fleet, row: PlanRow) -> Fleet:
     """The fleet as `row` would run it."""
     groups = tuple(replace(group, draft_length=row.found.draft_length) for group in fleet.groups)
     server = replace(fleet.server, draft_wait=row.draft_wait)
     return BASELINES[row.found.mode](replace(fleet, groups=groups, server=server))
 
 
-def _rows(config: PlanConfig, accelerator: str, work: settings.Work) -> list[Row]:
+def _rows(config: PlanConfig, accelerator: str, work: settings.Work) -> list[PlanRow]:
     setting = settings.of_fleet(fleet_of(config, accelerator), work)
     return [_row(config, accelerator, setting, best(setting, mode, config.pace)) for mode in MODES]
 
 
-def _row(config: PlanConfig, accelerator: str, setting: Setting, found: Capacity) -> Row:
+def _row(config: PlanConfig, accelerator: str, setting: Setting, found: Capacity) -> PlanRow:
     profile = setting.cost.accelerator
     given = config.accelerator_usd_hour
     usd_hour = profile.hour_usd.typical if given is None else given
     device = catalog.device(config.device)
     cost = cost_of(found, setting, device, config.pace, Prices(usd_hour, config.kwh_usd))
     binds = what_binds(setting, found, config.pace)
-    return Row(accelerator, found, binds, cost, usd_hour, draft_wait(setting, found.draft_length))
+    return PlanRow(accelerator, found, binds, cost, usd_hour, draft_wait(setting, found.draft_length))
 
 
 def draft_wait(setting: Setting, length: int) -> float:

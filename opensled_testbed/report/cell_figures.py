@@ -9,16 +9,17 @@ from statistics import fmean
 from typing import Any
 
 from opensled_testbed.baselines import BASELINES
+from opensled_testbed.baselines import CENTRALIZED as PLAIN
+from opensled_testbed.baselines import OPENSLED as OURS
 from opensled_testbed.load.interval import Interval, interval
 
-OURS, PLAIN = "opensled", "centralized"
 LIVE = "sled-continuous"  # runs with the real drafters are of this baseline: in most cells opensled lets devices rest
 OTHER_TEXT = "device-only"  # writes the draft model's text, so it is no rival for the target's
 Cell = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Metric:
+class SummaryMetric:
     """A key of a summary."""
 
     key: str
@@ -31,12 +32,12 @@ class Metric:
 
 
 METRICS = (
-    Metric("pace_mean", "pace of a user, tokens/s"),
-    Metric("output_throughput", "throughput, tokens/s"),
-    Metric("tokens_per_round", "tokens per round", judged=False),
-    Metric("positions_per_token", "positions computed per token", more_is_better=False, judged=False),
+    SummaryMetric("pace_mean", "pace of a user, tokens/s"),
+    SummaryMetric("output_throughput", "throughput, tokens/s"),
+    SummaryMetric("tokens_per_round", "tokens per round", judged=False),
+    SummaryMetric("positions_per_token", "positions computed per token", more_is_better=False, judged=False),
 )
-FIRST_TOKEN = Metric("mean_ttft_ms", "time to first token, ms", more_is_better=False)
+FIRST_TOKEN = SummaryMetric("mean_ttft_ms", "time to first token, ms", more_is_better=False)
 JUDGED = (*(metric for metric in METRICS if metric.judged), FIRST_TOKEN)
 
 
@@ -45,7 +46,7 @@ class Loss:
     """A metric of a cell in which another way to serve the same text is better than OpenSLED."""
 
     cell: str
-    metric: Metric
+    metric: SummaryMetric
     ours: Interval
     rival: str
     theirs: Interval
@@ -88,12 +89,12 @@ def ratio(cell: Cell, key: str, ours: str = OURS, against: str = PLAIN) -> float
     return one.mean / other.mean if one and other and other.mean else None
 
 
-def losses(cell: Cell, metrics: Sequence[Metric] = JUDGED) -> list[Loss]:
+def losses(cell: Cell, metrics: Sequence[SummaryMetric] = JUDGED) -> list[Loss]:
     """Where the best rival is ahead, by however little."""
     return [found for metric in metrics if (found := _loss(cell, metric))]
 
 
-def _loss(cell: Cell, metric: Metric) -> Loss | None:
+def _loss(cell: Cell, metric: SummaryMetric) -> Loss | None:
     ours = measured(cell, OURS, metric.key)
     rivals = {
         name: found

@@ -42,7 +42,7 @@ def shares(cells: Sequence[Cell]) -> Iterator[CellShare]:
 
 
 def _share(cell: Cell, key: str) -> tuple[str, Interval] | None:
-    """The rival with the highest mean, and the interval of the ratios to it; None if nobody was run beside OpenSLED."""
+    """The rival with the highest mean, and the interval of the ratios to it; None without runs of both."""
     ours = _by_repeat(cell, OPENSLED, key)
     rivals = {name: found for name in RIVALS if (found := _by_repeat(cell, name, key))}
     if not ours or not rivals:

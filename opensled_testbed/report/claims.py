@@ -28,7 +28,7 @@ def _capacity(baseline: str) -> Callable[[Cell], float | None]:
 
 @dataclass(frozen=True)
 class Claim:
-    """A ratio to centralized serving that somebody published."""
+    """A ratio to centralized serving as published."""
 
     who: str
     what: str

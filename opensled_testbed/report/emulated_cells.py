@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from opensled_testbed.report import cell_figures as cells
-from opensled_testbed.report.cell_figures import LIVE, OURS, Cell, Metric
+from opensled_testbed.report.cell_figures import LIVE, OURS, Cell, SummaryMetric
 from opensled_testbed.report.cell_verdict import CellShare, shares
 from opensled_testbed.report.html import Html, Section, folded, loss, paragraph, plot, table, text
 from opensled_testbed.report.plots_bars import Bar, Panel, bars
@@ -75,7 +75,7 @@ def _cell(number: int, cell: Cell) -> str:
     return f"<h3>{text(head)}</h3>{_verdict(cell)}{drawn}{folded('all figures of this cell', _table(cell))}"
 
 
-def _panel(cell: Cell, metric: Metric, lost: Sequence[str]) -> Panel:
+def _panel(cell: Cell, metric: SummaryMetric, lost: Sequence[str]) -> Panel:
     return Panel(
         metric.title,
         [_bar(cell, name, metric.key) for name in cells.baselines(cell)],

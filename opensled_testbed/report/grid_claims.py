@@ -22,9 +22,9 @@ Point = Mapping[str, Any]
 
 
 def ratio(point: Point, baseline: str) -> float | None:
-    """Users over those of plain decoding; None where that serves nobody, or the baseline was not simulated."""
+    """Users over those of plain decoding; None where that serves no user, or the baseline was not simulated."""
     counts = point["capacity"]
-    plain = counts[CENTRALIZED]
+    plain = counts.get(CENTRALIZED)
     return counts[baseline] / plain if plain and baseline in counts else None
 
 

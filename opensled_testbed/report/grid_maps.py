@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from opensled_testbed.report.cell_figures import OTHER_TEXT, OURS, PLAIN
+from opensled_testbed.report.grid_claims import ratio
 from opensled_testbed.report.grid_verdict import told, verdict
 from opensled_testbed.report.html import Html, Section, bullets, folded, loss, paragraph, plot, table, text
 from opensled_testbed.report.plots_maps import HeatMap, Tile, heat_maps
@@ -41,12 +42,6 @@ def section(result: Result) -> Section:
     return Section(name, f"{TITLES[name]}: where drafting at the edge pays", note + body)
 
 
-def grid_ratio(point: Point, name: str) -> float | None:
-    """To centralized; None where that holds nobody."""
-    counts = point["capacity"]
-    return counts[name] / counts[PLAIN] if name in counts and counts.get(PLAIN) else None
-
-
 def below_plain(found: float) -> bool:
     """Whether a ratio to centralized is a loss, and no tie."""
     return found < 1 - TIE
@@ -71,7 +66,7 @@ def _summary(points: Iterable[Point], names: Iterable[str]) -> Html:
 
 
 def _spread(points: list[Point], name: str) -> list[str | Html]:
-    found = [value for point in points if (value := grid_ratio(point, name)) is not None]
+    found = [value for point in points if (value := ratio(point, name)) is not None]
     if not found:
         return ["–"] * 5
     below, high = sum(map(below_plain, found)), sum(value >= SLED_CLAIM for value in found)
@@ -119,7 +114,7 @@ def _map(name: str, pace: float, axes: Mapping[str, Any], points: list[Point], r
 
 
 def _tile(point: Point, name: str) -> Tile:
-    found = grid_ratio(point, name)
+    found = ratio(point, name)
     if found is None:
         return Tile(None, "new" if point["capacity"][name] else "0")
     full = point["capacity"][name] >= point.get("kv_fits", inf)

@@ -1,7 +1,7 @@
 """Whether OpenSLED is ever worse than the best of the others on the simulated grid.
 
 A place is one regime, device, link and pace. Asked at each of them: users held, and throughput at the load of the best
-rival and at half of it, as a share of the best of RIVALS. Where a rival holds nobody there is no share of capacity.
+rival and at half of it, as a share of the best of RIVALS. Where a rival holds no user there is no share of capacity.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Share(NamedTuple):
         return f"{self.share:.3f} of {self.rival}: {place_name(self.point)} ({self.respect})"
 
 
-class Gain(NamedTuple):
+class PlaceGain(NamedTuple):
     """OpenSLED over centralized serving where the law says that drafting gains much."""
 
     point: Point
@@ -45,11 +45,11 @@ class Gain(NamedTuple):
         return f"{self.simulated:.2f} where the law says {self.law:.2f}: {place_name(self.point)}"
 
 
-class Verdict(NamedTuple):
+class GridVerdict(NamedTuple):
     """What a grid says."""
 
     shares: list[Share]
-    gains: list[Gain]
+    gains: list[PlaceGain]
 
     @property
     def good(self) -> float:
@@ -62,7 +62,7 @@ class Verdict(NamedTuple):
         return sorted((each for each in self.shares if each.share < NEVER), key=lambda each: each.share)
 
     @property
-    def behind(self) -> list[Gain]:
+    def behind(self) -> list[PlaceGain]:
         return [each for each in self.gains if each.simulated < AHEAD]
 
     @property
@@ -70,11 +70,11 @@ class Verdict(NamedTuple):
         return bool(self.shares) and self.good >= ENOUGH and not self.short and not self.behind
 
 
-def verdict(points: Sequence[Point]) -> Verdict:
+def verdict(points: Sequence[Point]) -> GridVerdict:
     """Over all points that know OpenSLED."""
     known = [point for point in points if OPENSLED in point["capacity"]]
     shares = [share for point in known for share in _shares(point)]
-    return Verdict(shares, [gain for point in known if (gain := _gain(point))])
+    return GridVerdict(shares, [gain for point in known if (gain := _gain(point))])
 
 
 def _shares(point: Point) -> Iterator[Share]:
@@ -90,16 +90,18 @@ def _share(point: Point, respect: str, values: Mapping[str, float]) -> Iterator[
         yield Share(point, respect, values[OPENSLED] / rivals[best], best)
 
 
-def _gain(point: Point) -> Gain | None:
-    """None where the law predicts less than PREDICTED, or somebody serves nobody."""
+def _gain(point: Point) -> PlaceGain | None:
+    """None where the law predicts less than PREDICTED, or one side serves no user."""
     by_law, plain = point.get("law", {}), point["capacity"].get("centralized", 0)
     if not by_law.get("centralized") or not plain:
         return None
     predicted = max(by_law[name] for name in RIVALS) / by_law["centralized"]
-    return Gain(point, predicted, point["capacity"][OPENSLED] / plain) if predicted >= PREDICTED else None
+    return (
+        PlaceGain(point, predicted, point["capacity"][OPENSLED] / plain) if predicted >= PREDICTED else None
+    )
 
 
-def told(found: Verdict) -> str:
+def told(found: GridVerdict) -> str:
     """In words."""
     if not found.shares:
         return "opensled was not measured here"

@@ -11,12 +11,8 @@ import matplotlib
 from matplotlib.figure import Figure
 
 INK = "#010203"  # stands for the page's text colour, and is replaced by it in the SVG
-OURS, THEIRS, ACCENT, OTHER = (
-    "#2f7fd6",
-    "#8b95a3",
-    "#d9822b",
-    "#2a9d7f",
-)  # mid-tones, legible on white and on black
+# Mid-tones, legible on white and on black
+OURS, THEIRS, ACCENT, OTHER = "#2f7fd6", "#8b95a3", "#d9822b", "#2a9d7f"
 STYLE: Any = {
     "svg.fonttype": "none",  # words stay words
     "font.family": "sans-serif",

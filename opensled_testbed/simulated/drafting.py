@@ -1,112 +1,111 @@
-"""The simulated drafter: the product's job over recorded drafts, on the clock of the events.
-
-The simulated device knows lengths of the text; here they become tokens, and blocks become lengths again.
-"""
+"""The simulated drafter: recorded drafts of one device, replayed on the clock of the events."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any
 
-from edge_client import draft_job
-from edge_client.draft_job import BlockBudget, DraftJob
+from edge_client.draft_job import BlockBudget, Drafted, DraftJob, Result, Work
+from edge_client.drafters.none import NoneDrafter
+from edge_client.drafting import JobDrafting, finished
 from edge_client.lengths.base import DraftLengthPolicy
+from edge_client.lengths.fixed import FixedLength
 from hw_profiles.device_profile import DraftSpeed
-from opensled.messages import DraftBlock, SamplingParams
+from opensled.protocol import Truth
 from opensled.sampling import Sampler
-from opensled_testbed.emulation.draft_pace import DraftPace
-from opensled_testbed.emulation.recorded_model import RecordedModel
+from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.load.records import RequestRecord
-from opensled_testbed.simulated.drafts import Block, Script
+from opensled_testbed.simulated.drafts import Script
 from opensled_testbed.simulated.events import Events
-
-UNUSED = Sampler(SamplingParams(), b"")  # what was recorded is not drawn again
-
-
-class Drafted(NamedTuple):
-    """A block, and how many seconds it took to propose."""
-
-    block: Block
-    seconds: float
+from opensled_testbed.traces import ItemTrace
 
 
-class Thread:
-    """What the answers of one device share: its draft model's time, and the rule of its blocks."""
+class Ready:
+    """What an asyncio future is to the edge loop, without an event loop: the result of work, once it is done."""
 
-    __slots__ = ("looks_ahead", "pace", "rule")
+    def __init__(self) -> None:
+        self._results: list[Any] = []
+
+    def done(self) -> bool:
+        """Whether the result is there."""
+        return bool(self._results)
+
+    def result(self) -> Any:
+        """The result."""
+        return self._results[0]
+
+    def set_result(self, result: Any) -> None:
+        """The work is done."""
+        self._results.append(result)
+
+
+class EmptyDrafts(JobDrafting):
+    """For a request that finds the device's drafter at work: empty blocks, at once."""
+
+    def __init__(self) -> None:
+        super().__init__(NoneDrafter(), FixedLength(0))
+
+    def _begin(self, prompt: list[int], sampler: Sampler) -> None:
+        self._job.begin(prompt, sampler)
+
+    def _run(self, work: Work[Result]) -> Any:
+        ready = Ready()
+        ready.set_result(finished(work))
+        return ready
+
+
+class SimulatedDrafts(ReplayDrafts):
+    """What the answers of one device share; it drafts for one of them at a time."""
 
     def __init__(
-        self, events: Events, speed: DraftSpeed | None, rule: DraftLengthPolicy, looks_ahead: bool
+        self, events: Events, speed: DraftSpeed | None, lengths: DraftLengthPolicy, looks_ahead: bool
     ) -> None:
-        self.rule, self.looks_ahead = rule, looks_ahead
-        self.pace = DraftPace(speed, lambda: events.now, events.at)
+        super().__init__({}, speed, lengths, 1.0, looks_ahead, lambda: events.now, events.at)
+        self._waiting = Ready()
+        self._counted = 0
 
-    def begin(self, script: Script, record: RequestRecord, done: Callable[[Drafted], None]) -> Drafting:
-        """Draft for one answer; `done` hears of each block, and `record` counts what is drafted."""
-        return Drafting(self, script, record, done)
+    def take(self, script: Script, record: RequestRecord, done: Callable[[], None]) -> None:
+        """Draft for this answer from now on; `done` hears of each block, and `record` counts what is drafted.
 
+        The whole prompt is read for each answer: what recorded prompts have in common says nothing of real ones.
+        """
+        self._model.close()
+        self._script, self._record, self._told = script, record, done
 
-class Drafting:
-    """`Drafting` for one answer, with the methods of that protocol; the prompt is read with the first block."""
-
-    __slots__ = ("_done", "_job", "_latest", "_record", "_script", "_thread", "idle")
-
-    def __init__(
-        self, thread: Thread, script: Script, record: RequestRecord, done: Callable[[Drafted], None]
-    ) -> None:
-        self._thread, self._script, self._record, self._done = thread, script, record, done
-        model = RecordedModel(thread.pace.spend)
-        model.trace = script.trace
-        self._job = DraftJob(model, thread.rule, script.prompt)
-        self._job.begin(script.trace.prompt_ids, UNUSED)
-        self._latest = DraftBlock(0)
-        self.idle = True  # whether no block is under way
-
-    @property
-    def rule(self) -> DraftLengthPolicy:
-        return self._thread.rule
-
-    def draft(self, truth: int, hint: int | None) -> None:
-        """A block that follows `truth` tokens of the text."""
+    def draft(self, truth: Truth, budget: BlockBudget) -> Any:
+        """See `Drafting`."""
         self._count()
-        self.idle = False
-        work = self._job.draft(self._script.truth(truth), BlockBudget(self._script.room(truth), hint=hint))
-        self._thread.pace.run(work, self._finish)
+        self._waiting = Ready()
+        return super().draft(truth, budget)
 
-    def look_ahead(self, block: Block, hint: int | None) -> None:
-        """Draft on: the bonus token that is guessed, and after it the next block."""
-        if self._thread.looks_ahead:
-            room = self._script.room(block.base + block.tokens + 1)
-            work = self._job.look_ahead(self._latest.first(block.tokens), BlockBudget(room, hint=hint))
-            if work is not None:
-                self._thread.pace.run(work)
+    def heard(self, truth: Truth) -> None:
+        """See `Drafting`; a block that waits for its first pass may end here."""
+        super().heard(truth)
+        if not self._waiting.done():
+            self._pace.hurry()
 
-    def heard(self, truth: int) -> None:
-        """The truth grew; a block that waits for its first pass may end here."""
-        self._job.heard(self._script.truth(truth))
-        if not self.idle:
-            self._thread.pace.hurry()
-
-    def answered(self, block: Block, truth: int, seconds: float) -> None:
-        """Tell the rule what came of the latest block."""
-        accepted = min(block.reach, truth - block.base)
-        self.rule.answered(self._latest.first(block.tokens), accepted, seconds)
-
-    def end(self) -> None:
-        """The answer is whole: the token under way is still drafted, and what was to follow it is not."""
-        self._job.interrupt()
-        self._thread.pace.cancel()
+    def interrupt(self) -> None:
+        """See `Drafting`; the token under way is still drafted, and what was to follow it is not."""
+        super().interrupt()
         self._count()
 
-    def _finish(self, drafted: draft_job.Drafted) -> None:
-        self.idle = True
-        self._count()
-        self._latest = block = drafted.block
-        found = self._script.block(block.base - self._script.prompt, len(block.tokens))
-        self._done(Drafted(found, drafted.seconds))
+    def _recorded(self, truth: Truth) -> ItemTrace:
+        return self._script.trace
+
+    def _run(self, work: Work[Result]) -> Any:
+        self._pace.run(work, partial(self._finish, self._job))
+        return self._waiting
+
+    def _finish(self, job: DraftJob, result: object) -> None:
+        if (
+            isinstance(result, Drafted) and not job.over
+        ):  # else it was look-ahead, or for an answer that is over
+            self._count()
+            self._waiting.set_result(result)
+            self._told()
 
     def _count(self) -> None:
         """All tokens count as wasted until they are accepted."""
-        pace = self._thread.pace
-        self._record.wasted += pace.passes
-        pace.passes = 0
+        self._record.wasted += self.drafted - self._counted
+        self._counted = self.drafted

@@ -1,23 +1,51 @@
-"""The simulated server: sessions by the product's position rules, steps by its policies, seconds by the profiles.
+"""The simulated server: the product's sessions and policies, steps as long as the profiles say.
 
-It follows verify_server/loop.py, and session.py beside it verify_server/session.py, line by line without tokens: a text
-is known, so every commit is a length.
+The target is the recorded text: a step decides what agrees with it. There is no KV memory and no thread.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from hw_profiles.profile import HardwareProfile
-from opensled_testbed.emulation.step_law import StepLaw
+from opensled.messages import Draft, SamplingParams, ServerMessage
+from opensled.protocol import EndRules, common_prefix
+from opensled_testbed.emulation.step_law import Piece, StepLaw
+from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import ServerTotals
-from opensled_testbed.simulated.drafts import Block
+from opensled_testbed.simulated.drafts import MAX_DRAFT, Script
 from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.session import Planned, Session
 from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy, SessionView, Snapshot
-from verify_server.draft_budget import DraftRecords
+from verify_server.acceptance.base import AcceptanceResult
+from verify_server.acceptance.match import Match
+from verify_server.counters import LoopStats
+from verify_server.draft_budget import DraftBudget, DraftRecords
+from verify_server.kv.blocks import BlockPool, BlockTable
+from verify_server.sequence import Sequence
+from verify_server.session import DraftLimits, Session, StepItem
+from verify_server.session_manager import SessionLimits
+from verify_server.session_timing import SessionTiming
+
+VOCABULARY = 1 << 31  # ids of recorded tokens are not checked again
+END = -1  # stands for the token after the recorded text, which never commits
+
+
+class Reader(Protocol):
+    """The device's end of a session; messages to it travel its own link."""
+
+    script: Script
+    wish: Wish
+
+    def refused(self) -> None:
+        """All places are taken."""
+
+    def opened(self, session: Session) -> None:
+        """The session exists; its hint is for the first block."""
+
+    def told(self, message: ServerMessage) -> None:
+        """A message of the session leaves."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +54,38 @@ class Overhead:
 
     step_s: float = 0.0  # of each step: planning, the hop to the engine's thread
     session_s: float = 0.0  # of each session in a step: messages, commit
+
+
+class NoKV(BlockTable):
+    """Places are counted instead of blocks."""
+
+    def __init__(self) -> None:
+        super().__init__(BlockPool(0, 1))
+
+    def grow(self, length: int) -> None: ...
+
+    def truncate(self, length: int) -> None: ...
+
+
+class RecordedSequence(Sequence):
+    """Ends where the recorded text does; how long it might have become is in `ends`."""
+
+    def __init__(self, script: Script) -> None:
+        ends = EndRules(frozenset(), frozenset(), script.prompt + script.last)
+        super().__init__(script.trace.prompt_ids, script.prompt, ends, NoKV())
+        self._script = script
+
+    def decided(self, item: StepItem) -> AcceptanceResult | None:
+        """What the target says of the draft in a step."""
+        if item.check is None:
+            return None
+        rest = self._script.trace.target_ids[len(self) - self.prompt_length :]
+        accepted = common_prefix(item.check.ids, rest)
+        return AcceptanceResult(accepted, rest[accepted] if accepted < len(rest) else END)
+
+    def _cut(self, ids: Any) -> tuple[tuple[int, ...], str]:
+        left = self._script.prompt + self._script.text - len(self)
+        return tuple(ids[:left]), self._script.reason if len(ids) >= left else ""
 
 
 class SimulatedServer:
@@ -43,55 +103,70 @@ class SimulatedServer:
         """`profile`: what the policy reckons with; None = the law itself."""
         self._events, self._law, self._policy, self._places = events, law, policy, places
         self._overhead, self._profile = overhead, profile or HardwareProfile(cost=law.cost)
+        self._readers: dict[Session, Reader] = {}
         self._sessions: dict[int, Session] = {}
         self._views: dict[int, SessionView] = {}  # in order of arrival; made anew when a session changes
         self._opened = 0
-        self._busy = False  # a step is under way, or the next plan is due at this very moment
+        self._is_busy = False  # a step is under way, or the next plan is due at this very moment
         self._alarm = 0  # number of the latest alarm; older ones do not ring
         self._memory: object = None  # the policy's, from one plan to the next
-        self._devices, self._records = DeviceBook(), DraftRecords()
+        self._devices, self._records, self._stats = DeviceBook(), DraftRecords(), LoopStats()
         self.totals = ServerTotals()
 
     # -- what devices send ------------------------------------------------------------------------------
 
-    def open(self, session: Session) -> None:
+    def open(self, reader: Reader) -> None:
         """A sequence begins; refused when all places are taken."""
         if len(self._sessions) >= self._places:
-            session.reader.refused()
+            reader.refused()
             return
         self._opened += 1
-        device = session.wish.device
-        session.begin(
-            self._opened, self._devices.of("", device), self._records.of("", device), self._events.now
+        session = self._session(reader)
+        session.timing.begin(self._events.now)
+        session.attach(len(session.sequence))
+        self._readers[session], self._sessions[session.id] = reader, session
+        self._changed(session)
+        reader.opened(session)
+        self._wake()
+
+    def _session(self, reader: Reader) -> Session:
+        wish = reader.wish
+        return Session(
+            self._opened,
+            "",
+            RecordedSequence(reader.script),
+            SamplingParams(temperature=0),
+            b"",
+            Match(),
+            DraftLimits(VOCABULARY, MAX_DRAFT),
+            background=wish.background,
+            budget=DraftBudget(record=self._records.of("", wish.device), floor=SessionLimits.min_acceptance),
+            timing=SessionTiming(self._devices.of("", wish.device), wish.pace),
+            stats=self._stats,
         )
-        self._sessions[session.id] = session
-        self._views[session.id] = session.view()
-        session.reader.opened(session.hint)
-        self._wake()
 
-    def submit(self, arrived: tuple[Session, Block, float]) -> None:
-        """Take a draft, and the seconds it took, by the position rules (`Session.submit`)."""
-        session, block, seconds = arrived
-        if session.finished:
-            return
-        if not session.submit(block, seconds, self._events.now):
-            self._drop(session, block)
-        self._views[session.id] = session.view()
-        self._wake()
+    def submit(self, arrived: tuple[Session, Draft]) -> None:
+        """Take a draft; a session that is finished hears nothing more."""
+        session, draft = arrived
+        if session.id in self._sessions:
+            session.submit(draft, self._events.now)
+            self._changed(session)
+            self._wake()
 
-    def _drop(self, session: Session, block: Block) -> None:
-        """Answer a draft that came too late."""
-        if not session.finished:
-            self.totals.stale_drafts += bool(block.tokens)
-            session.drop(block, self._events.now)
-        session.reader.told(block.base, session.committed, block, session.hint)
+    def _changed(self, session: Session) -> None:
+        """Its messages leave, and policies see it anew."""
+        for message in session.outbox.drain():
+            assert message is not None, "one stream serves a simulated session"
+            self._readers[session].told(message)
+        self._views[session.id] = session.view(self._events.now)
+        self.totals.stale_drafts = self._stats.stale
 
     # -- steps ------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
         """Plan, once everything that arrives at this moment is there."""
-        if not self._busy:
-            self._busy = True
+        if not self._is_busy:
+            self._is_busy = True
             self._events.at(self._events.now, self._plan, last=True)
 
     def _plan(self, _: Any) -> None:
@@ -99,9 +174,9 @@ class SimulatedServer:
         plan = self._policy.plan(Snapshot(tuple(self._views.values()), self._memory), self._profile, now)
         self._memory = plan.memory
         if plan.slices:
-            self._start([self._sessions[piece.session].plan(piece) for piece in plan.slices])
+            self._start([self._sessions[piece.session].plan(piece, now) for piece in plan.slices])
             return
-        self._busy = False
+        self._is_busy = False
         self._alarm += 1
         if plan.wake_at is not None:
             assert plan.wake_at > now, "a policy that plans nothing must sleep"
@@ -111,36 +186,27 @@ class SimulatedServer:
         if alarm == self._alarm:
             self._wake()
 
-    def _start(self, work: list[Planned]) -> None:
+    def _start(self, work: list[StepItem]) -> None:
         overhead = self._overhead
-        seconds = self._law.step_s([planned.piece for planned in work])
+        seconds = self._law.step_s([Piece.of(item.segment) for item in work])
         seconds += overhead.step_s + len(work) * overhead.session_s
         self._events.at(self._events.now + seconds, self._end, (work, seconds))
 
-    def _end(self, done: tuple[list[Planned], float]) -> None:
+    def _end(self, done: tuple[list[StepItem], float]) -> None:
         work, seconds = done
         totals = self.totals
         totals.steps += 1
         totals.busy_s += seconds
         totals.step_sessions += len(work)
-        totals.positions += sum([planned.piece.tokens for planned in work])
-        for planned in work:
-            self._commit(planned)
+        totals.positions += sum([len(item.segment.tokens) for item in work])
+        for item in work:
+            self._commit(item)
         self._events.at(self._events.now, self._plan, last=True)
 
-    def _commit(self, planned: Planned) -> None:
-        session = planned.session
-        self.totals.tokens += session.commit(planned, self._events.now)
-        if planned.decides:
-            self._meet_pending(session)
-        if session.finished:
-            del self._sessions[session.id], self._views[session.id]
-        else:
-            self._views[session.id] = session.view()
-
-    def _meet_pending(self, session: Session) -> None:
-        """A draft that arrived during the step meets the new truth."""
-        block = session.pending
-        if block is not None and (session.finished or block.rest_at(session.committed) is None):
-            session.pending = None
-            self._drop(session, block)
+    def _commit(self, item: StepItem) -> None:
+        session = item.session
+        assert isinstance(session.sequence, RecordedSequence)
+        self.totals.tokens += session.commit(item, session.sequence.decided(item), self._events.now)
+        self._changed(session)
+        if session.sequence.finish_reason:
+            del self._sessions[session.id], self._views[session.id], self._readers[session]

@@ -71,7 +71,7 @@ class Sequences:
         return losers
 
     def free(self, block: int) -> dict[int, int]:
-        """A block is nobody's; like `claim`, says who loses by it."""
+        """No sequence owns this block any more; returns which sequence loses tokens by it, like `claim`."""
         loser = self._owners.get(block)
         return {} if loser is None else {loser: self._lose(loser, block)}
 
@@ -127,7 +127,7 @@ class Sequences:
         return len(held.tokens)
 
     def _release(self, number: int, index: int) -> None:
-        """The blocks of a sequence from `index` on belong to nobody."""
+        """No sequence owns the blocks of sequence `number` from `index` on any more."""
         held = self._held[number]
         for block in held.blocks[index:]:
             del self._owners[block]

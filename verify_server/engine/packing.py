@@ -5,8 +5,8 @@ their span. So the shape a query is computed in depends on its position alone, n
 with rows and queries padded too, equal bits follow.
 
 The tokens of a draft tree lie in KV in their own order: a token's *place* there is not its position in the text. Either
-a mask says who sees whom, or (`by_path`) each branch attends alone, over keys gathered in the order of its own path: to
-its queries it is a chain, with a chain's bits.
+a mask says which query sees which key, or (`by_path`) each branch attends alone, over keys gathered in the order of its
+own path. To its queries such a branch is a chain, with a chain's bits.
 """
 
 from __future__ import annotations

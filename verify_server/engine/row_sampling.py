@@ -30,6 +30,9 @@ UNIT = 2.0**23  # of the bits of a float32, per unit of the binary logarithm
 EXPONENT = 127 + 31  # what the bits of m = (1 - u) * 2^31 as float32 add to the binary logarithm of 1 - u
 # Rounding of the bound in units of log2: float32 errs by 2^-24 of numbers that are below 256 where an id can win.
 SLACK = 2.0**-10
+# Two libraries' float64 scores differ by less than this, relative to the larger of 1 and the score: their logarithms
+# differ in the last bits, 2^-52.
+DOUBT = 2.0**-40
 # Nats below the likeliest id within which the nucleus is looked for; most have it in the first.
 DEPTHS = (4.0, 8.0, 16.0, inf)
 GROUP = 64  # ids of which only the largest counts, when the lowest of the best is estimated
@@ -104,8 +107,19 @@ def draw(
     else:
         ids = contenders(logits, params.temperature, key, position)
         scaled = _scaled(logits[ids], params.temperature)
-    noisy = scaled + arithmetic.gumbel(key, position, ids)
-    return int(ids[noisy == noisy.max()].min())
+    return _winner(ids, scaled, key, position, arithmetic)
+
+
+def _winner(ids: np.ndarray, scaled: np.ndarray, key: bytes, position: int, arithmetic: Arithmetic) -> int:
+    """The lowest of the ids with the largest score; the engine's own noise decides where numpy's is too close to it."""
+    noisy = scaled + gumbel(key, position, ids)
+    leader = noisy.max()
+    close = np.flatnonzero(noisy >= leader - DOUBT * (1 + abs(leader)))
+    if len(close) > 1:
+        ids = ids[close]
+        noisy = scaled[close] + arithmetic.gumbel(key, position, ids)
+        return int(ids[noisy == noisy.max()].min())
+    return int(ids[close[0]])
 
 
 def candidates(

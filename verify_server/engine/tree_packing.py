@@ -1,4 +1,4 @@
-"""Draft trees in a packed batch: whose keys lie elsewhere, and who sees whom.
+"""Draft trees in a packed batch: which keys lie elsewhere, and which query sees which key.
 
 The tokens of a tree lie in KV in their own order, so a token's *place* there is not its position in the text.
 """
@@ -27,7 +27,7 @@ class Branches:
 
 @dataclass(frozen=True)
 class Trees:
-    """Who sees whom in a group of pieces with draft trees, beside the order of places."""
+    """Which query sees which key in a group of pieces with draft trees, beside the order of places."""
 
     strangers: Tensor  # [B, Q, K] bool: the key is of the tree, but not on the query's path
     positions: Tensor  # [B, Q] of each query, for windows
