@@ -124,7 +124,11 @@ def test_a_prompt_beyond_the_limit_costs_nothing(prompt, tokenized):
             async with linked(address) as link:
                 error = (await first_reply(link, Open(prompt, SHORT))).error()
                 assert isinstance(error, InvalidRequest) and error.field == "prompt"
-                assert engine.computed == 0 and not manager.remembered and manager.inputs.text.encoded == tokenized
+                assert (
+                    engine.computed == 0
+                    and not manager.remembered
+                    and manager.inputs.text.encoded == tokenized
+                )
                 await finish(link, Open("ten chars!", SHORT))
 
     asyncio.run(scenario())

@@ -149,7 +149,9 @@ class BlockTable:
         self._tenant = tenant
         self._budget = pool.blocks_for(budget)
         self._settled = 0  # leading blocks that are never written again, because others may read them
-        self._keys: list[bytes] = []  # of the leading full blocks; committed text only grows, so they stay valid
+        self._keys: list[
+            bytes
+        ] = []  # of the leading full blocks; committed text only grows, so they stay valid
 
     @property
     def frozen(self) -> int:
@@ -167,7 +169,9 @@ class BlockTable:
 
     def reach(self) -> int:
         """Positions [0, reach) that it can cover without a preemption."""
-        return (len(self.blocks) + min(self._pool.num_free, max(0, self._budget_left()))) * self._pool.block_size
+        return (
+            len(self.blocks) + min(self._pool.num_free, max(0, self._budget_left()))
+        ) * self._pool.block_size
 
     def truncate(self, length: int) -> None:
         """Give back all blocks beyond `length` tokens. This is the whole rollback."""

@@ -82,7 +82,7 @@ class KVPreemptor:
                 self._refused.pop(victim.id, None)
 
     def _victim(self, needy: Session, short: OutOfBlocks, last_resort: bool) -> Session | None:
-        """The session to preempt, of a tenant above its share if possible; of the own tenant if that is at its budget."""
+        """The session to preempt, preferably of a tenant above its share; of the own tenant if it is at its budget."""
         holders = [
             s for s in self._sessions.values() if s is not needy and s.sequence.table.blocks and not s.in_step
         ]

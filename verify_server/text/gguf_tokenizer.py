@@ -1,7 +1,7 @@
 """The tokenizer in a GGUF file's metadata, for Hugging Face's `tokenizers`.
 
-GGUF only names the pre-tokenizer that splits text before byte pairs are merged (`tokenizer.ggml.pre`). The patterns here
-come from each family's tokenizer.json. An unknown name is refused: another pattern gives other ids without an error.
+GGUF only names the pre-tokenizer that splits text before byte pairs are merged (`tokenizer.ggml.pre`). The patterns
+here come from each family's tokenizer.json. An unknown name is refused: another pattern gives other ids, silently.
 """
 
 from __future__ import annotations
@@ -165,7 +165,9 @@ def _add_special(tokenizer: Tokenizer, metadata: Mapping[str, Any], pieces: Sequ
     )
 
 
-def _template(metadata: Mapping[str, Any], pieces: Sequence[str], bos: bool) -> processors.PostProcessor | None:
+def _template(
+    metadata: Mapping[str, Any], pieces: Sequence[str], bos: bool
+) -> processors.PostProcessor | None:
     """Puts BOS and EOS around a text; None if the family uses neither."""
     ids = {}
     for name, default in (("bos", bos), ("eos", False)):

@@ -18,7 +18,7 @@ from opensled.errors import EngineError, InvalidRequest, TruthConflict, Unsuppor
 from opensled.messages import CALL_TAGS, Guide
 from verify_server.text.tool_grammar import Grammar, grammar_of
 
-# The compiler recurses along references, with several KB of stack each: about 700 of them overflow a thread's usual 8 MB
+# The compiler recurses along references, with several KB of stack each: about 700 overflow a thread's usual 8 MB
 # and end the whole server. `MAX_SCHEMA` characters cannot fill this stack; only used pages take memory.
 COMPILER_STACK = 256 * 1024 * 1024  # bytes
 MAX_CAUSE = 200  # characters of llguidance's text in our messages; chosen
@@ -38,8 +38,8 @@ class Constraint:
     def allowed(self, draft: Sequence[int], parents: Sequence[int] = ()) -> list[bytes]:
         """Masks [len(draft) + 1]: bit b of mask i (little-endian within bytes) tells if id b may follow draft[:i].
 
-        With the `parents` of a tree in depth-first order, mask i + 1 is for the tokens after the path to draft[i]. After
-        a draft id that is not allowed, or ends the answer, the last mask is repeated. Leaves the state unchanged.
+        With the `parents` of a tree in depth-first order, mask i + 1 is for what follows the path to draft[i]. After a
+        draft id that is not allowed, or ends the answer, the last mask is repeated. Leaves the state unchanged.
         Raises EngineError if the grammar is stuck.
         """
         masks = [self._mask()]

@@ -1,7 +1,7 @@
 """The grammar of a guided answer, in llguidance's Lark, from `response_format` and `tools`.
 
-Tool calls have the form of the chat template (verify_server/text/chat_template.py). With `tool_choice` "auto" the answer
-is free text or calls; calls in tags may also follow free text, as models that reason first write them. Bare JSON calls
+Tool calls have the form of the chat template (verify_server/text/chat_template.py). With `tool_choice` "auto" answers
+are free text or calls; calls in tags may also follow free text, as models that reason first write them. Bare JSON calls
 have no separator, so there is at most one: `parallel` allows several calls, but does not require them.
 """
 
