@@ -201,4 +201,4 @@ def test_who_holds_more_than_an_equal_share():
     BlockTable(pool, "a").grow(7 * 4)
     assert not pool.is_over_share("a")  # alone
     BlockTable(pool, "b").grow(5 * 4)
-    assert pool.is_over_share("a") and not pool.is_crowding("b")
+    assert pool.is_over_share("a") and not pool.is_over_share("b")
