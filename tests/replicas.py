@@ -5,7 +5,7 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from scheduler.cluster.placement import Heartbeat
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText

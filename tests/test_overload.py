@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hw_profiles.profile import HardwareProfile
-from hw_profiles.step_cost import Roofline
+from hw_profiles.step_cost import HardwareProfile, Roofline
 from opensled.errors import Overloaded
 from opensled.messages import Open, SamplingParams
 from scheduler.admission import AdmissionRequest
@@ -20,10 +19,9 @@ from tests.fakes import FakeEngine
 from tests.serving import PROMPT, first_reply, linked, serving
 from tests.system import running
 from tests.test_tenants import CountingText
-from verify_server.admission_controller import AdmissionController
+from verify_server.admission_controller import LONGEST, SHORTEST, AdmissionController
 from verify_server.draft_budget import Quotas
 from verify_server.kv.blocks import BlockPool
-from verify_server.retry_queue import LONGEST, SHORTEST
 from verify_server.security import Tenants
 from verify_server.session_manager import SessionLimits
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import opensled
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled import notify
 from opensled.address import host_port, joined
 from opensled.errors import UsageError

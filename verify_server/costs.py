@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 
 from hw_profiles import catalog
-from hw_profiles.step_cost import Roofline, StepCost
-from hw_profiles.target_cost import TargetCost
+from hw_profiles.step_cost import Roofline, StepCost, TargetCost
 from verify_server.target import Target
 
 log = logging.getLogger(__name__)

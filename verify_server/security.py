@@ -10,8 +10,7 @@ from pathlib import Path
 
 from opensled.address import is_local
 from opensled.errors import Unauthorized, UsageError
-from opensled.files import read_secret_text
-from opensled.pem import Identity, read_authorities, read_identity
+from opensled.files import Identity, read_authorities, read_identity, read_secret_text
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from edge_client.api.app import build_app
 from edge_client.generate import _commit
 from edge_client.moves import destination
 from edge_client.remote import RemoteSession, RetryPolicy
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import OpenSledError
 from opensled.messages import Draft, DraftBlock, Open
 from scheduler.fcfs import Fcfs

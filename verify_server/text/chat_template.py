@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from opensled.bounds import require_unicode
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import CALL_TAGS, ChatMessage, Tool, ToolCall
-from opensled.unicode_text import require_unicode
 
 Turn = dict[str, Any]  # one message, by the keys that templates read
 # Renders a template with messages and tools.
