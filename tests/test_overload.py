@@ -257,7 +257,7 @@ def test_who_is_sent_away_costs_no_tokenizing_and_hears_it_at_once():
     async def scenario():
         limits = SessionLimits(max_sessions=1, max_draft=8)
         async with serving(limits=limits) as (manager, address):
-            manager.text = text = CountingText()
+            manager.inputs.text = text = CountingText()
             manager.loop.wake = lambda: None  # the one inside stays there
             manager.loop.sessions[0] = Inside("local")
             async with linked(address) as link:
@@ -277,7 +277,7 @@ def test_who_is_sent_away_costs_no_tokenizing_and_hears_it_at_once():
 def test_a_server_that_drains_tokenizes_nothing():
     async def scenario():
         async with running(FakeEngine()) as network:
-            network.manager.text = text = CountingText()
+            network.manager.inputs.text = text = CountingText()
             network.manager.draining = True
             with pytest.raises(Overloaded, match="shutting down"):
                 await network.manager.open(Open("words", LONG), "local")

@@ -99,8 +99,8 @@ class Room:
         assert (
             not manager.remembered
             and not manager.loop.sessions
-            and not manager._farewells
-            and not manager._room._arriving
+            and not manager._expiries
+            and not manager._admission._arriving
         )
         assert manager.loop.pool.num_free == BLOCKS
         codes = {*manager.stats.refused, *manager.loop.stats.failures}
