@@ -12,8 +12,8 @@ Where each token stands with the same chance a, given that those before it stand
 Where the first token has a chance of its own, reach(i) = first * later^(i-1), for first tokens of a draft are accepted
 less often than those after an accepted one.
 
-What drafting on a device brings its user follows in closed form. A round drafts k tokens, travels, waits for the server's answer, and commits
-E(k) tokens:
+What drafting on a device brings its user follows in closed form. A round drafts k tokens, travels, waits for the
+server's answer, and commits E(k) tokens:
 
     round = k * draft + RTT + answer - hidden
 
