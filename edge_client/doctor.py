@@ -6,22 +6,24 @@ import asyncio
 import contextlib
 import json
 import logging
+import shutil
 import sys
-from collections.abc import Awaitable
+import textwrap
+from collections import Counter
+from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 import opensled
 from edge_client.checks.board import HERE, check_board
 from edge_client.checks.draft import LOAD_SECONDS, DraftReport, check_draft
 from edge_client.checks.drafting_gain import check_gain
-from edge_client.checks.finding import Finding, guarded, in_thread
+from edge_client.checks.finding import Finding, Status, guarded, in_thread
 from edge_client.checks.install import check_install
 from edge_client.checks.machine import check_machine
 from edge_client.checks.model_files import check_files, with_edge_section
 from edge_client.checks.server_checks import ServerReport, check_server
 from edge_client.config import DoctorConfig
-from edge_client.doctor_view import show, summary
-from edge_client.terminal.colour import palette
+from edge_client.terminal.colour import Palette, palette
 from hw_profiles import catalog
 from hw_profiles.detect import require_board
 from opensled import logs
@@ -134,3 +136,42 @@ def _document(findings: list[Finding], code: int) -> dict[str, object]:
 def variables() -> set[str]:
     """The environment variables of all options of all commands."""
     return {item.variable for name in CONFIGS.names() for item in options(CONFIGS.get(name))}
+
+
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+CHECK_WIDTH = 20  # columns of the widest name of a check
+NARROWEST = 60  # columns; narrower lines would break words
+
+
+def show(heading: str, findings: Sequence[Finding], palette: Palette) -> None:
+    """One group of findings."""
+    print(palette(heading, "bold"))
+    for finding in findings:
+        status = palette(f"{finding.status:4}", COLOURS[finding.status])
+        name, *rest = _wrapped(f"{finding.check:{CHECK_WIDTH}} {finding.detail}")
+        print(f"  {status}  {name}")
+        for line in rest:
+            print(f"        {line}")
+        if finding.fix:
+            print(f"        {'':{CHECK_WIDTH}} {palette('fix: ', 'bold')}{finding.fix}")
+    print(flush=True)
+
+
+def _wrapped(text: str) -> list[str]:
+    """The lines of a finding, the later ones under its detail; one long line for a pipe."""
+    if not sys.stdout.isatty():
+        return [text]
+    width = max(NARROWEST, shutil.get_terminal_size().columns) - 8
+    indent = " " * (CHECK_WIDTH + 1)
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False) or [text]
+
+
+def summary(findings: Sequence[Finding], palette: Palette) -> str:
+    """The last line: the number of findings of each status."""
+    counts = Counter(finding.status for finding in findings)
+    names: dict[Status, str] = {"ok": "ok", "warn": "warning", "fail": "failure"}
+    parts = []
+    for status, name in names.items():
+        plural = "s" * (status != "ok" and counts[status] != 1)
+        parts.append(palette(f"{counts[status]} {name}{plural}", COLOURS[status] if counts[status] else ""))
+    return ", ".join(parts)

@@ -163,35 +163,40 @@ class StopStrings:
         return 0
 
 
-class AnswerText:
+class AnswerText(TextStream):
     """The text of a growing answer, up to a stop string."""
 
-    def __init__(self, tokenizer: EdgeTokenizer, stop: tuple[str, ...]) -> None:
-        self._stream, self._stops = TextStream(tokenizer), StopStrings(stop)
+    def __init__(self, tokenizer: EdgeTokenizer, stop: Sequence[str]) -> None:
+        super().__init__(tokenizer)
+        self._stops = StopStrings(stop) if stop else None
 
     @property
     def stopped(self) -> bool:
-        return self._stops.hit
+        return self._stops is not None and self._stops.hit
 
     def guess(self, ids: Sequence[int]) -> str:
         """The text that these ids would add."""
-        stream, stops = copy(self._stream), copy(self._stops)  # they never change a list in place
-        return "".join([stops.push(stream.push([token])) for token in ids])
+        supposed = copy(self)  # neither it nor its stop strings ever change a list in place
+        supposed._stops = copy(self._stops)
+        return supposed.push(ids)
 
-    def push(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+    def commit(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
         """The ids up to the one that completes a stop string, and the text that can be shown now."""
         shown = ""
         for count, token in enumerate(ids, 1):
-            shown += self._stops.push(self._stream.push([token]))
+            shown += self.push([token])
             if self.stopped:
                 return ids[:count], shown
         return ids, shown
 
     def flush(self) -> str:
-        """The rest at the end of the answer."""
-        if self.stopped:
-            return ""
-        return self._stops.push(self._stream.flush()) + self._stops.flush()
+        if self._stops is None:
+            return super().flush()
+        return "" if self.stopped else self._stops.push(super().flush()) + self._stops.flush()
+
+    def _push(self, token: int) -> str:
+        text = super()._push(token)
+        return self._stops.push(text) if self._stops else text
 
 
 async def load(

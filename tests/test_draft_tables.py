@@ -17,7 +17,7 @@ from edge_client.drafters import table_file
 from edge_client.drafters.personal import PersonalTable
 from edge_client.drafters.table_file import TableFile
 from edge_client.drafters.tables import FrozenTable, LruTable, TableShape, as_rows, each
-from edge_client.table_builder import TableBuilder
+from edge_client.tables_command import TableBuilder
 from opensled import cli
 from opensled.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.store import model_file

@@ -6,7 +6,7 @@ tests/test_openapi.py keeps it true: what it allows is accepted, what it forbids
 from __future__ import annotations
 
 from edge_client.api import replies, schemas
-from edge_client.api.json_schema import Schema, ref
+from edge_client.api.replies import Schema, ref
 from opensled.messages import ModelInfo
 
 ERRORS = {

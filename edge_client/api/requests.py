@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edge_client.answer import Task
-from edge_client.api.chat_messages import read_turns
+from edge_client.api.chat_messages import read_prompts, read_turns
 from edge_client.api.fields import Fields, require_object
 from edge_client.api.guides import read_guide
-from edge_client.api.prompt_fields import read_prompts
 from edge_client.api.sampling_fields import MAX_CHOICES, read_params, read_stop, seeded, token_limit
 from opensled.errors import InvalidRequest, NotFound, RequestError, Unsupported
 from opensled.messages import MAX_PACE, MAX_TOP_LOGPROBS, ModelInfo, Prompt

@@ -11,8 +11,7 @@ from typing import Any
 
 from edge_client.answer import Chunk, Stats, Task
 from edge_client.api.calls import CallReader
-from edge_client.api.choices import ChatChoice, Choice, CompletionChoice
-from edge_client.api.logprobs import ChatLogprobs, CompletionLogprobs
+from edge_client.api.choices import ChatChoice, ChatLogprobs, Choice, CompletionChoice, CompletionLogprobs
 from edge_client.api.requests import Request
 from edge_client.device import Device
 from edge_client.offline.modes import LOCAL_ONLY
