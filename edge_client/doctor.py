@@ -10,7 +10,7 @@ import shutil
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import opensled
@@ -53,29 +53,20 @@ def doctor(config: DoctorConfig) -> int:
 
 def _groups(config: DoctorConfig) -> dict[str, Awaitable[list[Finding]]]:
     """The checks by heading. For a copy of another board's files only the checks of that board."""
-    board = guarded("board", in_thread(lambda: check_board(config)), LOCAL_SECONDS)
+    board = _locally("board", lambda: check_board(config))
     if config.root != HERE:
-        return {
-            f"the board below {config.root}": board,
-            GAIN: guarded(
-                "drafting",
-                in_thread(lambda: check_gain(config, ServerReport(), DraftReport())),
-                LOCAL_SECONDS,
-            ),
-        }
+        gain = _locally("drafting", lambda: check_gain(config, ServerReport(), DraftReport()))
+        return {f"the board below {config.root}": board, GAIN: gain}
     found, drafted = ServerReport(), DraftReport()
     server = asyncio.ensure_future(_filled("server", found, check_server(config, found), SERVER_SECONDS))
     draft_check = check_draft(config, asyncio.shield(server), drafted)
     draft = asyncio.ensure_future(
         _filled("draft model", drafted, draft_check, SERVER_SECONDS + 2 * LOAD_SECONDS)
     )
-    machine = guarded("machine", in_thread(lambda: check_machine(config)), LOCAL_SECONDS)
     return {
-        "this installation": guarded("installation", in_thread(lambda: check_install(config)), LOCAL_SECONDS),
-        "this machine": _both(board, machine),
-        "files and ports": guarded(
-            "files", in_thread(lambda: check_files(config, variables())), LOCAL_SECONDS
-        ),
+        "this installation": _locally("installation", lambda: check_install(config)),
+        "this machine": _both(board, _locally("machine", lambda: check_machine(config))),
+        "files and ports": _locally("files", lambda: check_files(config, variables())),
         f"server {config.server}": _findings_of(server),
         f"draft model {config.draft_model}": _findings_of(draft),
         GAIN: guarded("drafting", _gain(config, server, draft), GAIN_SECONDS),
@@ -111,12 +102,16 @@ async def _filled(name: str, report: Report, check: Awaitable[None], seconds: fl
     return report
 
 
-async def _findings_of(report: Awaitable[ServerReport | DraftReport]) -> list[Finding]:
-    return (await report).findings
+def _locally(name: str, check: Callable[[], list[Finding]]) -> Awaitable[list[Finding]]:
+    return guarded(name, in_thread(check), LOCAL_SECONDS)
 
 
 async def _both(*groups: Awaitable[list[Finding]]) -> list[Finding]:
     return [finding for group in await asyncio.gather(*groups) for finding in group]
+
+
+async def _findings_of(report: Awaitable[ServerReport | DraftReport]) -> list[Finding]:
+    return (await report).findings
 
 
 async def _gain(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from itertools import pairwise
@@ -15,6 +14,7 @@ from tokenizers import Tokenizer
 
 from edge_client.token_bytes import BYTE_PIECE, TokenBytes
 from opensled.errors import ProtocolError, VocabularyMismatch
+from opensled.files import write_whole
 from opensled.messages import ModelInfo
 from opensled.protocol import common_prefix
 from opensled.unicode_text import require_unicode
@@ -155,12 +155,15 @@ class StopStrings:
         return min(found)[1] if found else None
 
     def _doubtful(self, text: str) -> int:
-        """Length of the longest tail of `text` that begins a stop string."""
-        longest = max((len(stop) for stop in self._stops), default=1) - 1
-        for length in range(min(longest, len(text)), 0, -1):
-            if any(stop.startswith(text[-length:]) for stop in self._stops):
-                return length
-        return 0
+        return max((overlap(text, stop) for stop in self._stops), default=0)
+
+
+def overlap(text: str, whole: str) -> int:
+    """Length of the longest tail of `text` that begins `whole` without being all of it."""
+    for length in range(min(len(text), len(whole) - 1), 0, -1):
+        if whole.startswith(text[-length:]):
+            return length
+    return 0
 
 
 class AnswerText(TextStream):
@@ -241,14 +244,6 @@ def _read(path: Path | None, expected: str) -> bytes | None:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Write a file of the cache atomically; errors are ignored, since everything works without a cache."""
+    """Write a file of the cache; errors are ignored, since everything works without a cache."""
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            unfinished = Path(file.name)
-            try:
-                file.write(content)
-                file.flush()
-                unfinished.replace(path)
-            finally:
-                unfinished.unlink(missing_ok=True)  # also of a full disk
+        write_whole(path, content, private=True)

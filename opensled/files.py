@@ -1,9 +1,11 @@
-"""Reads files that a user named; errors name the file and the cause."""
+"""Reads files that a user named, with errors that name the file and the cause; writes files as a whole."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 from opensled.errors import NotFound, UsageError
@@ -41,3 +43,19 @@ def read_secret(path: str | Path, what: str) -> bytes:
     if status.st_mode & closed:
         raise UsageError(f"{what} {path} is readable by others; run: chmod 600 {path}")
     return content
+
+
+def write_whole(path: Path, content: bytes, private: bool = False) -> None:
+    """Write a file atomically: readers see the new file or the old one. `private`: only this user may read it (600)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        unfinished = Path(file.name)  # made with mode 600
+        try:
+            file.write(content)
+            file.flush()
+            if not private:
+                unfinished.chmod(0o644)
+            unfinished.replace(path)
+        finally:
+            with contextlib.suppress(OSError):  # where the disk was full, no part of the file stays
+                unfinished.unlink(missing_ok=True)

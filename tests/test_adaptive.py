@@ -13,8 +13,7 @@ import pytest
 
 from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.board_watch import EVERY_S, board_watch
-from edge_client.lengths.gate import BUDGET, FIRST_PAUSE_S, LONGEST_PAUSE_S, TrialTimer
-from edge_client.lengths.tree_choice import TreeChoice
+from edge_client.lengths.gate import BUDGET, FIRST_PAUSE_S, LONGEST_PAUSE_S, TreeChoice, TrialTimer
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock, DraftToken
 from tests.draft_world import TOKEN, Site, World, best_fixed

@@ -7,7 +7,7 @@ import secrets
 from typing import Any
 
 from edge_client.answer import Chunk
-from edge_client.api.calls import AnswerPiece, CallReader, CallStart, PlainText
+from edge_client.api.calls import AnswerPiece, CallReader
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.messages import TokenLogprobs
 
@@ -117,15 +117,15 @@ class ChatChoice:
 
     def _pieces(self, chunk: Chunk) -> list[AnswerPiece]:
         if self._reader is None:
-            return [PlainText(chunk.text)] if chunk.text else []
+            return [AnswerPiece("text", chunk.text)] if chunk.text else []
         return self._reader.push(chunk.text) + (self._reader.flush() if chunk.finish_reason else [])
 
     def _delta(self, piece: AnswerPiece) -> dict[str, Any]:
-        if isinstance(piece, PlainText):
+        if piece.kind == "text":
             self._content += piece.text
             return {"content": piece.text}
-        if isinstance(piece, CallStart):
-            function = {"name": piece.name, "arguments": ""}
+        if piece.kind == "name":
+            function = {"name": piece.text, "arguments": ""}
             self._calls.append(
                 {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": dict(function)}
             )

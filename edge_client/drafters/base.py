@@ -200,7 +200,6 @@ class ModelDrafter(Drafter):
         """Forget cached positions >= `length`; returns how many stay (0 if partial removal is impossible)."""
 
     def close(self) -> None:
-        """See `Drafter`; a subclass frees its buffers too."""
         self._truths += 1
         self.sequence, self.drafted, self.computed = [], [], 0
 

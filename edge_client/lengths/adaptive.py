@@ -24,7 +24,7 @@ from edge_client.lengths.base import (
 )
 from edge_client.lengths.board_watch import board_watch
 from edge_client.lengths.draft_law import DraftLaw
-from edge_client.lengths.gate import DraftGate
+from edge_client.lengths.gate import CHAIN, DraftGate, TreeChoice
 from edge_client.lengths.observed import (
     DOUBTFUL,
     ROUNDS,
@@ -34,7 +34,6 @@ from edge_client.lengths.observed import (
     server_rate,
     streamed,
 )
-from edge_client.lengths.tree_choice import CHAIN, TreeChoice
 from hw_profiles.fading import FadingRatio, mean_but_largest
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock
