@@ -21,7 +21,7 @@ from opensled.sampling import Sampler
 from opensled_testbed.emulation.paced import PacedFactory
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.fleet import Group
-from opensled_testbed.load.workload import Item
+from opensled_testbed.load.load import Item
 from opensled_testbed.rules import stretched_rule_of
 from opensled_testbed.traces import ItemTrace, TraceSet
 

@@ -16,8 +16,8 @@ from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.load.records import RequestRecord
-from opensled_testbed.simulated.drafts import Script
 from opensled_testbed.simulated.events import Events
+from opensled_testbed.simulated.server import Script
 from opensled_testbed.traces import ItemTrace
 
 
