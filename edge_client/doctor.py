@@ -16,7 +16,6 @@ from typing import TypeVar
 import opensled
 from edge_client.checks.board import HERE, check_board
 from edge_client.checks.draft import LOAD_SECONDS, DraftReport, check_draft
-from edge_client.checks.drafting_gain import check_gain
 from edge_client.checks.finding import Finding, Status, guarded, in_thread
 from edge_client.checks.install import check_install
 from edge_client.checks.machine import check_machine
@@ -55,7 +54,7 @@ def _groups(config: DoctorConfig) -> dict[str, Awaitable[list[Finding]]]:
     """The checks by heading. For a copy of another board's files only the checks of that board."""
     board = _locally("board", lambda: check_board(config))
     if config.root != HERE:
-        gain = _locally("drafting", lambda: check_gain(config, ServerReport(), DraftReport()))
+        gain = _locally("drafting", lambda: _check_gain(config, ServerReport(), DraftReport()))
         return {f"the board below {config.root}": board, GAIN: gain}
     found, drafted = ServerReport(), DraftReport()
     server = asyncio.ensure_future(_filled("server", found, check_server(config, found), SERVER_SECONDS))
@@ -117,7 +116,14 @@ async def _findings_of(report: Awaitable[ServerReport | DraftReport]) -> list[Fi
 async def _gain(
     config: DoctorConfig, server: Awaitable[ServerReport], draft: Awaitable[DraftReport]
 ) -> list[Finding]:
-    return check_gain(config, await server, await draft)
+    return _check_gain(config, await server, await draft)
+
+
+def _check_gain(config: DoctorConfig, server: ServerReport, draft: DraftReport) -> list[Finding]:
+    # Imported here: it needs numpy, and another check reports a broken one
+    from edge_client.checks.drafting_gain import check_gain
+
+    return check_gain(config, server, draft)
 
 
 def _document(findings: list[Finding], code: int) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from edge_client.api.fields import Fields, as_integer, require_object, require_text
+from edge_client.api.fields import Fields, as_integer, fields_of, require_text
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import ChatMessage, ModelInfo, Prompt, ToolCall
 
@@ -57,7 +57,7 @@ def read_turns(value: object) -> tuple[ChatMessage, ...]:
 
 
 def _turn(value: object, where: str) -> ChatMessage:
-    fields = Fields(require_object(value, where), where + ".")
+    fields = fields_of(value, where)
     role = fields.text("role", "")
     if role not in ROLES:
         raise InvalidRequest(f"{where}.role must be one of {', '.join(ROLES)}", f"{where}.role")
@@ -103,11 +103,11 @@ ROLES: dict[str, Callable[[Fields, str], ChatMessage]] = {
 
 
 def _call(value: object, where: str) -> ToolCall:
-    fields = Fields(require_object(value, where), where + ".")
+    fields = fields_of(value, where)
     if fields.take("type") != "function":
         raise Unsupported(f"{where}.type must be function", f"{where}.type")
     call_id = require_text(fields.take("id"), f"{where}.id")
-    inner = Fields(require_object(fields.take("function"), f"{where}.function"), f"{where}.function.")
+    inner = fields.inside("function")
     name, arguments = (require_text(inner.take(key), inner.path(key)) for key in ("name", "arguments"))
     inner.finish()
     fields.finish()
@@ -126,7 +126,7 @@ def _content(fields: Fields, optional: bool = False) -> str:
 
 
 def _part(value: object, where: str) -> str:
-    fields = Fields(require_object(value, where), where + ".")
+    fields = fields_of(value, where)
     if fields.take("type") != "text":
         raise Unsupported(f"{where}.type must be text: this model reads nothing else", f"{where}.type")
     text = require_text(fields.take("text"), f"{where}.text")

@@ -34,7 +34,12 @@ BY_US = "measured by opensled profile calibrate"
 def calibrate(config: CalibrateConfig) -> int:
     """Measure, write and print the profile; about 20 s besides loading the draft model."""
     config = with_edge_section(config)
-    drafter, path = _with_model(config.drafter), _destination(config.out)
+    drafter = model_drafter(config.drafter)
+    if not drafter:
+        raise UsageError(
+            f"--drafter {config.drafter} has no model to measure; give --drafter {' or '.join(MODELS)}"
+        )
+    path = _destination(config.out)
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     link, complaint = asyncio.run(_link(config, at))
     tell = _progress(config.json)
@@ -53,13 +58,6 @@ def calibrate(config: CalibrateConfig) -> int:
     plan = f"opensled plan --device {THIS_MACHINE} --draft {size_of(config.draft_model)}"
     print(f"written to {path}" + ("" if config.out else f"; --threads 0, opensled doctor and {plan} use it"))
     return 0
-
-
-def _with_model(name: str) -> str:
-    found = model_drafter(name)
-    if not found:
-        raise UsageError(f"--drafter {name} has no model to measure; give --drafter {' or '.join(MODELS)}")
-    return found
 
 
 def _destination(out: str) -> Path:
