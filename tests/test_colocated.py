@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled_testbed.baselines import COLOCATED, server_sd
 from opensled_testbed.cells import CELLS
 from opensled_testbed.emulation.colocated import Colocated

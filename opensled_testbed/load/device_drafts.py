@@ -13,7 +13,7 @@ from edge_client.drafters.base import DrafterFactory, NoneDrafter
 from edge_client.drafting import Drafting, DraftThread, JobDrafting, finished
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled.errors import UsageError
 from opensled.messages import ModelInfo
 from opensled.protocol import Truth

@@ -11,7 +11,7 @@ from edge_client.drafters.base import NoneDrafter
 from edge_client.drafting import JobDrafting, finished
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.fixed import FixedLength
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from opensled_testbed.emulation.replay import ReplayDrafts
