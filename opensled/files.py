@@ -3,8 +3,6 @@
 Writes files as a whole.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import ssl
