@@ -24,7 +24,7 @@ class Drafting(Protocol):
 
     @property
     def wasted(self) -> int:
-        """Tokens so far that were drafted ahead, and in vain."""
+        """Tokens so far that were drafted ahead for nothing."""
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         """Start a sequence; returns before the prompt is read."""
@@ -93,7 +93,7 @@ class JobDrafting(ABC):
             self._run(work)
 
     def heard(self, truth: Truth) -> None:
-        """See `Drafting`. What was drafted ahead of a block that the truth contradicts is in vain as well."""
+        """See `Drafting`; the work ahead of a block that the truth contradicts ends as well."""
         self._job.heard(truth.tokens)
 
     def interrupt(self) -> None:

@@ -1,7 +1,7 @@
 """A device that drafts what was recorded, in the time its profile says: many of them are coroutines of one process.
 
-The proposals are the real drafter's; the job, stop rule, cache discipline and look-ahead are the product's. Only the
-arithmetic of the draft model is left out, and its time is waited for instead.
+The proposals are the real drafter's. The job, the draft-length policy and the cache discipline are the product's. Only
+the arithmetic of the draft model is left out; the device waits for its time instead.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ReplayDrafts(JobDrafting):
 
     @property
     def drafted(self) -> int:
-        """Tokens so far, those that the stop rule threw away or a verdict overtook included."""
+        """Tokens so far, with those that the policy threw away or a verdict overtook."""
         return self._pace.passes
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
