@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.grid_document import read
-from benchmarks.markdown import table
-from benchmarks.program import FOLDER, exit_code, parser_of
+from benchmarks.program import FOLDER, exit_code, parser_of, table
 from opensled.errors import UsageError
 from opensled_testbed.baselines import CENTRALIZED
 from opensled_testbed.report.grid_claims import CLAIM_HEAD, claim_rows, rated

@@ -45,7 +45,7 @@ GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/repl
 # Figures measure the bare libraries beside the product.
 BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"
 BARE_RAGGED = "benchmarks/ragged"  # and the file of its peers
-BARE_SAMPLING = "benchmarks/sampling"  # and its reference
+BARE_SAMPLING = "benchmarks/sampling.py"
 MODEL_HOMES = (
     "verify_server/engine/",
     "opensled_training/",
