@@ -140,7 +140,6 @@ def measure(quick: bool) -> Figure:
         for name, outcome in _outcomes(scenarios, proxy, 48 if quick else 96).items()
     }
     return Figure(
-        name="failover",
         title="Failover",
         unit="s",
         more_is_better=False,

@@ -46,7 +46,6 @@ def measure(quick: bool) -> Figure:
     with served(REGIMES[REGIME], D, (HONEST, OTHER)) as process:
         samples, answers = asyncio.run(_windows(process.address, seconds, repeats))
     return Figure(
-        name="garbage",
         title="Garbage drafts beside an honest tenant",
         unit="ms",
         more_is_better=False,

@@ -91,7 +91,6 @@ def measure(quick: bool) -> Figure:
     seconds, repeats = (2.0, 1) if quick else (25.0, 3)
     runs = [_run(seconds, SEED + repeat) for repeat in range(repeats)]
     return Figure(
-        name="overload",
         title="Overload at ten times the capacity",
         unit="of what is required or best",
         more_is_better=True,

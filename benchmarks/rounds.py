@@ -54,7 +54,6 @@ def measure(quick: bool) -> Figure:
             contenders = {f"{name}, {count} streams": partial(run, name) for name in addresses}
             samples.update(in_turns(contenders, repeats))
     return Figure(
-        name="rounds",
         title="Verify rounds",
         unit="rounds/s",
         more_is_better=True,
