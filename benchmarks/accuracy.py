@@ -9,8 +9,8 @@ from typing import Any
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.store import model_path
 from opensled_testbed.load.interval import interval
+from opensled_testbed.load.load import Item
 from opensled_testbed.load.outcome import CHECKS
-from opensled_testbed.load.workload import Item
 from opensled_testbed.traces import TraceSet
 
 # What must agree, as keys of a summary.

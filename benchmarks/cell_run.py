@@ -11,10 +11,9 @@ from benchmarks.accuracy import agreement, live_anchor
 from benchmarks.cell_turns import DILATION, LIVE, PlannedRun, Run, as_json, finish, fleet_of, turns
 from opensled_testbed.cells import Cell
 from opensled_testbed.fleet import Fleet
-from opensled_testbed.load.load import Load
+from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.slo import Slo, holds
 from opensled_testbed.load.summary import summarise
-from opensled_testbed.load.workload import Item
 from opensled_testbed.planner.capacity_search import MOST, largest
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import TraceSet

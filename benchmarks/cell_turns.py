@@ -11,9 +11,8 @@ from opensled_testbed.baselines import BASELINES
 from opensled_testbed.cells import Cell
 from opensled_testbed.emulation.recorder import recorded_items
 from opensled_testbed.fleet import Fleet
-from opensled_testbed.load.load import Load
+from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.records import RunResult
-from opensled_testbed.load.workload import Item
 from opensled_testbed.traces import ItemTrace, TraceSet
 
 # A run is void when more of its steps were late, or all of them took longer by more than this share

@@ -15,7 +15,7 @@ from edge_client.drafters import DRAFTERS
 from edge_client.drafting import Drafting, DraftThread
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams, Verdict
 from opensled.noise import noise_key
 from opensled.protocol import EndRules, Truth, common_prefix

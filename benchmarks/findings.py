@@ -15,8 +15,15 @@ from benchmarks.grid_document import read
 from benchmarks.program import FOLDER, exit_code, parser_of, table
 from opensled.errors import UsageError
 from opensled_testbed.baselines import CENTRALIZED
-from opensled_testbed.report.grid_claims import CLAIM_HEAD, claim_rows, rated
-from opensled_testbed.report.grid_verdict import GOOD, place_name, told, verdict
+from opensled_testbed.report.grid_verdict import (
+    CLAIM_HEAD,
+    GOOD,
+    claim_rows,
+    place_name,
+    rated,
+    told,
+    verdict,
+)
 
 GRIDS = (FOLDER / "grid.json", FOLDER / "grid-adapted.json")
 BEGIN, END = "<!-- findings: begin -->", "<!-- findings: end -->"

@@ -15,7 +15,7 @@ from opensled_testbed.fleet import Fleet, Group
 from opensled_testbed.load.load import Load
 from opensled_testbed.planner import capacity_law as law
 from opensled_testbed.planner import mode_map
-from opensled_testbed.planner.adapted import adapted
+from opensled_testbed.planner.acceptance import adapted
 from opensled_testbed.planner.capacity_search import EXACT, MOST, simulated_capacity
 from opensled_testbed.planner.planning import draft_wait
 from opensled_testbed.planner.setting import RECORDED, Work, of_fleet, recorded

@@ -25,14 +25,13 @@ from opensled_testbed.baselines import BASELINES
 from opensled_testbed.cells import CELLS, Cell
 from opensled_testbed.emulation.recorder import recorded_items
 from opensled_testbed.fleet import Fleet
-from opensled_testbed.load.load import Load
+from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.load.run import run_fleet
-from opensled_testbed.load.workload import Item
 from opensled_testbed.planner.setting import RECORDED
 from opensled_testbed.provenance import provenance
 from opensled_testbed.report.agreement import compared
-from opensled_testbed.report.cell_verdict import shares
+from opensled_testbed.report.cell_figures import shares
 from opensled_testbed.traces import TraceSet, read_traces
 
 NAME = "regimes"

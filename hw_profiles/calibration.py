@@ -12,8 +12,7 @@ from typing import Any
 
 from hw_profiles import catalog
 from hw_profiles.detect import Board, detect
-from hw_profiles.device_profile import DeviceProfile, DraftSpeed, MeasuredDraft
-from hw_profiles.quantity import Quantity
+from hw_profiles.profiles import DeviceProfile, DraftSpeed, MeasuredDraft, Quantity
 from opensled.errors import UsageError
 
 THIS_MACHINE = "this-machine"  # its id among the devices

@@ -11,11 +11,16 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from hw_profiles.accelerator_profile import AcceleratorProfile
-from hw_profiles.device_profile import DeviceProfile, DraftSpeed, MeasuredDraft, MeasuredLink
-from hw_profiles.link_profile import LinkProfile
-from hw_profiles.quantity import Quantity
-from hw_profiles.target_shape import TargetShape
+from hw_profiles.profiles import (
+    AcceleratorProfile,
+    DeviceProfile,
+    DraftSpeed,
+    LinkProfile,
+    MeasuredDraft,
+    MeasuredLink,
+    Quantity,
+    TargetShape,
+)
 from opensled.config import config_folder, read_file
 from opensled.errors import NotFound, UsageError
 
@@ -74,11 +79,7 @@ def _load(kind: str, name: str, profile: type[Profile]) -> Profile:
     if not name or not path.is_file():
         known = ", ".join(names(kind))
         raise NotFound(f"no profile {name!r} among {kind}; choose from {known}, or give a file", "profile")
-    return _build(profile, path.stem, read_file(path), path)
-
-
-def _build(profile: type[Profile], id: str, table: Mapping[str, Any], path: Path) -> Profile:
-    return profile(id=id, **_values(profile, table, f"{path}: "))
+    return profile(id=path.stem, **_values(profile, read_file(path), f"{path}: "))
 
 
 def _values(kind: type[Any], table: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hw_profiles import catalog
-from hw_profiles.accelerator_profile import AcceleratorProfile
-from hw_profiles.describe import board_lines, cost_table, facts, summary
+from hw_profiles.describe import board_lines, cost_table, facts, step_costs, summary
 from hw_profiles.detect import detect, require_board
-from hw_profiles.steps import step_costs
+from hw_profiles.profiles import AcceleratorProfile
 from hw_profiles.sysfs import read_board
 from opensled.config import option
 from opensled.errors import NotFound, UsageError
@@ -58,9 +57,10 @@ def list_profiles(config: ProfileListConfig) -> int:
     kinds = (config.kind,) if config.kind else KINDS
     profiles = {kind: [catalog.load(kind, name) for name in catalog.names(kind)] for kind in kinds}
     if config.json:
-        print(
-            json.dumps({kind: [_brief(each) for each in found] for kind, found in profiles.items()}, indent=2)
-        )
+        brief = {
+            kind: [{"id": each.id, "name": each.name} for each in found] for kind, found in profiles.items()
+        }
+        print(json.dumps(brief, indent=2))
         return 0
     for kind, found in profiles.items():
         print(kind)
@@ -90,10 +90,6 @@ def _kinds_of(config: ShowConfig) -> list[str]:
     if not found:
         raise NotFound(f"no profile {config.name!r}; `opensled profile list` shows them all", "profile")
     return found
-
-
-def _brief(profile: Any) -> dict[str, str]:
-    return {"id": profile.id, "name": profile.name}
 
 
 def _whole(profile: Any) -> dict[str, Any]:

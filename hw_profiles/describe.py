@@ -1,20 +1,66 @@
-"""Profiles as plain text for a terminal."""
+"""Profiles as plain text for a terminal, and what the steps of every packaged target cost on one accelerator."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
-from hw_profiles.accelerator_profile import AcceleratorProfile
+from hw_profiles import catalog
 from hw_profiles.detect import Board
-from hw_profiles.device_profile import DeviceProfile, DraftSpeed
-from hw_profiles.link_profile import LinkProfile
-from hw_profiles.quantity import Quantity
-from hw_profiles.steps import DRAFT_TOKENS, SESSIONS, StepCosts
+from hw_profiles.profiles import (
+    AcceleratorProfile,
+    DeviceProfile,
+    LinkProfile,
+    Quantity,
+    TargetShape,
+)
+from hw_profiles.step_cost import TargetCost
 from hw_profiles.sysfs import BoardState
-from hw_profiles.target_shape import TargetShape
+
+SESSIONS = (1, 16, 64)
+DRAFT_TOKENS = (0, 4)
+CONTEXTS = (1024, 8192)
+WEIGHT_BITS = (16, 8, 4)
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """One target at one context length."""
+
+    target: str
+    context: int  # KV positions of each session
+    weight_bits: int  # the most that leave room for a session; 0 = none of WEIGHT_BITS does
+    sessions_that_fit: int
+    # By "sessions x (draft tokens + 1)", such as "16x5"; without those that do not fit
+    verify_s: dict[str, float]
+
+
+def step_costs(accelerator: AcceleratorProfile) -> list[StepCosts]:
+    """Of every packaged target, the draft shapes left out, at each of CONTEXTS."""
+    targets = [catalog.target(name) for name in catalog.names("targets") if not name.startswith("draft-")]
+    targets.sort(key=lambda shape: shape.params)
+    return [_costs(accelerator, shape, context) for shape in targets for context in CONTEXTS]
+
+
+def _costs(accelerator: AcceleratorProfile, shape: TargetShape, context: int) -> StepCosts:
+    for bits in WEIGHT_BITS:
+        cost = TargetCost(accelerator, shape.at(bits))
+        fit = cost.sessions_that_fit(context)
+        if fit:
+            return StepCosts(shape.id, context, bits, fit, _steps(cost, context, fit))
+    return StepCosts(shape.id, context, 0, 0, {})
+
+
+def _steps(cost: TargetCost, context: int, fit: int) -> dict[str, float]:
+    return {
+        f"{sessions}x{drafted + 1}": cost.verify_s(sessions * (drafted + 1), sessions * context)
+        for sessions in SESSIONS
+        for drafted in DRAFT_TOKENS
+        if sessions <= fit
+    }
+
 
 # field -> what it is called, and its unit
 WORDS = {
@@ -87,7 +133,8 @@ def _fact(name: str, value: Any, width: int) -> Iterator[str]:
     elif name == "drafts":
         for draft in value.values():
             yield from ("", f"  draft of {draft.size}")
-            yield from _draft(draft, width)
+            for speed in ("decode_per_s", "prefill_per_s"):
+                yield from _fact(speed, getattr(draft, speed), width)
     elif name in WORDS:
         label, unit = WORDS[name]
         yield from _wrapped(f"  {label}", f"{_value(value)} {unit}".rstrip(), width)
@@ -106,11 +153,6 @@ def _entry(entry: Any, width: int) -> Iterator[str]:
             else value
         )
         yield from _wrapped(f"  {label}", f"{told} {unit}".rstrip(), width)
-
-
-def _draft(draft: DraftSpeed, width: int) -> Iterator[str]:
-    for name in ("decode_per_s", "prefill_per_s"):
-        yield from _fact(name, getattr(draft, name), width)
 
 
 def _value(value: Any) -> str:

@@ -77,7 +77,7 @@ VERBS = {
     "plan": Verb(
         "estimate how many users a target holds, and the cost",
         "opensled plan --device pi-5 --link wifi-good --target dense-8b --pace 10",
-        "opensled_testbed.planner.config:PlanConfig",
+        "opensled_testbed.config:PlanConfig",
         "opensled_testbed.planner.command:plan",
     ),
     "bench serve": Verb(
@@ -89,8 +89,8 @@ VERBS = {
     "bench report": Verb(
         "write one HTML page over all benchmark results",
         "opensled bench report --out report.html",
-        "opensled_testbed.report.config:ReportConfig",
-        "opensled_testbed.report.command:bench_report",
+        "opensled_testbed.config:ReportConfig",
+        "opensled_testbed.report.page:bench_report",
     ),
     "profile list": Verb(
         "list profiles of devices, links, accelerators and targets",
@@ -278,11 +278,7 @@ def _add(parser: argparse.ArgumentParser, item: Any) -> None:
         return
     choices = item.metadata["choices"]
     shown = "{" + ",".join(choices) + "}" if choices else item.metavar
-    parser.add_argument(item.flag, type=_reader(item), metavar=shown, help=help)
-
-
-def _reader(item: Any) -> Callable[[str], Any]:
-    return lambda text: item.parse(text, item.flag)
+    parser.add_argument(item.flag, type=lambda text: item.parse(text, item.flag), metavar=shown, help=help)
 
 
 def _default(item: Any) -> str:

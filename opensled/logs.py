@@ -19,13 +19,7 @@ from typing import Any
 
 from opensled.errors import OpenSledError
 
-_LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
-LEVELS = tuple(_LEVELS)
+LEVELS = ("debug", "info", "warning", "error")
 OURS = (
     "opensled",
     "edge_client",
@@ -112,7 +106,7 @@ def configure(level: str = "warning", as_json: bool = False) -> None:
     """Send the logs of this process to standard error; `level` is one of LEVELS."""
     handler = _Stderr()
     handler.setFormatter(JsonFormatter() if as_json else PlainFormatter())
-    root, wanted = logging.getLogger(), _LEVELS[level]
+    root, wanted = logging.getLogger(), getattr(logging, level.upper())
     for old in [old for old in root.handlers if isinstance(old, _Stderr)]:
         root.removeHandler(old)
     root.addHandler(handler)

@@ -1,4 +1,4 @@
-"""What `opensled demo` can be told; defaults are here and nowhere else."""
+"""What `opensled demo`, `plan` and `bench report` can be told; defaults are here and nowhere else."""
 
 from __future__ import annotations
 
@@ -19,3 +19,40 @@ class DemoConfig:
         False, "server and devices ask each other for certificates, and the server for tokens"
     )
     json: bool = option(False, "print the figures as JSON")
+
+
+@dataclass(frozen=True)
+class PlanConfig:
+    """Devices, their link, a target, a promise to the users, and prices."""
+
+    device: str = option("orin-nano-super", "profile of the devices (see: opensled profile list)")
+    draft: str = option("0.5b", "size of the draft model on them", metavar="SIZE")
+    link: str = option("wifi-good", "profile of their link to the server")
+    target: str = option("dense-8b", "shape of the target model")
+    weight_bits: float = option(16.0, "bits of each weight of the target", low=1, high=32, metavar="BITS")
+    accelerator: str = option("", "profile the target runs on; none = all there are")
+    context: int = option(1024, "KV positions that a session holds", low=1, metavar="N")
+    pace: float = option(10.0, "tokens/s that every user is promised", low=0.01, metavar="R")
+    acceptance: float | None = option(
+        None,
+        "share of draft tokens accepted at each position; none = as in the recorded drafts",
+        low=0,
+        high=0.99,
+        metavar="A",
+    )
+    users: int = option(0, "users there are; 0 = as many as one accelerator holds", low=0, metavar="N")
+    accelerator_usd_hour: float | None = option(
+        None, "price of an accelerator for one hour; none = its profile's", low=0, metavar="USD"
+    )
+    kwh_usd: float = option(0.0, "price of the devices' power", low=0, metavar="USD")
+    simulate: bool = option(False, "check the recommended mode in the simulator as well (a minute or so)")
+    map: str = option("", "also draw where which mode holds the most users", metavar="FILE.png|svg")
+    json: bool = option(False, "print JSON")
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Where results are read and where the page is written."""
+
+    folder: str = option("docs/benchmarks", "folder with the results as JSON", metavar="FOLDER")
+    out: str = option("docs/benchmarks/report.html", "file to write", metavar="FILE")

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from hw_profiles.link_profile import LinkProfile
+from hw_profiles.profiles import LinkProfile
 from opensled.errors import UsageError
 
 CORRELATION = 0.25  # of successive delays, between their normal scores

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from hw_profiles.link_profile import LinkProfile
+from hw_profiles.profiles import LinkProfile
 from opensled.errors import OpenSledError
 from opensled_testbed.link_model import CORRELATION, RAREST, Way, way
 

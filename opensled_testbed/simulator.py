@@ -18,21 +18,19 @@ from multiprocessing import get_context
 from typing import NamedTuple
 
 from hw_profiles import catalog
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled.errors import UsageError
 from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RequestRecord, RunResult, ServerTotals
 from opensled_testbed.rules import rule_of
-from opensled_testbed.simulated.alone import AloneDevice
-from opensled_testbed.simulated.device import Device
+from opensled_testbed.simulated.device import AloneDevice, SimulatedDevice
 from opensled_testbed.simulated.drafting import SimulatedDrafts
-from opensled_testbed.simulated.drafts import scripts
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import ways
-from opensled_testbed.simulated.server import Overhead, SimulatedServer
-from opensled_testbed.simulated.users import Arrivals, Asks, User
+from opensled_testbed.simulated.server import Overhead, SimulatedServer, scripts
+from opensled_testbed.simulated.users import Arrivals, Asks, SimulatedUser
 from opensled_testbed.traces import TraceSet
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions, SchedulingPolicy
@@ -92,7 +90,7 @@ def simulate_users(
     for number in users:
         index = groups[number]
         device = _device(kinds[index], events, server, number, load.seed)
-        members[number] = User(number, index, device, items, load, events, records)
+        members[number] = SimulatedUser(number, index, device, items, load, events, records)
     _start(members, fleet.users, load, events)
     events.run(load.warmup)
     before = replace(server.totals)
@@ -101,7 +99,7 @@ def simulate_users(
     return Simulated(result, events.count)
 
 
-def _start(members: dict[int, User], users: int, load: Load, events: Events) -> None:
+def _start(members: dict[int, SimulatedUser], users: int, load: Load, events: Events) -> None:
     if load.arrivals != "closed":
         Arrivals(members, users, load, events).start()
         return
@@ -148,7 +146,7 @@ def _device(kind: _Kind, events: Events, server: SimulatedServer, number: int, l
     looks_ahead = group.look_ahead and group.drafter != "lookup"
     rule = rule_of(_drafting(group), lambda: events.now)
     drafts = SimulatedDrafts(events, speed, rule, looks_ahead)
-    return Device(events, server, ways(group.link, seed), drafts, user, group.wish(number))
+    return SimulatedDevice(events, server, ways(group.link, seed), drafts, user, group.wish(number))
 
 
 def _drafting(group: Group) -> Group:

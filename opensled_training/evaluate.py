@@ -32,6 +32,7 @@ MAX_NEW_TOKENS = 128
 THREADS = 2
 
 Report = dict[str, Any]
+COLUMNS = ("target_accuracy", "draft_accuracy", "greedy_acceptance", "sampled_acceptance")
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,7 @@ def _agreement(
 
 
 def _mean(scores: list[TaskScore]) -> dict[str, float | None]:
-    columns = ("target_accuracy", "draft_accuracy", "greedy_acceptance", "sampled_acceptance")
-    return {column: _mean_of([getattr(score, column) for score in scores]) for column in columns}
+    return {column: _mean_of([getattr(score, column) for score in scores]) for column in COLUMNS}
 
 
 def _mean_of(values: list[float | None]) -> float | None:
@@ -141,8 +141,7 @@ def _mean_of(values: list[float | None]) -> float | None:
 
 
 def _row(score: dict[str, Any]) -> str:
-    columns = ("target_accuracy", "draft_accuracy", "greedy_acceptance", "sampled_acceptance")
-    cells = ("-" if score[column] is None else f"{score[column]:.2f}" for column in columns)
+    cells = ("-" if score[column] is None else f"{score[column]:.2f}" for column in COLUMNS)
     return f"{score['task']:<14}{score['items']!s:>6}" + "".join(
         f"{cell:>{width}}" for cell, width in zip(cells, (14, 13, 12, 14), strict=True)
     )

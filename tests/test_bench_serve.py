@@ -14,13 +14,12 @@ from opensled import cli
 from opensled.messages import ChatMessage
 from opensled.store import model_path
 from opensled_testbed.fleet import Fleet, Group, Server
-from opensled_testbed.load.load import Load
+from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.run import run_fleet, run_on
 from opensled_testbed.load.server_process import command, ready
 from opensled_testbed.load.slo import Slo, measured
 from opensled_testbed.load.sources import heldout_items
 from opensled_testbed.load.summary import summarise
-from opensled_testbed.load.workload import Item
 from opensled_testbed.processes import Process
 from opensled_testbed.traces import PACKAGED, read_traces
 

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled_testbed.baselines import COLOCATED, server_sd
 from opensled_testbed.cells import CELLS
 from opensled_testbed.emulation.colocated import Colocated
 from opensled_testbed.emulation.emulated_accelerator import EmulatedEngine
-from opensled_testbed.emulation.step_law import Piece, StepLaw
+from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Server
 from scheduler import POLICIES
 from scheduler.fcfs import Fcfs
@@ -57,7 +57,7 @@ def test_it_waits_no_longer_than_it_was_told_and_not_for_those_who_will_not_draf
 
 def test_drafting_costs_a_pass_of_the_draft_model_for_each_token_of_the_longest_draft():
     law = StepLaw.of(SERVER)
-    pieces = [Piece(5, 50, 4), Piece(3, 20, 2), Piece(1, 9)]
+    pieces = [StepPiece(5, 50, 4), StepPiece(3, 20, 2), StepPiece(1, 9)]
     assert law.draft is not None
     one_pass = law.draft.verify_s(2, 2 * SERVER.context + 70)
     assert law.drafting_s(pieces) == pytest.approx(4 * one_pass)
@@ -81,8 +81,8 @@ def test_the_time_in_which_drafts_come_in_is_the_time_in_which_they_are_drafted(
     law = StepLaw.of(SERVER)
     engine = EmulatedEngine(Instant(), law, dilation=2.0)
     segment = Segment((5, 6, 7, 8, 9), 10, (0, 1), rows=5)
-    whole_s = 2 * law.step_s([Piece(5, 15, 4)])
-    drafting_s = 2 * law.drafting_s([Piece(5, 15, 4)])
+    whole_s = 2 * law.step_s([StepPiece(5, 15, 4)])
+    drafting_s = 2 * law.drafting_s([StepPiece(5, 15, 4)])
     # Idle for long before
     assert timed(engine, [segment], time.perf_counter) == pytest.approx(whole_s - drafting_s)
     now[0] += drafting_s / 2

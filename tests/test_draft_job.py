@@ -20,13 +20,13 @@ from edge_client.lengths.fixed import FixedLength
 from opensled.messages import DraftToken, SamplingParams
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
-from opensled_testbed.emulation.device_time import forward_s
+from opensled_testbed.emulation.draft_pace import forward_s
 from opensled_testbed.emulation.recorded_model import RecordedModel
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.load.records import RequestRecord
 from opensled_testbed.simulated.drafting import Thread
-from opensled_testbed.simulated.drafts import Script
 from opensled_testbed.simulated.events import Events
+from opensled_testbed.simulated.server import Script
 from opensled_testbed.traces import ItemTrace
 from tests.by_hand import HandLoop
 from tests.emulated import speed

@@ -14,7 +14,7 @@ from opensled.errors import NotFound, UsageError
 from opensled.messages import SamplingParams
 from opensled_testbed.emulation import emulated_accelerator as accelerator
 from opensled_testbed.emulation.emulated_accelerator import TOTALS, VARIABLE, EmulatedEngine, environment
-from opensled_testbed.emulation.step_law import Piece, StepLaw
+from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Server
 from opensled_testbed.processes import Process
 from tests.emulated import HandClock, cost
@@ -32,8 +32,8 @@ GREEDY = SamplingParams(temperature=0)
 
 
 def test_a_step_reads_the_weights_once_and_every_context_with_what_it_held_before():
-    assert LAW.step_s([Piece(5, 100, 4)]) == pytest.approx(1.0 + 0.6)
-    assert LAW.step_s([Piece(5, 100, 4), Piece(1, 20)]) == pytest.approx(1.0 + 0.6 + 0.52)
+    assert LAW.step_s([StepPiece(5, 100, 4)]) == pytest.approx(1.0 + 0.6)
+    assert LAW.step_s([StepPiece(5, 100, 4), StepPiece(1, 20)]) == pytest.approx(1.0 + 0.6 + 0.52)
 
 
 def test_a_step_over_nothing_takes_no_time():
@@ -42,9 +42,9 @@ def test_a_step_over_nothing_takes_no_time():
 
 def test_a_draft_on_the_accelerator_is_paid_for_token_by_token():
     law = StepLaw(LAW.target, cost(0.1, 0), context=500)
-    drafted = LAW.step_s(pieces := [Piece(5, 100, 4), Piece(3, 100, 2), Piece(1, 20)]) + 4 * 0.1
+    drafted = LAW.step_s(pieces := [StepPiece(5, 100, 4), StepPiece(3, 100, 2), StepPiece(1, 20)]) + 4 * 0.1
     assert law.step_s(pieces) == pytest.approx(drafted)
-    prompt = [Piece(30, 30)]
+    prompt = [StepPiece(30, 30)]
     assert law.step_s(prompt) == pytest.approx(LAW.step_s(prompt) + 0.1), "the draft model reads prompts too"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams
 from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, Slice

@@ -11,12 +11,11 @@ import torch
 
 from hw_profiles import catalog
 from hw_profiles.learned import FIRST_FITS, CostModel, LearnedCost
-from hw_profiles.step_cost import Roofline
-from hw_profiles.target_cost import TargetCost
+from hw_profiles.step_cost import Roofline, TargetCost
 from opensled.errors import NotFound
 from opensled.store import model_path
 from opensled_testbed.emulation.emulated_accelerator import DilatedCost, EmulatedEngine, Settings
-from opensled_testbed.emulation.step_law import Piece
+from opensled_testbed.emulation.step_law import StepPiece
 from tests.fakes import FakeEngine, FakeText
 from tests.serving import finish, linked, serving
 from tests.tiny_models import random_model
@@ -144,5 +143,5 @@ def test_an_emulated_accelerator_says_what_it_charges():
     settings = Settings("agx-orin", context=1000, dilation=3.0)
     engine = EmulatedEngine(FakeEngine(), settings.law, settings.dilation)
     cost = DilatedCost(settings.law.cost, settings.dilation)
-    pieces = [Piece(tokens=3, end=40, drafted=2), Piece(tokens=1, end=10)]
+    pieces = [StepPiece(tokens=3, end=40, drafted=2), StepPiece(tokens=1, end=10)]
     assert cost.verify_s(4, 50, 2) == pytest.approx(engine._dilation * engine._law.step_s(pieces))

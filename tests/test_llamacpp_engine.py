@@ -11,7 +11,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import EngineError, NotFound, SelfTestFailed, UnsupportedModel, UsageError
 from opensled.llama import LlamaModel
 from opensled.store import model_path

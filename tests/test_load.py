@@ -11,15 +11,13 @@ import pytest
 from opensled.errors import NotFound, UsageError
 from opensled.messages import ChatMessage
 from opensled_testbed.fleet import Server, read_fleet
-from opensled_testbed.load.arrivals import asked_by, due_times, read_trace, start_of, thinking
 from opensled_testbed.load.chats import read_chats
 from opensled_testbed.load.command import FLEETS, bench_serve, fleet_of
 from opensled_testbed.load.config import BenchServeConfig
-from opensled_testbed.load.load import Load
+from opensled_testbed.load.load import Load, asked_by, due_times, read_trace, start_of, thinking
 from opensled_testbed.load.run import label
 from opensled_testbed.load.server_process import command, sessions
-from opensled_testbed.load.sources import TEMPERATURE, heldout_items, items_of
-from opensled_testbed.load.synthetic import Shape, synthetic_items
+from opensled_testbed.load.sources import TEMPERATURE, Shape, heldout_items, items_of, synthetic_items
 
 # -- arrivals -------------------------------------------------------------------------------------------------
 

@@ -12,11 +12,10 @@ from opensled.errors import UsageError
 from opensled.messages import Cancel, Draft, DraftBlock, DraftToken, Limits, Open, Opened
 from opensled.protocol import Truth
 from opensled_testbed.fleet import Fleet, Group, Server
-from opensled_testbed.load.clock import Clock
 from opensled_testbed.load.device_drafts import NoDrafts, recorded
 from opensled_testbed.load.http_device import shared
 from opensled_testbed.load.load import Load
-from opensled_testbed.load.records import Arrival
+from opensled_testbed.load.records import Arrival, Clock
 from opensled_testbed.load.run import Run, label
 from opensled_testbed.load.site import Seat
 from opensled_testbed.load.sources import heldout_items
@@ -67,7 +66,8 @@ def test_messages_are_weighed_and_the_time_of_a_draft_is_that_of_its_first_sendi
         draft = Draft(1, DraftBlock(3, (DraftToken(7),)))
         await session.submit(draft)
         first = session.submitted
-        await session.submit(draft)
+        await session._reopen()
+        assert draft in session._stream._inner.sent, "it goes along to the new stream"
         assert session.submitted == first > 0
         await session._stream.send(Cancel())
         return opened, weight

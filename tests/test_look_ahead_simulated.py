@@ -17,7 +17,7 @@ import pytest
 from edge_client.generate import generate
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled.errors import UsageError
 from opensled.messages import Draft, Limits, SamplingParams, Verdict
 from opensled.protocol import Truth, common_prefix
@@ -26,11 +26,11 @@ from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.fleet import Group, read_fleet
 from opensled_testbed.load.records import RequestRecord
 from opensled_testbed.rules import rule_of
-from opensled_testbed.simulated.device import Device
+from opensled_testbed.simulated.device import SimulatedDevice
 from opensled_testbed.simulated.drafting import SimulatedDrafts
-from opensled_testbed.simulated.drafts import MAX_DRAFT, scripts
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import ways
+from opensled_testbed.simulated.server import MAX_DRAFT, scripts
 from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
 from tests.by_hand import HandLoop
 from tests.emulated import speed
@@ -209,7 +209,7 @@ def simulated(
 ) -> tuple[list[Sent], RequestRecord]:
     events = Events()
     server = SimulatedWaits(events, step_s)
-    device = Device(events, server, ways("", 0), SimulatedDrafts(events, pace, rule, ahead), None)
+    device = SimulatedDevice(events, server, ways("", 0), SimulatedDrafts(events, pace, rule, ahead), None)
     [script] = scripts(TraceSet("steady", "steady", {}, (trace,)))
     record, done = RequestRecord(0, 0, trace.item, 0.0), []
     device.ask(record, script, done.append)
@@ -253,7 +253,9 @@ def test_the_adaptive_rule_runs_on_the_simulator_s_clock() -> None:
     events = Events()
     server = SimulatedWaits(events, 0.02)
     rule = rule_of(Group(stop="adaptive", draft_length=8, look_ahead=True), lambda: events.now)
-    device = Device(events, server, ways("", 0), SimulatedDrafts(events, speed(4, 40), rule, True), None)
+    device = SimulatedDevice(
+        events, server, ways("", 0), SimulatedDrafts(events, speed(4, 40), rule, True), None
+    )
     [script] = scripts(TraceSet("steady", "steady", {}, (trace,)))
     record = RequestRecord(0, 0, trace.item, 0.0)
     device.ask(record, script, lambda _: None)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled_testbed.baselines import opensled
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load

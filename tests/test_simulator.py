@@ -16,8 +16,7 @@ from hw_profiles import catalog
 from opensled.errors import UsageError
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.fleet import Fleet, Group, Server
-from opensled_testbed.load.arrivals import asked_by, due_times
-from opensled_testbed.load.load import Load
+from opensled_testbed.load.load import Load, asked_by, due_times
 from opensled_testbed.load.records import RequestRecord, RunResult
 from opensled_testbed.load.slo import Slo, paces, served
 from opensled_testbed.simulated.compare import compare

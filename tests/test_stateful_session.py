@@ -13,7 +13,7 @@ from random import Random
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import FutureBase, InvalidRequest
 from opensled.messages import Draft, DraftBlock, DraftToken, Failure
 from opensled.protocol import Truth

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import UsageError
 from opensled.messages import SamplingParams
 from opensled.noise import noise_key

@@ -15,12 +15,11 @@ from benchmarks.peer_server import running
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.cells import CELLS, REGIMES
 from opensled_testbed.emulation.recorder import recorded_items
-from opensled_testbed.load.load import Load
+from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.records import RunResult
-from opensled_testbed.load.workload import Item
 from opensled_testbed.processes import free_port
 from opensled_testbed.report.agreement import compared
-from opensled_testbed.report.cell_verdict import shares
+from opensled_testbed.report.cell_figures import shares
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
 from tests.emulated_runs import emulated_by

@@ -1,7 +1,13 @@
 """The time of a device's draft model: pieces of work one after another, each pass as long as the profile says.
 
-It stands in for the drafter's thread. Nothing is computed in that time, so one process holds many devices: on asyncio's
-clock in an emulation, on the clock of the events in a simulation.
+A pass over n tokens takes as long as reading the weights once or as computing n of them, whichever is longer. What it
+has to compute follows from the product's own cache discipline (`ModelDrafter`): the first token of an answer comes with
+the reading of its prompt; after a verdict the first pass of a block computes what the draft model has not seen yet, the
+recovered or bonus token with it. So a block of k tokens takes k passes, and a token that the stop rule threw away one
+more.
+
+Nothing is computed in that time, so one process holds many devices: on asyncio's clock in an emulation, on the clock of
+the events in a simulation.
 """
 
 from __future__ import annotations
@@ -11,8 +17,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from edge_client.draft_job import Result, Work
-from hw_profiles.device_profile import DraftSpeed
-from opensled_testbed.emulation.device_time import forward_s
+from hw_profiles.profiles import DraftSpeed
+
+
+def forward_s(speed: DraftSpeed | None, tokens: int) -> float:
+    """Seconds of one forward pass over `tokens` tokens of one sequence; None takes no time."""
+    if speed is None:
+        return 0.0
+    return max(speed.draft_s(1), speed.prefill_s(tokens))
+
 
 At = Callable[[float, Callable[[int], None], int], object]  # calls, with an argument, at a time
 

@@ -20,7 +20,7 @@ from typing import Any, cast, get_type_hints
 
 from hw_profiles.step_cost import StepCost
 from opensled.errors import NonFiniteLogits, UsageError
-from opensled_testbed.emulation.step_law import Piece, StepLaw
+from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Server
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
@@ -125,7 +125,7 @@ class EmulatedEngine(TargetEngine):
     def forward(self, segments: Sequence[Segment]) -> Scores:
         """See `TargetEngine`. Returns early if there are rows to sample; their sampling then takes the rest."""
         started = time.perf_counter()
-        pieces = [Piece.of(segment) for segment in segments]
+        pieces = [StepPiece.of(segment) for segment in segments]
         drafted_s = started - self._drafting_since(started, pieces)
         step = Step(started, self._dilation * self._law.step_s(pieces) - drafted_s, self.totals)
         self._step = step
@@ -136,7 +136,7 @@ class EmulatedEngine(TargetEngine):
             return scores
         return cast(Scores, StretchedScores(scores, step, last=sum(wanted) - wanted[-1]))
 
-    def _drafting_since(self, now: float, pieces: Sequence[Piece]) -> float:
+    def _drafting_since(self, now: float, pieces: Sequence[StepPiece]) -> float:
         """When a draft beside the target began the tokens of this step: while they came in, message by message."""
         return max(self._step.ended, now - self._dilation * self._law.drafting_s(pieces))
 

@@ -23,8 +23,8 @@ from opensled.messages import SamplingParams, is_chat
 from opensled.noise import noise_key
 from opensled.protocol import EndRules, cut
 from opensled.sampling import Sampler
+from opensled_testbed.load.load import Item
 from opensled_testbed.load.sources import heldout_items
-from opensled_testbed.load.workload import Item
 from opensled_testbed.provenance import provenance
 from opensled_testbed.traces import PACKAGED, ItemTrace, Proposal, TraceSet, rounds, write_traces
 from verify_server.config import ServeConfig

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from edge_client.draft_job import BlockBudget, Drafted, Result, Work
 from edge_client.drafting import JobDrafting
 from edge_client.lengths.base import DraftLengthPolicy
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled.protocol import Truth, common_prefix
 from opensled.sampling import Sampler
 from opensled_testbed.emulation.draft_pace import At, DraftPace

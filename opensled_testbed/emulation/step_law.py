@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hw_profiles.target_cost import TargetCost
+from hw_profiles.step_cost import TargetCost
 from opensled_testbed.fleet import Server
 from verify_server.engine.base import Segment
 
 
-class Piece(NamedTuple):
+class StepPiece(NamedTuple):
     """What one step computes of one session."""
 
     tokens: int  # positions computed, padding and draft included
@@ -22,7 +22,7 @@ class Piece(NamedTuple):
     drafted: int = 0  # of `tokens`
 
     @classmethod
-    def of(cls, segment: Segment) -> Piece:
+    def of(cls, segment: Segment) -> StepPiece:
         """Of a segment that the engine computes."""
         return cls(len(segment.tokens), segment.start + len(segment.tokens), max(0, segment.rows - 1))
 
@@ -63,12 +63,12 @@ class StepLaw:
         """Of the target, as a scheduling policy reckons with it."""
         return ResidentCost(self.target, self.context)
 
-    def step_s(self, pieces: Sequence[Piece]) -> float:
+    def step_s(self, pieces: Sequence[StepPiece]) -> float:
         """Seconds of one step over `pieces`."""
         seconds = self.target.verify_s(sum(piece.tokens for piece in pieces), self._contexts(pieces))
         return seconds + self.drafting_s(pieces)
 
-    def drafting_s(self, pieces: Sequence[Piece]) -> float:
+    def drafting_s(self, pieces: Sequence[StepPiece]) -> float:
         """Those of them that the draft takes, before the target begins; 0 without one."""
         if self.draft is None:
             return 0.0
@@ -78,6 +78,6 @@ class StepLaw:
         reading_s = self.draft.verify_s(sum(piece.tokens for piece in prompts), self._contexts(prompts))
         return self.draft.draft_s(longest, len(drafting), self._contexts(drafting)) + reading_s
 
-    def _contexts(self, pieces: Sequence[Piece]) -> int:
+    def _contexts(self, pieces: Sequence[StepPiece]) -> int:
         """KV positions read over all `pieces`, those computed in this step included."""
         return sum(self.context + piece.end for piece in pieces)

@@ -18,7 +18,7 @@ from typing import Any
 
 from opensled.errors import UsageError
 from opensled.messages import ChatMessage
-from opensled_testbed.load.workload import Item
+from opensled_testbed.load.load import Item
 
 USER = ("human", "user")  # who asks, in ShareGPT's words
 SETTINGS: dict[str, type | tuple[type, ...]] = {

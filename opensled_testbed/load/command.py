@@ -15,19 +15,16 @@ from opensled.errors import NotFound, UsageError
 from opensled.files import read_secret_text
 from opensled.store import model_path
 from opensled_testbed.fleet import Fleet, read_fleet
-from opensled_testbed.load.arrivals import read_trace
 from opensled_testbed.load.config import BenchServeConfig, baseline_names
 from opensled_testbed.load.device_drafts import recorded, replays
-from opensled_testbed.load.load import Load
+from opensled_testbed.load.load import Item, Load, read_trace
 from opensled_testbed.load.load_view import LoadView
 from opensled_testbed.load.outcome import Outcome, RunFigures, settings
 from opensled_testbed.load.run import label
 from opensled_testbed.load.running import Begin, Measurement, measure_fleet, measure_urls
 from opensled_testbed.load.site import ALONE
 from opensled_testbed.load.slo import Slo
-from opensled_testbed.load.sources import items_of
-from opensled_testbed.load.synthetic import Shape
-from opensled_testbed.load.workload import Item
+from opensled_testbed.load.sources import Shape, items_of
 from opensled_testbed.provenance import provenance
 from opensled_testbed.traces import PACKAGED, TraceSet, read_traces
 

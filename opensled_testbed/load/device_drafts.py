@@ -14,7 +14,7 @@ from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import Drafting, DraftThread, JobDrafting, finished
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled.errors import UsageError
 from opensled.messages import ModelInfo
 from opensled.protocol import Truth
@@ -22,7 +22,7 @@ from opensled.sampling import Sampler
 from opensled_testbed.emulation.paced import PacedFactory
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.fleet import Group
-from opensled_testbed.load.workload import Item
+from opensled_testbed.load.load import Item
 from opensled_testbed.rules import stretched_rule_of
 from opensled_testbed.traces import ItemTrace, TraceSet
 

@@ -10,9 +10,8 @@ import httpx
 from opensled.errors import OpenSledError, Unreachable, UsageError
 from opensled.messages import ChatMessage
 from opensled_testbed.client import StreamedReply, stream_chat, stream_completion
-from opensled_testbed.load.clock import Clock
-from opensled_testbed.load.records import Arrival, RequestRecord
-from opensled_testbed.load.workload import Item
+from opensled_testbed.load.load import Item
+from opensled_testbed.load.records import Arrival, Clock, RequestRecord
 
 SILENCE_S = 120.0  # an API that says nothing for so long has failed
 

@@ -11,18 +11,16 @@ from typing import Protocol
 from edge_client.generate import Commit, generate
 from edge_client.remote import Connect, RetryPolicy
 from edge_client.tokenizer import EdgeTokenizer
-from hw_profiles.device_profile import DraftSpeed
-from hw_profiles.link_profile import LinkProfile
+from hw_profiles.profiles import DraftSpeed, LinkProfile
 from opensled.errors import Overloaded
 from opensled.messages import Open, SamplingParams, Verdict
-from opensled_testbed.emulation.device_time import forward_s
+from opensled_testbed.emulation.draft_pace import forward_s
 from opensled_testbed.fleet import Wish
 from opensled_testbed.link_model import LinkModel
-from opensled_testbed.load.clock import Clock
 from opensled_testbed.load.device_drafts import CountedDrafting, NoDrafts
-from opensled_testbed.load.records import Arrival, RequestRecord, Round
+from opensled_testbed.load.load import Item
+from opensled_testbed.load.records import Arrival, Clock, RequestRecord, Round
 from opensled_testbed.load.wire import Shares, TimedSession, reply_bytes, request_bytes, weighed
-from opensled_testbed.load.workload import Item
 from opensled_testbed.traces import ItemTrace
 
 QUEUE_S = 0.1  # a user whom the full server turns away tries again so often

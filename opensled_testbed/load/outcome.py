@@ -9,10 +9,9 @@ from typing import Any
 
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.interval import Interval, interval
-from opensled_testbed.load.load import Load
+from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.load.slo import Slo, measured
-from opensled_testbed.load.workload import Item
 from opensled_training.tasks import TASKS
 
 TITLE = "Load on a fleet"

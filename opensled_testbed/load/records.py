@@ -5,6 +5,8 @@ All times are seconds since the start of the run: emulated seconds where time is
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -73,3 +75,22 @@ class RunResult:
     server: ServerTotals = field(default_factory=ServerTotals)
     # The emulated accelerator's own totals over the whole run, in real seconds; empty where there is none.
     emulation: dict[str, float] = field(default_factory=dict)
+
+
+class Clock:
+    """Starts at 0 when it is made."""
+
+    def __init__(self, dilation: float = 1.0) -> None:
+        self.dilation = dilation
+        self.restart()
+
+    def restart(self) -> None:
+        """Now is 0."""
+        self._started = time.monotonic()
+
+    def now(self) -> float:
+        return (time.monotonic() - self._started) / self.dilation
+
+    async def until(self, moment: float) -> None:
+        """Sleep; at once where it has passed."""
+        await asyncio.sleep(max(0.0, moment - self.now()) * self.dilation)

@@ -11,13 +11,10 @@ from typing import Any
 from opensled.errors import OpenSledError
 from opensled.messages import ChatMessage, is_chat
 from opensled_testbed.fleet import Fleet
-from opensled_testbed.load.arrivals import asked_by, due_times, start_of, thinking
-from opensled_testbed.load.clock import Clock
-from opensled_testbed.load.load import Load
-from opensled_testbed.load.records import RequestRecord, RunResult, ServerTotals
+from opensled_testbed.load.load import Item, Load, asked_by, due_times, start_of, thinking
+from opensled_testbed.load.records import Clock, RequestRecord, RunResult, ServerTotals
 from opensled_testbed.load.server_process import Running, between, serving
 from opensled_testbed.load.site import Seat, is_alone, site
-from opensled_testbed.load.workload import Item
 from opensled_testbed.traces import TraceSet
 
 PAUSE_S = 1.0  # a user whose request failed waits so long before the next one

@@ -9,17 +9,15 @@ from typing import Any
 
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.fleet import Fleet, Server
-from opensled_testbed.load.clock import Clock
 from opensled_testbed.load.http_device import Account, HttpDevice, client, first_model
-from opensled_testbed.load.load import Load
+from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.outcome import RunFigures, figures
-from opensled_testbed.load.records import RunResult
+from opensled_testbed.load.records import Clock, RunResult
 from opensled_testbed.load.run import Progress, Run, run_on
 from opensled_testbed.load.server_process import Running, serving
 from opensled_testbed.load.site import Seat, is_alone
 from opensled_testbed.load.slo import Slo
 from opensled_testbed.load.summary import summarise
-from opensled_testbed.load.workload import Item
 from opensled_testbed.traces import TraceSet
 
 Begin = Callable[[str], Progress]  # a run's name -> what hears of its progress

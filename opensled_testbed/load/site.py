@@ -16,7 +16,6 @@ from opensled.messages import ModelInfo
 from opensled.store import model_path
 from opensled_testbed.fleet import Fleet, Group
 from opensled_testbed.link_relay import Relay
-from opensled_testbed.load.clock import Clock
 from opensled_testbed.load.device_drafts import (
     CountedDrafting,
     Factories,
@@ -27,10 +26,11 @@ from opensled_testbed.load.device_drafts import (
     replays,
     speed_of,
 )
+from opensled_testbed.load.load import Item
 from opensled_testbed.load.load_device import Asks, LoadDevice, LoneDevice, UserLink
+from opensled_testbed.load.records import Clock
 from opensled_testbed.load.server_process import Running
 from opensled_testbed.load.wire import Shares
-from opensled_testbed.load.workload import Item
 from opensled_testbed.traces import TraceSet
 
 ALONE = "alone"  # as a group's drafter: no server takes part

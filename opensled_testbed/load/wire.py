@@ -7,8 +7,7 @@ from collections.abc import Callable
 from edge_client.remote import Connect, RemoteSession, RetryPolicy, Stream
 from opensled import codec
 from opensled.messages import ClientMessage, Draft, Open, ServerMessage
-from opensled_testbed.load.clock import Clock
-from opensled_testbed.load.records import RequestRecord
+from opensled_testbed.load.records import Clock, RequestRecord
 
 GRPC_PREFIX = 5  # bytes before each message: a flag and its length
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
 from typing import NamedTuple
@@ -19,7 +19,7 @@ USERS = 400  # drawn at random to find the unlucky one
 
 
 @dataclass(frozen=True)
-class Acceptance:
+class DraftWorth:
     """Means over rounds, by draft length k from 0 on."""
 
     tokens: tuple[float, ...]  # committed by a round, its bonus or recovered token included; [0] is 1
@@ -33,21 +33,21 @@ class Acceptance:
         return self.tokens[1] - 1
 
 
-def geometric(rate: float) -> Acceptance:
+def geometric(rate: float) -> DraftWorth:
     """Each draft token is accepted with probability `rate` if the one before it was: E = 1 + a + ... + a^k.
 
     All users are alike.
     """
     tokens = tuple(uniform_tokens(rate, k) for k in LENGTHS)
-    return Acceptance(tokens, tuple(map(float, LENGTHS)), tokens, f"{rate:g} at each position")
+    return DraftWorth(tokens, tuple(map(float, LENGTHS)), tokens, f"{rate:g} at each position")
 
 
-def of_traces(traces: TraceSet, confidence: float = 0.0) -> Acceptance:
+def of_traces(traces: TraceSet, confidence: float = 0.0) -> DraftWorth:
     """Recorded drafts replayed at every draft length, one round after another; `confidence` is SLED's c_th."""
     means = [_Means.of(traces.items, k, confidence) for k in LENGTHS]
     name = f"recorded ({traces.drafter} for {traces.target})"
     tokens, drafted, unlucky = (tuple(column) for column in zip(*means))
-    return Acceptance(tokens, drafted, unlucky, name)
+    return DraftWorth(tokens, drafted, unlucky, name)
 
 
 class _Means(NamedTuple):
@@ -105,3 +105,28 @@ def _accepted(block: Sequence[int], text: Sequence[int]) -> int:
     while count < len(block) and block[count] == text[count]:
         count += 1
     return count
+
+
+WRONG = -1  # an id that no text holds
+
+
+def adapted(traces: TraceSet, rate: float, seed: int = 0) -> TraceSet:
+    """The texts of `traces` with drafts of which each token is right with probability `rate`; the same for a seed.
+
+    The draft is sure of all of them, so that no confidence threshold ends a block.
+    """
+    draw = Random(seed)
+    items = tuple(replace(item, proposals=_proposals(item, rate, draw)) for item in traces.items)
+    return TraceSet(traces.target, f"made up, {rate:g} right", {"made": rate, **traces.origin}, items)
+
+
+def _proposals(item: ItemTrace, rate: float, draw: Random) -> tuple[Proposal, ...]:
+    return tuple(
+        _proposal(item.target_ids[place : place + len(recorded.ids)], rate, draw)
+        for place, recorded in enumerate(item.proposals)
+    )
+
+
+def _proposal(text: tuple[int, ...], rate: float, draw: Random) -> Proposal:
+    ids = tuple(token if draw.random() < rate else WRONG for token in text)
+    return Proposal(ids, (1.0,) * len(ids))

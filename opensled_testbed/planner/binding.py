@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from hw_profiles.accelerator_profile import AcceleratorProfile
-from hw_profiles.quantity import Quantity
-from hw_profiles.target_shape import TargetShape
+from hw_profiles.profiles import AcceleratorProfile, Quantity, TargetShape
 from opensled_testbed.planner.capacity_law import MODES, Capacity, Setting
 from opensled_testbed.planner.trip import mean_s
 

@@ -13,11 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, inf
 
-from hw_profiles.device_profile import DraftSpeed
-from hw_profiles.link_profile import LinkProfile
-from hw_profiles.profile import HardwareProfile
-from hw_profiles.target_cost import TargetCost
-from opensled_testbed.planner.acceptance import LENGTHS, Acceptance
+from hw_profiles.profiles import DraftSpeed, LinkProfile
+from hw_profiles.step_cost import HardwareProfile, TargetCost
+from opensled_testbed.planner.acceptance import LENGTHS, DraftWorth
 from opensled_testbed.planner.trip import mean_s, slowest_s
 
 ENOUGH = 1e-6  # relative width at which a bisection ends: far below one user
@@ -33,8 +31,8 @@ class Setting:
     link: LinkProfile
     context: int  # KV positions that a session holds on average
     reserved: int  # KV positions for which it takes its place
-    acceptance: Acceptance
-    guarded: Acceptance  # the same with SLED's confidence threshold
+    acceptance: DraftWorth
+    guarded: DraftWorth  # the same with SLED's confidence threshold
     prompt: float = 0.0  # tokens of a request's prompt that must be computed; 0 = prompts are not counted
     answer: float = inf  # tokens of its answer
     most_tokens: int = HardwareProfile().max_step_tokens  # that one step computes

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from opensled.errors import UsageError
+from opensled_testbed.config import PlanConfig
 from opensled_testbed.planner.capacity_law import capacity
-from opensled_testbed.planner.config import PlanConfig
 from opensled_testbed.planner.mode_map import TARGETS, panels, points
 from opensled_testbed.planner.plan_view import as_json, text
 from opensled_testbed.planner.planning import Plan, baseline_fleet, fleet_of, make_plan

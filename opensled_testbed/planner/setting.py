@@ -7,11 +7,11 @@ from math import inf
 from statistics import fmean
 
 from hw_profiles import catalog
-from hw_profiles.target_cost import TargetCost
+from hw_profiles.step_cost import TargetCost
 from opensled.errors import NotFound, UsageError
 from opensled_testbed.baselines import C_TH, server_sd
 from opensled_testbed.fleet import Fleet
-from opensled_testbed.planner.acceptance import Acceptance, geometric, of_traces
+from opensled_testbed.planner.acceptance import DraftWorth, geometric, of_traces
 from opensled_testbed.planner.capacity_law import Setting
 from opensled_testbed.traces import PACKAGED, TraceSet, read_traces
 
@@ -23,8 +23,8 @@ ASSUMED = 0.7  # acceptance where nothing was recorded: real pairs have 0.5 to 0
 class Work:
     """What is asked and how well it is drafted: means over a workload."""
 
-    acceptance: Acceptance
-    guarded: Acceptance  # with SLED's confidence threshold
+    acceptance: DraftWorth
+    guarded: DraftWorth  # with SLED's confidence threshold
     held: float = 0.0  # KV positions that a request adds to its session, half of its answer included
     prompt: float = 0.0  # tokens of a prompt that must be computed
     answer: float = inf  # tokens of an answer

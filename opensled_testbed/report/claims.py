@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from opensled_testbed.report import cell_figures as cells
 from opensled_testbed.report.cell_capacity import capacities
 from opensled_testbed.report.cell_figures import PLAIN, Cell
-from opensled_testbed.report.grid_claims import CLAIM_HEAD, claim_rows
 from opensled_testbed.report.grid_maps import TITLES
+from opensled_testbed.report.grid_verdict import CLAIM_HEAD, claim_rows
 from opensled_testbed.report.html import Html, Section, loss, paragraph, table, text
 from opensled_testbed.report.results import Result
 

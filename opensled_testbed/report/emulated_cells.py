@@ -7,8 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from opensled_testbed.report import cell_figures as cells
-from opensled_testbed.report.cell_figures import LIVE, OURS, Cell, SummaryMetric
-from opensled_testbed.report.cell_verdict import CellShare, shares
+from opensled_testbed.report.cell_figures import LIVE, OURS, Cell, CellShare, SummaryMetric, shares
 from opensled_testbed.report.html import Html, Section, folded, loss, paragraph, plot, table, text
 from opensled_testbed.report.plots_bars import Bar, Panel, bars
 from opensled_testbed.report.results import Result

@@ -8,8 +8,7 @@ from math import inf
 from typing import Any
 
 from opensled_testbed.report.cell_figures import OTHER_TEXT, OURS, PLAIN
-from opensled_testbed.report.grid_claims import ratio
-from opensled_testbed.report.grid_verdict import told, verdict
+from opensled_testbed.report.grid_verdict import ratio, told, verdict
 from opensled_testbed.report.html import Html, Section, bullets, folded, loss, paragraph, plot, table, text
 from opensled_testbed.report.plots_maps import HeatMap, Tile, heat_maps
 from opensled_testbed.report.results import Result

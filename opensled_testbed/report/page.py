@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from opensled.errors import NotFound
+from opensled_testbed.config import ReportConfig
 from opensled_testbed.report import (
     agreement,
     best_mode,
@@ -28,7 +30,7 @@ from opensled_testbed.report.html import (
     table,
     text,
 )
-from opensled_testbed.report.results import MADE_BY, Result, Results
+from opensled_testbed.report.results import MADE_BY, Result, Results, read_results
 
 STYLE = Path(__file__).with_name("page.css")
 TITLE = "OpenSLED benchmarks"
@@ -134,3 +136,15 @@ def _origin(result: Result, title: str, told: Mapping[str, Any]) -> list[object]
     load = machine.get("load_average", ["–"])[0]
     system = f"{machine.get('cpu', 'unknown')}, {machine.get('cores', '?')} cores, Python {told.get('python', '?')}"
     return [title, badge(result.label), system, load, told.get("version", "–"), told.get("seed", "–")]
+
+
+def bench_report(config: ReportConfig) -> int:
+    """Raises NotFound without the folder, UsageError for a file that holds no result."""
+    folder, out = Path(config.folder), Path(config.out)
+    if not folder.is_dir():
+        raise NotFound(f"no folder {folder}; run `make bench`, or name it with --folder", "folder")
+    text = page(read_results(folder), out.parent)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
+    print(f"written: {out} ({len(text.encode()) / 1e6:.1f} MB)")
+    return 0

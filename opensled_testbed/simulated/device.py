@@ -6,24 +6,25 @@ from collections.abc import Callable
 
 from edge_client.drafting import Drafting
 from edge_client.generate import Exchange
+from hw_profiles.profiles import DraftSpeed
 from opensled.messages import Limits, SamplingParams, ServerMessage, Verdict
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from opensled.turns import Turn
+from opensled_testbed.emulation.draft_pace import forward_s
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import Arrival, RequestRecord, Round
 from opensled_testbed.simulated.drafting import EmptyDrafts, SimulatedDrafts
-from opensled_testbed.simulated.drafts import MAX_DRAFT, Script
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import Ways, draft_bytes, open_bytes, opened_bytes, verdict_bytes
-from opensled_testbed.simulated.server import SimulatedServer
+from opensled_testbed.simulated.server import MAX_DRAFT, Script, SimulatedServer
 from verify_server.session import Session
 
 Done = Callable[[RequestRecord], None]
 UNUSED = Sampler(SamplingParams(), b"")  # what was recorded is not drawn again
 
 
-class Device:
+class SimulatedDevice:
     """One device: its link, its draft model, and the user's own link where the drafter sits beside the server.
 
     It drafts for one answer at a time; the server alone decodes a request that finds it at work, as in the product.
@@ -42,11 +43,11 @@ class Device:
     ) -> None:
         self.events, self.server, self.ways, self.user = events, server, ways, user
         self.drafts, self.wish = drafts, wish
-        self.drafts_for: Answer | None = None
+        self.drafts_for: SimulatedAnswer | None = None
 
     def ask(self, record: RequestRecord, script: Script, done: Done) -> None:
         """One request, now; `done` hears when its last token has reached the user, or that it was refused."""
-        answer = Answer(self, record, script, done)
+        answer = SimulatedAnswer(self, record, script, done)
         self.drafts_for = self.drafts_for or answer
         record.sent = self.events.now
         record.prompt_tokens = script.prompt
@@ -58,10 +59,10 @@ class Device:
         self.events.at(self.user.up.deliver_at(record.sent, size), answer.begin)
 
 
-class Answer:
+class SimulatedAnswer:
     """One request on its device: the sequence that its edge loop drafts for, and what its reader gets."""
 
-    def __init__(self, device: Device, record: RequestRecord, script: Script, done: Done) -> None:
+    def __init__(self, device: SimulatedDevice, record: RequestRecord, script: Script, done: Done) -> None:
         self._device, self._record, self.script, self._done = device, record, script, done
         self.wish = device.wish
         self.truth, self.turn = Truth(script.trace.prompt_ids), Turn()
@@ -162,3 +163,29 @@ class Answer:
         if reason:
             self._record.finish_reason = reason
             self._end()
+
+
+class AloneDevice:
+    """Writes one answer at a time, in the order in which they are asked."""
+
+    def __init__(self, events: Events, speed: DraftSpeed) -> None:
+        self._events, self._speed = events, speed
+        self._free_at = 0.0
+
+    def ask(self, record: RequestRecord, script: Script, done: Done) -> None:
+        """See `SimulatedDevice.ask`."""
+        record.sent = self._events.now
+        record.prompt_tokens = script.prompt
+        start = max(record.sent, self._free_at) + forward_s(self._speed, script.prompt)
+        self._free_at = start + (script.alone - 1) * forward_s(self._speed, 1)
+        self._events.at(start, self._write, (record, script, done))
+
+    def _write(self, job: tuple[RequestRecord, Script, Done]) -> None:
+        record, script, done = job
+        now = self._events.now
+        record.arrivals.append(Arrival(now, 1))
+        if len(record.arrivals) < script.alone:
+            self._events.at(now + forward_s(self._speed, 1), self._write, job)
+            return
+        record.finish_reason = "length" if script.alone == script.last else "eos"
+        done(record)

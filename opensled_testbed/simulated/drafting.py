@@ -11,13 +11,13 @@ from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import JobDrafting, finished
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.fixed import FixedLength
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.load.records import RequestRecord
-from opensled_testbed.simulated.drafts import Script
 from opensled_testbed.simulated.events import Events
+from opensled_testbed.simulated.server import Script
 from opensled_testbed.traces import ItemTrace
 
 

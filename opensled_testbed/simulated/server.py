@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Draft, SamplingParams, ServerMessage
 from opensled.protocol import EndRules, common_prefix
-from opensled_testbed.emulation.step_law import Piece, StepLaw
+from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import ServerTotals
-from opensled_testbed.simulated.drafts import MAX_DRAFT, Script
 from opensled_testbed.simulated.events import Events
+from opensled_testbed.traces import ItemTrace, TraceSet
 from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy, SessionView, Snapshot
 from verify_server.acceptance.base import AcceptanceResult
@@ -27,6 +27,31 @@ from verify_server.sequence import Sequence
 from verify_server.session import DraftLimits, Session, StepItem
 from verify_server.session_manager import SessionLimits
 from verify_server.session_timing import SessionTiming
+
+MAX_DRAFT = SessionLimits.max_draft
+
+
+class Script:
+    """One item: its recorded text, and how long it might have become."""
+
+    __slots__ = ("alone", "item", "last", "prompt", "reason", "text", "trace")
+
+    def __init__(self, trace: ItemTrace, last: int) -> None:
+        self.trace, self.item, self.reason = trace, trace.item, trace.finish_reason
+        self.prompt, self.text, self.alone = (
+            len(ids) for ids in (trace.prompt_ids, trace.target_ids, trace.alone_ids)
+        )
+        self.last = last  # length of the text at which max_tokens would end it
+
+
+def scripts(traces: TraceSet) -> list[Script]:
+    """Of all items, in their order."""
+    items = traces.items
+    # How long an item that ended by itself might have become is not recorded; its neighbours say it.
+    longest = max((len(item.target_ids) for item in items), default=0)
+    lengths = [len(item.target_ids) if item.finish_reason == "length" else longest for item in items]
+    return [Script(item, last) for item, last in zip(items, lengths)]
+
 
 VOCABULARY = 1 << 31  # ids of recorded tokens are not checked again
 END = -1  # stands for the token after the recorded text, which never commits
@@ -188,7 +213,7 @@ class SimulatedServer:
 
     def _start(self, work: list[StepItem]) -> None:
         overhead = self._overhead
-        seconds = self._law.step_s([Piece.of(item.segment) for item in work])
+        seconds = self._law.step_s([StepPiece.of(item.segment) for item in work])
         seconds += overhead.step_s + len(work) * overhead.session_s
         self._events.at(self._events.now + seconds, self._end, (work, seconds))
 

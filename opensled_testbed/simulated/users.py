@@ -1,16 +1,15 @@
-"""The simulated users: the same arrivals, thinking times and items as in an emulated run (load/arrivals.py)."""
+"""The simulated users: the same arrivals, thinking times and items as in an emulated run (load/load.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from opensled_testbed.load.arrivals import asked_by, due_times, start_of, thinking
-from opensled_testbed.load.load import Load
+from opensled_testbed.load.load import Load, asked_by, due_times, start_of, thinking
 from opensled_testbed.load.records import RequestRecord
 from opensled_testbed.simulated.device import Done
-from opensled_testbed.simulated.drafts import Script
 from opensled_testbed.simulated.events import Events
+from opensled_testbed.simulated.server import Script
 
 
 class Asks(Protocol):
@@ -19,7 +18,7 @@ class Asks(Protocol):
     def ask(self, record: RequestRecord, script: Script, done: Done) -> None: ...
 
 
-class User:
+class SimulatedUser:
     """One user with a device of his own. What he asks depends on his number and the load's seed alone."""
 
     __slots__ = ("_device", "_events", "_group", "_items", "_number", "_records", "_thinking")
@@ -70,10 +69,10 @@ class User:
 class Arrivals:
     """The open processes: the n-th request is due for user n modulo their number, whatever he waits for."""
 
-    def __init__(self, members: dict[int, User], users: int, load: Load, events: Events) -> None:
+    def __init__(self, members: dict[int, SimulatedUser], users: int, load: Load, events: Events) -> None:
         """`members`: those of the `users` users who are simulated here, by number."""
         self._events = events
-        self._due: Iterator[tuple[float, User]] = (
+        self._due: Iterator[tuple[float, SimulatedUser]] = (
             (time, members[number % users])
             for number, time in enumerate(due_times(load))
             if number % users in members
@@ -87,7 +86,7 @@ class Arrivals:
         if found is not None:
             self._events.at(found[0], self._arrive, found[1])
 
-    def _arrive(self, user: User) -> None:
+    def _arrive(self, user: SimulatedUser) -> None:
         user.ask(_forget)
         self._next()
 

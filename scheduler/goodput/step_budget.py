@@ -11,9 +11,10 @@ import numpy as np
 
 from hw_profiles.speculation import accepted_tokens, tokens_above
 from scheduler.estimates import Forecast
-from scheduler.goodput.constants import BACKGROUND_S, CREDIT_S
 from scheduler.plan import SessionView
 
+BACKGROUND_S = 2.0  # seconds for which a background session lets others pass
+CREDIT_S = 1.0  # seconds for which a session that is ahead of its pace lets others pass
 CERTAIN = Forecast(first=inf, later=1.0)  # stands for a forecast that is not known: nothing is cut
 
 
