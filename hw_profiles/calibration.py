@@ -1,7 +1,5 @@
 """The profile of this very machine, which `opensled profile calibrate` writes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,10 +1,8 @@
-"""The profiles that come with OpenSLED, one TOML file each, and the user's own.
+"""The packaged profiles, one TOML file each, and the user's profiles.
 
-The user's own profiles are in `profiles/devices` (links, accelerators, targets) beside the configuration file; they win
-over packaged ones of the same id. A path to any other file works as well.
+The user's profiles are in `profiles/devices` (links, accelerators, targets) beside the configuration file; they replace
+packaged ones of the same id. A path to any other file works as well.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
@@ -41,7 +39,7 @@ def names(kind: str) -> list[str]:
 
 
 def own_file(kind: str, name: str) -> Path | None:
-    """The path of a profile of the user's own; None where configuration files are switched off."""
+    """The path of a profile of the user; None if configuration files are switched off."""
     folder = config_folder()
     return folder / "profiles" / kind / f"{name}.toml" if folder else None
 
@@ -83,7 +81,7 @@ def _load(kind: str, name: str, profile: type[Profile]) -> Profile:
 
 
 def _values(kind: type[Any], table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What a table says of the fields of a dataclass; `where` begins every complaint."""
+    """The fields of a dataclass from a table; `where` begins every error."""
     hints = get_type_hints(kind)
     known = [item for item in fields(kind) if item.name != "id"]
     required = {item.name for item in known if item.default is MISSING and item.default_factory is MISSING}

@@ -1,7 +1,5 @@
-"""`opensled profile list | show | detect`: which profiles there are, what one says with its sources, and what board
-this is. `opensled profile calibrate` needs a drafter and lives with the devices (edge_client/calibration/)."""
-
-from __future__ import annotations
+"""`opensled profile list | show | detect`: the profiles, one of them with its sources, and the board of
+this machine. `opensled profile calibrate` needs a drafter and lives with the devices (edge_client/calibration/)."""
 
 import json
 import shutil
@@ -30,20 +28,20 @@ class ProfileListConfig:
 @dataclass(frozen=True)
 class ShowConfig:
     name: str = option("", "id of a profile, or a TOML file", positional=True, metavar="NAME")
-    kind: str = option("", "which kind is meant; a file needs it", choices=KINDS)
+    kind: str = option("", "kind of the profile; required for a file", choices=KINDS)
     json: bool = option(False, "print JSON")
 
 
 @dataclass(frozen=True)
 class DetectConfig:
     root: str = option(
-        "/", "look at a copy of a board's /proc, /sys and /etc below this folder", metavar="FOLDER"
+        "/", "read a copy of a board's /proc, /sys and /etc below this folder", metavar="FOLDER"
     )
     json: bool = option(False, "print JSON")
 
 
 def detect_board(config: DetectConfig) -> int:
-    """What this machine is, and how it fares right now."""
+    """Print which board this is, and its present state."""
     require_board(config.root)
     board, state = detect(config.root), read_board(config.root)
     if config.json:

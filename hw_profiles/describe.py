@@ -1,7 +1,5 @@
 """Profiles as plain text for a terminal, and what the steps of every packaged target cost on one accelerator."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -173,7 +171,7 @@ def _wrapped(label: str, text: str, width: int) -> list[str]:
 
 
 def board_lines(board: Board, state: BoardState) -> list[str]:
-    """What a machine says of itself; what it does not tell is left out."""
+    """The description of a machine; what is unknown is left out."""
     known = (
         f"{board.profile} (opensled profile show {board.profile})"
         if board.profile
@@ -198,7 +196,7 @@ def processor(board: Board) -> str:
 
 
 def now(state: BoardState) -> str:
-    """How a board fares, in one line; "" where nothing tells."""
+    """The state of a board in one line; "" if nothing is known."""
     parts = [
         "" if state.temperature_c is None else f"{state.temperature_c:.0f} °C",
         "" if state.power_w is None else f"{state.power_w:.1f} W",

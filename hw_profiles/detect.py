@@ -4,8 +4,6 @@ process may use. Nothing is executed.
 Readers of a board take the root folder, so that copies of other boards' files can be read as well.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -82,7 +82,7 @@ class MeasuredLink:
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """A board, or a computer that people draft on."""
+    """A board, or a computer, that drafts."""
 
     id: str
     name: str

@@ -1,7 +1,5 @@
 """Seconds of one step of a target, as scheduling policies calculate with them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

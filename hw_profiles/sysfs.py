@@ -1,4 +1,4 @@
-"""The present state of a board: heat, throttling, power, clock and battery, as the kernel's sysfs tells them.
+"""The present state of a board: heat, throttling, power, clock and battery, from the kernel's sysfs.
 
 Nothing is executed and no special rights are needed. Every reader takes the root folder, so that copies of the files of
 other boards can be read as well. A look costs a few dozen small reads; `read_board` keeps one for two seconds.
@@ -27,7 +27,7 @@ PART_RAILS = ("VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0")
 
 @dataclass(frozen=True)
 class BoardState:
-    """One look at a board. None: nothing here tells."""
+    """One reading of a board. None: not known here."""
 
     temperature_c: float | None = None  # of the hottest zone
     zones_c: Mapping[str, float] = field(default_factory=dict)  # temperature by zone

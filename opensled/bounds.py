@@ -5,8 +5,6 @@ block the event loop, and all sessions, for seconds. These limits are far above 
 limits (draft length, context, prompt size) later.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The command line: finds the verb, resolves its configuration, runs it. Heavy modules are imported only then."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import os

@@ -4,8 +4,6 @@ The fields of both have the same names, so encoding passes them by name. Decodin
 later by name when they are set. Every mistake of a peer raises a typed error.
 """
 
-from __future__ import annotations
-
 import math
 
 from google.protobuf.message import DecodeError

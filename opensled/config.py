@@ -3,8 +3,6 @@
 `option(...)` describes a field once; its flag, its environment twin and its key in `opensled.toml` follow from it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping

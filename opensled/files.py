@@ -1,7 +1,5 @@
 """Reads files that a user named, certificates and keys included; errors name the file and the cause."""
 
-from __future__ import annotations
-
 import os
 import ssl
 import stat

@@ -5,8 +5,6 @@ only, at every level, because we cannot promise the same for them. Above level d
 only its type and place, because its text may quote its input.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

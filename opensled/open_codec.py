@@ -1,7 +1,5 @@
 """Converts the largest message, `Open`: prompt, sampling parameters, guide. A part of codec.py."""
 
-from __future__ import annotations
-
 from opensled import bounds
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import MATCH, ChatMessage, Guide, Open, Prompt, SamplingParams, Tool, ToolCall, is_chat

@@ -12,8 +12,6 @@ One direction of a link adds up what a byte waits for:
 netem's own table adds a normal part, which makes delays negative that it then cuts at 0; it is left out here.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator

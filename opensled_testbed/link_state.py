@@ -2,10 +2,8 @@
 
 asyncio's own wake-ups are up to a millisecond late: epoll counts its timeouts in whole milliseconds and asyncio rounds
 them up. On a link of 4 ms that alone would be more than 10 %. A timerfd of Linux counts nanoseconds and wakes epoll
-like any other file does, so an `Alarm` is on time to some tens of microseconds; elsewhere it uses asyncio's timers.
+as any other file does, so an `Alarm` is on time to some tens of microseconds; elsewhere it uses asyncio's timers.
 """
-
-from __future__ import annotations
 
 import asyncio
 import contextlib

@@ -6,8 +6,6 @@ Losses are repaired by the kernel's own TCP, whose timeouts know no dilation, so
 delays packets one by one, so that a late one may be overtaken.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -8,8 +8,6 @@ answers, and started again; then one device. Exit code 0 only if every answer is
 the one answer that the killed device could not finish, and if nothing is left behind.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os
@@ -156,7 +154,7 @@ def _await_answers(edges: Sequence[Edge], count: int, after: int = 0) -> None:
     deadline = time.monotonic() + 120
     while sum(edge.writing is not None and len(edge.replies) >= after for edge in edges) < count:
         if time.monotonic() > deadline:
-            raise OpenSledError("no answer is under way that something could break; see the errors above")
+            raise OpenSledError("no answer is under way that could be interrupted; see the errors above")
         time.sleep(0.01)
 
 
@@ -197,7 +195,7 @@ def _left_behind(name: str) -> list[str]:
 def run(prompts: int) -> int:
     """The whole check; returns the exit code. Raises OpenSledError when the fleet cannot be built."""
     require()
-    exit_on_signals()  # so that nothing outlives the check
+    exit_on_signals()  # so that no process outlives the check
     name = f"osled{os.getpid()}"
     with ExitStack() as stack:
         started = time.monotonic()

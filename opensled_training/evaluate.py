@@ -4,8 +4,6 @@ The acceptance rate here is per position: along the target's own text, the share
 given the same prefix, chooses the target's token. That is what the default rule accepts.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -65,8 +63,8 @@ def acceptance(written: Iterable[Sequence[int]], proposed: Iterable[Sequence[int
 def evaluate(
     target_dir: Path, draft_dir: Path, items_per_task: int, items_file: Path | None = None
 ) -> Report:
-    """`{"tasks": [TaskScore as a dict], "mean": {...}}`; in the mean every task weighs alike. Says on standard error
-    which task it is at: the whole takes minutes.
+    """`{"tasks": [TaskScore as a dict], "mean": {...}}`; in the mean every task weighs alike. The task under test is
+    printed on standard error, because all of them take minutes.
 
     The items are the first of each task in `heldout.jsonl`: generated anew, those made of the standard library
     would differ between Python versions.

@@ -8,8 +8,6 @@ past and present may share one buffer, whose valid length is that of the attenti
 `present.{layer}.{key,value}`.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

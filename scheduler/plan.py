@@ -1,7 +1,5 @@
 """The types of scheduling: what a policy sees, and what it answers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, Protocol

@@ -2,8 +2,6 @@
 refused requests are expected back.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,7 +49,7 @@ class RetryQueue:
             until.popleft()
 
     def counts(self, now: float) -> Counter[str]:
-        """By tenant, without those who are late."""
+        """By tenant, without those that are late."""
         for tenant, until in list(self._until.items()):
             while until and until[0] < now:
                 until.popleft()

@@ -1,4 +1,4 @@
-"""What drafting brings here, by the law of a round (hw_profiles/gain.py), and where each number comes from."""
+"""What drafting brings here, by the law of a round (hw_profiles/speculation.py), and where each number comes from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edge_client.config import DoctorConfig
 from hw_profiles import catalog
 from hw_profiles.calibration import size_of
 from hw_profiles.detect import detect
-from hw_profiles.gain import LONGEST, STEPS, WORTH, RoundCosts
+from hw_profiles.speculation import LONGEST, STEPS, WORTH, RoundCosts
 from hw_profiles.step_cost import TargetCost
 from hw_profiles.sysfs import read_board
 from opensled.address import is_local

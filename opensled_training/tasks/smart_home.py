@@ -1,7 +1,5 @@
 """Smart-home commands, answered with one JSON tool call."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

@@ -7,8 +7,6 @@
 All actors are detached and named. An actor that dies is started again, by Ray or by the scheduler.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

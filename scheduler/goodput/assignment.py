@@ -3,8 +3,6 @@
 scheduler/goodput/__init__.py derives the formulas, and says where the constants come from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

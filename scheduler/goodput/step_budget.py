@@ -1,8 +1,6 @@
 """What of the ready sessions one step computes, when it cannot compute all: drafts are shortened before a session
 waits, background sessions wait before others, and every session has its turn."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from math import inf

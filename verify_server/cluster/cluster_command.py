@@ -39,20 +39,16 @@ FILES = ("tls_cert", "tls_key", "tls_client_ca", "tokens")
 def serve_cluster(config: ServeConfig) -> int:
     """Serve until SIGTERM. SIGHUP replaces the replicas one after the other; the others go on serving."""
     tls, tenants = clients(config, config.listen)
-    _require_one_address(config)
+    # Devices are sent to the replicas' addresses: the host of --listen with other ports.
+    if is_wildcard(config.listen) and not config.ray_address and not config.proxy:
+        raise UsageError(
+            f"--listen {config.listen} names no address that devices could be sent to; name one, or add --proxy"
+        )
     with _ray(config):
         from scheduler.cluster.ray_runtime import Cluster
 
         cluster = Cluster(_spec(config) if config.replicas else None)
         return run(_serve(config, cluster, tenants, tls))
-
-
-def _require_one_address(config: ServeConfig) -> None:
-    """Devices are sent to the replicas' addresses: the host of --listen with other ports."""
-    if is_wildcard(config.listen) and not config.ray_address and not config.proxy:
-        raise UsageError(
-            f"--listen {config.listen} names no address that devices could be sent to; name one, or add --proxy"
-        )
 
 
 @contextmanager

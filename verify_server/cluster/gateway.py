@@ -13,6 +13,7 @@ import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import grpc
@@ -31,6 +32,7 @@ from verify_server.signing import TOKEN_SECONDS, UNBEGUN, GatewayCredentials, To
 
 log = logging.getLogger(__name__)
 
+CONSTANT_CALLS = ("Describe", "GetTokenizer")  # all replicas answer them alike
 CLOSE_SECONDS = 0.5  # for calls that are no sequences, such as the last message to health watchers; chosen
 
 # Status codes that a replica's stream ends with but whose meaning would mislead the device: it gets UNAVAILABLE.
@@ -67,8 +69,9 @@ class Gateway:
     def add_to(self, server: service.Server) -> None:
         """Take the calls that arrive at `server`."""
         calls = {
-            "Describe": grpc.unary_unary_rpc_method_handler(self._describe),
-            "GetTokenizer": grpc.unary_unary_rpc_method_handler(self._tokenizer),
+            **{
+                name: grpc.unary_unary_rpc_method_handler(partial(self._ask, name)) for name in CONSTANT_CALLS
+            },
             "Sequence": grpc.stream_stream_rpc_method_handler(self._sequence),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(codec.SERVICE_NAME, calls),))
@@ -87,12 +90,6 @@ class Gateway:
 
     async def close(self) -> None:
         await self.links.close()
-
-    async def _describe(self, request: bytes, context: Any) -> bytes:
-        return await self._ask("Describe", request, context)
-
-    async def _tokenizer(self, request: bytes, context: Any) -> bytes:
-        return await self._ask("GetTokenizer", request, context)
 
     async def _ask(self, method: str, request: bytes, context: Any) -> bytes:
         """The answer of any replica: all serve the same model."""

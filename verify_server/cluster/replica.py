@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -18,7 +18,6 @@ from verify_server.command import LAST_MESSAGES_SECONDS, clients, describe, make
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.security import Tenants, Tls
-from verify_server.session import Session
 from verify_server.session_manager import SessionManager
 from verify_server.signing import TOKEN_SECONDS, GatewayCredentials, GatewayTenants, TokenSigner, derived
 
@@ -114,9 +113,12 @@ class ReplicaServer:
 def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses) -> Heartbeat:
     """The current state of a server."""
     loop = manager.loop
-    live = [session for session in loop.sessions.values() if session.has_reader]
-    step_s, token_s = _step_s(manager, live), _token_s(manager)
-    waiting = sum(session.sequence.uncomputed - 1 for session in live)
+    cost, chunk = loop.profile.cost, loop.profile.max_step_tokens
+    live = [session.sequence for session in loop.sessions.values() if session.has_reader]
+    # Expected seconds of a step with one token for each session and for a new one, and of one token of a long prompt.
+    step_s = cost.verify_s(len(live) + 1, sum(map(len, live)), len(live) + 1)
+    token_s = cost.verify_s(chunk, 0, 1) / chunk
+    waiting = sum(sequence.uncomputed - 1 for sequence in live)
     return Heartbeat(
         replica=replica,
         address=addresses.public,
@@ -134,15 +136,3 @@ def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses
         prefixes=loop.pool.recent_prefixes(),
         inner=addresses.inner,
     )
-
-
-def _step_s(manager: SessionManager, live: Sequence[Session]) -> float:
-    """Expected seconds of a step with one token for each session and for a new one."""
-    contexts = sum(len(session.sequence) for session in live)
-    return manager.loop.profile.cost.verify_s(len(live) + 1, contexts, len(live) + 1)
-
-
-def _token_s(manager: SessionManager) -> float:
-    """Seconds for one token of a long prompt."""
-    profile = manager.loop.profile
-    return profile.cost.verify_s(profile.max_step_tokens, 0, 1) / profile.max_step_tokens

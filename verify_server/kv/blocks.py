@@ -100,7 +100,10 @@ class BlockPool:
             del self._held[tenant]
         findable = self.prefixes.findable(left) if self.prefixes else []
         self._cached.update(dict.fromkeys(findable))
-        self._discard([block for block in left if block not in self._cached])
+        blank = [block for block in left if block not in self._cached]
+        if self._on_free is not None and blank:
+            self._on_free(tuple(blank))
+        self._unused.extend(blank)
 
     def withdraw(self, blocks: Sequence[int]) -> None:
         """Make the content of these blocks, which have holders, unfindable."""
@@ -132,11 +135,6 @@ class BlockPool:
         if count == 2:
             self._shared -= 1
         return count == 1
-
-    def _discard(self, blocks: list[int]) -> None:
-        if self._on_free is not None and blocks:
-            self._on_free(tuple(blocks))
-        self._unused.extend(blocks)
 
 
 class BlockTable:

@@ -90,7 +90,7 @@ def _byte_level(metadata: Mapping[str, Any], pieces: Sequence[str]) -> tuple[Tok
             f"this GGUF file splits text as {name!r} before it merges bytes, which is not known; {NEXT_STEP}"
         )
     vocabulary = {piece: id for id, piece in enumerate(pieces)}
-    merges = [_pair(merge) for merge in metadata.get("tokenizer.ggml.merges") or ()]
+    merges = [merge.partition(" ")[::2] for merge in metadata.get("tokenizer.ggml.merges") or ()]
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=family.ignore_merges))
     if family.nfc:
         tokenizer.normalizer = normalizers.NFC()
@@ -106,11 +106,6 @@ def _steps(family: BpeFamily) -> Iterator[pre_tokenizers.PreTokenizer]:
     if family.pattern:
         yield pre_tokenizers.Split(Regex(family.pattern), behavior="isolated")
     yield pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not family.pattern)
-
-
-def _pair(merge: str) -> tuple[str, str]:
-    left, _, right = merge.partition(" ")
-    return left, right
 
 
 def _sentencepiece(metadata: Mapping[str, Any], pieces: Sequence[str]) -> tuple[Tokenizer, bool]:
