@@ -14,7 +14,7 @@ from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RemoteSession, RetryPolicy
 from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Open, SamplingParams
-from scheduler.fcfs import Fcfs
+from scheduler.baselines import Fcfs
 from scheduler.plan import SchedulingPolicy
 from tests.fakes import FakeText, MemoryNetwork, Weather
 from verify_server.loop import VerifyLoop
@@ -102,11 +102,12 @@ async def ask(
 
 def read_now(outbox: Outbox):
     """The next message of an outbox that holds one, without an event loop."""
+    assert len(outbox), "an empty outbox is read"
     try:
         outbox.get().send(None)
     except StopIteration as done:
         return done.value
-    raise AssertionError("an empty outbox is read")
+    raise AssertionError("an outbox with a message must not wait")
 
 
 async def until(condition, seconds=5.0):

@@ -43,9 +43,8 @@ class SessionLimits:
     rules: ServedRules = field(default_factory=ServedRules)
     min_pace: float = 0.0  # tokens/s promised to a session that asks for none and is no background session
     max_pace: float | None = None  # most tokens/s promised; None = half of what one session alone would get
-    min_acceptance: float = (
-        0.05  # share of a device's drafts with an accepted token; below it they are ignored
-    )
+    # Share of a device's drafts with an accepted token; below it they are ignored
+    min_acceptance: float = 0.05
     max_tree: int = MAX_TREE  # tokens of a draft tree, if the engine computes trees; 0 = chains only
 
 
