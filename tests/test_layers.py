@@ -44,8 +44,8 @@ GRPC_HOMES = ("edge_client/link.py", "verify_server/service.py")
 GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/replica_links.py")
 # Figures measure the bare libraries beside the product.
 BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"
-BARE_RAGGED = "benchmarks/ragged"  # and the file of its peers
-BARE_SAMPLING = "benchmarks/sampling"  # and its reference
+BARE_RAGGED = "benchmarks/ragged.py"
+BARE_SAMPLING = "benchmarks/sampling.py"
 MODEL_HOMES = (
     "verify_server/engine/",
     "opensled_training/",
