@@ -29,7 +29,7 @@ from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.load.server_process import between
 from opensled_testbed.planner.setting import RECORDED
 from opensled_testbed.traces import ItemTrace, read_traces
-from scheduler.baselines import Fcfs
+from scheduler.fcfs import Fcfs
 from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop

@@ -11,7 +11,7 @@ from typing import cast
 
 from hw_profiles.step_cost import HardwareProfile
 from opensled.store import model_path
-from scheduler.baselines import Fcfs
+from scheduler.fcfs import Fcfs
 from scheduler.goodput.policy import Goodput
 from scheduler.plan import BatchPlan, PolicyOptions, Snapshot
 from verify_server.config import ServeConfig

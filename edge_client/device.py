@@ -13,7 +13,8 @@ from edge_client.answer import Chunk, RequestDefaults, Task
 from edge_client.answer_stream import AnswerStream
 from edge_client.config import DeviceConfig
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import DrafterFactory, DrafterOptions, NoneDrafter
+from edge_client.drafters.base import DrafterFactory, DrafterOptions
+from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import DraftThread
 from edge_client.lengths import length_policy
 from edge_client.lengths.base import DraftLengthPolicy, DraftStatus, LengthOptions, rested

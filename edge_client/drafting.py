@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from edge_client.draft_job import BlockBudget, Drafted, DraftJob, Result, Work
-from edge_client.drafters.base import Drafter, NoneDrafter
+from edge_client.drafters.base import Drafter
+from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.base import DraftLengthPolicy
 from opensled.messages import DraftBlock
 from opensled.protocol import Truth

@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from hw_profiles.step_cost import HardwareProfile
-from scheduler.baselines import Fcfs
 from scheduler.cluster.placement import Heartbeat
+from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText
 from tests.system import until
 from verify_server import service

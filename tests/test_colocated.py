@@ -14,7 +14,7 @@ from opensled_testbed.emulation.emulated_accelerator import EmulatedEngine
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Server
 from scheduler import POLICIES
-from scheduler.baselines import Fcfs
+from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Snapshot
 from tests.fakes import FakeEngine
 from verify_server.engine.base import SampleRequest, Segment

@@ -13,7 +13,8 @@ from edge_client.config import GenerateConfig
 from edge_client.device import connect
 from edge_client.generate import Commit
 from edge_client.lengths.base import UNADVISED, pulled
-from edge_client.lengths.fixed import ConfidenceLength, FixedLength
+from edge_client.lengths.confidence import ConfidenceLength
+from edge_client.lengths.fixed import FixedLength
 from edge_client.telemetry import Telemetry
 from edge_client.tokenizer import AnswerText
 from opensled.config import options

@@ -15,7 +15,8 @@ from edge_client import drafting
 from edge_client.draft_job import BlockBudget, Drafted, DraftJob
 from edge_client.drafters.base import Drafter
 from edge_client.drafting import DraftThread, finished
-from edge_client.lengths.fixed import ConfidenceLength, FixedLength
+from edge_client.lengths.confidence import ConfidenceLength
+from edge_client.lengths.fixed import FixedLength
 from opensled.messages import DraftToken, SamplingParams
 from opensled.protocol import Truth
 from opensled.sampling import Sampler

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.drafters.base import NoneDrafter
+from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.fixed import FixedLength
 from opensled.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
-from scheduler.baselines import Fcfs
+from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan
 from tests.fakes import IMPATIENT, FakeEngine, OracleDrafter, Weather, continuation
 from tests.system import FOREVER, ask, running, until

@@ -6,7 +6,7 @@ import pytest
 
 from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams
-from scheduler.baselines import Fcfs
+from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, Slice
 from tests.fakes import VOCAB, FakeEngine, continuation
 from tests.sessions import made

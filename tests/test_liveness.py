@@ -7,7 +7,7 @@ import pytest
 
 from edge_client.answer import Task
 from edge_client.device import Device
-from edge_client.drafters.base import NoneDrafter
+from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import DraftThread
 from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength

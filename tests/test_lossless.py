@@ -12,7 +12,8 @@ import pytest
 
 from edge_client.drafters import DRAFTERS
 from edge_client.lengths.adaptive import Adaptive
-from edge_client.lengths.fixed import ConfidenceLength, FixedLength
+from edge_client.lengths.confidence import ConfidenceLength
+from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.predicted import Predicted
 from edge_client.remote import RetryPolicy
 from hw_profiles.sysfs import BoardState

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Moved, Open, SamplingParams, Verdict
-from scheduler.baselines import Fcfs
+from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, Slice
 from tests.fakes import FakeEngine, OracleDrafter
 from tests.replicas import cluster

@@ -11,7 +11,7 @@ import verify_server.sequence
 from opensled.messages import DraftBlock
 from opensled.noise import gumbel, hash_bits
 from opensled.protocol import Truth, common_prefix, cut
-from scheduler.baselines import Fcfs
+from scheduler.fcfs import Fcfs
 from scheduler.plan import Slice
 from tests import test_fcfs, test_kv, test_noise, test_prefix, test_protocol, test_session
 from verify_server.acceptance.base import AcceptanceResult

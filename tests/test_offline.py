@@ -12,7 +12,8 @@ from edge_client import answer_stream
 from edge_client.draft_job import BlockBudget
 from edge_client.drafting import DraftThread
 from edge_client.generate import Commit
-from edge_client.lengths.fixed import ConfidenceLength, FixedLength
+from edge_client.lengths.confidence import ConfidenceLength
+from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.modes import LOCAL_GIVE_UP, PROVISIONAL, STALL, Offline, retry_policy
 from edge_client.offline.provisional import SEGMENT, ProvisionalDrafting, ProvisionalTail
 from edge_client.remote import RetryPolicy

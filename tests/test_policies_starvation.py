@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
 from scheduler import make_policy
-from scheduler.baselines import Fcfs
+from scheduler.fcfs import Fcfs
 from scheduler.goodput.step_budget import BACKGROUND_S
 from scheduler.plan import PolicyOptions, SchedulingPolicy
 from tests.hypothesis_profiles import tried

@@ -14,7 +14,8 @@ from edge_client.config import GenerateConfig
 from edge_client.device import _length_policy
 from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.base import pulled
-from edge_client.lengths.fixed import ConfidenceLength, FixedLength
+from edge_client.lengths.confidence import ConfidenceLength
+from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.predicted import Logistic, Predicted, features
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock, DraftToken, SamplingParams

@@ -16,7 +16,7 @@ from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RequestRecord, RunResult
 from opensled_testbed.simulator import simulate
-from scheduler.baselines import Fcfs
+from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Snapshot
 from tests.made_traces import made
 

@@ -17,7 +17,7 @@ from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import FutureBase, InvalidRequest
 from opensled.messages import Draft, DraftBlock, DraftToken, Failure
 from opensled.protocol import Truth
-from scheduler.baselines import Fcfs
+from scheduler.fcfs import Fcfs
 from scheduler.plan import BatchPlan, SchedulingPolicy, Slice
 from tests.fakes import POISON, VOCAB, FakeEngine, next_token
 from tests.hypothesis_profiles import bounded

@@ -202,25 +202,3 @@ class ModelDrafter(Drafter):
     def close(self) -> None:
         self._truths += 1
         self.sequence, self.drafted, self.computed = [], [], 0
-
-
-class NoneDrafter(Drafter):
-    """Proposes nothing."""
-
-    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        pass
-
-    def propose(self) -> Iterator[DraftToken]:
-        return iter(())
-
-    def commit(self, tokens: Sequence[int]) -> None:
-        pass
-
-
-class NoneFactory(DrafterFactory):
-    """`--drafter none`. Needs no model and fits every vocabulary."""
-
-    name = "none"
-
-    def create(self) -> NoneDrafter:
-        return NoneDrafter()

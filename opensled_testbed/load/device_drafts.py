@@ -9,7 +9,8 @@ from typing import Protocol
 
 from edge_client.draft_job import BlockBudget, Drafted, Result, Work
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import DrafterFactory, NoneDrafter
+from edge_client.drafters.base import DrafterFactory
+from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import Drafting, DraftThread, JobDrafting, finished
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from edge_client.draft_job import BlockBudget, Drafted, DraftJob, Result, Work
-from edge_client.drafters.base import NoneDrafter
+from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import JobDrafting, finished
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.fixed import FixedLength

@@ -15,7 +15,7 @@ from edge_client.remote import RemoteSession, RetryPolicy
 from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import OpenSledError
 from opensled.messages import Draft, DraftBlock, Open
-from scheduler.baselines import Fcfs
+from scheduler.fcfs import Fcfs
 from tests.by_hand import HandLoop, Server, Wire
 from tests.fake_backend import FakeBackend
 from tests.fakes import FakeEngine, FakeText
