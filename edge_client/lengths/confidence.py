@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from edge_client.lengths.base import DraftStatus, LengthOptions
+from edge_client.lengths.base import UNADVISED, DraftStatus, LengthOptions
 from edge_client.lengths.fixed import FixedLength
 from opensled.messages import DraftToken
 
