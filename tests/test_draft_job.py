@@ -24,9 +24,9 @@ from opensled_testbed.emulation.draft_pace import forward_s
 from opensled_testbed.emulation.recorded_model import RecordedModel
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.load.records import RequestRecord
-from opensled_testbed.simulated.drafting import Thread
+from opensled_testbed.simulated.drafting import SimulatedDrafts
 from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.server import Script
+from opensled_testbed.simulated.server import MAX_DRAFT, Script
 from opensled_testbed.traces import ItemTrace
 from tests.by_hand import HandLoop
 from tests.emulated import speed
@@ -70,10 +70,11 @@ class Driver:
             self.hear(self.at_pass[self.passes])
 
     def budget(self, place: int) -> BlockBudget:
-        return BlockBudget(self.script.room(place))
+        """The very last token of a sequence needs no draft."""
+        return BlockBudget(max(0, min(self.script.last - place - 1, MAX_DRAFT)))
 
     def hear(self, place: int) -> None:
-        self.place, self.truth.tokens[:] = place, self.script.truth(place)
+        self.place, self.truth.tokens[:] = place, [*self.trace.prompt_ids, *self.trace.target_ids[:place]]
         self.drafts.heard(self.truth)
 
     @property
@@ -145,26 +146,19 @@ class Emulated(Driver):
 class Simulated(Driver):
     def __init__(self, trace, policy, monkeypatch) -> None:
         super().__init__(trace, policy)
-        self.events, self.done = Events(), []
-        record = RequestRecord(0, 0, trace.item, 0.0)
-        self.drafts = Thread(self.events, PACE, policy, True).begin(self.script, record, self.done.append)
+        self.events = Events()
+        self.drafts = SimulatedDrafts(self.events, PACE, policy, True)
+        self.drafts.take(self.script, RequestRecord(0, 0, trace.item, 0.0), lambda: None)
+        self.drafts.begin(self.truth, GREEDY)
 
     def draft(self, place: int) -> Drafted:
-        self.drafts.draft(place, None)
+        ready = self.drafts.draft(self.truth, self.budget(place))
         self.events.run(self.events.now + LONG)
-        return Drafted(self.drafts._latest, self.done[-1].seconds)
+        return ready.result()
 
     def work_ahead(self, drafted: Drafted, place: int) -> None:
-        self.drafts.look_ahead(self.done[-1].block, None)
+        self.drafts.look_ahead(drafted.block, self.budget(place))
         self.events.run(self.events.now + LONG)
-
-    def hear(self, place: int) -> None:
-        self.place = place
-        self.drafts.heard(place)
-
-    @property
-    def wasted(self) -> int:
-        return self.drafts._job.wasted
 
     def close(self) -> None:
         """Nothing to close."""

@@ -97,7 +97,6 @@ class DilatedCost:
     dilation: float = 1.0
 
     def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
-        """See `StepCost`."""
         return self.dilation * self.cost.verify_s(tokens, contexts, sessions)
 
 
@@ -141,11 +140,9 @@ class EmulatedEngine(TargetEngine):
         return max(self._step.ended, now - self._dilation * self._law.drafting_s(pieces))
 
     def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
-        """See `TargetEngine`."""
         self._inner.compact(blocks, moves)
 
     def forget(self, blocks: Sequence[int]) -> None:
-        """See `TargetEngine`."""
         self._inner.forget(blocks)
 
 

@@ -59,12 +59,10 @@ class LiveDrafts(DraftThread):
     _counted = 0  # of what was drafted ahead in vain for the present sequence
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
-        """See `Drafting`."""
         super().begin(truth, sampler)
         self._counted = 0
 
     def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:
-        """See `Drafting`."""
         future = super().draft(truth, budget)
         future.add_done_callback(self._count)
         return future

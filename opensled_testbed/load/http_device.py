@@ -59,7 +59,6 @@ class HttpDevice:
         self._http, self._model, self._clock, self._account = http, model, clock, account
 
     async def ask(self, item: Item, record: RequestRecord) -> None:
-        """See `Asks`."""
         chat = isinstance(item.prompt, tuple) and isinstance(item.prompt[0], ChatMessage)
         stream = stream_chat if chat else stream_completion
         chunks: list[tuple[float, int]] = []  # when a chunk came, and how many characters there are by then

@@ -75,7 +75,6 @@ class LoadDevice:
         self._patience = stretched(RetryPolicy(), clock.dilation)
 
     async def ask(self, item: Item, record: RequestRecord) -> None:
-        """See `Asks`."""
         request = self._request(item)
         with self._watched(record), self._drafter(record) as drafts:
             if self._user_link:
@@ -174,7 +173,6 @@ class LoneDevice:
         self._one_at_a_time = asyncio.Lock()
 
     async def ask(self, item: Item, record: RequestRecord) -> None:
-        """See `Asks`."""
         trace = self._traces[item.id]
         ids = trace.alone_ids[: item.max_tokens]
         record.prompt_tokens = len(trace.prompt_ids)

@@ -173,7 +173,6 @@ class AloneDevice:
         self._free_at = 0.0
 
     def ask(self, record: RequestRecord, script: Script, done: Done) -> None:
-        """See `SimulatedDevice.ask`."""
         record.sent = self._events.now
         record.prompt_tokens = script.prompt
         start = max(record.sent, self._free_at) + forward_s(self._speed, script.prompt)

@@ -74,7 +74,6 @@ class SimulatedDrafts(ReplayDrafts):
         self._script, self._record, self._told = script, record, done
 
     def draft(self, truth: Truth, budget: BlockBudget) -> Any:
-        """See `Drafting`."""
         self._count()
         self._waiting = Ready()
         return super().draft(truth, budget)
