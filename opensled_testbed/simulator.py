@@ -23,7 +23,7 @@ from opensled.errors import UsageError
 from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
-from opensled_testbed.load.records import RequestRecord, RunResult, ServerTotals
+from opensled_testbed.load.records import RequestRecord, RunResult, between
 from opensled_testbed.rules import rule_of
 from opensled_testbed.simulated.device import AloneDevice, SimulatedDevice
 from opensled_testbed.simulated.drafting import SimulatedDrafts
@@ -95,7 +95,7 @@ def simulate_users(
     events.run(load.warmup)
     before = replace(server.totals)
     events.run(load.warmup + load.duration)
-    result = RunResult(LABEL, load.warmup, events.now, records, _between(before, server.totals))
+    result = RunResult(LABEL, load.warmup, events.now, records, between(before, server.totals))
     return Simulated(result, events.count)
 
 
@@ -159,8 +159,3 @@ def _speed(group: Group) -> DraftSpeed | None:
     if not group.device or group.drafter == "lookup":
         return None
     return catalog.device(group.device).draft(group.draft)
-
-
-def _between(before: ServerTotals, after: ServerTotals) -> ServerTotals:
-    """What was done from one moment to the next."""
-    return ServerTotals(**{name: value - getattr(before, name) for name, value in vars(after).items()})

@@ -12,8 +12,8 @@ from opensled.errors import OpenSledError
 from opensled.messages import ChatMessage, is_chat
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.load import Item, Load, asked_by, due_times, start_of, thinking
-from opensled_testbed.load.records import Clock, RequestRecord, RunResult, ServerTotals
-from opensled_testbed.load.server_process import Running, between, serving
+from opensled_testbed.load.records import Clock, RequestRecord, RunResult, ServerTotals, between
+from opensled_testbed.load.server_process import Running, emulation_of, serving
 from opensled_testbed.load.site import Seat, is_alone, site
 from opensled_testbed.traces import TraceSet
 
@@ -40,7 +40,7 @@ async def run_fleet(
         return await run_on(None, fleet, items, traces, load, progress)
     async with serving(fleet.server, fleet.dilation) as server:
         result = await run_on(server, fleet, items, traces, load, progress)
-    result.emulation = server.emulation()
+    result.emulation = emulation_of(server.process)
     return result
 
 

@@ -43,7 +43,10 @@ def draw(points: Sequence[Point], path: Path, source: str) -> None:
 
 def _words(figure: Figure, source: str, height: float) -> None:
     """Title, legend and what the numbers are."""
-    looks = [Patch(facecolor=fill, edgecolor=INK, label=_legend(*look)) for look, fill in _legends()]
+    looks = [
+        Patch(facecolor=fill, edgecolor=INK, label=f"{letter}  {name}" if letter else name)
+        for letter, fill, name in LOOKS.values()
+    ]
     title = "Which mode holds the most users, and how many times those of the server's own decoding"
     figure.suptitle(title, y=1 - 0.12 / height, va="top", color=INK)
     figure.legend(
@@ -57,14 +60,6 @@ def _words(figure: Figure, source: str, height: float) -> None:
     figure.subplots_adjust(
         left=0.07, right=0.99, top=1 - 1.15 / height, bottom=0.95 / height, hspace=0.45, wspace=0.16
     )
-
-
-def _legends() -> list[tuple[tuple[str, str], str]]:
-    return [((letter, name), fill) for letter, fill, name in LOOKS.values()]
-
-
-def _legend(letter: str, name: str) -> str:
-    return f"{letter}  {name}" if letter else name
 
 
 def _panel(axes: Axes, server: Server, points: Sequence[Point]) -> None:

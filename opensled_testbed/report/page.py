@@ -39,7 +39,8 @@ TITLE = "OpenSLED benchmarks"
 def page(results: Results, page_folder: Path) -> str:
     """The whole file; `page_folder` is where it will lie, so that links to the JSON files are right."""
     sections = [
-        _with_origin(section, result, page_folder) for section, result in _sections(results, page_folder)
+        section._replace(body=origin(result, page_folder) + section.body) if result else section
+        for section, result in _sections(results, page_folder)
     ]
     body = "\n".join(_section(section) for section in sections)
     return f"""<!doctype html>
@@ -81,12 +82,6 @@ def _sections(results: Results, page_folder: Path) -> Iterator[tuple[Section, Re
         yield components.section(results.components, page_folder), None
     if results.all:
         yield _origins(results, page_folder), None
-
-
-def _with_origin(section: Section, result: Result | None, page_folder: Path) -> Section:
-    if result is None:
-        return section
-    return Section(section.anchor, section.title, origin(result, page_folder) + section.body)
 
 
 def _section(section: Section) -> str:

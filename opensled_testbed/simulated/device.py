@@ -12,9 +12,10 @@ from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from opensled.turns import Turn
 from opensled_testbed.emulation.draft_pace import forward_s
+from opensled_testbed.emulation.replay import NoDrafts
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import Arrival, RequestRecord, Round
-from opensled_testbed.simulated.drafting import EmptyDrafts, SimulatedDrafts
+from opensled_testbed.simulated.drafting import Ready, SimulatedDrafts
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import Ways, draft_bytes, open_bytes, opened_bytes, verdict_bytes
 from opensled_testbed.simulated.server import MAX_DRAFT, Script, SimulatedServer
@@ -114,7 +115,7 @@ class SimulatedAnswer:
     def _begin(self, hint: int | None) -> None:
         device, clock = self._device, self._device.events
         self.turn.reopened(hint)
-        drafts: Drafting = EmptyDrafts()
+        drafts: Drafting = NoDrafts(Ready)
         if device.drafts_for is self:
             drafts = device.drafts
             device.drafts.take(self.script, self._record, self._advance)
