@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
-from edge_client.drafting import Drafting, DraftThread
+from edge_client.drafting import DraftThread
 from hw_profiles import catalog
 from hw_profiles.device_profile import DraftSpeed
 from opensled.errors import UsageError
@@ -17,19 +16,11 @@ from opensled.messages import ModelInfo
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from opensled_testbed.emulation.paced import PacedFactory
-from opensled_testbed.emulation.replay import ReplayDrafts
+from opensled_testbed.emulation.replay import NoDrafts, ReplayDrafts
 from opensled_testbed.fleet import Group
 from opensled_testbed.load.load import Item
 from opensled_testbed.rules import stretched_rule_of
 from opensled_testbed.traces import ItemTrace, TraceSet
-
-
-class CountedDrafting(Drafting, Protocol):
-    """A `Drafting` that counts its tokens."""
-
-    @property
-    def drafted(self) -> int:
-        """Tokens so far, those that were not waited for included."""
 
 
 class LiveDrafts(DraftThread):
@@ -51,6 +42,9 @@ class LiveDrafts(DraftThread):
         if not future.cancelled() and not future.exception():
             self.drafted += len(future.result().block.tokens) + self.wasted - self._counted
             self._counted = self.wasted
+
+
+CountedDrafting = NoDrafts | ReplayDrafts | LiveDrafts  # they count all of their tokens
 
 
 def recorded(items: Sequence[Item], traces: TraceSet | None) -> dict[str, ItemTrace]:

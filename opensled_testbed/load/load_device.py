@@ -64,7 +64,9 @@ class LoadDevice:
                 size = request_bytes(request)
                 record.bytes_up += size
                 await self._clock.until(self._user_link.up.deliver_at(self._clock.now(), size))
-            session = TimedSession(self._way(record), request, self._patience, self._clock)
+            counted_elsewhere = self._shares or self._user_link
+            connect = self._connect if counted_elsewhere else weighed(self._connect, record)
+            session = TimedSession(connect, request, self._patience, self._clock)
             await self._open(session)
             record.prompt_tokens = len(session.truth)
             commits = generate(session, drafts, request.params)
@@ -87,10 +89,6 @@ class LoadDevice:
         trace = self._traces.get(item.id)
         prompt = trace.prompt_ids if trace else item.prompt
         return Open(prompt, item.params, **self._wish._asdict())
-
-    def _way(self, record: RequestRecord) -> Connect:
-        counted_elsewhere = self._shares or self._user_link
-        return self._connect if counted_elsewhere else weighed(self._connect, record)
 
     @contextmanager
     def _watched(self, record: RequestRecord) -> Iterator[None]:

@@ -23,12 +23,12 @@ GLANCES = 100  # how often a run tells how far it is
 Progress = Callable[[float], None]
 
 
-def unwatched(share: float) -> None:
-    """Progress that no one watches."""
-
-
 async def run_fleet(
-    fleet: Fleet, items: Sequence[Item], traces: TraceSet | None, load: Load, progress: Progress = unwatched
+    fleet: Fleet,
+    items: Sequence[Item],
+    traces: TraceSet | None,
+    load: Load,
+    progress: Progress = lambda share: None,
 ) -> RunResult:
     """Start the server and the devices of `fleet`, put `load` of `items` on them, and stop everything.
 
@@ -50,7 +50,7 @@ async def run_on(
     items: Sequence[Item],
     traces: TraceSet | None,
     load: Load,
-    progress: Progress = unwatched,
+    progress: Progress = lambda share: None,
 ) -> RunResult:
     """Like `run_fleet`, on a server that runs already: one of `fleet.server`, or None for devices alone."""
     async with AsyncExitStack() as stack:

@@ -105,12 +105,9 @@ def adapted(traces: TraceSet, rate: float, seed: int = 0) -> TraceSet:
 
 
 def _proposals(item: ItemTrace, rate: float, draw: Random) -> tuple[Proposal, ...]:
-    return tuple(
-        _proposal(item.target_ids[place : place + len(recorded.ids)], rate, draw)
-        for place, recorded in enumerate(item.proposals)
-    )
-
-
-def _proposal(text: tuple[int, ...], rate: float, draw: Random) -> Proposal:
-    ids = tuple(token if draw.random() < rate else WRONG for token in text)
-    return Proposal(ids, (1.0,) * len(ids))
+    made = []
+    for place, recorded in enumerate(item.proposals):
+        text = item.target_ids[place : place + len(recorded.ids)]
+        ids = tuple(token if draw.random() < rate else WRONG for token in text)
+        made.append(Proposal(ids, (1.0,) * len(ids)))
+    return tuple(made)

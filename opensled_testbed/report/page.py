@@ -42,7 +42,10 @@ def page(results: Results, page_folder: Path) -> str:
         section._replace(body=origin(result, page_folder) + section.body) if result else section
         for section, result in _sections(results, page_folder)
     ]
-    body = "\n".join(_section(section) for section in sections)
+    body = "\n".join(
+        f'<section id="{anchor}">\n<h2>{text(title)}</h2>\n{content}\n</section>'
+        for anchor, title, content in sections
+    )
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -84,10 +87,6 @@ def _sections(results: Results, page_folder: Path) -> Iterator[tuple[Section, Re
         yield _origins(results, page_folder), None
 
 
-def _section(section: Section) -> str:
-    return f'<section id="{section.anchor}">\n<h2>{text(section.title)}</h2>\n{section.body}\n</section>'
-
-
 def _head(sections: list[Section], results: Results) -> str:
     links = [Html(f'<a href="#{each.anchor}">{text(each.title)}</a>') for each in sections]
     labels = [Html(f"{badge(name)} {text(meaning)}") for name, meaning in LABELS.items()]
@@ -101,15 +100,12 @@ def _head(sections: list[Section], results: Results) -> str:
             ),
             bullets(labels),
             f"<nav>{bullets(links)}</nav>",
-            *_missing(results),
+            *(
+                paragraph(f"{name}.json is not there yet:", code(MADE_BY[name]), "makes it.", kind="note")
+                for name in results.missing
+            ),
         ]
     )
-
-
-def _missing(results: Results) -> Iterator[str]:
-    """One line for each section that has no results yet."""
-    for name in results.missing:
-        yield paragraph(f"{name}.json is not there yet:", code(MADE_BY[name]), "makes it.", kind="note")
 
 
 def _origins(results: Results, page_folder: Path) -> Section:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from edge_client.drafting import Drafting
 from edge_client.generate import Exchange
@@ -25,26 +26,20 @@ Done = Callable[[RequestRecord], None]
 UNUSED = Sampler(SamplingParams(), b"")  # what was recorded is not drawn again
 
 
+@dataclass(eq=False)
 class SimulatedDevice:
     """One device: its link, its draft model, and the user's own link where the drafter sits beside the server.
 
     It drafts for one answer at a time; the server alone decodes a request that finds it at work, as in the product.
     """
 
-    __slots__ = ("drafts", "drafts_for", "events", "server", "user", "ways", "wish")
-
-    def __init__(
-        self,
-        events: Events,
-        server: SimulatedServer,
-        ways: Ways,
-        drafts: SimulatedDrafts,
-        user: Ways | None,
-        wish: Wish = Wish(),
-    ) -> None:
-        self.events, self.server, self.ways, self.user = events, server, ways, user
-        self.drafts, self.wish = drafts, wish
-        self.drafts_for: SimulatedAnswer | None = None
+    events: Events
+    server: SimulatedServer
+    ways: Ways
+    drafts: SimulatedDrafts
+    user: Ways | None
+    wish: Wish = field(default_factory=Wish)
+    drafts_for: SimulatedAnswer | None = None
 
     def ask(self, record: RequestRecord, script: Script, done: Done) -> None:
         """One request, now; `done` hears when its last token has reached the user, or that it was refused."""
