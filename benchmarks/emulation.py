@@ -15,7 +15,7 @@ from edge_client.drafters import DRAFTERS
 from edge_client.drafting import Drafting, DraftThread
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles import catalog
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams, Verdict
 from opensled.noise import noise_key
 from opensled.protocol import EndRules, Truth, common_prefix
@@ -29,7 +29,7 @@ from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.load.records import between
 from opensled_testbed.planner.setting import RECORDED
 from opensled_testbed.traces import ItemTrace, read_traces
-from scheduler.fcfs import Fcfs
+from scheduler.baselines import Fcfs
 from verify_server.acceptance.match import Match
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop

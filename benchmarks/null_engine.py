@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.store import model_path
-from scheduler.fcfs import Fcfs
+from scheduler.baselines import Fcfs
 from scheduler.goodput.policy import Goodput
 from scheduler.plan import BatchPlan, PolicyOptions, Snapshot
 from verify_server.config import ServeConfig

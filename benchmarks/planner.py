@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median, quantiles
 
 from benchmarks.figure import Comparison, Figure
-from hw_profiles.profile import HardwareProfile
-from hw_profiles.step_cost import Roofline
+from hw_profiles.step_cost import HardwareProfile, Roofline
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
 from opensled_testbed.planner.setting import RECORDED

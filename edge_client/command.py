@@ -25,9 +25,9 @@ from edge_client.terminal.tail import Stderr
 from opensled import notify
 from opensled.address import host_port, is_local, joined, web_origins
 from opensled.errors import OpenSledError, UsageError
+from opensled.files import read_identity
 from opensled.messages import ChatMessage, Prompt, SamplingParams
 from opensled.metrics import metrics_port, require_safe_metrics
-from opensled.pem import read_identity
 
 if TYPE_CHECKING:
     from edge_client.api.guard import Access

@@ -29,9 +29,8 @@ from edge_client.telemetry import Telemetry
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.address import is_local
 from opensled.errors import NotFound, OpenSledError, Unreachable, UsageError, VocabularyMismatch
-from opensled.files import read_secret_text
+from opensled.files import read_identity, read_secret_text
 from opensled.messages import MATCH, ModelInfo, Open
-from opensled.pem import read_identity
 from opensled.protocol import Truth
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ import grpc
 from edge_client.moves import destination
 from opensled import codec
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unauthorized, Unreachable
+from opensled.files import Identity, read_authorities
 from opensled.messages import ClientMessage, ModelInfo, ServerMessage
-from opensled.pem import Identity, read_authorities
 from opensled.v1 import verify_pb2_grpc
 
 # A dead link (a NAT entry that expired, a pulled cable) is noticed within 30 s; servers allow pings from 10 s on.

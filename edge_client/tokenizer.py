@@ -14,10 +14,10 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from edge_client.token_bytes import BYTE_PIECE, TokenBytes
+from opensled.bounds import require_unicode
 from opensled.errors import ProtocolError, VocabularyMismatch
 from opensled.messages import ModelInfo
 from opensled.protocol import common_prefix
-from opensled.unicode_text import require_unicode
 from opensled.vocabulary import fingerprint
 
 UNFINISHED = "\ufffd"  # what a decoder shows for bytes that are no whole character (yet)

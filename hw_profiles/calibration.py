@@ -1,7 +1,5 @@
 """The profile of this very machine, which `opensled profile calibrate` writes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -12,8 +10,7 @@ from typing import Any
 
 from hw_profiles import catalog
 from hw_profiles.detect import Board, detect
-from hw_profiles.device_profile import DeviceProfile, DraftSpeed, MeasuredDraft
-from hw_profiles.quantity import Quantity
+from hw_profiles.profiles import DeviceProfile, DraftSpeed, MeasuredDraft, Quantity
 from opensled.errors import UsageError
 
 THIS_MACHINE = "this-machine"  # its id among the devices

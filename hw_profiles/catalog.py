@@ -1,21 +1,24 @@
-"""The profiles that come with OpenSLED, one TOML file each, and the user's own.
+"""The packaged profiles, one TOML file each, and the user's profiles.
 
-The user's own profiles are in `profiles/devices` (links, accelerators, targets) beside the configuration file; they win
-over packaged ones of the same id. A path to any other file works as well.
+The user's profiles are in `profiles/devices` (links, accelerators, targets) beside the configuration file; they replace
+packaged ones of the same id. A path to any other file works as well.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from hw_profiles.accelerator_profile import AcceleratorProfile
-from hw_profiles.device_profile import DeviceProfile, DraftSpeed, MeasuredDraft, MeasuredLink
-from hw_profiles.link_profile import LinkProfile
-from hw_profiles.quantity import Quantity
-from hw_profiles.target_shape import TargetShape
+from hw_profiles.profiles import (
+    AcceleratorProfile,
+    DeviceProfile,
+    DraftSpeed,
+    LinkProfile,
+    MeasuredDraft,
+    MeasuredLink,
+    Quantity,
+    TargetShape,
+)
 from opensled.config import config_folder, read_file
 from opensled.errors import NotFound, UsageError
 
@@ -36,7 +39,7 @@ def names(kind: str) -> list[str]:
 
 
 def own_file(kind: str, name: str) -> Path | None:
-    """The path of a profile of the user's own; None where configuration files are switched off."""
+    """The path of a profile of the user; None if configuration files are switched off."""
     folder = config_folder()
     return folder / "profiles" / kind / f"{name}.toml" if folder else None
 
@@ -74,15 +77,11 @@ def _load(kind: str, name: str, profile: type[Profile]) -> Profile:
     if not name or not path.is_file():
         known = ", ".join(names(kind))
         raise NotFound(f"no profile {name!r} among {kind}; choose from {known}, or give a file", "profile")
-    return _build(profile, path.stem, read_file(path), path)
-
-
-def _build(profile: type[Profile], id: str, table: Mapping[str, Any], path: Path) -> Profile:
-    return profile(id=id, **_values(profile, table, f"{path}: "))
+    return profile(id=path.stem, **_values(profile, read_file(path), f"{path}: "))
 
 
 def _values(kind: type[Any], table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What a table says of the fields of a dataclass; `where` begins every complaint."""
+    """The fields of a dataclass from a table; `where` begins every error."""
     hints = get_type_hints(kind)
     known = [item for item in fields(kind) if item.name != "id"]
     required = {item.name for item in known if item.default is MISSING and item.default_factory is MISSING}

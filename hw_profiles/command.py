@@ -1,7 +1,5 @@
-"""`opensled profile list | show | detect`: which profiles there are, what one says with its sources, and what board
-this is. `opensled profile calibrate` needs a drafter and lives with the devices (edge_client/calibration/)."""
-
-from __future__ import annotations
+"""`opensled profile list | show | detect`: the profiles, one of them with its sources, and the board of
+this machine. `opensled profile calibrate` needs a drafter and lives with the devices (edge_client/calibration/)."""
 
 import json
 import shutil
@@ -10,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hw_profiles import catalog
-from hw_profiles.accelerator_profile import AcceleratorProfile
-from hw_profiles.describe import board_lines, cost_table, facts, summary
+from hw_profiles.describe import board_lines, cost_table, facts, step_costs, summary
 from hw_profiles.detect import detect, require_board
-from hw_profiles.steps import step_costs
+from hw_profiles.profiles import AcceleratorProfile
 from hw_profiles.sysfs import read_board
 from opensled.config import option
 from opensled.errors import NotFound, UsageError
@@ -31,20 +28,20 @@ class ProfileListConfig:
 @dataclass(frozen=True)
 class ShowConfig:
     name: str = option("", "id of a profile, or a TOML file", positional=True, metavar="NAME")
-    kind: str = option("", "which kind is meant; a file needs it", choices=KINDS)
+    kind: str = option("", "kind of the profile; required for a file", choices=KINDS)
     json: bool = option(False, "print JSON")
 
 
 @dataclass(frozen=True)
 class DetectConfig:
     root: str = option(
-        "/", "look at a copy of a board's /proc, /sys and /etc below this folder", metavar="FOLDER"
+        "/", "read a copy of a board's /proc, /sys and /etc below this folder", metavar="FOLDER"
     )
     json: bool = option(False, "print JSON")
 
 
 def detect_board(config: DetectConfig) -> int:
-    """What this machine is, and how it fares right now."""
+    """Print which board this is, and its present state."""
     require_board(config.root)
     board, state = detect(config.root), read_board(config.root)
     if config.json:
@@ -58,9 +55,10 @@ def list_profiles(config: ProfileListConfig) -> int:
     kinds = (config.kind,) if config.kind else KINDS
     profiles = {kind: [catalog.load(kind, name) for name in catalog.names(kind)] for kind in kinds}
     if config.json:
-        print(
-            json.dumps({kind: [_brief(each) for each in found] for kind, found in profiles.items()}, indent=2)
-        )
+        brief = {
+            kind: [{"id": each.id, "name": each.name} for each in found] for kind, found in profiles.items()
+        }
+        print(json.dumps(brief, indent=2))
         return 0
     for kind, found in profiles.items():
         print(kind)
@@ -90,10 +88,6 @@ def _kinds_of(config: ShowConfig) -> list[str]:
     if not found:
         raise NotFound(f"no profile {config.name!r}; `opensled profile list` shows them all", "profile")
     return found
-
-
-def _brief(profile: Any) -> dict[str, str]:
-    return {"id": profile.id, "name": profile.name}
 
 
 def _whole(profile: Any) -> dict[str, Any]:

@@ -1,20 +1,64 @@
-"""Profiles as plain text for a terminal."""
-
-from __future__ import annotations
+"""Profiles as plain text for a terminal, and what the steps of every packaged target cost on one accelerator."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
-from hw_profiles.accelerator_profile import AcceleratorProfile
+from hw_profiles import catalog
 from hw_profiles.detect import Board
-from hw_profiles.device_profile import DeviceProfile, DraftSpeed
-from hw_profiles.link_profile import LinkProfile
-from hw_profiles.quantity import Quantity
-from hw_profiles.steps import DRAFT_TOKENS, SESSIONS, StepCosts
+from hw_profiles.profiles import (
+    AcceleratorProfile,
+    DeviceProfile,
+    LinkProfile,
+    Quantity,
+    TargetShape,
+)
+from hw_profiles.step_cost import TargetCost
 from hw_profiles.sysfs import BoardState
-from hw_profiles.target_shape import TargetShape
+
+SESSIONS = (1, 16, 64)
+DRAFT_TOKENS = (0, 4)
+CONTEXTS = (1024, 8192)
+WEIGHT_BITS = (16, 8, 4)
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """One target at one context length."""
+
+    target: str
+    context: int  # KV positions of each session
+    weight_bits: int  # the most that leave room for a session; 0 = none of WEIGHT_BITS does
+    sessions_that_fit: int
+    # By "sessions x (draft tokens + 1)", such as "16x5"; without those that do not fit
+    verify_s: dict[str, float]
+
+
+def step_costs(accelerator: AcceleratorProfile) -> list[StepCosts]:
+    """Of every packaged target, the draft shapes left out, at each of CONTEXTS."""
+    targets = [catalog.target(name) for name in catalog.names("targets") if not name.startswith("draft-")]
+    targets.sort(key=lambda shape: shape.params)
+    return [_costs(accelerator, shape, context) for shape in targets for context in CONTEXTS]
+
+
+def _costs(accelerator: AcceleratorProfile, shape: TargetShape, context: int) -> StepCosts:
+    for bits in WEIGHT_BITS:
+        cost = TargetCost(accelerator, shape.at(bits))
+        fit = cost.sessions_that_fit(context)
+        if fit:
+            return StepCosts(shape.id, context, bits, fit, _steps(cost, context, fit))
+    return StepCosts(shape.id, context, 0, 0, {})
+
+
+def _steps(cost: TargetCost, context: int, fit: int) -> dict[str, float]:
+    return {
+        f"{sessions}x{drafted + 1}": cost.verify_s(sessions * (drafted + 1), sessions * context)
+        for sessions in SESSIONS
+        for drafted in DRAFT_TOKENS
+        if sessions <= fit
+    }
+
 
 # field -> what it is called, and its unit
 WORDS = {
@@ -87,7 +131,8 @@ def _fact(name: str, value: Any, width: int) -> Iterator[str]:
     elif name == "drafts":
         for draft in value.values():
             yield from ("", f"  draft of {draft.size}")
-            yield from _draft(draft, width)
+            for speed in ("decode_per_s", "prefill_per_s"):
+                yield from _fact(speed, getattr(draft, speed), width)
     elif name in WORDS:
         label, unit = WORDS[name]
         yield from _wrapped(f"  {label}", f"{_value(value)} {unit}".rstrip(), width)
@@ -108,11 +153,6 @@ def _entry(entry: Any, width: int) -> Iterator[str]:
         yield from _wrapped(f"  {label}", f"{told} {unit}".rstrip(), width)
 
 
-def _draft(draft: DraftSpeed, width: int) -> Iterator[str]:
-    for name in ("decode_per_s", "prefill_per_s"):
-        yield from _fact(name, getattr(draft, name), width)
-
-
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no: derived"
@@ -131,7 +171,7 @@ def _wrapped(label: str, text: str, width: int) -> list[str]:
 
 
 def board_lines(board: Board, state: BoardState) -> list[str]:
-    """What a machine says of itself; what it does not tell is left out."""
+    """The description of a machine; what is unknown is left out."""
     known = (
         f"{board.profile} (opensled profile show {board.profile})"
         if board.profile
@@ -156,7 +196,7 @@ def processor(board: Board) -> str:
 
 
 def now(state: BoardState) -> str:
-    """How a board fares, in one line; "" where nothing tells."""
+    """The state of a board in one line; "" if nothing is known."""
     parts = [
         "" if state.temperature_c is None else f"{state.temperature_c:.0f} °C",
         "" if state.power_w is None else f"{state.power_w:.1f} W",

@@ -1,15 +1,16 @@
-"""Which board this is: from its device tree, NVIDIA's release file, cpuinfo and meminfo. Nothing is executed.
+"""Which board this is: from its device tree, NVIDIA's release file, cpuinfo and meminfo; and how many of its cores this
+process may use. Nothing is executed.
 
-Every reader takes the root folder, so that copies of other boards' files can be read as well.
+Readers of a board take the root folder, so that copies of other boards' files can be read as well.
 """
 
-from __future__ import annotations
-
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hw_profiles.sysfs import read_text
 from opensled.errors import NotFound
 
 # `compatible` of the device tree -> packaged profile; the first that matches counts. A Jetson's module, not the carrier
@@ -48,7 +49,8 @@ FEATURES = {
     "avx512_vnni": "avx512-vnni",
     "amx_int8": "amx",
 }
-# What makers write who have nothing to say
+CGROUP = Path("/sys/fs/cgroup")
+# Placeholders that makers leave in place of a name
 NAMELESS = ("", "to be filled by o.e.m.", "system product name", "system manufacturer", "default string")
 
 
@@ -78,7 +80,7 @@ def detect(root: Path | str = "/") -> Board:
     """The board whose files lie below `root`. Never raises; a PC without a device tree is named by its maker."""
     root = Path(root)
     tree = root / "proc/device-tree"
-    cpuinfo = _text(root / "proc/cpuinfo")
+    cpuinfo = read_text(root / "proc/cpuinfo")
     processor = _processor(cpuinfo)
     return Board(
         name=_strings(tree / "model") or _product(root / "sys/class/dmi/id") or processor,
@@ -87,7 +89,7 @@ def detect(root: Path | str = "/") -> Board:
         processor=processor,
         cores=_physical_cores(cpuinfo),
         features=_features(cpuinfo),
-        memory_gib=round(_memory_kib(_text(root / "proc/meminfo")) / 2**20, 1),
+        memory_gib=round(_memory_kib(read_text(root / "proc/meminfo")) / 2**20, 1),
         power_mode=_power_mode(root),
     )
 
@@ -98,25 +100,25 @@ def _profile(compatible: str) -> str:
 
 def _product(dmi: Path) -> str:
     """Maker and product of a PC, each unless it is a placeholder."""
-    words = [_text(dmi / name).strip() for name in ("sys_vendor", "product_name")]
+    words = [read_text(dmi / name).strip() for name in ("sys_vendor", "product_name")]
     return " ".join(word for word in words if word.lower() not in NAMELESS)
 
 
 def _system(etc: Path) -> str:
     """Jetson Linux by its release, else what os-release calls itself."""
-    jetson = re.search(r"# R(\d+) \(release\), REVISION: ([\d.]+)", _text(etc / "nv_tegra_release"))
+    jetson = re.search(r"# R(\d+) \(release\), REVISION: ([\d.]+)", read_text(etc / "nv_tegra_release"))
     if jetson:
         return f"Jetson Linux {jetson[1]}.{jetson[2]}"
-    pretty = re.search(r'^PRETTY_NAME="?([^"\n]+)', _text(etc / "os-release"), re.MULTILINE)
+    pretty = re.search(r'^PRETTY_NAME="?([^"\n]+)', read_text(etc / "os-release"), re.MULTILINE)
     return pretty[1] if pretty else ""
 
 
 def _power_mode(root: Path) -> str:
     """What nvpmodel.conf calls the mode that nvpmodel set, its number where the file does not."""
-    mode = re.search(r"pmode:(\d+)", _text(root / "var/lib/nvpmodel/status"))
+    mode = re.search(r"pmode:(\d+)", read_text(root / "var/lib/nvpmodel/status"))
     if not mode:
         return ""
-    named = re.search(rf"POWER_MODEL\s+ID={int(mode[1])}\s+NAME=(\S+)", _text(root / "etc/nvpmodel.conf"))
+    named = re.search(rf"POWER_MODEL\s+ID={int(mode[1])}\s+NAME=(\S+)", read_text(root / "etc/nvpmodel.conf"))
     return named[1] if named else f"mode {int(mode[1])}"
 
 
@@ -160,11 +162,28 @@ def _fields(block: str) -> Mapping[str, str]:
 
 def _strings(path: Path) -> str:
     """Zero-terminated strings of a device tree, with spaces between."""
-    return " ".join(_text(path).replace("\0", " ").split())
+    return " ".join(read_text(path).replace("\0", " ").split())
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8", "replace")
-    except OSError:
-        return ""
+def usable_cores() -> int:
+    """Physical cores within the process's affinity, and within a container's CPU limit."""
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = {_siblings(cpu) for cpu in cpus}
+    share = container_share()
+    return max(1, len(cores) if share is None else min(len(cores), int(share)))
+
+
+def container_share(folder: Path = CGROUP) -> float | None:
+    """CPUs that the cgroup (v2, or v1) may use; None without a limit."""
+    words = read_text(folder / "cpu.max").split()  # microseconds of each period, such as "200000 100000"
+    if not words:
+        words = [read_text(folder / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+    if len(words) != 2 or not all(word.isdigit() for word in words) or words[1] == "0":
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def _siblings(cpu: int) -> str:
+    """Names the physical core of a logical CPU by its hardware threads ("0,8"); each its own if unknown."""
+    text = read_text(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
+    return text or str(cpu)

@@ -3,8 +3,6 @@
 Devices, servers and policies follow changes with these: a board that gets hot, a text that gets easier, a busier link.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import exp
 

@@ -64,7 +64,6 @@ class LearnedCost:
         return cls(table, (cost.verify_s(1, 1e6, 0) - one) / 1e6, (cost.verify_s(1, 0, 1e3) - one) / 1e3)
 
     def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
-        """See `StepCost`."""
         if tokens <= 0:
             return 0.0
         below = min(int(tokens), TABLE - 1)

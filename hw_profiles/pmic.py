@@ -4,8 +4,6 @@ The firmware is asked over /dev/vcio, as `vcgencmd pmic_read_adc` does it; that 
 What the board passes on at 5 V (USB, HATs) is not among the rails. No other board answers.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import struct

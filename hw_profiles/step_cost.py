@@ -1,9 +1,9 @@
 """Seconds of one step of a target, as scheduling policies calculate with them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
+
+from hw_profiles.profiles import AcceleratorProfile, TargetShape
 
 
 class StepCost(Protocol):
@@ -28,8 +28,54 @@ class Roofline:
     overhead_s: float = 1e-3
 
     def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
-        """See `StepCost`."""
         if tokens <= 0:
             return 0.0
         work = max(self.read_s, tokens * self.token_s) + contexts * self.context_s
         return work + sessions * self.session_s + self.overhead_s
+
+
+ROOFLINE = Roofline()  # of a machine that is not measured
+
+
+@dataclass(frozen=True)
+class HardwareProfile:
+    """A target on its machine, for step planning."""
+
+    # Tokens one forward computes at most: bounds how long a step delays all sessions (chosen)
+    max_step_tokens: int = 512
+    cost: StepCost = ROOFLINE
+
+
+@dataclass(frozen=True)
+class TargetCost:
+    """One target on one accelerator: a roofline over what it reads and what it computes.
+
+    `t = max(weights / bandwidth, tokens * 2P / flops) + contexts * kv_bytes / bandwidth + overhead`
+    """
+
+    accelerator: AcceleratorProfile
+    target: TargetShape
+
+    def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
+        """By this law the number of sessions itself costs nothing."""
+        if tokens <= 0:
+            return 0.0
+        bandwidth = self.accelerator.bandwidth_gb_s.typical * 1e9
+        read = self.target.bytes_read(tokens) / bandwidth
+        compute = tokens * 2 * self.target.active_params / (self.accelerator.tflops.typical * 1e12)
+        kv = contexts * self.target.kv_bytes / bandwidth
+        return max(read, compute) + kv + self.accelerator.step_overhead_ms.typical / 1000
+
+    def draft_s(self, tokens: int, sessions: int, contexts: int) -> float:
+        """Seconds in which this model, as a draft on the server, drafts `tokens` tokens for each of `sessions`."""
+        return tokens * self.verify_s(sessions, contexts)
+
+    @property
+    def kv_positions(self) -> int:
+        """KV positions that fit beside the weights; 0 if the weights themselves do not."""
+        room = self.accelerator.memory_gib * 2**30 * self.accelerator.usable_memory.typical
+        return max(0, int((room - self.target.weight_bytes) / self.target.kv_bytes))
+
+    def sessions_that_fit(self, context: int) -> int:
+        """Sessions of `context` positions whose KV is resident at the same time."""
+        return self.kv_positions // max(1, context)

@@ -1,4 +1,4 @@
-"""The present state of a board: heat, throttling, power, clock and battery, as the kernel's sysfs tells them.
+"""The present state of a board: heat, throttling, power, clock and battery, from the kernel's sysfs.
 
 Nothing is executed and no special rights are needed. Every reader takes the root folder, so that copies of the files of
 other boards can be read as well. A look costs a few dozen small reads; `read_board` keeps one for two seconds.
@@ -27,7 +27,7 @@ PART_RAILS = ("VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0")
 
 @dataclass(frozen=True)
 class BoardState:
-    """One look at a board. None: nothing here tells."""
+    """One reading of a board. None: not known here."""
 
     temperature_c: float | None = None  # of the hottest zone
     zones_c: Mapping[str, float] = field(default_factory=dict)  # temperature by zone
@@ -101,7 +101,7 @@ class Sensors:
             return replace(
                 state, throttled=bool(now), reasons=now, throttled_since_boot=bool(past), past_reasons=past
             )
-        now = tuple(dict.fromkeys(_text(path.parent / "type") for path in self._cooling if _on(path)))
+        now = tuple(dict.fromkeys(read_text(path.parent / "type") for path in self._cooling if _on(path)))
         if any(_on(path) for path in self._alarms):
             now = (PI_REASONS[0], *now)
         throttled = bool(now) if self._cooling or self._alarms else None
@@ -125,7 +125,7 @@ class Sensors:
     def _with_battery(self, state: BoardState) -> BoardState:
         if self._battery is None:
             return state
-        discharging = _text(self._battery / "status").lower() == "discharging"
+        discharging = read_text(self._battery / "status").lower() == "discharging"
         power = state.power_w
         if power is None and discharging:
             power = _battery_power(self._battery)
@@ -145,7 +145,7 @@ def _firmware(platform: Path) -> Path | None:
 
 
 def _slows(cooling: Path) -> bool:
-    kind = _text(cooling / "type").lower()
+    kind = read_text(cooling / "type").lower()
     return kind.startswith(SLOWING) or kind.endswith(ALERT)
 
 
@@ -153,7 +153,7 @@ def _named(zones: list[Path]) -> dict[str, Path]:
     """Zones by their type; of several with one type (a PC's "acpitz") the others carry their number, too."""
     named: dict[str, Path] = {}
     for path in zones:
-        kind = _text(path / "type") or path.name
+        kind = read_text(path / "type") or path.name
         named[kind if kind not in named else f"{kind} {path.name.removeprefix('thermal_zone')}"] = path
     return named
 
@@ -161,14 +161,14 @@ def _named(zones: list[Path]) -> dict[str, Path]:
 def _hwmons(root: Path, name: str) -> list[Path]:
     """Folders of the sensors called `name`: where hwmon lists them, else where their I2C driver does."""
     listed = _children(root / "sys/class/hwmon", "hwmon")
-    found = [path for path in listed if _text(path / "name") == name]
+    found = [path for path in listed if read_text(path / "name") == name]
     return found or sorted((root / "sys/bus/i2c/drivers" / name).glob("*/hwmon/hwmon*"))
 
 
 def _rails(monitors: list[Path]) -> list[tuple[Path, Path]]:
     """(voltage, current) files whose products add up to the board's power; none where that is not known."""
     rails = {
-        _text(label): (path / f"in{number}_input", path / f"curr{number}_input")
+        read_text(label): (path / f"in{number}_input", path / f"curr{number}_input")
         for path in monitors
         for label in sorted(path.glob("in[1-3]_label"))
         for number in (label.name[2],)
@@ -182,7 +182,7 @@ def _rails(monitors: list[Path]) -> list[tuple[Path, Path]]:
 def _battery(supplies: Path) -> Path | None:
     """The battery that runs this machine; a mouse's says that its scope is a device."""
     for path in _children(supplies):
-        if _text(path / "type") == "Battery" and _text(path / "scope") != "Device":
+        if read_text(path / "type") == "Battery" and read_text(path / "scope") != "Device":
             return path
     return None
 
@@ -213,19 +213,19 @@ def _on(path: Path) -> bool:
 
 def _number(path: Path, unit: float = 1) -> float | None:
     try:
-        return float(_text(path)) / unit
+        return float(read_text(path)) / unit
     except ValueError:
         return None
 
 
 def _hex(path: Path) -> int | None:
     try:
-        return int(_text(path), 16)
+        return int(read_text(path), 16)
     except ValueError:
         return None
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """What the file says, "" if it cannot be read: an absent sensor answers with an error of any kind."""
     try:
         return path.read_bytes().decode("utf-8", "replace").strip("\0\n ")

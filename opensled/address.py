@@ -1,7 +1,5 @@
 """Addresses, and which of them leave this machine."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 

@@ -5,8 +5,6 @@ block the event loop, and all sessions, for seconds. These limits are far above 
 limits (draft length, context, prompt size) later.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -69,3 +67,12 @@ def _check_parents(parents: Sequence[int], count: int) -> None:
 def _at_most(limit: int, count: int, field: str, what: str) -> None:
     if count > limit:
         raise InvalidRequest(f"{count} {what}: a message may have at most {limit}", field)
+
+
+def require_unicode(text: str, what: str, field: str) -> str:
+    """`text` if it has a UTF-8 form; raises InvalidRequest for `field`, which calls it `what`."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{what} is not valid Unicode text (a lone surrogate)", field) from error
+    return text

@@ -1,7 +1,5 @@
 """The command line: finds the verb, resolves its configuration, runs it. Heavy modules are imported only then."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import os
@@ -278,11 +276,7 @@ def _add(parser: argparse.ArgumentParser, item: Any) -> None:
         return
     choices = item.metadata["choices"]
     shown = "{" + ",".join(choices) + "}" if choices else item.metavar
-    parser.add_argument(item.flag, type=_reader(item), metavar=shown, help=help)
-
-
-def _reader(item: Any) -> Callable[[str], Any]:
-    return lambda text: item.parse(text, item.flag)
+    parser.add_argument(item.flag, type=lambda text: item.parse(text, item.flag), metavar=shown, help=help)
 
 
 def _default(item: Any) -> str:

@@ -1,13 +1,10 @@
 """Converts between our messages and protobuf's: the only module that uses the generated classes.
 
-Decoding refuses fields that are reserved for later by name when they are set. Every mistake of a peer raises a typed
-error.
+The fields of both have the same names, so encoding passes them by name. Decoding refuses fields that are reserved for
+later by name when they are set. Every mistake of a peer raises a typed error.
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import asdict
 
 from google.protobuf.message import DecodeError
 
@@ -74,12 +71,8 @@ def encode_server(message: ServerMessage) -> pb.ServerMessage:
     if isinstance(message, Opened):
         return pb.ServerMessage(opened=_encode_opened(message))
     if isinstance(message, Moved):
-        return pb.ServerMessage(moved=pb.Moved(address=message.address, resume_token=message.resume_token))
-    return pb.ServerMessage(
-        failure=pb.Failure(
-            code=message.code, reason=message.reason, field=message.field, retry_after=message.retry_after
-        )
-    )
+        return pb.ServerMessage(moved=pb.Moved(**vars(message)))
+    return pb.ServerMessage(failure=pb.Failure(**vars(message)))
 
 
 def decode_server(message: pb.ServerMessage) -> ServerMessage:
@@ -110,19 +103,8 @@ def _decode_server(message: pb.ServerMessage) -> ServerMessage:
 
 
 def encode_info(info: ModelInfo) -> pb.DescribeReply:
-    return pb.DescribeReply(
-        model_id=info.model_id,
-        vocab_size=info.vocab_size,
-        fingerprint=info.fingerprint,
-        eos_ids=info.eos_ids,
-        limits=_encode_limits(info.limits),
-        rules=[pb.RuleFacts(**asdict(rule)) for rule in info.rules],
-        numerics=info.numerics,
-        version=info.version,
-        tokenizer_hash=info.tokenizer_hash,
-        has_chat_template=info.has_chat_template,
-        capabilities=info.capabilities,
-    )
+    rules = [pb.RuleFacts(**vars(rule)) for rule in info.rules]
+    return pb.DescribeReply(**vars(info) | {"limits": _encode_limits(info.limits), "rules": rules})
 
 
 def decode_info(reply: pb.DescribeReply) -> ModelInfo:
@@ -158,9 +140,7 @@ def _limits(limits: pb.Limits) -> Limits:
 
 
 def _encode_limits(limits: Limits) -> pb.Limits:
-    return pb.Limits(
-        max_draft=limits.max_draft, context_length=limits.context_length, max_tree=limits.max_tree
-    )
+    return pb.Limits(**vars(limits))
 
 
 def _encode_draft(message: Draft) -> pb.Draft:
@@ -195,26 +175,11 @@ def _decode_draft(message: pb.Draft) -> Draft:
 
 
 def _encode_opened(message: Opened) -> pb.Opened:
-    return pb.Opened(
-        prompt_ids=message.prompt_ids,
-        noise_key=message.noise_key,
-        resume_token=message.resume_token,
-        limits=_encode_limits(message.limits),
-        hint=message.hint,
-        draft_probs=message.draft_probs,
-    )
+    return pb.Opened(**vars(message) | {"limits": _encode_limits(message.limits)})
 
 
 def _encode_verdict(message: Verdict) -> pb.Verdict:
-    return pb.Verdict(
-        base=message.base,
-        tokens=message.tokens,
-        num_accepted=message.num_accepted,
-        answers=message.answers,
-        finish_reason=message.finish_reason,
-        hint=message.hint,
-        logprobs=map(_encode_logprobs, message.logprobs),
-    )
+    return pb.Verdict(**vars(message) | {"logprobs": map(_encode_logprobs, message.logprobs)})
 
 
 def _encode_logprobs(entry: TokenLogprobs) -> pb.Logprobs:

@@ -3,8 +3,6 @@
 `option(...)` describes a field once; its flag, its environment twin and its key in `opensled.toml` follow from it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -22,16 +20,7 @@ else:
 
 Config = TypeVar("Config")
 
-WORDS = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
-}
+WORDS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
 
 def option(

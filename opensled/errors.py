@@ -1,26 +1,4 @@
-"""All errors that a peer or a user can cause, as one tree. Our own invariants are asserts instead.
-
-OpenSledError
- |- UsageError            a flag or a configuration value makes no sense                    exit 2
- |- RequestError          the request cannot be served                                     exit 1
- |   |- InvalidRequest        a field has a bad value; `field` names it
- |   |- Unsupported           a field is known but not served here; `field` names it
- |   |- NotFound              no such model, file or session                               exit 3
- |   |- Unauthorized          no valid token                                               exit 4
- |   '- Overloaded            try again after `retry_after` seconds                        exit 6
- |- ProtocolError         the peer broke the position rules (docs/protocol.md)             exit 1
- |   |- FutureBase            a draft built on tokens the server never committed
- |   '- TruthConflict         two messages disagree about one position
- |- Unreachable           no server answers at that address                                exit 5
- |- ModelError            a model cannot be used                                           exit 1
- |   |- UnsupportedModel      this family cannot be verified or rolled back here
- |   |- SelfTestFailed        the engine's attention disagrees with plain attention
- |   '- VocabularyMismatch    draft and target do not share a vocabulary
- '- EngineError           a step failed on the server                                      exit 1
-     '- NonFiniteLogits       the target gave NaN or infinity for one session's row
-"""
-
-from __future__ import annotations
+"""All errors that a peer or a user can cause, as one tree. Our own invariants are asserts instead."""
 
 
 class OpenSledError(Exception):
@@ -31,11 +9,11 @@ class OpenSledError(Exception):
 
 
 class UsageError(OpenSledError):
-    code, exit_code = "usage", 2
+    code, exit_code = "usage", 2  # a flag or a configuration value makes no sense
 
 
 class RequestError(OpenSledError):
-    code = "request"
+    code = "request"  # the request cannot be served
 
     def __init__(self, reason: str, field: str = "", retry_after: float = 0.0) -> None:
         super().__init__(reason)
@@ -44,63 +22,63 @@ class RequestError(OpenSledError):
 
 
 class InvalidRequest(RequestError):
-    code = "invalid_request"
+    code = "invalid_request"  # a field has a bad value; `field` names it
 
 
 class Unsupported(RequestError):
-    code = "unsupported"
+    code = "unsupported"  # a field is known but not served here; `field` names it
 
 
 class NotFound(RequestError):
-    code, exit_code = "not_found", 3
+    code, exit_code = "not_found", 3  # no such model, file or session
 
 
 class Unauthorized(RequestError):
-    code, exit_code = "unauthorized", 4
+    code, exit_code = "unauthorized", 4  # no valid token
 
 
 class Overloaded(RequestError):
-    code, exit_code = "overloaded", 6
+    code, exit_code = "overloaded", 6  # try again after `retry_after` seconds
 
 
 class ProtocolError(OpenSledError):
-    code = "protocol"
+    code = "protocol"  # the peer broke the position rules (docs/protocol.md)
 
 
 class FutureBase(ProtocolError):
-    code = "future_base"
+    code = "future_base"  # a draft built on tokens the server never committed
 
 
 class TruthConflict(ProtocolError):
-    code = "truth_conflict"
+    code = "truth_conflict"  # two messages disagree about one position
 
 
 class Unreachable(OpenSledError):
-    code, exit_code = "unreachable", 5
+    code, exit_code = "unreachable", 5  # no server answers at that address
 
 
 class ModelError(OpenSledError):
-    code = "model"
+    code = "model"  # a model cannot be used
 
 
 class UnsupportedModel(ModelError):
-    code = "unsupported_model"
+    code = "unsupported_model"  # this family cannot be verified or rolled back here
 
 
 class SelfTestFailed(ModelError):
-    code = "self_test_failed"
+    code = "self_test_failed"  # the engine's attention disagrees with plain attention
 
 
 class VocabularyMismatch(ModelError):
-    code = "vocabulary_mismatch"
+    code = "vocabulary_mismatch"  # draft and target do not share a vocabulary
 
 
 class EngineError(OpenSledError):
-    code = "engine"
+    code = "engine"  # a step failed on the server
 
 
 class NonFiniteLogits(EngineError):
-    code = "non_finite_logits"
+    code = "non_finite_logits"  # the target gave NaN or infinity for one session's row
 
 
 def _tree(root: type[OpenSledError]) -> dict[str, type[OpenSledError]]:

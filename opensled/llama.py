@@ -3,8 +3,6 @@
 A context (KV cache) belongs to its creator; ctypes releases the GIL while llama.cpp computes.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import weakref

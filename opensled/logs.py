@@ -5,8 +5,6 @@ only, at every level, because we cannot promise the same for them. Above level d
 only its type and place, because its text may quote its input.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys
@@ -19,13 +17,7 @@ from typing import Any
 
 from opensled.errors import OpenSledError
 
-_LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
-LEVELS = tuple(_LEVELS)
+LEVELS = ("debug", "info", "warning", "error")
 OURS = (
     "opensled",
     "edge_client",
@@ -112,7 +104,7 @@ def configure(level: str = "warning", as_json: bool = False) -> None:
     """Send the logs of this process to standard error; `level` is one of LEVELS."""
     handler = _Stderr()
     handler.setFormatter(JsonFormatter() if as_json else PlainFormatter())
-    root, wanted = logging.getLogger(), _LEVELS[level]
+    root, wanted = logging.getLogger(), getattr(logging, level.upper())
     for old in [old for old in root.handlers if isinstance(old, _Stderr)]:
         root.removeHandler(old)
     root.addHandler(handler)

@@ -178,9 +178,9 @@ class Open:
     fingerprint: str = ""  # the vocabulary that was described. "" = any
     top_logprobs: int | None = None  # log-probabilities: of committed tokens and so many others; None = no
     guide: Guide | None = None
-    pace: float = 0.0  # tokens/s the user needs; 0 = as fast as can be, but nothing is promised
-    background: bool = False  # nobody watches it grow: under load it gives way to those that somebody watches
-    device: str = ""  # under this name the server remembers how the device drafts; "" = a stranger
+    pace: float = 0.0  # tokens/s the user needs; 0 = as fast as possible, without a promise
+    background: bool = False  # no user watches the answer grow: under load it gives way to watched sequences
+    device: str = ""  # under this name the server remembers how the device drafts; "" = unknown
 
     def __post_init__(self) -> None:
         _check(0 <= self.pace <= MAX_PACE, "pace", f"from 0 to {MAX_PACE:g} tokens/s")
@@ -200,7 +200,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Cancel:
-    """The reader has gone; the server frees the session."""
+    """The reader is gone; the server frees the session."""
 
 
 @dataclass(frozen=True)

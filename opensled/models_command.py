@@ -1,7 +1,5 @@
 """`opensled models`: the bundled models, their paths and their quality."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

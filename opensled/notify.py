@@ -4,8 +4,6 @@ Sends datagrams to the socket in $NOTIFY_SOCKET; without the variable it sends n
 Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -27,7 +25,7 @@ def send(state: str, patience: float = 1.0) -> None:
             client.settimeout(patience)
             client.sendto(state.encode(), address)
     except OSError as error:
-        log.warning("the service manager at %s does not hear %s: %s", path, state, error)
+        log.warning("the service manager at %s does not accept %s: %s", path, state, error)
 
 
 def stopping() -> None:

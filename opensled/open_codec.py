@@ -1,7 +1,5 @@
 """Converts the largest message, `Open`: prompt, sampling parameters, guide. A part of codec.py."""
 
-from __future__ import annotations
-
 from opensled import bounds
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import MATCH, ChatMessage, Guide, Open, Prompt, SamplingParams, Tool, ToolCall, is_chat
@@ -17,45 +15,20 @@ def refuse_reserved(message: pb.Open | pb.Draft | pb.Verdict, *names: str) -> No
 
 
 def encode_open(message: Open) -> pb.Open:
-    params = message.params
-    encoded = pb.Open(
-        committed=message.committed,
-        rule=message.rule,
-        noise_key=message.noise_key,
-        resume_token=message.resume_token,
-        model_id=message.model_id,
-        fingerprint=message.fingerprint,
-        top_logprobs=message.top_logprobs,
-        guide=_encode_guide(message.guide) if message.guide else None,
-        pace=message.pace,
-        background=message.background,
-        device=message.device,
-        params=pb.SamplingParams(
-            temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            seed=params.seed,
-            max_tokens=params.max_tokens,
-            stop_ids=params.stop_ids,
-            ignore_eos=params.ignore_eos,
-            logit_bias=[pb.LogitBias(id=id, bias=bias) for id, bias in params.logit_bias],
-        ),
-    )
+    params, guide = message.params, message.guide
+    biases = [pb.LogitBias(id=id, bias=bias) for id, bias in params.logit_bias]
+    fields = vars(message) | {
+        "params": pb.SamplingParams(**vars(params) | {"logit_bias": biases}),
+        "guide": _encode_guide(guide) if guide else None,
+    }
+    del fields["prompt"]
+    encoded = pb.Open(**fields)
     _encode_prompt(message.prompt, encoded)
     return encoded
 
 
 def _encode_guide(guide: Guide) -> pb.Guide:
-    return pb.Guide(
-        json_schema=guide.json_schema,
-        tools=[
-            pb.Tool(name=tool.name, description=tool.description, parameters=tool.parameters)
-            for tool in guide.tools
-        ],
-        tool_choice=guide.tool_choice,
-        function=guide.function,
-        parallel=guide.parallel,
-    )
+    return pb.Guide(**vars(guide) | {"tools": [pb.Tool(**vars(tool)) for tool in guide.tools]})
 
 
 def _encode_prompt(prompt: Prompt, into: pb.Open) -> None:
@@ -68,13 +41,8 @@ def _encode_prompt(prompt: Prompt, into: pb.Open) -> None:
 
 
 def _encode_turn(turn: ChatMessage) -> pb.ChatMessage:
-    calls = [pb.ToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in turn.tool_calls]
     return pb.ChatMessage(
-        role=turn.role,
-        content=turn.content,
-        tool_calls=calls,
-        tool_call_id=turn.tool_call_id,
-        name=turn.name,
+        **vars(turn) | {"tool_calls": [pb.ToolCall(**vars(call)) for call in turn.tool_calls]}
     )
 
 

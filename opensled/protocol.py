@@ -4,8 +4,6 @@ The server's committed tokens are the truth and only grow; everything else is an
 a `base`. Both ends use these functions, and nothing else decides what a position means (docs/protocol.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Lazy registries: plug-ins by name, imported at first use, so a device loads only what it uses."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterable

@@ -53,7 +53,7 @@ class Sampler:
 
     params: SamplingParams
     key: bytes
-    with_confidence: bool = True  # False: leave it at 1, and spare a pass over the vocabulary
+    with_confidence: bool = True  # False: it stays 1, which saves a pass over the vocabulary
     with_spread: bool = False  # entropy and margin too
     vocab_size: int | None = None  # ids the target knows; the draft's logits may be padded beyond
 
@@ -61,7 +61,7 @@ class Sampler:
         """The draft token at `position` from float logits of shape [vocabulary].
 
         Its confidence is the draft's probability at temperature 1: over the whole vocabulary when greedy (one pass,
-        cheaper than to find the candidates), else over the candidates. It is 1 without `with_confidence`.
+        which costs less than finding the candidates), else over the candidates. It is 1 without `with_confidence`.
         """
         logits = self._allowed(logits)
         if self.params.temperature == 0:

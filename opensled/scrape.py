@@ -1,7 +1,5 @@
 """Reads the metrics ports of servers: single samples, and the change between two samples."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Resolves a model's name or path, for a checkout, an editable install and a wheel."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`opensled top`: shows the work of servers live in the terminal, from their metrics ports."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -54,6 +52,9 @@ def top(config: TopConfig) -> int:
     """Run until q is pressed; without a terminal read once."""
     with ThreadPoolExecutor(8) as pool:
         watch = TopScreen(addresses(config.metrics), pool)
+        watch.look()
+        if len(watch.errors) == len(watch.addresses):
+            raise watch.errors[0]
         if config.once or config.json or not sys.stdout.isatty():
             return _once(watch, config)
         return _live(watch, config.interval)
@@ -94,10 +95,7 @@ def _asked(address: str) -> Sample | OpenSledError:
 
 
 def _once(watch: TopScreen, config: TopConfig) -> int:
-    """Read twice to get rates; the exit code is that of the first server without an answer."""
-    watch.look()
-    if len(watch.errors) == len(watch.addresses):
-        raise watch.errors[0]
+    """Read again to get rates; the exit code is that of the first server without an answer."""
     time.sleep(config.interval)
     found = watch.look()
     if config.json:
@@ -111,9 +109,6 @@ def _once(watch: TopScreen, config: TopConfig) -> int:
 
 
 def _live(watch: TopScreen, interval: float) -> int:
-    watch.look()
-    if len(watch.errors) == len(watch.addresses):
-        raise watch.errors[0]
     from opensled.screen import Screen  # there are systems without such terminals
 
     watch.history.clear()  # nothing has happened yet

@@ -1,7 +1,5 @@
 """The figures of `opensled top` for one server or gateway, from two samples of its metrics."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from opensled.scrape import Between

@@ -1,7 +1,5 @@
 """The output of `opensled top`: a panel for one server, a table for several; plain text as wide as the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The fingerprint of a vocabulary: for device and server every token id must stand for the same text."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 

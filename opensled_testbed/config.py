@@ -1,7 +1,5 @@
 """What `opensled demo`, `plan` and `bench report` can be told; defaults are here and nowhere else."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from opensled.config import option

@@ -1,7 +1,5 @@
 """Throw-away certificates and tokens for a fleet on this machine. For real ones see docs/security.md."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 import secrets

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from hw_profiles import catalog
-from hw_profiles.target_cost import TargetCost
+from hw_profiles.step_cost import TargetCost
 from opensled.config import read_file
 from opensled.errors import UsageError
 

@@ -5,8 +5,6 @@ Teacher forcing tells a flip from a fault: the reference reads the text token by
 reference's choice, that choice must have led by less than a stated bound (design section 5).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

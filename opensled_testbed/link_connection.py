@@ -70,7 +70,7 @@ class Connection:
             end.way.drop()
 
     def close_if_over(self) -> None:
-        """Both sides have said all they had to say, and all of it has arrived."""
+        """Close once both sides have sent everything and all of it has arrived."""
         if self.device.way.over and self.server.way.over and not self._ended:
             self._end()
             for end in (self.device, self.server):
@@ -112,7 +112,7 @@ class End(asyncio.Protocol):
         return other.way
 
     def write(self, data: bytes) -> None:
-        """Bytes for the peer; no bytes: it will hear no more."""
+        """Send bytes to the peer; no bytes: the end of the stream."""
         assert self._transport is not None
         if data:
             self._transport.write(data)

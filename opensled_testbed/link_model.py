@@ -12,15 +12,13 @@ One direction of a link adds up what a byte waits for:
 netem's own table adds a normal part, which makes delays negative that it then cuts at 0; it is left out here.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from hw_profiles.link_profile import LinkProfile
+from hw_profiles.profiles import LinkProfile
 from opensled.errors import UsageError
 
 CORRELATION = 0.25  # of successive delays, between their normal scores

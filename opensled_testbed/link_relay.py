@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 
 from hw_profiles import catalog
-from hw_profiles.link_profile import LinkProfile
+from hw_profiles.profiles import LinkProfile
 from opensled.address import host_port, joined
 from opensled.errors import OpenSledError
 from opensled_testbed.link_connection import Connection, End

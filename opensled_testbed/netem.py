@@ -6,15 +6,13 @@ Losses are repaired by the kernel's own TCP, whose timeouts know no dilation, so
 delays packets one by one, so that a late one may be overtaken.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-from hw_profiles.link_profile import LinkProfile
+from hw_profiles.profiles import LinkProfile
 from opensled.errors import OpenSledError
 from opensled_testbed.link_model import CORRELATION, RAREST, Way, way
 

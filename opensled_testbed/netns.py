@@ -8,8 +8,6 @@ answers, and started again; then one device. Exit code 0 only if every answer is
 the one answer that the killed device could not finish, and if nothing is left behind.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os
@@ -22,9 +20,19 @@ from dataclasses import dataclass
 
 from hw_profiles import catalog
 from opensled.errors import OpenSledError, UsageError
-from opensled_testbed import limits, netem
+from opensled_testbed import netem
 from opensled_testbed.fleet_check import Edge, ask, compare, conclude
-from opensled_testbed.namespaces import FOLDER, cable, inside, namespace, require
+from opensled_testbed.namespaces import (
+    CGROUPS,
+    FOLDER,
+    Confined,
+    MachineShare,
+    cable,
+    inside,
+    limited,
+    namespace,
+    require,
+)
 from opensled_testbed.processes import Process, exit_on_signals
 from opensled_testbed.prompts import prompts_of
 
@@ -38,11 +46,11 @@ EDGE = ("edge", "--draft-model", "tiny-draft", "--threads", "1", "--http", f"127
 MAX_TOKENS = 48
 
 
-def share_of(device: str) -> limits.MachineShare:
+def share_of(device: str) -> MachineShare:
     """CPU by the speed of a 0.5B draft, memory as on the board."""
     profile, whole = catalog.device(device), catalog.device(WHOLE_CPU)
     speeds = [each.draft("0.5b").decode_per_s.typical for each in (profile, whole)]
-    return limits.MachineShare(round(speeds[0] / speeds[1], 2), profile.memory_gib)
+    return MachineShare(round(speeds[0] / speeds[1], 2), profile.memory_gib)
 
 
 @dataclass
@@ -52,7 +60,7 @@ class Machine:
     name: str
     space: str  # its namespace
     server: str  # HOST:PORT of the verifier as the device reaches it
-    held: limits.Confined
+    held: Confined
     edge: Process | None = None
 
 
@@ -77,7 +85,7 @@ class Testbed:
         space = self._stack.enter_context(namespace(name))
         net = f"10.77.{number}"
         cable(self._hub, f"to-{number}", f"{net}.1/30", space, "uplink", f"{net}.2/30")
-        held = self._stack.enter_context(limits.limited(name, share_of(device)))
+        held = self._stack.enter_context(limited(name, share_of(device)))
         server = f"{net}.1:{VERIFIER_PORT}"
         if self._by_kernel:
             for where, interface, up in ((space, "uplink", True), (self._hub, f"to-{number}", False)):
@@ -146,7 +154,7 @@ def _await_answers(edges: Sequence[Edge], count: int, after: int = 0) -> None:
     deadline = time.monotonic() + 120
     while sum(edge.writing is not None and len(edge.replies) >= after for edge in edges) < count:
         if time.monotonic() > deadline:
-            raise OpenSledError("no answer is under way that something could break; see the errors above")
+            raise OpenSledError("no answer is under way that could be interrupted; see the errors above")
         time.sleep(0.01)
 
 
@@ -180,14 +188,14 @@ def _trial(what: str, edges: list[Edge]) -> bool:
 def _left_behind(name: str) -> list[str]:
     """Namespaces and control groups that begin with `name`."""
     spaces = FOLDER.glob(f"{name}-*") if FOLDER.exists() else ()
-    groups = [folder for pattern in ("", "*/") for folder in limits.ROOT.glob(f"{pattern}{name}-*")]
+    groups = [folder for pattern in ("", "*/") for folder in CGROUPS.glob(f"{pattern}{name}-*")]
     return [str(path) for path in (*spaces, *groups)]
 
 
 def run(prompts: int) -> int:
     """The whole check; returns the exit code. Raises OpenSledError when the fleet cannot be built."""
     require()
-    exit_on_signals()  # so that nothing outlives the check
+    exit_on_signals()  # so that no process outlives the check
     name = f"osled{os.getpid()}"
     with ExitStack() as stack:
         started = time.monotonic()

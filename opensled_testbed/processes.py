@@ -52,7 +52,7 @@ class Process:
             if line.startswith(READY):
                 self.address = line.removeprefix(READY).strip()
                 self._ready.set()
-        self._ready.set()  # also when it ended without a word
+        self._ready.set()  # also when it ended without a ready line
 
     def wait_ready(self, timeout: float = 120.0) -> str:
         """HOST:PORT it listens on; raises OpenSledError when it ends first or takes longer than `timeout` s."""

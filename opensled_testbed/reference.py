@@ -5,8 +5,6 @@ sampling written a second time. It imports nothing of the product, on purpose: a
 The rules it follows are written in docs/protocol.md.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence

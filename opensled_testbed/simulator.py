@@ -18,7 +18,7 @@ from multiprocessing import get_context
 from typing import NamedTuple
 
 from hw_profiles import catalog
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled.errors import UsageError
 from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.fleet import Fleet, Group, Server

@@ -1,7 +1,5 @@
 """`python -m opensled_training`: make the tiny family again, step by step or all at once."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

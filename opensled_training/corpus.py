@@ -1,7 +1,5 @@
 """Training text as two flat arrays of token ids, chat and code, and the batches cut from them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Positions count from 0 at the first prompt token, as everywhere in OpenSLED; the padding on the left does not count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """The frozen draft table of the tiny family: from the training split alone, so that no held-out task is in it."""
 
-from __future__ import annotations
-
 import platform
 import random
 from collections.abc import Iterator
@@ -25,7 +23,7 @@ SHAPE = TableShape(leader=2, followers=4, leaders=16_384)
 
 
 def replies(items_per_task: int, seed: int = TABLE_SEED) -> Iterator[str]:
-    """What the target is trained to write, not what its users say: nobody drafts for them."""
+    """What the target is trained to write; the words of users are never drafted."""
     rng = random.Random(seed)
     for task in TASKS:
         for _ in range(items_per_task if task is not RAW_TASK else 0):

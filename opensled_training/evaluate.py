@@ -4,8 +4,6 @@ The acceptance rate here is per position: along the target's own text, the share
 given the same prefix, chooses the target's token. That is what the default rule accepts.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -32,6 +30,7 @@ MAX_NEW_TOKENS = 128
 THREADS = 2
 
 Report = dict[str, Any]
+COLUMNS = ("target_accuracy", "draft_accuracy", "greedy_acceptance", "sampled_acceptance")
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,8 @@ def acceptance(written: Iterable[Sequence[int]], proposed: Iterable[Sequence[int
 def evaluate(
     target_dir: Path, draft_dir: Path, items_per_task: int, items_file: Path | None = None
 ) -> Report:
-    """`{"tasks": [TaskScore as a dict], "mean": {...}}`; in the mean every task weighs alike. Says on standard error
-    which task it is at: the whole takes minutes.
+    """`{"tasks": [TaskScore as a dict], "mean": {...}}`; in the mean every task weighs alike. The task under test is
+    printed on standard error, because all of them take minutes.
 
     The items are the first of each task in `heldout.jsonl`: generated anew, those made of the standard library
     would differ between Python versions.
@@ -131,8 +130,7 @@ def _agreement(
 
 
 def _mean(scores: list[TaskScore]) -> dict[str, float | None]:
-    columns = ("target_accuracy", "draft_accuracy", "greedy_acceptance", "sampled_acceptance")
-    return {column: _mean_of([getattr(score, column) for score in scores]) for column in columns}
+    return {column: _mean_of([getattr(score, column) for score in scores]) for column in COLUMNS}
 
 
 def _mean_of(values: list[float | None]) -> float | None:
@@ -141,8 +139,7 @@ def _mean_of(values: list[float | None]) -> float | None:
 
 
 def _row(score: dict[str, Any]) -> str:
-    columns = ("target_accuracy", "draft_accuracy", "greedy_acceptance", "sampled_acceptance")
-    cells = ("-" if score[column] is None else f"{score[column]:.2f}" for column in columns)
+    cells = ("-" if score[column] is None else f"{score[column]:.2f}" for column in COLUMNS)
     return f"{score['task']:<14}{score['items']!s:>6}" + "".join(
         f"{cell:>{width}}" for cell, width in zip(cells, (14, 13, 12, 14), strict=True)
     )

@@ -1,21 +1,26 @@
 """From trained weights to the files under `models/`: Hugging Face folder, GGUF, quantized ONNX.
 
 Every file is written to a scratch folder and moved into place, so that a reader never sees half of one.
+
+The ONNX file has a KV cache and comes from onnxruntime-genai's model builder. Its graph uses `GroupQueryAttention`:
+past and present may share one buffer, whose valid length is that of the attention mask. Inputs `input_ids`,
+`attention_mask`, `past_key_values.{layer}.{key,value}`; outputs `logits` of every position and
+`present.{layer}.{key,value}`.
 """
 
-from __future__ import annotations
-
 import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import onnx
 import torch
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from .export_gguf import write_gguf
-from .export_onnx import write_onnx
 from .family import DRAFT, END_ID, Recipe
 from .train_tokenizer import SPECIAL_TOKENS
 
@@ -73,3 +78,23 @@ def _patch_json(path: Path, **changes: object) -> None:
     values = {**json.loads(path.read_text()), **changes}
     kept = {key: value for key, value in values.items() if changes.get(key, value) is not None}
     path.write_text(json.dumps(kept, indent=2) + "\n")
+
+
+PRECISION = "int8"
+
+
+def write_onnx(folder: Path, path: Path) -> None:
+    """The builder writes weights beside the graph; they are small enough to go into it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        _run_builder(folder, Path(scratch))
+        model = onnx.load(Path(scratch) / "model.onnx")
+    onnx.save(model, path, save_as_external_data=False)
+
+
+def _run_builder(folder: Path, out: Path) -> None:
+    """In a process of its own: the builder is written as a program and keeps global state."""
+    options = ["-i", str(folder), "-o", str(out), "-p", PRECISION, "-e", "cpu", "-c", str(out / "cache")]
+    command = [sys.executable, "-m", "onnxruntime_genai.models.builder", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"the ONNX model builder failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")

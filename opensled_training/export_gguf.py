@@ -4,8 +4,6 @@ Contract: token ids and tensors as in the folder; only the rounding of the weigh
 Names and the query/key permutation follow llama.cpp's `convert_hf_to_gguf.py` (Llama: rotary pairs interleaved).
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The members of the family: sizes and training recipes. Everything that decides what comes out stands here."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

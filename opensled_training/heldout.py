@@ -1,7 +1,5 @@
 """The committed held-out items: a fixed sample of what training never saw."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One task with one valid reply, and the split that decides whether training may see it."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Callable

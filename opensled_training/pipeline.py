@@ -1,6 +1,4 @@
-"""The steps from nothing to `models/`, each resumable: what a step needs and does not find, it makes."""
-
-from __future__ import annotations
+"""The steps from nothing to `models/`, each resumable: a step makes what it needs and does not find."""
 
 from pathlib import Path
 

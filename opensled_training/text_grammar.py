@@ -1,7 +1,5 @@
 """A stochastic grammar: sentences with slots, each slot with several valid ways on."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +14,7 @@ _ARTICLE = re.compile(r"\b([Aa]) (?=[aeiou])")
 
 
 def pick(rng: random.Random, choices: Sequence[T]) -> T:
-    """One of `choices`, earlier ones more often (1/rank): real text is skewed, and a flat choice has no best way on."""
+    """One of `choices`, earlier ones more often (1/rank): real text is skewed, a uniform choice has no best token."""
     cumulative = list(accumulate(1.0 / (rank + 1) for rank in range(len(choices))))
     return rng.choices(choices, cum_weights=cumulative)[0]
 

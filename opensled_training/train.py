@@ -1,7 +1,5 @@
 """The training loop: fixed seeds, fixed steps, a checkpoint every two minutes, resume without a trace."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

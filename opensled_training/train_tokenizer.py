@@ -1,7 +1,5 @@
 """The family's tokenizer: byte-level BPE, digits one by one, four chat tokens, one chat template."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

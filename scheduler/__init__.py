@@ -8,8 +8,8 @@ POLICIES = Registry(
     "policy",
     {
         "goodput": "scheduler.goodput.policy:Goodput",
-        "fcfs": "scheduler.fcfs:Fcfs",
-        "static": "scheduler.static:Static",
+        "fcfs": "scheduler.baselines:Fcfs",
+        "static": "scheduler.baselines:Static",
     },
 )
 

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from math import ceil, floor, inf
 from typing import NamedTuple
 
-from hw_profiles.profile import HardwareProfile
-from hw_profiles.step_cost import StepCost
+from hw_profiles.step_cost import HardwareProfile, StepCost
 from scheduler.plan import SessionView
 
 # Chosen: what the law leaves for prompts, for steps that vary, and for background sessions to move at all.

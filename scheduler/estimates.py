@@ -103,7 +103,6 @@ class DeviceEstimate:
             self._tenant.arrived(away_s, length, drafting_s)
 
     def judged(self, length: int, accepted: int) -> None:
-        """See `DraftAcceptance`."""
         self.acceptance.judged(length, accepted)
         if self._tenant is not None:
             self._tenant.judged(length, accepted)
@@ -128,7 +127,6 @@ class DraftEstimate:
         return self.device.times.drafts
 
     def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
-        """See `DeviceEstimate`."""
         self.device.arrived(away_s, length, drafting_s)
         self.forecast = self._forecast()
 

@@ -1,12 +1,10 @@
 """The types of scheduling: what a policy sees, and what it answers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, Protocol
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from scheduler.estimates import Forecast
 
 MAX_DRAFT = 16  # tokens of a draft block, where nothing else is said

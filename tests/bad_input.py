@@ -20,7 +20,7 @@ from opensled.messages import (
 from opensled.v1 import verify_pb2 as pb
 from tests.fakes import POISON, VOCAB
 from verify_server.draft_checks import MAX_CANDIDATES
-from verify_server.session_manager import MAX_CHARACTERS, MAX_STOP_IDS
+from verify_server.input_processor import MAX_CHARACTERS, MAX_STOP_IDS
 
 # What the server under test takes.
 WIDTH = VOCAB + 2  # of its logits: the ids VOCAB and VOCAB + 1 are padding

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled import codec
 from opensled.errors import InvalidRequest, ProtocolError, Unreachable
 from opensled.v1 import verify_pb2 as pb

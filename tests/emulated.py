@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from hw_profiles.accelerator_profile import AcceleratorProfile
-from hw_profiles.device_profile import DraftSpeed
-from hw_profiles.quantity import Quantity
-from hw_profiles.target_cost import TargetCost
-from hw_profiles.target_shape import TargetShape
+from hw_profiles.profiles import AcceleratorProfile, DraftSpeed, Quantity, TargetShape
+from hw_profiles.step_cost import TargetCost
 
 
 class HandClock:

@@ -16,8 +16,7 @@ from zlib import crc32
 
 from edge_client.drafters.base import Drafter
 from edge_client.remote import RemoteSession
-from hw_profiles.profile import HardwareProfile
-from hw_profiles.step_cost import Roofline, StepCost
+from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
 from opensled.messages import Draft, DraftToken
 from opensled.protocol import common_prefix
 from opensled.sampling import Sampler

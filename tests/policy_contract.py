@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from hw_profiles.profile import HardwareProfile
-from hw_profiles.step_cost import Roofline
+from hw_profiles.step_cost import HardwareProfile, Roofline
 from scheduler.estimates import Forecast
 from scheduler.plan import BatchPlan, SchedulingPolicy, SessionView, Slice, Snapshot
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Draft, DraftBlock, DraftToken, Verdict
 from opensled.protocol import Truth
 from scheduler.estimates import DeviceBook

@@ -5,9 +5,9 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
+from scheduler.baselines import Fcfs
 from scheduler.cluster.placement import Heartbeat
-from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText
 from tests.system import until
 from verify_server import service
@@ -48,7 +48,7 @@ class Replica:
     async def start(self):
         await self.readiness.set(True)
         outer = service.VerifyService(self.manager, self._info, self._text, self._tenants)
-        clients = GatewayTenants(passes=GatewayCredentials(self.key, time.time))
+        clients = GatewayTenants(credentials=GatewayCredentials(self.key, time.time))
         inner = Counting(self.manager, self._info, self._text, clients)
         inner.replica = self
         self.public, port = await service.start(outer, "127.0.0.1:0", self._tls, self.readiness)

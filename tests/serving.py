@@ -5,9 +5,9 @@ import time
 from contextlib import asynccontextmanager
 
 from edge_client.link import Endpoint, Link
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Failure, Open, SamplingParams, Verdict
-from scheduler.fcfs import Fcfs
+from scheduler.baselines import Fcfs
 from tests.fakes import FakeEngine, FakeText
 from verify_server import service
 from verify_server.command import describe

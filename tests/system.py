@@ -12,9 +12,9 @@ from edge_client.drafting import DraftThread
 from edge_client.generate import Commit, generate
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RemoteSession, RetryPolicy
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Open, SamplingParams
-from scheduler.fcfs import Fcfs
+from scheduler.baselines import Fcfs
 from scheduler.plan import SchedulingPolicy
 from tests.fakes import FakeText, MemoryNetwork, Weather
 from verify_server.loop import VerifyLoop

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hw_profiles.profile import HardwareProfile
-from hw_profiles.step_cost import Roofline
+from hw_profiles.step_cost import HardwareProfile, Roofline
 from scheduler.admission import (
     HEADROOM,
     ActiveLoad,

@@ -115,7 +115,7 @@ async def while_its_prompt_is_tokenized(place: Place) -> None:
             await stream.send(text("Hello"))
             await until(place.text.reading.is_set)
             stream.vanish()
-            await until(lambda: not place.manager._room._arriving)
+            await until(lambda: not place.manager._admission._arriving)
         assert _victims(place) == []
 
 
@@ -229,7 +229,7 @@ def _victims(place: Place) -> list[Session]:
 async def lingers(place: Place, session: Session) -> None:
     """It waits for its reader, and nothing is computed for it."""
     await until(lambda: not session.has_reader and not session.in_step)
-    assert session in place.manager.remembered and session.id in place.manager._farewells
+    assert session in place.manager.remembered and session.id in place.manager._expiries
 
 
 # -- what never leaves the device -----------------------------------------------------------------------

@@ -16,8 +16,7 @@ from edge_client.calibration.draft_speed import SpeedReading, fastest, measure, 
 from edge_client.config import CalibrateConfig
 from edge_client.drafters.threads import draft_threads
 from hw_profiles import calibration, catalog
-from hw_profiles.cores import usable_cores
-from hw_profiles.detect import detect
+from hw_profiles.detect import detect, usable_cores
 from opensled.errors import NotFound, UsageError
 from opensled.messages import DraftToken
 from tests.serving import serving

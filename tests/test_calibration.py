@@ -9,10 +9,8 @@ from edge_client.checks.board import check_calibration
 from edge_client.config import DoctorConfig
 from edge_client.drafters.threads import draft_threads, model_drafter
 from hw_profiles import calibration, catalog
-from hw_profiles.cores import usable_cores
-from hw_profiles.detect import Board, detect
-from hw_profiles.device_profile import MeasuredDraft, MeasuredLink
-from hw_profiles.quantity import Quantity
+from hw_profiles.detect import Board, detect, usable_cores
+from hw_profiles.profiles import MeasuredDraft, MeasuredLink, Quantity
 from tests.golden_boards import plant
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled_testbed.baselines import COLOCATED, server_sd
 from opensled_testbed.cells import CELLS
 from opensled_testbed.emulation.colocated import Colocated
@@ -14,7 +14,7 @@ from opensled_testbed.emulation.emulated_accelerator import EmulatedEngine
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Server
 from scheduler import POLICIES
-from scheduler.fcfs import Fcfs
+from scheduler.baselines import Fcfs
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Snapshot
 from tests.fakes import FakeEngine
 from verify_server.engine.base import SampleRequest, Segment

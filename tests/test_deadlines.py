@@ -121,12 +121,12 @@ def test_a_session_whose_client_is_gone_is_remembered_and_computes_nothing():
 def test_a_deadline_that_passes_while_the_prompt_is_read():
     async def scenario():
         async with stepped() as (manager, engine, address):
-            manager.text = text = SlowText()
+            manager.inputs.text = text = SlowText()
             channel = grpc.aio.insecure_channel(address)
             call = verify_pb2_grpc.VerifyStub(channel).Sequence(timeout=0.3)
             await call.write(codec.encode_client(Open("words", LONG)))
             await until(lambda: text.waiting == 1)
-            await until(lambda: not manager._room.taken)
+            await until(lambda: not manager._admission.taken)
             assert text.waiting == 1 and not manager.remembered and engine.begun == 0
             text.go.set()
             await channel.close()

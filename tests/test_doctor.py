@@ -16,7 +16,7 @@ from edge_client.checks import model_files as files
 from edge_client.checks.finding import LONGEST, fail, guarded, in_thread, ok, plain, warn
 from edge_client.config import DoctorConfig
 from edge_client.doctor import variables
-from hw_profiles.cores import container_share
+from hw_profiles.detect import container_share
 from opensled.errors import NotFound
 from tests.terminal import Screen
 

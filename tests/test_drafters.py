@@ -23,7 +23,7 @@ from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import draft_threads
 from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
-from hw_profiles.cores import usable_cores
+from hw_profiles.detect import usable_cores
 from opensled.messages import DraftToken, SamplingParams
 from opensled.noise import noise_key
 from opensled.protocol import Truth

@@ -1,7 +1,7 @@
 """The fcfs policy, as the pure function it is. Run: pytest tests/test_fcfs.py"""
 
-from hw_profiles.profile import HardwareProfile
-from scheduler.fcfs import Fcfs
+from hw_profiles.step_cost import HardwareProfile
+from scheduler.baselines import Fcfs
 from scheduler.plan import BatchPlan, SessionView, Slice, Snapshot
 
 PROFILE = HardwareProfile(max_step_tokens=10)

@@ -10,7 +10,7 @@ from edge_client.checks.drafting_gain import check_gain, verdict
 from edge_client.checks.server_checks import ServerReport
 from edge_client.checks.server_speed import ServerSpeed, check_server_speed
 from edge_client.config import DoctorConfig
-from hw_profiles.gain import WORTH, RoundCosts
+from hw_profiles.speculation import WORTH, RoundCosts
 from opensled.errors import Overloaded
 from opensled.messages import Limits
 from tests.fakes import FakeEngine

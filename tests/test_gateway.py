@@ -101,7 +101,7 @@ def test_a_device_that_is_faster_than_the_news_is_not_sent_to_a_lost_replica(dra
         async with cluster("a", "b") as one, linked(one.address) as link:
             tokens = [await opened_at(one["a"]) for _ in range(2)]
             blind = one.serving.gateway.links.of(one["a"].heartbeat())
-            blind._now = lambda serving: None  # what it hears of the replica is never news
+            blind._set = lambda serving: None  # it never learns that the replica changed
             assert (await first_reply(link, Open(PROMPT, GREEDY, resume_token=tokens[0]))).address == one[
                 "a"
             ].address

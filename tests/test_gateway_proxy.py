@@ -261,7 +261,7 @@ def test_a_question_on_a_closed_link_is_answered_with_no():
     async def scenario():
         async with cluster("a", proxy=True) as one, silent_port() as address:
             links = one.serving.gateway.links
-            link = ReplicaLink(address, links._passes, lambda: None)
+            link = ReplicaLink(address, links._credentials, lambda: None)
             answers = [
                 asyncio.ensure_future(link.confirm()),
                 asyncio.ensure_future(link.ask("Describe", b"")),
@@ -284,7 +284,7 @@ async def silent_port():
 
 
 def test_who_watches_its_health_hears_first_and_keeps_it_from_nothing(monkeypatch):
-    monkeypatch.setattr("verify_server.cluster.gateway.FAREWELL_SECONDS", 0.0)
+    monkeypatch.setattr("verify_server.cluster.gateway.CLOSE_SECONDS", 0.0)
 
     async def scenario():
         async with cluster("a", proxy=True) as one, health(one) as told:

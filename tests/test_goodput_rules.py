@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from hw_profiles.profile import HardwareProfile
-from hw_profiles.step_cost import Roofline
+from hw_profiles.step_cost import HardwareProfile, Roofline
 from scheduler.estimates import Forecast
-from scheduler.goodput.constants import BACKGROUND_S
 from scheduler.goodput.policy import Goodput
+from scheduler.goodput.step_budget import BACKGROUND_S
 from scheduler.plan import BatchPlan, SessionView, Slice, Snapshot
 
 WAIT, NOW = 0.25, 100.0

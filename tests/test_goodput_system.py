@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.fcfs import Fcfs
+from scheduler.baselines import Fcfs
 from scheduler.goodput.policy import Goodput
 from tests.hypothesis_profiles import bounded
 from tests.mischief import SLOW_STEPS, Believes, Whims

@@ -199,6 +199,6 @@ def test_what_a_tenants_sessions_share_counts_once_and_what_is_only_cached_not_a
 def test_who_holds_more_than_an_equal_share():
     pool = BlockPool(12, 4)
     BlockTable(pool, "a").grow(7 * 4)
-    assert not pool.is_crowding("a")  # alone
+    assert not pool.is_over_share("a")  # alone
     BlockTable(pool, "b").grow(5 * 4)
-    assert pool.is_crowding("a") and not pool.is_crowding("b")
+    assert pool.is_over_share("a") and not pool.is_over_share("b")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams
-from scheduler.fcfs import Fcfs
+from scheduler.baselines import Fcfs
 from scheduler.plan import BatchPlan, Slice
 from tests.fakes import VOCAB, FakeEngine, continuation
 from tests.sessions import made

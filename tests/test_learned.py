@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from hw_profiles import catalog
 from hw_profiles.learned import FIRST_FITS, LEARN_EVERY, CostModel, LearnedCost
-from hw_profiles.step_cost import Roofline
-from hw_profiles.target_cost import TargetCost
+from hw_profiles.step_cost import Roofline, TargetCost
 
 TARGETS = [catalog.target(name) for name in catalog.names("targets") if not name.startswith("draft-")]
 

@@ -11,8 +11,7 @@ import torch
 
 from hw_profiles import catalog
 from hw_profiles.learned import FIRST_FITS, CostModel, LearnedCost
-from hw_profiles.step_cost import Roofline
-from hw_profiles.target_cost import TargetCost
+from hw_profiles.step_cost import Roofline, TargetCost
 from opensled.errors import NotFound
 from opensled.store import model_path
 from opensled_testbed.emulation.emulated_accelerator import DilatedCost, EmulatedEngine

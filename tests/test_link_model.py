@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hw_profiles import catalog
-from hw_profiles.quantity import Quantity
+from hw_profiles.profiles import Quantity
 from opensled.errors import UsageError
 from opensled_testbed.link_model import CORRELATION, MIN_RTO_S, TAILS, LinkModel, Way, Wire, way
 

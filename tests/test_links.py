@@ -19,7 +19,7 @@ from opensled.messages import Draft, DraftBlock, DraftToken, Open
 from tests.fakes import OracleDrafter, continuation
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from verify_server import service
-from verify_server.session_stream import FAREWELL
+from verify_server.session_stream import CLOSE_SECONDS
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in edge_link._OPTIONS + service._OPTIONS}))
@@ -98,7 +98,9 @@ def test_a_draft_that_comes_after_the_end_costs_no_verdict():
             assert manager.loop.pool.num_free == manager.loop.pool.num_blocks  # nothing is held for it
             started = time.monotonic()
             await stream.close(5.0)
-            assert time.monotonic() - started < FAREWELL / 2  # who says that nothing follows does not wait
+            assert (
+                time.monotonic() - started < CLOSE_SECONDS / 2
+            )  # who says that nothing follows does not wait
 
     asyncio.run(scenario())
 
@@ -110,7 +112,7 @@ def test_a_peer_who_never_ends_a_finished_stream_does_not_keep_it():
             stream = await _finished(manager, link)
             await _read_to_the_end(stream)
             with pytest.raises(Unreachable, match="ended the stream"):
-                await asyncio.wait_for(stream.receive(), 3 * FAREWELL)
+                await asyncio.wait_for(stream.receive(), 3 * CLOSE_SECONDS)
 
     asyncio.run(scenario())
 

@@ -11,11 +11,11 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import EngineError, NotFound, SelfTestFailed, UnsupportedModel, UsageError
 from opensled.llama import LlamaModel
 from opensled.store import model_path
-from scheduler.fcfs import Fcfs
+from scheduler.baselines import Fcfs
 from tests.tiny_gguf import VOCABULARY, WINDOW, random_gguf
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES, llama_probe, llamacpp

@@ -17,7 +17,7 @@ import pytest
 from edge_client.generate import generate
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled.errors import UsageError
 from opensled.messages import Draft, Limits, SamplingParams, Verdict
 from opensled.protocol import Truth, common_prefix

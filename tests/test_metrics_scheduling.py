@@ -5,9 +5,9 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Moved, Open, SamplingParams, Verdict
-from scheduler.fcfs import Fcfs
+from scheduler.baselines import Fcfs
 from scheduler.plan import BatchPlan, Slice
 from tests.fakes import FakeEngine, OracleDrafter
 from tests.replicas import cluster

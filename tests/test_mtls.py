@@ -13,8 +13,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from edge_client.config import GenerateConfig
 from edge_client.device import connect
 from opensled.errors import Unauthorized, Unreachable, UsageError
+from opensled.files import Identity, read_identity
 from opensled.messages import Open
-from opensled.pem import Identity, read_identity
 from opensled_testbed.credentials import Authority, fleet_flags
 from tests.certificates import AUTHORITY, HERE, STRANGER, issued, written
 from tests.fakes import FakeEngine, continuation

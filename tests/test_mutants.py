@@ -11,7 +11,7 @@ import verify_server.session
 from opensled.messages import DraftBlock
 from opensled.noise import gumbel, hash_bits
 from opensled.protocol import Truth, common_prefix, cut
-from scheduler.fcfs import Fcfs
+from scheduler.baselines import Fcfs
 from scheduler.plan import Slice
 from tests import test_fcfs, test_kv, test_noise, test_prefix, test_protocol, test_session
 from verify_server.acceptance.base import AcceptanceResult
@@ -196,7 +196,7 @@ MUTANTS = {
         BlockPool, "take", take_without_removing, test_kv.test_every_block_has_one_owner_or_is_free
     ),
     "a text that others began takes over its last token too": Mutant(
-        verify_server.kv.prefix, "takeable", lambda length, size: length // size,
+        verify_server.kv.prefix, "reusable_blocks", lambda length, size: length // size,
         test_prefix.test_texts_have_as_many_keys_in_common_as_they_have_full_blocks,
     ),
     "a session writes in blocks that others read": Mutant(

@@ -17,9 +17,8 @@ import pytest
 
 from hw_profiles import catalog
 from opensled.errors import OpenSledError, UsageError
-from opensled_testbed import limits, namespaces, netem, netns
-from opensled_testbed.limits import MachineShare, limited
-from opensled_testbed.namespaces import cable, inside, namespace
+from opensled_testbed import namespaces, netem, netns
+from opensled_testbed.namespaces import MachineShare, cable, inside, limited, namespace
 from opensled_testbed.processes import Process
 
 HERE = Path("/proc/thread-self/ns/net")  # its link names the namespace
@@ -185,7 +184,7 @@ def test_devices_share_the_machine_in_proportion_to_their_draft_speeds():
 
 def test_what_is_left_behind_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(netns, "FOLDER", tmp_path / "netns")
-    monkeypatch.setattr(limits, "ROOT", tmp_path / "cgroup")
+    monkeypatch.setattr(netns, "CGROUPS", tmp_path / "cgroup")
     left = [tmp_path / "netns" / "osled7-pi-4", tmp_path / "cgroup" / "cpu" / "osled7-pi-5"]
     for folder in left:
         folder.mkdir(parents=True)

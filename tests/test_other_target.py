@@ -45,7 +45,7 @@ def changed(monkeypatch):
                     return replace(info, model_id=name, fingerprint=fingerprint)
 
                 link.describe = describe
-                manager.model_id, manager.text.fingerprint = name, fingerprint
+                manager.model_id, manager.inputs.text.fingerprint = name, fingerprint
 
             try:
                 await scenario(device, change)

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hw_profiles.profile import HardwareProfile
-from hw_profiles.step_cost import Roofline
+from hw_profiles.step_cost import HardwareProfile, Roofline
 from opensled.errors import Overloaded
 from opensled.messages import Open, SamplingParams
 from scheduler.admission import AdmissionRequest
@@ -20,10 +19,9 @@ from tests.fakes import FakeEngine
 from tests.serving import PROMPT, first_reply, linked, serving
 from tests.system import running
 from tests.test_tenants import CountingText
-from verify_server.admission_controller import AdmissionController
+from verify_server.admission_controller import LONGEST, SHORTEST, AdmissionController
 from verify_server.draft_budget import Quotas
 from verify_server.kv.blocks import BlockPool
-from verify_server.retry_queue import LONGEST, SHORTEST
 from verify_server.security import Tenants
 from verify_server.session_manager import SessionLimits
 
@@ -259,7 +257,7 @@ def test_who_is_sent_away_costs_no_tokenizing_and_hears_it_at_once():
     async def scenario():
         limits = SessionLimits(max_sessions=1, max_draft=8)
         async with serving(limits=limits) as (manager, address):
-            manager.text = text = CountingText()
+            manager.inputs.text = text = CountingText()
             manager.loop.wake = lambda: None  # the one inside stays there
             manager.loop.sessions[0] = Inside("local")
             async with linked(address) as link:
@@ -279,7 +277,7 @@ def test_who_is_sent_away_costs_no_tokenizing_and_hears_it_at_once():
 def test_a_server_that_drains_tokenizes_nothing():
     async def scenario():
         async with running(FakeEngine()) as network:
-            network.manager.text = text = CountingText()
+            network.manager.inputs.text = text = CountingText()
             network.manager.draining = True
             with pytest.raises(Overloaded, match="shutting down"):
                 await network.manager.open(Open("words", LONG), "local")

@@ -9,12 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from hw_profiles.accelerator_profile import AcceleratorProfile
-from hw_profiles.device_profile import DraftSpeed
-from hw_profiles.link_profile import LinkProfile
-from hw_profiles.quantity import Quantity
-from hw_profiles.target_cost import TargetCost
-from hw_profiles.target_shape import TargetShape
+from hw_profiles.profiles import AcceleratorProfile, DraftSpeed, LinkProfile, Quantity, TargetShape
+from hw_profiles.step_cost import TargetCost
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.fleet import Fleet, Group
 from opensled_testbed.planner import capacity_law as law

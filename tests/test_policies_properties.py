@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hw_profiles.profile import HardwareProfile
-from scheduler.fcfs import Fcfs
+from hw_profiles.step_cost import HardwareProfile
+from scheduler.baselines import Fcfs, Static
 from scheduler.goodput.policy import Goodput
 from scheduler.plan import BatchPlan, SchedulingPolicy, SessionView, Slice, Snapshot
-from scheduler.static import Static
 from tests.hypothesis_profiles import tried
 from tests.policy_contract import (
     BUDGETS,

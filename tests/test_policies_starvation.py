@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hw_profiles.profile import HardwareProfile
-from hw_profiles.step_cost import Roofline, StepCost
+from hw_profiles.step_cost import HardwareProfile, Roofline, StepCost
 from scheduler import make_policy
-from scheduler.fcfs import Fcfs
-from scheduler.goodput.constants import BACKGROUND_S
+from scheduler.baselines import Fcfs
+from scheduler.goodput.step_budget import BACKGROUND_S
 from scheduler.plan import PolicyOptions, SchedulingPolicy
 from tests.hypothesis_profiles import tried
 from tests.policy_world import Habits, User, World

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from hw_profiles import catalog
-from hw_profiles.quantity import Quantity
-from hw_profiles.steps import step_costs
-from hw_profiles.target_cost import TargetCost
+from hw_profiles.describe import step_costs
+from hw_profiles.profiles import Quantity
+from hw_profiles.step_cost import TargetCost
 from opensled.cli import main
 from opensled.errors import NotFound, UsageError
 

@@ -130,7 +130,7 @@ def test_a_cluster_is_joined_with_its_token_and_on_networks_that_were_named(tmp_
     with ray_head(host, token) as address:
         for wrong in ("", "b" * 32):
             code, words = refused(address, wrong, tmp_path, *named)
-            assert code == 4 and "wants its token" in words
+            assert code == 4 and "asks for its token" in words
         code, words = refused(address, token, tmp_path)
         assert code == 2 and f"Ray listens on {host}, which is in no network of --ray-network" in words
         code, words = refused(address, token, tmp_path, *named)

@@ -18,8 +18,8 @@ import pytest
 from hw_profiles import catalog
 from opensled.address import host_port, joined
 from opensled.errors import UsageError
-from opensled_testbed.alarm import Alarm
 from opensled_testbed.link_relay import Chaos, Relay
+from opensled_testbed.link_state import Alarm
 from tests.devices import device_on, read
 from tests.serving import serving
 from tests.test_link_model import profile, without_loss
@@ -281,7 +281,7 @@ async def test_an_address_in_use_is_an_error_and_leaves_no_timer_open():
 
 @in_a_loop
 async def test_without_a_timer_of_the_kernel_asyncio_rings(monkeypatch):
-    monkeypatch.setattr("opensled_testbed.alarm._libc", object)
+    monkeypatch.setattr("opensled_testbed.link_state._libc", object)
     async with listener(echo) as to, Relay(profile((4, 4)), to) as relay, dialled(relay.address) as streams:
         assert await round_trip(*streams) >= 0.004
 

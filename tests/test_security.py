@@ -19,7 +19,7 @@ from tests.serving import GREEDY, PROMPT, finish, first_reply, linked, serving
 from verify_server import service
 from verify_server.command import serve
 from verify_server.config import ServeConfig
-from verify_server.security import Tenants, read_tenants, read_tls, require_safe
+from verify_server.security import Tenants, read_tenants, read_tls, require_safe_listen
 
 
 def test_a_valid_token_admits_and_nothing_else_does(tmp_path):
@@ -94,13 +94,13 @@ def test_the_commands_of_the_security_page_exist():
 
 
 def test_listening_beyond_this_machine_needs_tls_and_tokens():
-    require_safe("127.0.0.1:0", has_tls=False, knows_clients=False, insecure=False)
-    require_safe("[::1]:0", has_tls=False, knows_clients=False, insecure=False)
-    require_safe("0.0.0.0:0", has_tls=True, knows_clients=True, insecure=False)
-    require_safe("0.0.0.0:0", has_tls=False, knows_clients=False, insecure=True)
+    require_safe_listen("127.0.0.1:0", has_tls=False, knows_clients=False, insecure=False)
+    require_safe_listen("[::1]:0", has_tls=False, knows_clients=False, insecure=False)
+    require_safe_listen("0.0.0.0:0", has_tls=True, knows_clients=True, insecure=False)
+    require_safe_listen("0.0.0.0:0", has_tls=False, knows_clients=False, insecure=True)
     for tls, clients in ((True, False), (False, True), (False, False)):
         with pytest.raises(UsageError, match="--insecure"):
-            require_safe("0.0.0.0:0", has_tls=tls, knows_clients=clients, insecure=False)
+            require_safe_listen("0.0.0.0:0", has_tls=tls, knows_clients=clients, insecure=False)
 
 
 def test_tls(tmp_path):

@@ -202,7 +202,7 @@ def test_chat_without_a_template_says_what_to_do():
                 raise Unsupported("this target has no chat template; send text (--raw)", "messages")
 
         async with serving() as (manager, address), linked(address) as link:
-            manager.text = Plain()
+            manager.inputs.text = Plain()
             reply = await first_reply(link, Open((ChatMessage("user", "hi"),), GREEDY))
             assert isinstance(reply.error(), Unsupported) and "--raw" in reply.reason
 

@@ -10,13 +10,13 @@ from typing import ClassVar
 
 import pytest
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled_testbed.baselines import opensled
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RequestRecord, RunResult
 from opensled_testbed.simulator import simulate
-from scheduler.fcfs import Fcfs
+from scheduler.baselines import Fcfs
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Snapshot
 from tests.made_traces import made
 

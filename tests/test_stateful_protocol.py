@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from edge_client.remote import RemoteSession, RetryPolicy
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
-from scheduler.fcfs import Fcfs
+from scheduler.baselines import Fcfs
 from scheduler.plan import SchedulingPolicy
 from tests.by_hand import HandLoop, Server, Wire
 from tests.fakes import FakeEngine, FakeText, continuation

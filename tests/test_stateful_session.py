@@ -13,11 +13,11 @@ from random import Random
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import FutureBase, InvalidRequest
 from opensled.messages import Draft, DraftBlock, DraftToken, Failure
 from opensled.protocol import Truth
-from scheduler.fcfs import Fcfs
+from scheduler.baselines import Fcfs
 from scheduler.plan import BatchPlan, SchedulingPolicy, Slice
 from tests.fakes import POISON, VOCAB, FakeEngine, next_token
 from tests.hypothesis_profiles import bounded

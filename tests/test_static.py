@@ -8,14 +8,14 @@ from functools import cache
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import UsageError
 from opensled.messages import SamplingParams
 from opensled.noise import noise_key
 from opensled.store import model_path
 from scheduler import POLICIES, make_policy
+from scheduler.baselines import Static
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
-from scheduler.static import Static
 from tests.fakes import IMPATIENT, FakeEngine, OracleDrafter, Weather, continuation
 from tests.hypothesis_profiles import bounded
 from tests.system import ask, running

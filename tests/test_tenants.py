@@ -13,8 +13,9 @@ from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import until
 from verify_server.command import _tenants
 from verify_server.config import ServeConfig
+from verify_server.input_processor import MAX_CHARACTERS
 from verify_server.security import TenantLimits, Tenants, read_tenants
-from verify_server.session_manager import MAX_CHARACTERS, SessionLimits
+from verify_server.session_manager import SessionLimits
 
 LONG = SamplingParams(temperature=0, max_tokens=150)
 SHORT = SamplingParams(temperature=0, max_tokens=5)
@@ -64,7 +65,7 @@ def test_limits_in_the_token_file(token_file):
         ("secret a max_prompt=\u0663", "ASCII"),
         ("secret a sessions=3", "max_sessions=N"),
         ("secret a max_prompt=3\nother a max_prompt=4", ":2: max_prompt of a is set to another number above"),
-        ("secret a\nsecret b", ":2: this token stands in the file twice"),
+        ("secret a\nsecret b", ":2: this token is in the file twice"),
     ],
 )
 def test_a_bad_line_is_named_without_its_token(token_file, text, problem):
@@ -119,11 +120,15 @@ def test_a_prompt_beyond_the_limit_costs_nothing(prompt, tokenized):
             manager,
             address,
         ):
-            manager.text = CountingText()
+            manager.inputs.text = CountingText()
             async with linked(address) as link:
                 error = (await first_reply(link, Open(prompt, SHORT))).error()
                 assert isinstance(error, InvalidRequest) and error.field == "prompt"
-                assert engine.computed == 0 and not manager.remembered and manager.text.encoded == tokenized
+                assert (
+                    engine.computed == 0
+                    and not manager.remembered
+                    and manager.inputs.text.encoded == tokenized
+                )
                 await finish(link, Open("ten chars!", SHORT))
 
     asyncio.run(scenario())
@@ -273,7 +278,7 @@ def test_prompts_being_tokenized_hold_places():
 
     async def check(guests):
         manager = guests.manager
-        manager.text = text = SlowText()
+        manager.inputs.text = text = SlowText()
         opening = [asyncio.ensure_future(manager.open(Open("text", LONG), "a")) for _ in range(2)]
         await until(lambda: text.waiting == 2)
         with pytest.raises(Overloaded, match="your tenant"):
@@ -283,7 +288,7 @@ def test_prompts_being_tokenized_hold_places():
         await until(lambda: text.waiting == 3)
         text.go.set()
         await asyncio.gather(*opening, other)
-        assert guests.held() == "aab" and not manager._room._arriving
+        assert guests.held() == "aab" and not manager._admission._arriving
 
     with_idle_loop(check, max_sessions=9, a=TenantLimits(2))
 

@@ -62,9 +62,9 @@ def test_without_a_cluster_no_token_names_a_replica():
 
 def test_a_pass_is_good_for_one_tenant_and_a_minute():
     clock = Clock()
-    passes = GatewayCredentials(KEY, clock)
-    clients = GatewayTenants(passes=passes)
-    header = passes.header("alice")
+    credentials = GatewayCredentials(KEY, clock)
+    clients = GatewayTenants(credentials=credentials)
+    header = credentials.header("alice")
     assert clients.of(header) == "alice" and not clients.anonymous
     clock.now += 60
     with pytest.raises(Unauthorized, match="only gateways"):
@@ -79,12 +79,12 @@ def test_what_is_no_pass_is_refused(header):
 
 def test_a_resume_token_is_no_pass_and_a_pass_no_resume_token():
     clock = Clock()
-    signer, passes = TokenSigner(clock, 60, KEY), GatewayCredentials(KEY, clock)
+    signer, credentials = TokenSigner(clock, 60, KEY), GatewayCredentials(KEY, clock)
     sealed = base64.b64encode(signer.sign(7, "alice")).decode()
     with pytest.raises(Unauthorized):
-        passes.tenant_of(f"Bearer {sealed}")
-    own_pass = base64.b64decode(passes.header("alice").removeprefix("Bearer "))
-    assert signer.home_of(own_pass, "alice") == ("", False)
+        credentials.tenant_of(f"Bearer {sealed}")
+    own_credential = base64.b64decode(credentials.header("alice").removeprefix("Bearer "))
+    assert signer.home_of(own_credential, "alice") == ("", False)
 
 
 def test_a_key_for_each_purpose():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import Draft, DraftBlock, DraftToken, SparseDistribution, Verdict
 from scheduler.estimates import Forecast

@@ -13,7 +13,7 @@ import pytest
 
 from edge_client.lengths.fixed import FixedLength
 from opensled.messages import DraftToken, SamplingParams, TreeNode
-from scheduler.fcfs import Fcfs
+from scheduler.baselines import Fcfs
 from scheduler.goodput.policy import Goodput
 from tests.fakes import (
     IMPATIENT,

@@ -1,4 +1,4 @@
-"""`opensled serve`: load the target, open the manager, drain on SIGTERM."""
+"""`opensled serve`: load the target, serve it, drain on SIGTERM."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import opensled
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled import notify
-from opensled.address import host_port, is_local, joined
+from opensled.address import host_port, joined
 from opensled.errors import UsageError
 from opensled.messages import GUIDE, ModelInfo
 from opensled.metrics import metrics_port, require_safe_metrics
@@ -26,7 +26,7 @@ from verify_server.config import ServeConfig
 from verify_server.costs import first_cost
 from verify_server.engine import ENGINES
 from verify_server.loop import VerifyLoop
-from verify_server.security import TenantLimits, Tenants, Tls, read_tenants, read_tls, require_safe
+from verify_server.security import TenantLimits, Tenants, Tls, read_tenants, read_tls, require_safe_listen
 from verify_server.server_metrics import metrics
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.signing import TokenSigner
@@ -34,11 +34,14 @@ from verify_server.target import Target
 
 log = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 30.0  # how long sequences under way may take to finish after SIGTERM
-LAST_WORDS_SECONDS = 2.0  # and then, what was written to be read
+# Time for sequences to finish after SIGTERM, and for their last messages to be read after that. Chosen; deploy/systemd
+# allows for both.
+DRAIN_SECONDS = 30.0
+LAST_MESSAGES_SECONDS = 2.0
 
 
 def serve(config: ServeConfig) -> int:
+    """Serve until SIGTERM; returns the exit status."""
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
     if config.replicas or config.ray_address:
         from verify_server.cluster.cluster_command import serve_cluster
@@ -46,14 +49,13 @@ def serve(config: ServeConfig) -> int:
         return serve_cluster(config)
     if config.proxy:
         raise UsageError("--proxy is for a gateway to replicas: add --replicas N, or --ray-address HOST:PORT")
-    tls, tenants = clients(config)
-    require_safe_listen(config.listen, config, tls, tenants)
+    tls, tenants = clients(config, config.listen)
     target = ENGINES.get(config.engine)(config)
     return run(_serve(config, target, tenants, tls))
 
 
 def run(serving: Coroutine[Any, Any, int]) -> int:
-    """Run the server, on uvloop where it is installed: a round costs some processor time less on it."""
+    """Run the server, on uvloop if it is installed: a round takes less processor time on it."""
     try:
         import uvloop
     except ImportError:
@@ -61,9 +63,17 @@ def run(serving: Coroutine[Any, Any, int]) -> int:
     return uvloop.run(serving)
 
 
-def clients(config: ServeConfig) -> tuple[Tls | None, Tenants]:
-    """How this server shows who it is, and knows who they are. Raises UsageError or NotFound."""
-    return read_tls(config.tls_cert, config.tls_key, config.tls_client_ca), _tenants(config)
+def clients(config: ServeConfig, listen: str) -> tuple[Tls | None, Tenants]:
+    """The identity of this server and its tenants, both good enough to listen at `listen` ("" = nowhere).
+
+    Raises UsageError or NotFound.
+    """
+    tls, tenants = read_tls(config.tls_cert, config.tls_key, config.tls_client_ca), _tenants(config)
+    if listen:
+        require_safe_listen(
+            listen, has_tls=tls is not None, knows_clients=not tenants.anonymous, insecure=config.insecure
+        )
+    return tls, tenants
 
 
 def _tenants(config: ServeConfig) -> Tenants:
@@ -78,17 +88,6 @@ def _tenants(config: ServeConfig) -> Tenants:
     return Tenants(by_certificate=bool(config.tls_client_ca), default=default)
 
 
-def require_safe_listen(listen: str, config: ServeConfig, tls: Tls | None, tenants: Tenants) -> None:
-    """Refuse, or warn of, a manager at `listen` that is open to more than its operator may think."""
-    knows_clients = not tenants.anonymous
-    require_safe(listen, has_tls=tls is not None, knows_clients=knows_clients, insecure=config.insecure)
-    if not is_local(listen) and not (tls and knows_clients):
-        danger = (
-            "gets its tokens in clear text" if knows_clients else "takes requests from anybody who reaches it"
-        )
-        log.warning("%s %s", listen, danger)
-
-
 def make_manager(
     config: ServeConfig,
     target: Target,
@@ -96,13 +95,13 @@ def make_manager(
     signer: TokenSigner | None = None,
     prefix_key: bytes = b"",
 ) -> SessionManager:
-    """The manager of a server that is configured so, with a loop behind it that nobody runs yet.
+    """The session manager of a server, with a loop that does not run yet.
 
     `signer`: see `SessionManager`; `prefix_key`: see `VerifyLoop`.
     """
     policy = make_policy(config.policy, PolicyOptions(config.draft_wait, config.batch))
     profile = HardwareProfile(config.max_step_tokens, first_cost(target, config.accelerator))
-    # SLED as published shares nothing, and pads its batches with positions that shared blocks would hold.
+    # SLED as published (policy static) shares no KV, and pads its batches with positions that shared blocks would hold.
     shares = config.prefix_cache and config.policy != "static"
     loop = VerifyLoop(target.engine, policy, profile, time.monotonic, shares, prefix_key)
     return SessionManager(loop, target, _limits(config, tenants), signer)
@@ -111,19 +110,19 @@ def make_manager(
 async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls | None) -> int:
     manager = make_manager(config, target, tenants)
     loop = manager.loop
-    face = service.VerifyService(manager, describe(manager, target), target.text, tenants)
+    frontend = service.VerifyService(manager, describe(manager, target), target.text, tenants)
     readiness = service.Readiness()
     signals = arriving_signals()
     stopping = asyncio.ensure_future(signals.get())
     with metrics_port(config.metrics, metrics(manager)):
         await readiness.set(True)
-        server, port = await service.start(face, config.listen, tls, readiness)
+        server, port = await service.start(frontend, config.listen, tls, readiness)
         serving = asyncio.ensure_future(loop.run())
         print(f"listening on {joined(host_port(config.listen)[0], port)}", flush=True)
         async with notify.announced():
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             notify.stopping()
-            await readiness.set(False)  # first of all: who asks goes elsewhere
+            await readiness.set(False)  # first of all: gateways and load balancers then choose another server
             manager.draining = True
             if stopping.done():
                 await _drain(server, manager, signals)
@@ -159,24 +158,23 @@ def arriving_signals(*more: int) -> asyncio.Queue[int]:
 
 
 async def _drain(server: service.Server, manager: SessionManager, signals: asyncio.Queue[int]) -> None:
-    """Let sequences under way finish, while newcomers are told to come back later; a second signal ends them."""
+    """Let running sequences finish and refuse new ones; a second signal ends all."""
     if manager.loop.sessions:
         log.warning("finishing %d sequences; once more to stop at once", len(manager.loop.sessions))
-    draining = asyncio.ensure_future(_finish(server, manager))
-    again = asyncio.ensure_future(signals.get())
-    await asyncio.wait({draining, again}, timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    draining.cancel()
-    again.cancel()
+
+    async def finish() -> None:
+        await manager.idle()
+        await server.stop(LAST_MESSAGES_SECONDS)
+
+    waiting = [asyncio.ensure_future(finish()), asyncio.ensure_future(signals.get())]
+    await asyncio.wait(waiting, timeout=DRAIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
     await server.stop(0)
 
 
-async def _finish(server: service.Server, manager: SessionManager) -> None:
-    await manager.idle()
-    await server.stop(LAST_WORDS_SECONDS)
-
-
 def describe(manager: SessionManager, target: Target) -> ModelInfo:
-    """What this server tells of itself."""
+    """What this server answers to `Describe`."""
     engine, text = target.engine, target.text
     return ModelInfo(
         model_id=target.model_id,

@@ -1,19 +1,18 @@
-"""What a server takes its steps to cost until they have shown it."""
+"""The first estimate of the cost of steps, before any is measured."""
 
 from __future__ import annotations
 
 import logging
 
 from hw_profiles import catalog
-from hw_profiles.step_cost import Roofline, StepCost
-from hw_profiles.target_cost import TargetCost
+from hw_profiles.step_cost import Roofline, StepCost, TargetCost
 from verify_server.target import Target
 
 log = logging.getLogger(__name__)
 
 
 def first_cost(target: Target, accelerator: str) -> StepCost:
-    """By what the target itself says, or else by the profile `accelerator`; "" = that of nobody in particular.
+    """The cost that the target states, else that of the profile `accelerator`; "" = a default roofline.
 
     Raises NotFound for a profile that does not exist.
     """
@@ -23,6 +22,6 @@ def first_cost(target: Target, accelerator: str) -> StepCost:
         return Roofline()
     profile, shape = catalog.accelerator(accelerator), target.engine.info.shape
     if shape is None:
-        log.warning("--accelerator %s says little: the size of this target is not known", accelerator)
+        log.warning("--accelerator %s has no effect: the size of this target is not known", accelerator)
         return Roofline()
     return TargetCost(profile, shape)

@@ -1,4 +1,4 @@
-"""What the server counts while it works: integers that the loop, the manager and the sessions add to."""
+"""What the server counts while it works: the loop, the session manager and the sessions add to it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from opensled.metrics import SECONDS, DraftCounts, Histogram
 
+# Upper bounds of histogram buckets. Chosen: about powers of two, up to the default of --max-sessions or beyond a step.
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # sessions in one step
 POSITIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # computed by one step
 DRAFTS = (1, 2, 3, 4, 6, 8, 12, 16, 32)  # tokens of one draft
@@ -18,7 +19,7 @@ class LoopStats:
 
     steps: int = 0
     sessions: int = 0  # sessions served, summed over steps
-    positions: int = 0  # computed by the target: prompts, drafts, padding and what had to be computed again
+    positions: int = 0  # computed by the target: prompts, drafts, padding, and what was computed again
     tokens: int = 0  # tokens committed
     unasked: int = 0  # of them, without a draft
     stale: int = 0  # drafts dropped without computation
@@ -41,7 +42,7 @@ class LoopStats:
         self.seconds.add(seconds)
 
     def commit(self, tokens: int, hint: int | None, drafted: int, accepted: int) -> None:
-        """A session committed `tokens`; its verdict has this hint and answers a draft of `drafted` tokens, 0 = none."""
+        """A session committed `tokens`; its verdict has this hint and answers a draft of `drafted` tokens, or none."""
         self.tokens += tokens
         if hint is not None and tokens:
             self.hints[hint] += 1
@@ -51,7 +52,7 @@ class LoopStats:
             self.unasked += tokens
 
     def drop(self, drafted: int) -> None:
-        """A draft came too late to be computed; an empty one drafts nothing."""
+        """A draft came too late to be computed; an empty draft does not count."""
         if drafted:
             self.stale += 1
             self._count_draft(drafted, 0)
@@ -71,8 +72,8 @@ class LoopStats:
 
 @dataclass
 class SessionStats:
-    """Who came to the manager since the start."""
+    """Requests for sessions since the start."""
 
-    # "new", or "resumed" by a reader who came back; from 0 on, so that rates are right from the first one
+    # "new", or "resumed" by a reader that came back; both begin at 0, so that the first one counts in rates
     opened: Counter[str] = field(default_factory=lambda: Counter(new=0, resumed=0))
-    refused: Counter[str] = field(default_factory=Counter)  # by code, before any work was done
+    refused: Counter[str] = field(default_factory=Counter)  # by code, before any work

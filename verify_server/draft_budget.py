@@ -13,17 +13,18 @@ from math import ceil
 from hw_profiles.fading import kept
 from verify_server.security import Tenants
 
+# All chosen: a device is judged after a few seconds of drafts, and gets a new chance about once an answer.
 BURST = 2.0  # seconds of a quota that can be saved up
-RESUMED = 0.5  # seconds of it that must have come together before an exhausted one is good again
-EVIDENCE = 16  # drafts that must have been looked at before a device counts as hopeless
-MEMORY = 32.0  # drafts after which half of what they showed is forgotten
-MOST_DEVICES = 4096  # of which it is remembered
-RETURN = 4  # draft tokens asked for after a rest, where the policy advises nothing
-PROBE = 64  # tokens after which one more draft of a hopeless device is looked at
+RESUMED = 0.5  # seconds of a quota that an exhausted one needs before it is good again
+EVIDENCE = 16  # verified drafts before a device is judged
+HALF_LIFE = 32.0  # drafts after which half of their weight is forgotten
+MOST_DEVICES = 4096  # whose record is kept
+RETURN = 4  # draft tokens of the hint after a rest, if the policy gives none
+PROBE = 64  # tokens after which one more draft of a device below the floor is verified
 
 
 class Quota:
-    """Draft tokens that one tenant has verified: so many per second, accepted or not."""
+    """A token bucket of draft tokens that are verified for one tenant, accepted or not."""
 
     def __init__(self, per_second: float, now: float) -> None:
         self._per_second, self._since = per_second, now
@@ -37,7 +38,7 @@ class Quota:
         return 0 if self._exhausted else ceil(self._left)
 
     def take(self, tokens: int, now: float) -> None:
-        """So many are verified."""
+        """Verify `tokens` more."""
         self._refill(now)
         self._left -= tokens
         self._exhausted = self._exhausted or self._left <= 0
@@ -68,30 +69,30 @@ class Quotas:
         return self._quotas.get(tenant)
 
     def wait(self, tenant: str) -> float:
-        """Seconds until drafts of a tenant are verified again; 0 = they are."""
+        """Seconds until drafts of a tenant are verified again; 0 = now."""
         quota = self.of(tenant)
         return quota.wait(self._clock()) if quota else 0.0
 
 
 @dataclass
 class DraftRecord:
-    """What one device's drafts were worth, the older ones counted less."""
+    """How many of a device's drafts gained a token; older ones count less."""
 
-    looked_at: float = 0.0  # drafts of which the target computed something
-    gained: float = 0.0  # those of which at least one token was accepted
+    verified: float = 0.0  # drafts
+    gained: float = 0.0  # of them, drafts with an accepted token
 
     def add(self, accepted: int) -> None:
-        """The target looked at one more, and accepted so many tokens of it."""
-        keep = kept(1, MEMORY)
-        self.looked_at = self.looked_at * keep + 1
+        """The target verified one more draft, and accepted this many tokens of it."""
+        keep = kept(1, HALF_LIFE)
+        self.verified = self.verified * keep + 1
         self.gained = self.gained * keep + (accepted > 0)
 
     def is_below(self, floor: float) -> bool:
-        return self.looked_at >= EVIDENCE and self.gained < floor * self.looked_at
+        return self.verified >= EVIDENCE and self.gained < floor * self.verified
 
 
 class DraftRecords:
-    """By the name that a device has given itself; a tenant's devices without one share theirs."""
+    """By the name that a device gives itself; a tenant's devices without a name share one record."""
 
     def __init__(self) -> None:
         self._records: OrderedDict[tuple[str, str], DraftRecord] = OrderedDict()
@@ -106,34 +107,34 @@ class DraftRecords:
 
 @dataclass
 class DraftBudget:
-    """What of one session's drafts is verified. It holds under every policy."""
+    """How much of one session's drafts is verified, under every policy."""
 
     quota: Quota | None = None  # of its tenant; None = no limit
     record: DraftRecord = field(default_factory=DraftRecord)  # of its device
-    floor: float = 0.0  # share of drafts that gain something, below which its device's are ignored
-    looked_at: int = 0  # tokens the session had when a draft of it was last verified
-    resting: bool = False  # its device was told to rest for lack of an allowance
+    floor: float = 0.0  # share of drafts that gain a token, below which its device's are ignored
+    verified_at: int = 0  # tokens of the session when a draft of it was last verified
+    resting: bool = False  # the last hint to its device was 0, for lack of budget
 
     def longest(self, wanted: int, length: int, now: float) -> int:
-        """Of a draft of `wanted` tokens, those to verify for a session of `length` tokens now."""
-        if length < self.looked_at + PROBE and self.record.is_below(self.floor):
+        """How many tokens of a draft of `wanted` are verified now, for a session of `length` tokens."""
+        if length < self.verified_at + PROBE and self.record.is_below(self.floor):
             return 0
         return wanted if self.quota is None else min(wanted, self.quota.left(now))
 
     def take(self, tokens: int, length: int, now: float) -> None:
-        """So many draft tokens of a session of `length` are verified."""
+        """Verify this many draft tokens of a session of `length` tokens."""
         if tokens:
-            self.looked_at = length
+            self.verified_at = length
             if self.quota is not None:
                 self.quota.take(tokens, now)
 
     def judged(self, tokens: int, accepted: int) -> None:
-        """The target accepted so many of the `tokens` that were verified."""
+        """The target accepted this many of the `tokens` that were verified."""
         if tokens:
             self.record.add(accepted)
 
     def hint(self, advice: int | None, longest: int) -> int | None:
-        """What a policy's advice to the device becomes when drafts of `longest` tokens are verified."""
+        """The hint to the device: a policy's advice, if drafts of `longest` tokens are verified."""
         rested, self.resting = self.resting, not longest
         if advice is None:
             return min(RETURN, longest) if rested or self.resting else None

@@ -1,4 +1,4 @@
-"""The server's loop: plan, one forward for everybody, commit. One event loop, one engine thread."""
+"""The server's loop: plan, one forward pass for all sessions, commit. One event loop, one engine thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from hw_profiles.learned import CostModel
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import OpenSledError
 from opensled.messages import Draft
 from scheduler.plan import BatchPlan, SchedulingPolicy, Snapshot
@@ -25,8 +25,8 @@ from verify_server.trees import runs
 
 log = logging.getLogger(__name__)
 
-# Turns of the event loop, some microseconds each, that drafts on their way in are given to join a step: for each hop
-# to the engine's thread and back costs as much as two rounds of a session.
+# Turns of the event loop, some microseconds each, for which a step waits for drafts that are arriving. Chosen: a hop to
+# the engine's thread and back costs as much as two rounds of a session.
 GATHER_TURNS = 8
 
 
@@ -42,8 +42,8 @@ class VerifyLoop:
         prefix_cache: bool = True,
         prefix_key: bytes = b"",
     ) -> None:
-        """`prefix_cache`: share KV where the engine can. `prefix_key`: secret of the keys by which it is found, of
-        those who are to know each other's; b"" = draw one."""
+        """`clock`: in seconds. `prefix_cache`: share KV if the engine can. `prefix_key`: the secret behind the keys of
+        KV blocks, common to servers that compare them; b"" = draw one."""
         self.engine, self.policy, self.profile, self.clock = engine, policy, profile, clock
         info = engine.info
         key = (prefix_key or secrets.token_bytes(32)) if prefix_cache and info.shares_blocks else b""
@@ -51,9 +51,8 @@ class VerifyLoop:
         self.sessions: dict[int, Session] = {}
         self.stats = LoopStats()
         self.costs = CostModel(profile.cost)
-        self.planned_at = 0.0  # when the latest step was item, and
-        # Sessions that got no KV in it: they go first in the next one
-        self.left_out: frozenset[int] = frozenset()
+        self.planned_at = 0.0  # when the latest step was planned
+        self.left_out: frozenset[int] = frozenset()  # sessions without KV in it: first in the next one
         self._memory: object = None  # the policy's, from one plan to the next
         self._sleeper: asyncio.Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
@@ -65,22 +64,10 @@ class VerifyLoop:
             self.planned_at = self.clock()
             plan = self.policy.plan(self._snapshot(), self.profile, self.planned_at)
             self._memory = plan.memory
-            work = self._prepare(plan)
-            if not work:
-                await self._sleep(plan)
-                continue
-            started = self.clock()
-            try:
-                outcomes = await asyncio.get_running_loop().run_in_executor(
-                    self._thread, run_step, self.engine, work
-                )
-            except Exception:
-                log.exception("a step over %d sessions failed", len(work))
-                outcomes = [step_failed()] * len(work)
+            if work := self._prepare(plan):
+                self._commit(work, await self._run_step(work))
             else:
-                self._learn(work, self.clock() - started)
-            self.stats.step(len(work), sum(len(item.segment.tokens) for item in work), self.clock() - started)
-            self._commit(work, outcomes)
+                await self._sleep(plan)
 
     def add(self, session: Session) -> None:
         session.timing.begin(self.clock())
@@ -105,7 +92,7 @@ class VerifyLoop:
         session.closed = True
         if not session.in_step:
             session.sequence.forget_kv()
-            session.constraint = None  # a grammar takes some hundred KB, and nothing is decided any more
+            session.constraint = None  # a grammar takes some hundred KB
         self.wake()
 
     def wake(self) -> None:
@@ -116,6 +103,21 @@ class VerifyLoop:
     def close(self) -> None:
         self._thread.shutdown()
 
+    async def _run_step(self, work: Sequence[StepItem]) -> list[Outcome]:
+        """The outcomes of a step in the engine's thread; if the engine fails, an error for each session."""
+        started = self.clock()
+        try:
+            outcomes = await asyncio.get_running_loop().run_in_executor(
+                self._thread, run_step, self.engine, work
+            )
+        except Exception:
+            log.exception("a step over %d sessions failed", len(work))
+            outcomes = [step_failed()] * len(work)
+        else:
+            self._learn(work, self.clock() - started)
+        self.stats.step(len(work), sum(len(item.segment.tokens) for item in work), self.clock() - started)
+        return outcomes
+
     def _snapshot(self) -> Snapshot:
         if self.pool.prefixes is not None:
             self._adopt()
@@ -123,14 +125,14 @@ class VerifyLoop:
         return Snapshot(tuple([session.view(now) for session in self.sessions.values()]), self._memory)
 
     def _adopt(self) -> None:
-        """Spare the sessions what others have computed meanwhile; only those with more than a block to compute."""
+        """Give sessions the KV that others have computed meanwhile, if they have more than a block to compute."""
         for session in self.sessions.values():
             if session.sequence.uncomputed > self.pool.block_size and session.has_reader:
                 assert not session.in_step, "the engine writes behind what was computed"
                 session.sequence.adopt_kv()
 
     def _learn(self, work: Sequence[StepItem], seconds: float) -> None:
-        """What a step that went well tells of the cost of those to come."""
+        """Learn the cost of steps from one that succeeded."""
         tokens = sum(len(item.segment.tokens) for item in work)
         contexts = sum(item.segment.start * self._reads(item.segment) for item in work) + tokens
         self.costs.observe(tokens, contexts, len(work), seconds)
@@ -143,7 +145,7 @@ class VerifyLoop:
         return len(list(runs(segment.parents))) if by_branch else 1
 
     def _prepare(self, plan: BatchPlan) -> list[StepItem]:
-        """Turn slices into work; who gets no KV, or loses what his slice goes on from, waits for the next plan."""
+        """Turn slices into work; a session without the KV it needs waits for the next plan."""
         step = KVPreemptor(self.sessions, self.pool, self.clock())
         work = step.fit(plan.slices, self.left_out)
         self.left_out = step.left_out
@@ -151,6 +153,7 @@ class VerifyLoop:
         return work
 
     def _commit(self, work: Sequence[StepItem], outcomes: Sequence[Outcome]) -> None:
+        """Apply a step to its sessions."""
         now = self.clock()
         for item, outcome in zip(work, outcomes):
             self._commit_one(item, outcome, now)
@@ -176,14 +179,14 @@ class VerifyLoop:
             session.hand_over()
 
     async def _gather(self) -> None:
-        """Let drafts that are on their way in join the step, unless there is nobody who could send one."""
+        """Let arriving drafts join the step; return at once if no device is drafting."""
         for _ in range(GATHER_TURNS):
             if not any(session.awaits_draft for session in self.sessions.values()):
                 return
             await asyncio.sleep(0)
 
     async def _sleep(self, plan: BatchPlan) -> None:
-        """Until something arrives, or the plan's time has come; nothing can have arrived since it was made."""
+        """Until `wake` is called or the plan's time has come; nothing can have arrived since it was made."""
         loop = asyncio.get_running_loop()
         self._sleeper = loop.create_future()
         timer = None

@@ -1,4 +1,4 @@
-"""What one reader is sent: a queue that never blocks who puts, and tells producers when to pause."""
+"""The messages to one reader: a queue whose `put` never blocks, and that tells producers when to pause."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections import deque
 
 from opensled.messages import ServerMessage
 
-# Messages a reader may lag behind; then nothing is decoded unasked for him and nothing more is read from him.
+# Unread messages at which decoding without drafts and reading from this peer pause. Chosen.
 MAX_UNREAD = 64
 
 
 class Outbox:
-    """One task gets, another waits for room.
+    """One task gets, another one waits for space.
 
-    `asyncio.Queue` and `Event` would allow for more tasks, at three times the cost.
+    `asyncio.Queue` and `Event` serve more tasks, at three times the cost.
     """
 
     def __init__(self) -> None:
         self._messages: deque[ServerMessage | None] = deque()
-        self._news: asyncio.Future[None] | None = None  # the task that gets waits for it
-        self._room: asyncio.Future[None] | None = None  # the task that must not go on waits for it
-        self._congested = False  # from full until there is room again
+        self._news: asyncio.Future[None] | None = None  # that the getting task awaits
+        self._space: asyncio.Future[None] | None = None  # that the reading task awaits
+        self._congested = False  # from full until a message is got
         self._closed = False
 
     def __len__(self) -> int:
@@ -32,7 +32,7 @@ class Outbox:
         return len(self._messages) >= MAX_UNREAD
 
     def put(self, message: ServerMessage | None) -> None:
-        """None ends the stream: a newer one took the session over."""
+        """None ends the stream: a newer stream has taken the session over."""
         if self._closed:
             return
         self._messages.append(message)
@@ -46,33 +46,33 @@ class Outbox:
             await self._news
         message = self._messages.popleft()
         if self._congested and not self.full:
-            self._make_room()
+            self._release()
         return message
 
     def drain(self) -> list[ServerMessage | None]:
-        """All messages there are, at once."""
+        """All messages, at once."""
         messages = list(self._messages)
         self._messages.clear()
         if self._congested:
-            self._make_room()
+            self._release()
         return messages
 
-    async def room(self) -> None:
-        """Wait until the reader has caught up."""
+    async def has_space(self) -> None:
+        """Wait until the queue is no longer full."""
         while self._congested:
-            self._room = asyncio.get_running_loop().create_future()
-            await self._room
+            self._space = asyncio.get_running_loop().create_future()
+            await self._space
 
     def close(self) -> None:
-        """The last message has been got: what is put from now on is dropped."""
+        """The last message is sent: drop all others."""
         self._closed = True
         self._messages.clear()
         if self._congested:
-            self._make_room()
+            self._release()
 
-    def _make_room(self) -> None:
+    def _release(self) -> None:
         self._congested = False
-        _settle(self._room)
+        _settle(self._space)
 
 
 def _settle(waiter: asyncio.Future[None] | None) -> None:

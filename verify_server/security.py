@@ -1,16 +1,18 @@
-"""Who may come in and how much he may take: TLS, the token file, and what a listen address requires."""
+"""Which clients are admitted and their limits: TLS, the token file, and what a listen address requires."""
 
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from opensled.address import is_local
 from opensled.errors import Unauthorized, UsageError
-from opensled.files import read_secret_text
-from opensled.pem import Identity, read_authorities, read_identity
+from opensled.files import Identity, read_authorities, read_identity, read_secret_text
+
+log = logging.getLogger(__name__)
 
 LOCAL_TENANT = "local"
 LINE = "TOKEN TENANT [max_sessions=N] [max_prompt=N] [positions_per_s=N] [kv_tokens=N]"
@@ -18,7 +20,7 @@ LINE = "TOKEN TENANT [max_sessions=N] [max_prompt=N] [positions_per_s=N] [kv_tok
 
 @dataclass(frozen=True)
 class Tls:
-    """The server's own identity, and whose certificates its clients must show (PEM; none = they need not)."""
+    """The server's identity, and the authorities of its clients' certificates (PEM; none = not needed)."""
 
     identity: Identity
     client_ca: bytes = b""
@@ -26,26 +28,26 @@ class Tls:
 
 @dataclass(frozen=True)
 class TenantLimits:
-    """What one tenant may take; 0 = no limit of his own."""
+    """What one tenant may take; 0 = no limit."""
 
     max_sessions: int = 0  # at the same time
-    max_prompt: int = 0  # tokens; those committed before, by which a lost sequence is reopened, do not count
-    positions_per_s: int = 0  # draft tokens that the target verifies for him, accepted or not
-    kv_tokens: int = 0  # of KV memory that his sequences hold together; more of them share it
+    max_prompt: int = 0  # tokens; the committed tokens of a reopened sequence do not count
+    positions_per_s: int = 0  # draft tokens that the target verifies, accepted or not
+    kv_tokens: int = 0  # tokens of KV memory that all sequences hold together
 
 
 @dataclass(frozen=True)
 class Tenants:
-    """Who stands behind a stream: by bearer token, else by certificate, else everybody is the local tenant."""
+    """The tenant of a call: by bearer token, else by certificate, else all clients are the local tenant."""
 
     by_token: tuple[tuple[str, str], ...] = ()
     by_certificate: bool = False  # without tokens: the common name of the client's certificate
     limits: Mapping[str, TenantLimits] = field(default_factory=dict)
-    default: TenantLimits = TenantLimits()  # of tenants that `limits` does not name
+    default: TenantLimits = TenantLimits()  # for tenants that are not in `limits`
 
     @property
     def anonymous(self) -> bool:
-        """Whether nobody is asked who he is."""
+        """Whether clients need neither a token nor a certificate."""
         return not (self.by_token or self.by_certificate)
 
     def of(self, authorization: str, names: Sequence[bytes] = ()) -> str:
@@ -60,13 +62,13 @@ class Tenants:
 
     @property
     def kv_budgets(self) -> set[int]:
-        """Those that are set, in tokens."""
+        """All KV budgets that are set, in tokens."""
         return {limits.kv_tokens for limits in (self.default, *self.limits.values())} - {0}
 
     def _of_token(self, authorization: str) -> str:
         scheme, _, given = authorization.partition(" ")
         tenant = ""
-        for token, owner in self.by_token:  # every token is compared, so that timing tells nothing
+        for token, owner in self.by_token:  # compares every token, so that timing reveals nothing
             if hmac.compare_digest(token.encode(), given.encode()):
                 tenant = owner
         if scheme.lower() != "bearer" or not tenant:
@@ -75,18 +77,18 @@ class Tenants:
 
 
 def _of_names(names: Sequence[bytes]) -> str:
-    """Strict: two certificates must never come out as one tenant because of what was ignored or replaced."""
+    """Strict: two certificates must not become one tenant because a part of a name is ignored or replaced."""
     try:
         (name,) = (name.decode() for name in names)
     except ValueError:  # none, several, or not UTF-8
         name = ""
     if not name:
-        raise Unauthorized("the client certificate names nobody: it needs one common name, the tenant's")
+        raise Unauthorized("the client certificate needs exactly one common name, the tenant's")
     return name
 
 
 def read_tls(cert: str, key: str, client_ca: str) -> Tls | None:
-    """What the TLS flags name, checked; None without them. Raises UsageError or NotFound."""
+    """The files of the TLS flags, checked; None without the flags. Raises UsageError or NotFound."""
     identity = read_identity(cert, key)
     if identity is not None:
         return Tls(identity, read_authorities(client_ca) if client_ca else b"")
@@ -96,10 +98,10 @@ def read_tls(cert: str, key: str, client_ca: str) -> Tls | None:
 
 
 def read_tenants(path: Path, default: TenantLimits = TenantLimits()) -> Tenants:
-    """The tenants of a token file, a line for each token as LINE says; `#` starts a comment.
+    """The tenants of a token file, one line per token in the form of LINE; `#` starts a comment.
 
-    Limits are the tenant's, on whichever of his lines they stand; `default` fills in. Raises UsageError or NotFound,
-    never with a token in it.
+    Limits on any line of a tenant hold for the whole tenant; `default` gives the others. Raises UsageError or NotFound;
+    their messages hold no token.
     """
     owners: dict[str, str] = {}
     given: dict[str, dict[str, int]] = {}
@@ -112,13 +114,13 @@ def read_tenants(path: Path, default: TenantLimits = TenantLimits()) -> Tenants:
             raise UsageError(f"{where}: expected '{LINE}'")
         token, tenant, *limits = words
         if token in owners:
-            raise UsageError(f"{where}: this token stands in the file twice")
+            raise UsageError(f"{where}: this token is in the file twice")
         owners[token] = tenant
         for name, value in (_limit(word, where) for word in limits):
             if given.setdefault(tenant, {}).setdefault(name, value) != value:
                 raise UsageError(f"{where}: {name} of {tenant} is set to another number above")
     if not owners:
-        raise UsageError(f"token file {path} holds no token; write a 'TOKEN TENANT' pair a line")
+        raise UsageError(f"token file {path} holds no token; write one 'TOKEN TENANT' pair per line")
     return Tenants(
         tuple(owners.items()),
         limits={tenant: replace(default, **named) for tenant, named in given.items()},
@@ -133,11 +135,18 @@ def _limit(word: str, where: str) -> tuple[str, int]:
     return name, int(value)
 
 
-def require_safe(listen: str, *, has_tls: bool, knows_clients: bool, insecure: bool) -> None:
-    """Refuse to listen beyond this machine without TLS and a way to know clients, unless told to."""
-    if is_local(listen) or insecure or (has_tls and knows_clients):
+def require_safe_listen(listen: str, *, has_tls: bool, knows_clients: bool, insecure: bool) -> None:
+    """Listening beyond this machine needs TLS and known clients; refuse it without them, or warn if `insecure`."""
+    if is_local(listen) or (has_tls and knows_clients):
         return
-    raise UsageError(
-        f"--listen {listen} is reachable by other machines: add --tls-cert, --tls-key and --tokens FILE (or "
-        "--tls-client-ca FILE), or --insecure if the network itself is trusted"
+    if not insecure:
+        raise UsageError(
+            f"--listen {listen} is reachable by other machines: add --tls-cert, --tls-key and --tokens FILE (or "
+            "--tls-client-ca FILE), or --insecure if the network itself is trusted"
+        )
+    danger = (
+        "gets its tokens in clear text"
+        if knows_clients
+        else "takes requests from every client that reaches it"
     )
+    log.warning("%s %s", listen, danger)

@@ -1,4 +1,4 @@
-"""The server's metrics: what the loop and the manager count, under the names of docs/operations.md."""
+"""The server's metrics: counts of the loop and the session manager, under the names of docs/operations.md."""
 
 from __future__ import annotations
 
@@ -7,48 +7,36 @@ from verify_server.loop import VerifyLoop
 from verify_server.session import Session
 from verify_server.session_manager import SessionManager
 
-# Why a session is not in the step under way; docs/operations.md says more.
+# Why a session is not in the current step; docs/operations.md explains each.
 REASONS = ("device", "step", "budget", "kv", "reader", "absent")
 
 
 def metrics(manager: SessionManager) -> list[Metric]:
-    """Everything a server tells a scraper."""
+    """All metrics of a server."""
     loop = manager.loop
-    return [
-        *draft_metrics(loop.stats.drafts),
-        *_step_metrics(loop),
-        *_token_metrics(loop),
-        *_session_metrics(loop),
-        *_kv_metrics(loop),
-        *_manager_metrics(manager),
-    ]
+    return [*_step_metrics(loop), *_kv_metrics(loop), *_session_metrics(manager)]
 
 
 def _step_metrics(loop: VerifyLoop) -> list[Metric]:
     stats = loop.stats
     return [
+        *draft_metrics(stats.drafts),
         Metric("steps_total", "Forward passes of the target.", lambda: stats.steps),
         Metric("step_sessions", "Sessions served by one step.", lambda: stats.batches),
         Metric("step_tokens", "Positions computed by one step.", lambda: stats.work),
         Metric("step_seconds", "Duration of a step: forward pass and acceptance.", lambda: stats.seconds),
         Metric(
             "step_prediction_error_ratio",
-            "By how much the predicted durations of the latest steps were off, as a share of the real ones; median.",
+            "Median error of the predicted durations of the latest steps, as a share of the real ones.",
             lambda: loop.costs.error,
         ),
-    ]
-
-
-def _token_metrics(loop: VerifyLoop) -> list[Metric]:
-    stats = loop.stats
-    return [
         Metric("stale_drafts_total", "Drafts that came too late to be computed.", lambda: stats.stale),
         Metric("draft_tokens", "Tokens of one draft.", lambda: stats.lengths),
         Metric(
             "draft_hints_total",
             "Verdicts that left with a hint, by the longest useful next draft that it names.",
             lambda: {str(hint): count for hint, count in sorted(dict(stats.hints).items())},
-            label="tokens",
+            "tokens",
         ),
         Metric(
             "positions_computed_total",
@@ -60,34 +48,12 @@ def _token_metrics(loop: VerifyLoop) -> list[Metric]:
     ]
 
 
-def _session_metrics(loop: VerifyLoop) -> list[Metric]:
-    return [
-        Metric(
-            "failures_total",
-            "Open sequences that ended by an error.",
-            lambda: loop.stats.failures,
-            label="code",
-        ),
-        Metric("sessions", "Unfinished sequences, by reader.", lambda: _sessions(loop), label="reader"),
-        Metric(
-            "sessions_waiting",
-            "Unfinished sequences that are not in the step under way, by what they wait for.",
-            lambda: waiting(loop),
-            label="reason",
-        ),
-    ]
-
-
 def _kv_metrics(loop: VerifyLoop) -> list[Metric]:
     stats, pool = loop.stats, loop.pool
     return [
-        Metric("kv_blocks", "KV blocks of the engine, by what they hold.", pool.states, label="state"),
+        Metric("kv_blocks", "KV blocks of the engine, by what they hold.", pool.states, "state"),
         Metric("kv_block_tokens", "Tokens that one KV block holds.", lambda: pool.block_size),
-        Metric(
-            "kv_evictions_total",
-            "KV blocks that lost content which could have been used again.",
-            lambda: pool.evictions,
-        ),
+        Metric("kv_evictions_total", "KV blocks that lost reusable content.", lambda: pool.evictions),
         Metric(
             "prefix_cache_hits_total",
             "Positions taken over from other sequences instead of computed.",
@@ -101,22 +67,26 @@ def _kv_metrics(loop: VerifyLoop) -> list[Metric]:
     ]
 
 
-def _manager_metrics(manager: SessionManager) -> list[Metric]:
-    stats = manager.stats
+def _session_metrics(manager: SessionManager) -> list[Metric]:
+    loop, stats = manager.loop, manager.stats
+    failures = loop.stats.failures
     return [
+        Metric("failures_total", "Open sequences that ended by an error.", lambda: failures, "code"),
+        Metric("sessions", "Unfinished sequences, by reader.", lambda: _sessions(loop), "reader"),
+        Metric(
+            "sessions_waiting",
+            "Unfinished sequences that are not in the current step, by what they wait for.",
+            lambda: waiting(loop),
+            "reason",
+        ),
         Metric(
             "sessions_opened_total",
-            "Sequences opened: new, or resumed by a reader who came back.",
+            "Sequences opened: new, or resumed by a reader that came back.",
             lambda: stats.opened,
-            label="how",
+            "how",
         ),
         Metric("session_places", "Most sequences at the same time.", lambda: manager.limits.max_sessions),
-        Metric(
-            "requests_refused_total",
-            "Requests refused before any work was done.",
-            lambda: stats.refused,
-            label="code",
-        ),
+        Metric("requests_refused_total", "Requests refused before any work.", lambda: stats.refused, "code"),
         Metric("draining", "1 while the server takes no new sequences.", lambda: float(manager.draining)),
     ]
 
@@ -136,8 +106,8 @@ def waiting(loop: VerifyLoop) -> dict[str, int]:
 
 
 def _reason(session: Session, loop: VerifyLoop) -> str:
-    """What a session waits for that is not being computed."""
-    pending = session.pending  # read once: the loop goes on meanwhile
+    """What a session waits for that is not in the step."""
+    pending = session.pending  # read once: the loop runs in another thread
     if not session.has_reader:
         return "absent"
     if session.id in loop.left_out:

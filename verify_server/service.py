@@ -1,4 +1,4 @@
-"""The gRPC face of the server: carries messages, decides nothing."""
+"""The gRPC front end of the server: carries messages, decides nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from verify_server.target import TextCodec
 
 log = logging.getLogger(__name__)
 
-# Edges ping every 20 s to find dead links; gRPC's default would answer that with GOAWAY too_many_pings.
+# Devices ping every 20 s to find dead links; gRPC's default answers that with GOAWAY too_many_pings. Times in ms.
 _OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -31,12 +31,11 @@ _OPTIONS = [
     ("grpc.so_reuseport", 0),  # a busy port is an error, not a second server
 ]
 
-
 Server = grpc.aio.Server
 
 
 class GrpcFrontend(Protocol):
-    """What can be served: a `VerifyService`, or a gateway to many."""
+    """What a gRPC server can serve: a `VerifyService` or a `Gateway`."""
 
     tenants: Tenants
 
@@ -84,7 +83,7 @@ class VerifyService(verify_pb2_grpc.VerifyServicer):
 
 
 async def tenant_of(context: Any, tenants: Tenants, refused: Counter[str]) -> str:
-    """Who makes a call. Everything starts here: who may not come in costs no work."""
+    """The tenant of a call. Every call begins here: a client without access costs no work."""
     metadata = dict(context.invocation_metadata())
     names = context.auth_context().get("x509_common_name", ())
     try:
@@ -96,12 +95,12 @@ async def tenant_of(context: Any, tenants: Tenants, refused: Counter[str]) -> st
 
 
 def malformed(error: Exception) -> InvalidRequest:
-    """What is told to a peer whose bytes cannot be read."""
+    """The error for a peer whose bytes cannot be read."""
     return InvalidRequest(f"the bytes are no message of this protocol: {error}", "kind")
 
 
 class Readiness:
-    """What gRPC's health service says, on every face that is given this; those who place sequences follow it."""
+    """What gRPC's health service says, on all servers that share this object; gateways follow it."""
 
     def __init__(self) -> None:
         self.servicer = health.aio.HealthServicer()
@@ -115,15 +114,17 @@ class Readiness:
 async def start(
     service: GrpcFrontend, listen: str, tls: Tls | None, readiness: Readiness | None = None
 ) -> tuple[grpc.aio.Server, int]:
-    """Listen; returns the server and its port (the one chosen when `listen` says 0). Ready from the start, unless
-    `readiness` says."""
+    """Listen; returns the server and its port (a free one if `listen` names port 0).
+
+    Serving from the start, unless `readiness` is given. Raises OpenSledError if the address is taken.
+    """
     server = grpc.aio.server(options=_OPTIONS)
     service.add_to(server)
     if readiness is None:
         readiness = Readiness()
         await readiness.set(True)
     health_pb2_grpc.add_HealthServicer_to_server(readiness.servicer, server)
-    if service.tenants.anonymous:  # else nothing but its health is told to whom nobody knows
+    if service.tenants.anonymous:  # else unknown clients learn nothing but its health
         reflection.enable_server_reflection(
             (codec.SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )

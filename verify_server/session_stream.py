@@ -1,4 +1,4 @@
-"""One stream of messages, whatever carries it: open a session, feed it drafts, send its verdicts."""
+"""One stream of messages, independent of the transport: open a session, pass it drafts, send its verdicts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from verify_server.session_manager import SessionManager
 
 log = logging.getLogger(__name__)
 
-# Seconds a stream stays open after its last message, unless the peer ends it first. A peer who is just sending a draft
-# would else find it closed, and gRPC drops what he has not read yet: the last verdict, too.
-FAREWELL = 1.0
+# Seconds for which a stream stays open after its last message, unless the peer ends it first. Without them gRPC fails
+# the draft that a peer is sending, and drops the last verdict unread. Chosen: longer than a slow link's round trip.
+CLOSE_SECONDS = 1.0
 
-# A client gives up so many seconds before its deadline as the server knows it, at most, and this share of its time.
+# A client gives up before its deadline as the server computes it: gRPC rounds deadlines up on their way. At most so
+# many seconds, and this share of the time.
 EARLY, EARLY_SHARE = 0.05, 0.02
 
-Receive = Callable[[], Awaitable["ClientMessage | None"]]  # None: the peer is gone
+Receive = Callable[[], Awaitable["ClientMessage | None"]]  # None = the peer is gone
 Send = Callable[[ServerMessage], Awaitable[None]]
 
 
@@ -32,23 +33,21 @@ class Deadline:
 
     def __init__(self, seconds: float | None) -> None:
         """`seconds` from now; None = never."""
-        self._clock, self._seconds = asyncio.get_running_loop().time, seconds
+        self._clock, self._early = asyncio.get_running_loop().time, EARLY + EARLY_SHARE * (seconds or 0.0)
         self.at = None if seconds is None else self._clock() + seconds
 
     @property
     def passed(self) -> bool:
-        """Whether the client has given up: a little before, for on its way a deadline is rounded up."""
-        if self.at is None or self._seconds is None:
-            return False
-        return self._clock() >= self.at - EARLY - EARLY_SHARE * self._seconds
+        """Whether the client has given up."""
+        return self.at is not None and self._clock() >= self.at - self._early
 
 
 async def serve_stream(
     manager: SessionManager, tenant: str, receive: Receive, send: Send, seconds: float | None = None
 ) -> None:
-    """Serve one stream to its end, in so many `seconds` if it has a deadline; then its session is forgotten.
+    """Serve one stream to its end, or for `seconds` if it has a deadline; then forget its session.
 
-    Errors go to this peer as a `Failure` and to nobody else; only TimeoutError is raised, at the deadline.
+    Errors go to this peer as a `Failure`; raises only TimeoutError, at the deadline.
     """
     deadline = Deadline(seconds)
     async with asyncio.timeout_at(deadline.at):
@@ -85,16 +84,18 @@ async def _serve(
         )
     finally:
         if session.outbox is outbox:  # else a newer stream has taken the session over
-            over = done or session.failed or session.leaving or deadline.passed
-            (manager.forget if over else manager.leave)(session)
+            if done or session.failed or session.leaving or deadline.passed:
+                manager.forget(session)
+            else:
+                manager.leave(session)
 
 
 async def _converse(
     read: Awaitable[bool], write: Awaitable[bool], outbox: Outbox, failures: Counter[str]
 ) -> bool:
-    """Read and write until the sequence or the peer ends; whether the peer is done with it (cancelled, or in error).
+    """Read and write until the sequence or the peer ends; returns True if the peer cancelled it or made an error.
 
-    Only the writer sends: two sends must never overlap.
+    Only the writer sends: two sends must not overlap.
     """
     reading, writing = asyncio.ensure_future(read), asyncio.ensure_future(write)
     try:
@@ -107,7 +108,7 @@ async def _converse(
             await writing
             return True
         if writing.done() and writing.result():
-            await asyncio.wait({reading}, timeout=FAREWELL)
+            await asyncio.wait({reading}, timeout=CLOSE_SECONDS)
         return reading.done() and reading.exception() is None and reading.result()
     finally:
         reading.cancel()
@@ -116,7 +117,7 @@ async def _converse(
 
 
 def failure_of(error: Exception) -> Failure:
-    """What the peer is told of it; the log has the rest."""
+    """What the peer learns of an error; the log has the rest."""
     if not isinstance(error, OpenSledError):
         log.error("a stream failed", exc_info=error)
     failure = Failure.of(error)
@@ -125,11 +126,14 @@ def failure_of(error: Exception) -> Failure:
 
 
 async def _read(loop: VerifyLoop, session: Session, receive: Receive, first: Open) -> bool:
-    """Feed the session until the peer is gone (False) or cancels (True); a peer that does not read is not read."""
+    """Pass drafts to the session until the peer is gone (False) or cancels (True).
+
+    Reading pauses while the peer reads too slowly.
+    """
     outbox = session.outbox
     while True:
         if outbox.full:
-            await outbox.room()
+            await outbox.has_space()
         message = await receive()
         if isinstance(message, Draft):
             loop.submit(session, message)

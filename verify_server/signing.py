@@ -1,7 +1,7 @@
-"""What the server signs: resume tokens {session, tenant, expiry, replica}, and a gateway's passes {tenant, expiry}.
+"""What the server signs: resume tokens {session, tenant, expiry, replica} and gateway credentials {tenant, expiry}.
 
-Without a cluster the key is drawn for the process and dies with it. The replicas and gateways of a cluster share one:
-a replica knows its own sessions only, a gateway reads from a token where its session lives.
+Without a cluster each process draws its own key. The replicas and gateways of a cluster share one: a replica knows
+only its own sessions, a gateway reads from a token which replica holds its session.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from opensled.errors import Unauthorized
 from verify_server.security import Tenants
 
 KEY_BYTES = MAC_BYTES = 32
-UNBEGUN = 0  # the number of a session that a gateway has only placed so far; real ones count from 1
-# How long a pass opens a manager: long enough for clocks of a cluster that disagree a little
+# The number of a session that a gateway has placed and no replica has begun; real numbers count from 1.
+UNBEGUN = 0
+TOKEN_SECONDS = 24 * 3600.0  # for which a resume token is valid; chosen: longer than any answer takes
+# For which a gateway credential is valid. Chosen: the clocks of a cluster may differ a little.
 CREDENTIAL_SECONDS = 60.0
 
 
 def derived(key: bytes, purpose: str) -> bytes:
-    """A key of its own for another `purpose`, from the one that a cluster shares."""
+    """A key for one `purpose`, derived from the key that a cluster shares."""
     return hmac.new(key, b"key\0" + purpose.encode(), hashlib.sha256).digest()
 
 
@@ -42,7 +44,7 @@ class _ClaimsSigner:
         return self._mac(body) + body
 
     def claims(self, token: bytes) -> list[Any] | None:
-        """What was signed, or None: by nobody with this key, for another purpose, or too long ago."""
+        """The signed claims; None if the key or the purpose is another one, or the token has expired."""
         mac, body = token[:MAC_BYTES], token[MAC_BYTES:]
         if not hmac.compare_digest(mac, self._mac(body)):
             return None
@@ -54,23 +56,23 @@ class _ClaimsSigner:
 
 
 class TokenSigner:
-    """Resume tokens. One of another process (a restarted server, another replica) is merely unknown, not an error."""
+    """Resume tokens. A token of another process (a restarted server, another replica) is unknown, not an error."""
 
     def __init__(
         self, clock: Callable[[], float], lifetime: float, key: bytes = b"", replica: str = ""
     ) -> None:
-        """`clock` and `lifetime` in seconds; several processes with one `key` need the wall clock. b"" = draw one.
+        """`clock` and `lifetime` in seconds; several processes with one `key` need the wall clock. b"" = draw a key.
 
-        `replica`: whose sessions these are; "" where there is only one server.
+        `replica`: the id of this replica; "" = there is only one server.
         """
-        self._seal, self._replica = _ClaimsSigner(key, "resume", clock, lifetime), replica
+        self._signer, self._replica = _ClaimsSigner(key, "resume", clock, lifetime), replica
 
     def sign(self, session: int, tenant: str, replica: str = "") -> bytes:
-        """A token for a session of `replica`, by default of this one."""
-        return self._seal.sign(session, tenant, replica or self._replica)
+        """A token for a session of `replica`; "" = this one."""
+        return self._signer.sign(session, tenant, replica or self._replica)
 
     def session_of(self, token: bytes, tenant: str) -> int | None:
-        """The session a token opens for `tenant`, or None when it opens nothing here."""
+        """The session that a token of `tenant` names; None = no session of this replica."""
         session, replica = self._opened(token, tenant)
         return session if replica == self._replica and session != UNBEGUN else None
 
@@ -80,42 +82,42 @@ class TokenSigner:
         return replica or "", bool(replica) and session != UNBEGUN
 
     def _opened(self, token: bytes, tenant: str) -> tuple[int | None, str | None]:
-        session, owner, replica = self._seal.claims(token) or (None, None, None)
+        session, owner, replica = self._signer.claims(token) or (None, None, None)
         return (session, replica) if owner == tenant else (None, None)
 
 
 class GatewayCredentials:
-    """With these a gateway passes calls of its clients on to a replica, which asks nobody else who they are."""
+    """Bearer tokens with which a gateway forwards the calls of its clients: a replica reads the tenant from them."""
 
     def __init__(self, key: bytes, clock: Callable[[], float]) -> None:
         assert key, "gateways and replicas share a key"
-        self._seal = _ClaimsSigner(key, "pass", clock, CREDENTIAL_SECONDS)
+        self._signer = _ClaimsSigner(key, "pass", clock, CREDENTIAL_SECONDS)
 
     def header(self, tenant: str) -> str:
         """The `authorization` of a call made for `tenant`."""
-        return "Bearer " + base64.b64encode(self._seal.sign(tenant)).decode()
+        return "Bearer " + base64.b64encode(self._signer.sign(tenant)).decode()
 
     def tenant_of(self, authorization: str) -> str:
-        """For whom a call is made; raises Unauthorized."""
+        """The tenant for whom a call is made; raises Unauthorized."""
         scheme, _, given = authorization.partition(" ")
         try:
-            claims = self._seal.claims(base64.b64decode(given, validate=True))
+            claims = self._signer.claims(base64.b64decode(given, validate=True))
         except (binascii.Error, ValueError):
             claims = None
         if scheme != "Bearer" or claims is None:
-            raise Unauthorized("only gateways of this cluster come in here; connect to one of them")
+            raise Unauthorized("only gateways of this cluster may call this address; connect to a gateway")
         return str(claims[0])
 
 
 @dataclass(frozen=True)
 class GatewayTenants(Tenants):
-    """Who comes in where only gateways are let in: the tenants they make their calls for."""
+    """The tenants of calls that gateways forward, where only gateways are admitted."""
 
-    passes: GatewayCredentials = field(kw_only=True)
+    credentials: GatewayCredentials = field(kw_only=True)
 
     @property
     def anonymous(self) -> bool:
         return False
 
     def of(self, authorization: str, names: Sequence[bytes] = ()) -> str:
-        return self.passes.tenant_of(authorization)
+        return self.credentials.tenant_of(authorization)

@@ -18,7 +18,7 @@ from verify_server.text.hf_text import HFText
 class TextCodec(Protocol):
     """A target's tokenizer and chat template."""
 
-    tokenizer_json: bytes  # what devices decode with
+    tokenizer_json: bytes  # with which devices decode
     tokenizer_hash: str  # sha256 of it, hex
     chat_template: str  # "" if the target has none
     vocab_size: int  # ids that the tokenizer knows
@@ -28,20 +28,20 @@ class TextCodec(Protocol):
         """Token ids of raw text, as the tokenizer frames it by default. Raises InvalidRequest."""
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
-        """Token ids of a chat up to the start of the assistant's next turn, who may call `tools` in it.
+        """Token ids of a chat up to the start of the assistant's next turn, in which it may call `tools`.
 
-        Raises Unsupported where there is no template, InvalidRequest for what it refuses.
+        Raises Unsupported without a template, InvalidRequest for what the template refuses.
         """
 
 
 @dataclass(frozen=True)
 class Target:
-    """What `serve` serves; `model_id` is what people call it."""
+    """What `serve` serves; `model_id` is its name for users."""
 
     model_id: str
     engine: TargetEngine
     text: TextCodec
-    cost: StepCost | None = None  # of its steps, where it is known before the first one
+    cost: StepCost | None = None  # of its steps, if the target states it
 
 
 def load_torch(config: ServeConfig) -> Target:
@@ -65,7 +65,7 @@ def load_torch(config: ServeConfig) -> Target:
 
 
 def load_llamacpp(config: ServeConfig) -> Target:
-    """A GGUF file, alone or in a folder: a bundled name or a path. Raises what it cannot serve, or not so, by name."""
+    """A GGUF file, alone or in a folder: a bundled name or a path. Raises UsageError, NotFound, UnsupportedModel."""
     from verify_server.engine import llamacpp
     from verify_server.text.gguf_text import GgufText
 

@@ -1,6 +1,6 @@
 """The shape of draft trees: pure functions.
 
-A tree is told by `parents`: of each token the index of its parent, which stands before it; -1 = what comes before all.
+A tree is given by `parents`: for each token the index of its parent, which comes earlier; -1 = the text before it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def depths(parents: Sequence[int]) -> list[int]:
 
 
 def depth(tokens: Sequence[DraftToken], parents: Sequence[int]) -> int:
-    """Tokens of a draft's longest path: so many of it can be accepted."""
+    """Tokens of a draft's longest path: the most that can be accepted."""
     return max(depths(parents)) if parents else len(tokens)
 
 
 def path_to(parents: Sequence[int], index: int) -> list[int]:
-    """Indices of the tokens on the path to token `index`, itself the last."""
+    """Indices of the tokens on the path to token `index`, which is the last of them."""
     path: list[int] = []
     while index >= 0:
         path.append(index)
@@ -33,7 +33,7 @@ def path_to(parents: Sequence[int], index: int) -> list[int]:
 
 
 def runs(parents: Sequence[int]) -> Iterator[range]:
-    """The tree cut into runs of tokens each of which follows the one before it; the first run follows the text."""
+    """The tree as runs of tokens, each token the child of the one before it; the first run follows the text."""
     start = 0
     for index in range(1, len(parents) + 1):
         if index == len(parents) or parents[index] != index - 1:
@@ -42,7 +42,7 @@ def runs(parents: Sequence[int]) -> Iterator[range]:
 
 
 def run_after(parents: Sequence[int], index: int) -> range:
-    """The tokens right behind token `index`, -1 = the text, each of which follows the one before it."""
+    """The run of tokens that follows token `index`; -1 = the text."""
     stop = index + 1
     while stop < len(parents) and parents[stop] == stop - 1:
         stop += 1
@@ -50,9 +50,9 @@ def run_after(parents: Sequence[int], index: int) -> range:
 
 
 def without_twins(block: DraftBlock) -> DraftBlock:
-    """The same paths, each of them once: children of one token with the same id become one."""
+    """The same paths, each of them once: children of one token with equal ids become one."""
     numbers: list[int] = []  # old index -> new one
-    found: dict[tuple[int, int], int] = {}  # by parent and id
+    found: dict[tuple[int, int], int] = {}  # by (parent, id)
     order: list[int] = []
     for index, (token, parent) in enumerate(zip(block.tokens, block.parents)):
         key = (numbers[parent] if parent >= 0 else -1, token.id)
@@ -65,14 +65,14 @@ def without_twins(block: DraftBlock) -> DraftBlock:
 
 
 def no_deeper(block: DraftBlock, longest: int) -> DraftBlock:
-    """Without the tokens that end a path of more than `longest`."""
+    """Without the tokens deeper than `longest`."""
     if not block.parents:
         return block.first(longest)
     return _reordered(block, [index for index, each in enumerate(depths(block.parents)) if each <= longest])
 
 
 def no_wider(block: DraftBlock, branches: int) -> DraftBlock:
-    """Of a tree the first tokens, up to where they are more than so many `branches`."""
+    """The first tokens of a tree, as many as have at most this many `branches`."""
     inner: set[int] = set()  # tokens with a child
     for index, parent in enumerate(block.parents):
         branches -= parent in inner
@@ -83,7 +83,7 @@ def no_wider(block: DraftBlock, branches: int) -> DraftBlock:
 
 
 def depth_first(block: DraftBlock) -> DraftBlock:
-    """A tree in the order in which every branch is one run, the likeliest first; a tree of one branch is a chain."""
+    """A tree with every branch as one run, the likeliest branch first; a tree of one branch becomes a chain."""
     children: dict[int, list[int]] = {}
     for index, parent in enumerate(block.parents):
         children.setdefault(parent, []).append(index)
@@ -98,7 +98,7 @@ def depth_first(block: DraftBlock) -> DraftBlock:
 
 
 def _reordered(block: DraftBlock, order: Sequence[int]) -> DraftBlock:
-    """The tokens of these indices, in which a parent comes before its children."""
+    """The tokens of these indices; each parent must come before its children."""
     numbers = {-1: -1, **{old: new for new, old in enumerate(order)}}
     return DraftBlock(
         block.base,

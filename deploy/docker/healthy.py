@@ -1,10 +1,8 @@
 """The health checks of the images: exit code 0 if the service on a port of this container works.
 
-`healthy.py http PORT`: a device's API answers; `grpc PORT`: a server says SERVING; `port PORT`: somebody listens there,
-found out without connecting, because a connection to a relay is one through it.
+`healthy.py http PORT`: a device's API answers; `grpc PORT`: a server says SERVING; `port PORT`: a process listens
+there, which is checked without connecting, because a connection to a relay goes on to the server.
 """
-
-from __future__ import annotations
 
 import http.client
 import sys
@@ -47,7 +45,7 @@ CHECKS: dict[str, Callable[[int], bool]] = {"http": answers_http, "grpc": serves
 
 
 def main(arguments: list[str]) -> int:
-    """The check that the arguments name; what goes wrong is one line, for `docker inspect` to show."""
+    """Run the check that the arguments name; an error becomes one line, which `docker inspect` shows."""
     kind, port = arguments
     try:
         return 0 if CHECKS[kind](int(port)) else 1

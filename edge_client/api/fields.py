@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard, TypeVar
 
+from opensled.bounds import require_unicode
 from opensled.errors import InvalidRequest, Unsupported
-from opensled.unicode_text import require_unicode
 
 Default = TypeVar("Default")
 Value = TypeVar("Value")

@@ -23,9 +23,8 @@ from edge_client.drafters.threads import MODELS, model_drafter
 from edge_client.link import Link
 from hw_profiles import catalog
 from hw_profiles.calibration import THIS_MACHINE, baseline, key_of, size_of, write
-from hw_profiles.cores import usable_cores
-from hw_profiles.detect import detect
-from hw_profiles.device_profile import DeviceProfile, DraftSpeed, MeasuredDraft, MeasuredLink
+from hw_profiles.detect import detect, usable_cores
+from hw_profiles.profiles import DeviceProfile, DraftSpeed, MeasuredDraft, MeasuredLink
 from opensled.errors import OpenSledError, UsageError
 
 PINGS, PING_S = 20, 3.0

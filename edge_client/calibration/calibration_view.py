@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from edge_client.calibration.draft_speed import SpeedReading, quantity
-from hw_profiles.cores import usable_cores
-from hw_profiles.device_profile import MeasuredLink
+from hw_profiles.detect import usable_cores
+from hw_profiles.profiles import MeasuredLink
 
 LABEL = 22  # columns
 AGAIN = "calibrate again when nothing else runs"

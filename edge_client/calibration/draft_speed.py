@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from edge_client.drafters.base import Drafter, DrafterFactory
-from hw_profiles.quantity import Quantity
+from hw_profiles.profiles import Quantity
 from opensled.errors import UsageError
 from opensled.messages import DraftToken, SamplingParams
 from opensled.noise import noise_key

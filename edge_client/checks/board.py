@@ -8,8 +8,8 @@ from edge_client.drafters.threads import draft_threads, model_drafter
 from hw_profiles.calibration import measured_draft
 from hw_profiles.describe import now, processor
 from hw_profiles.detect import Board, detect
-from hw_profiles.device_profile import MeasuredDraft
 from hw_profiles.pmic import pmic_power_w
+from hw_profiles.profiles import MeasuredDraft
 from hw_profiles.sysfs import BoardState, read_board
 from opensled.errors import UsageError
 

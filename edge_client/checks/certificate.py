@@ -14,7 +14,7 @@ from edge_client.checks.finding import Finding, fail, failed, in_thread, ok, war
 from edge_client.checks.network import SECONDS, Peer, greet, told, untrusting
 from edge_client.config import DeviceConfig
 from opensled.errors import OpenSledError, Unauthorized, Unreachable
-from opensled.pem import read_identity
+from opensled.files import read_identity
 
 DAY = 86400.0
 SOON = 30  # days before its end that a certificate is worth a warning

@@ -1,4 +1,4 @@
-"""What drafting brings here, by the law of a round (hw_profiles/gain.py), and where each number comes from."""
+"""What drafting brings here, by the law of a round (hw_profiles/speculation.py), and where each number comes from."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from edge_client.config import DoctorConfig
 from hw_profiles import catalog
 from hw_profiles.calibration import size_of
 from hw_profiles.detect import detect
-from hw_profiles.gain import LONGEST, STEPS, WORTH, RoundCosts
+from hw_profiles.speculation import LONGEST, STEPS, WORTH, RoundCosts
+from hw_profiles.step_cost import TargetCost
 from hw_profiles.sysfs import read_board
-from hw_profiles.target_cost import TargetCost
 from opensled.address import is_local
 
 ACCEPTANCE, LUCKLESS, LUCKY = 0.7, 0.5, 0.85  # assumed; drafts of the target's own family reach 0.5 to 0.9

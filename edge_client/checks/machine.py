@@ -11,7 +11,7 @@ import opensled
 from edge_client.checks.finding import Finding, ok, warn
 from edge_client.config import DeviceConfig
 from edge_client.drafters.threads import calibrated_threads, model_drafter
-from hw_profiles.cores import CGROUP, container_share, usable_cores
+from hw_profiles.detect import CGROUP, container_share, usable_cores
 from opensled.errors import NotFound
 from opensled.store import model_file, model_path
 

@@ -18,8 +18,7 @@ from edge_client.config import DeviceConfig, DoctorConfig, EdgeConfig
 from opensled import config as layers
 from opensled.address import host_port, joined
 from opensled.errors import OpenSledError, UsageError
-from opensled.files import read_secret_text
-from opensled.pem import read_authorities, read_identity
+from opensled.files import read_authorities, read_identity, read_secret_text
 
 Config = TypeVar("Config", bound=DeviceConfig)
 

@@ -11,7 +11,7 @@ import logging
 import re
 
 from hw_profiles.calibration import measured_draft
-from hw_profiles.cores import usable_cores
+from hw_profiles.detect import usable_cores
 from opensled.errors import OpenSledError
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hw_profiles.profile import HardwareProfile
-from scheduler.fcfs import Fcfs
+from hw_profiles.step_cost import HardwareProfile
+from scheduler.baselines import Fcfs
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Snapshot
 
 

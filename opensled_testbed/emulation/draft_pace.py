@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from edge_client.draft_job import Result, Work
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 
 
 def forward_s(speed: DraftSpeed | None, tokens: int) -> float:

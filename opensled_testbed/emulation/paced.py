@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from edge_client.drafters.base import Drafter, DrafterFactory, ModelDrafter
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled.messages import DraftToken, ModelInfo
 from opensled_testbed.emulation.draft_pace import forward_s
 

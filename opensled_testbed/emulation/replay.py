@@ -15,7 +15,7 @@ from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import JobDrafting, finished
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.fixed import FixedLength
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled.protocol import Truth, common_prefix
 from opensled.sampling import Sampler
 from opensled_testbed.emulation.draft_pace import At, DraftPace

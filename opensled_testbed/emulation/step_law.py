@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hw_profiles.target_cost import TargetCost
+from hw_profiles.step_cost import TargetCost
 from opensled_testbed.fleet import Server
 from verify_server.engine.base import Segment
 

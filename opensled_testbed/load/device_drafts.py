@@ -10,7 +10,7 @@ from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
 from edge_client.drafting import DraftThread
 from hw_profiles import catalog
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled.errors import UsageError
 from opensled.messages import ModelInfo
 from opensled.protocol import Truth

@@ -11,7 +11,7 @@ from typing import Protocol
 from edge_client.generate import Commit, generate
 from edge_client.remote import Connect, RetryPolicy
 from edge_client.tokenizer import EdgeTokenizer
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled.errors import Overloaded
 from opensled.messages import Open, Verdict
 from opensled_testbed.emulation.draft_pace import forward_s

@@ -13,10 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, inf
 
-from hw_profiles.device_profile import DraftSpeed
-from hw_profiles.link_profile import LinkProfile
-from hw_profiles.profile import HardwareProfile
-from hw_profiles.target_cost import TargetCost
+from hw_profiles.profiles import DraftSpeed, LinkProfile
+from hw_profiles.step_cost import HardwareProfile, TargetCost
 from opensled_testbed.planner.acceptance import LENGTHS, DraftWorth
 from opensled_testbed.planner.trip import mean_s, slowest_s
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from hw_profiles import catalog
-from hw_profiles.device_profile import DeviceProfile
+from hw_profiles.profiles import DeviceProfile
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.config import PlanConfig
 from opensled_testbed.fleet import Fleet, Group, Server

@@ -7,7 +7,7 @@ from math import inf
 from statistics import fmean
 
 from hw_profiles import catalog
-from hw_profiles.target_cost import TargetCost
+from hw_profiles.step_cost import TargetCost
 from opensled.errors import NotFound, UsageError
 from opensled_testbed.baselines import C_TH, server_sd
 from opensled_testbed.fleet import Fleet

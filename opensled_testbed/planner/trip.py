@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import log
 
-from hw_profiles.link_profile import LinkProfile
+from hw_profiles.profiles import LinkProfile
 from opensled_testbed.link_model import MIN_RTO_S, RAREST, way
 
 # Bytes of a draft or a verdict with its headers (gRPC, HTTP/2, TCP, IP) around some 20 of OpenSLED

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from edge_client.drafting import Drafting
 from edge_client.generate import Exchange
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled.messages import Limits, SamplingParams, ServerMessage, Verdict
 from opensled.protocol import Truth
 from opensled.sampling import Sampler

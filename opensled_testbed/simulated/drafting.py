@@ -8,7 +8,7 @@ from typing import Any
 
 from edge_client.draft_job import BlockBudget, Drafted, DraftJob, Result, Work
 from edge_client.lengths.base import DraftLengthPolicy
-from hw_profiles.device_profile import DraftSpeed
+from hw_profiles.profiles import DraftSpeed
 from opensled.protocol import Truth
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.load.records import RequestRecord

@@ -6,7 +6,7 @@ from functools import cache
 from typing import NamedTuple
 
 from hw_profiles import catalog
-from hw_profiles.link_profile import LinkProfile
+from hw_profiles.profiles import LinkProfile
 from opensled.codec import encode_client, encode_server
 from opensled.messages import Draft, DraftBlock, DraftToken, Limits, Open, Opened, Verdict
 from opensled_testbed.link_model import LinkModel

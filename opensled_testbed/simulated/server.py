@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Draft, SamplingParams, ServerMessage
 from opensled.protocol import EndRules, common_prefix
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece

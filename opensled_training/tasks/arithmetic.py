@@ -1,7 +1,5 @@
 """Two-digit sums and differences, with a short answer."""
 
-from __future__ import annotations
-
 import random
 import re
 

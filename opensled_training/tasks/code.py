@@ -1,7 +1,5 @@
 """Python code from the running interpreter's own standard library: raw text, and a "continue this function" chat."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import random

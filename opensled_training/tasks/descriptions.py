@@ -1,7 +1,5 @@
 """Descriptions of an object, an animal or a place, in an order and wording of the writer's choice."""
 
-from __future__ import annotations
-
 import random
 
 from ..item import Item, Task

@@ -1,52 +1,17 @@
 """Conversations of several turns: the last reply must remember what was said at the start."""
 
-from __future__ import annotations
-
 import random
 
 from ..item import Item, Task
-from ..text_grammar import Rules, expand, pick
+from ..text_grammar import Rules, expand, pick, sentences
 
 SHARED = {
-    "name": (
-        "Anna",
-        "Ben",
-        "Clara",
-        "David",
-        "Emma",
-        "Felix",
-        "Grace",
-        "Henry",
-        "Iris",
-        "Jonas",
-        "Lena",
-        "Max",
-    ),
-    "hello": (
-        "Hello {name}!",
-        "Hi {name}, nice to meet you.",
-        "Welcome, {name}.",
-        "Good to see you, {name}!",
-    ),
-    "because": (
-        "It is {good} and {good}.",
-        "People say it is {good}.",
-        "You will like it, it is {good}.",
-        "I think it is {good}.",
-    ),
-    "more": (
-        "Shall I tell you more, {name}?",
-        "Does that sound good, {name}?",
-        "Anything else, {name}?",
-        "What do you think?",
-    ),
-    "agree": (
-        "That sounds good. {question}",
-        "Great idea! {question}",
-        "Hmm, maybe. {question}",
-        "Thanks. {question}",
-    ),
-}
+    "name": ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Henry", "Iris", "Jonas", "Lena", "Max"),
+    "hello": ("Hello {name}!", "Hi {name}, nice to meet you.", "Welcome, {name}.", "Good to see you, {name}!"),
+    "because": ("It is {good} and {good}.", "People say it is {good}.", "You will like it, it is {good}.", "I think it is {good}."),
+    "more": ("Shall I tell you more, {name}?", "Does that sound good, {name}?", "Anything else, {name}?", "What do you think?"),
+    "agree": ("That sounds good. {question}", "Great idea! {question}", "Hmm, maybe. {question}", "Thanks. {question}"),
+}  # fmt: skip
 TRAVEL = {
     "wish": ("a trip to {where}", "a weekend in {where}", "a holiday in {where}", "a week in {where}"),
     "where": ("Italy", "Norway", "the Alps", "Scotland", "Japan", "a big city", "Greece", "the north", "Portugal"),
@@ -91,6 +56,9 @@ OPENERS = (
     "Hi, I am {name}. I am looking for {wish}.", "My name is {name} and I would like {wish}.", "I want {wish}. By the way, I am {name}.",
     "{name} here. Can you help me plan {wish}?", "Hello, {name} speaking. What do you suggest for {wish}?",
 )  # fmt: skip
+# Slots of the sentences of the first reply, and of the second
+FIRST = (("hello", "first", "because"), ("hello", "first", "more"), ("first", "because", "more"))
+SECOND = (("second", "because"), ("second", "more"), ("second", "because", "more"))
 TOPICS: tuple[Rules, ...] = (TRAVEL, FOOD, BOOKS)
 
 
@@ -100,27 +68,12 @@ def draw(rng: random.Random) -> Item:
     rules = {**SHARED, **topic}
     bound = {"name": rng.choice(SHARED["name"]), "where": rng.choice(topic["where"])}
     opener = expand(rng, rules, pick(rng, OPENERS), bound)
-    first = _say(
-        rng,
-        rules,
-        bound,
-        pick(rng, (("hello", "first", "because"), ("hello", "first", "more"), ("first", "because", "more"))),
-    )
+    first = sentences(rng, rules, pick(rng, FIRST), bound)
     if rng.random() < 0.4:
         return Item("dialogue", opener, first)
-    text = _say(rng, rules, bound, ("agree",))
-    second = _say(
-        rng,
-        rules,
-        bound,
-        pick(rng, (("second", "because"), ("second", "more"), ("second", "because", "more"))),
-    )
+    text = sentences(rng, rules, ("agree",), bound)
+    second = sentences(rng, rules, pick(rng, SECOND), bound)
     return Item("dialogue", text, second, history=(("user", opener), ("assistant", first)), key=opener)
-
-
-def _say(rng: random.Random, rules: Rules, bound: dict[str, str], slots: tuple[str, ...]) -> str:
-    parts = [expand(rng, rules, pick(rng, rules[slot]), bound) for slot in slots]
-    return " ".join(part[0].upper() + part[1:] for part in parts)
 
 
 TASK = Task("dialogue", draw, share=1.0)

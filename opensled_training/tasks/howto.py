@@ -1,7 +1,5 @@
 """How-to lists: numbered steps that depend on the kind of thing asked for."""
 
-from __future__ import annotations
-
 import random
 
 from ..item import Item, Task

@@ -1,42 +1,19 @@
 """Small talk: a greeting, a question or a mood, and a friendly reply in one of many wordings."""
 
-from __future__ import annotations
-
 import random
 
 from ..item import Item, Task
 from ..text_grammar import expand, sentences
 
 ASKED = {
-    "greeting": (
-        "Hello{tail}",
-        "Hi{tail}",
-        "Good morning{tail}",
-        "Good evening{tail}",
-        "Hey there{tail}",
-        "Hi, I am {name}{tail}",
-    ),
-    "mood": (
-        "How are you{today}?",
-        "How is it going{today}?",
-        "What are you doing{today}?",
-        "Are you well{today}?",
-    ),
+    "greeting": ("Hello{tail}", "Hi{tail}", "Good morning{tail}", "Good evening{tail}", "Hey there{tail}", "Hi, I am {name}{tail}"),
+    "mood": ("How are you{today}?", "How is it going{today}?", "What are you doing{today}?", "Are you well{today}?"),
     "feeling": ("I am {feeling}{today}.", "I feel {feeling}{today}.", "{today_first}I am a bit {feeling}."),
     "thanks": ("Thank you{tail}", "Thanks{tail}", "Thanks for {favor}{tail}", "That was helpful{tail}"),
     "bye": ("Goodbye{tail}", "See you {later}{tail}", "I have to go {later}{tail}", "Bye{tail}"),
-    "likes": (
-        "Do you like {thing}?",
-        "What do you think of {thing}?",
-        "I love {thing}.",
-        "Tell me something nice about {thing}.",
-    ),
-    "bored": (
-        "I am bored{today}. What can I do?",
-        "What shall I do {later}?",
-        "Give me an idea for {later}.",
-    ),
-}
+    "likes": ("Do you like {thing}?", "What do you think of {thing}?", "I love {thing}.", "Tell me something nice about {thing}."),
+    "bored": ("I am bored{today}. What can I do?", "What shall I do {later}?", "Give me an idea for {later}."),
+}  # fmt: skip
 RULES = {
     "tail": (".", "!", ", my friend.", ", dear helper!", " and welcome.", ", {name} here."),
     "name": ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Henry", "Iris", "Jonas", "Lena", "Max", "Nora", "Paul"),
@@ -82,7 +59,7 @@ REPLIES = {
 
 
 def draw(rng: random.Random) -> Item:
-    """What the user named (a thing he likes) is bound, so that the reply must copy it."""
+    """What the user named (a thing that the user likes) is bound, so that the reply must copy it."""
     intent = rng.choice(tuple(ASKED))
     bound = {"thing": rng.choice(RULES["thing"]), "name": rng.choice(RULES["name"])}
     text = expand(rng, RULES, rng.choice(ASKED[intent]), bound)

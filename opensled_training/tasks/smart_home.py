@@ -1,7 +1,5 @@
 """Smart-home commands, answered with one JSON tool call."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable
@@ -16,17 +14,8 @@ ROOMS = (
 )  # fmt: skip
 COLORS = ("red", "blue", "green", "warm white", "yellow", "purple", "orange", "pink", "cold white")
 GENRES = (
-    "jazz",
-    "rock",
-    "classical music",
-    "pop",
-    "blues",
-    "piano music",
-    "folk",
-    "techno",
-    "soul",
-    "movie scores",
-)
+    "jazz", "rock", "classical music", "pop", "blues", "piano music", "folk", "techno", "soul", "movie scores",
+)  # fmt: skip
 DOORS = ("front door", "back door", "garage door", "garden gate", "cellar door", "side door")
 SENSORS = ("temperature", "humidity", "air quality", "noise level", "brightness")
 SYSTEM = (
@@ -78,14 +67,8 @@ def _climate(rng: random.Random) -> Command:
 
 def _blinds(rng: random.Random) -> Command:
     room, percent = rng.choice(ROOMS), rng.choice(range(0, 101, 5))
-    phrase = pick(
-        rng,
-        (
-            "move the {r} blinds to {v} percent",
-            "close the blinds in the {r} to {v}%",
-            "{r} blinds {v} percent",
-        ),
-    )
+    phrase = pick(rng, ("move the {r} blinds to {v} percent", "close the blinds in the {r} to {v}%",
+                        "{r} blinds {v} percent"))  # fmt: skip
     return phrase.format(r=room, v=percent), "blinds.set", {"room": room, "position": percent}
 
 

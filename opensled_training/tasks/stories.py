@@ -1,7 +1,5 @@
 """Short stories about a hero in a place, both named by the prompt: many beginnings, events and ends."""
 
-from __future__ import annotations
-
 import random
 
 from ..item import Item, Task

@@ -1,7 +1,5 @@
 """Unit conversions. Held out by prompt: the same conversion may have been seen in another phrasing."""
 
-from __future__ import annotations
-
 import random
 import re
 from typing import NamedTuple

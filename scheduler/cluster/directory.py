@@ -1,7 +1,5 @@
 """A gateway's copy of the cluster's state: it places sessions from the copy, without a message to the cluster."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence

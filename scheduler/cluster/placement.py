@@ -1,7 +1,5 @@
 """Which replica takes a new session: a pure function of the latest heartbeats."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -57,8 +55,8 @@ def choose(
 ) -> Heartbeat | None:
     """The replica that holds the session, else the one that is expected to serve it first; None: all are full.
 
-    `recent`: placements that no heartbeat counts yet, so that a burst does not go to one replica. Where no replica
-    serves the requested model, any replica will do: it refuses the session with the reason.
+    `recent`: placements that no heartbeat counts yet, so that a burst does not go to one replica. If no replica serves
+    the requested model, any replica is chosen: it refuses the session with the reason.
     """
     alive = [beat for beat in heartbeats if not beat.draining and now - beat.at < STALE]
     home = next((beat for beat in alive if beat.replica == request.wants), None)

@@ -1,10 +1,8 @@
-"""What protects Ray: its environment, and where it may listen. Imports no ray, for it must run before ray does.
+"""What protects Ray: its environment, and where it may listen. It does not import ray, because it must run first.
 
 A client that reaches Ray's ports can run code on every machine of the cluster, so the ports belong to loopback or a
 private network, and ask for a token. Source: docs.ray.io, "Security" and "Ray token authentication" (2.60).
 """
-
-from __future__ import annotations
 
 import ipaddress
 import os
@@ -47,8 +45,8 @@ else:
 
 
 def prepare(address: str = "", environ: MutableMapping[str, str] = os.environ) -> None:
-    """Set what Ray reads when it is imported; `address`: HOST:PORT of a cluster to join, "" = one of our own, which
-    gets a token of its own."""
+    """Set what Ray reads when it is imported; `address`: HOST:PORT of a cluster to join, "" = a new one, which gets a
+    new token."""
     environ.update(_ALWAYS)
     if not address or is_local(address):
         environ.update(_LOCAL)
@@ -57,13 +55,13 @@ def prepare(address: str = "", environ: MutableMapping[str, str] = os.environ) -
 
 
 def require_token(address: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Refuse to join the cluster at `address` if it asks for no token, or not for ours.
+    """Refuse to join the cluster at `address` if it needs no token, or a different one.
 
     Raises UsageError, Unauthorized or Unreachable.
     """
     try:
         socket.create_connection(host_port(address), CONNECT_SECONDS).close()
-    except OSError as error:  # Ray itself would not give up
+    except OSError as error:  # Ray itself would try forever
         raise Unreachable(
             f"no Ray cluster answers at {address}: {error}; is `ray start --head` running there?"
         ) from error
@@ -77,8 +75,8 @@ def require_token(address: str, environ: Mapping[str, str] = os.environ) -> None
     known = any(environ.get(name) for name in _TOKENS) or default.is_file()
     if not known or not _answers(address, environ):
         raise Unauthorized(
-            f"the Ray cluster at {address} wants its token; copy the one it was started with to {default}, or name its "
-            "file in RAY_AUTH_TOKEN_PATH"
+            f"the Ray cluster at {address} asks for its token; copy the one it was started with to {default}, or name "
+            "its file in RAY_AUTH_TOKEN_PATH"
         )
 
 
@@ -97,7 +95,8 @@ def networks(listed: str) -> tuple[Network, ...]:
     for network in found:
         if not network.is_private:
             raise UsageError(
-                f"--ray-network {network} is not private: who reaches Ray's ports can run code on the whole cluster"
+                f"--ray-network {network} is not private: clients that reach Ray's ports can run code on the "
+                "whole cluster"
             )
     return tuple(found)
 
@@ -110,21 +109,21 @@ def _network(word: str) -> Network:
 
 
 def require_private(node: str, machine: Iterable[str], allowed: Sequence[Network]) -> None:
-    """Refuse where Ray, on the node of that address, can be reached from outside of `allowed`.
+    """Refuse if Ray, on the node of that address, can be reached from outside `allowed`.
 
     `machine`: all addresses of its machine. Ray listens on every interface of a node unless its address is loopback.
     Raises UsageError.
     """
-    if _at_home(node):
+    if _unroutable(node):
         return
     for address in (node, *machine):
-        if not _at_home(address) and not any(ipaddress.ip_address(address) in one for one in allowed):
+        if not _unroutable(address) and not any(ipaddress.ip_address(address) in one for one in allowed):
             raise UsageError(
                 f"Ray listens on {address}, which is in no network of --ray-network; name it there if it is private, "
-                "else take it from the machine, or run Ray in a container or network namespace without it"
+                "else remove it from the machine, or run Ray in a container or network namespace without it"
             )
 
 
-def _at_home(address: str) -> bool:
-    """Loopback, or an IPv6 address that is good on one cable only."""
+def _unroutable(address: str) -> bool:
+    """Loopback, or a link-local IPv6 address."""
     return (ip := ipaddress.ip_address(address)).is_loopback or (ip.version == 6 and ip.is_link_local)

@@ -7,8 +7,6 @@
 All actors are detached and named. An actor that dies is started again, by Ray or by the scheduler.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -180,14 +178,12 @@ class Scheduler:
         await self._supervisor.stop()
 
     async def lifetime(self, name: str) -> None:
-        """See `ReplicaRuntime`."""
         spec = self._spec
         options = _detached(name, num_cpus=spec.cpus, num_gpus=spec.gpus, scheduling_strategy="SPREAD")
         with contextlib.suppress(RayError):
             await ray.remote(Replica).options(**options).remote(name, spec, self._key).ended.remote()
 
     async def retire(self, name: str) -> None:
-        """See `ReplicaRuntime`."""
         with contextlib.suppress(ValueError, RayError):  # it is gone already
             handle = ray.get_actor(name, NAMESPACE)
             with contextlib.suppress(RayError):

@@ -3,8 +3,6 @@
 Its state is soft: after a restart heartbeats bring it back, and replicas that live on are found again by name.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

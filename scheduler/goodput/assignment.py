@@ -1,9 +1,7 @@
 """Which sessions are to draft, and how much: the assignment with the most expected tokens per second.
 
-scheduler/goodput/constants.py derives the formulas.
+scheduler/goodput/__init__.py derives the formulas, and says where the constants come from.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,25 +10,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hw_profiles.profile import HardwareProfile
 from hw_profiles.speculation import Numbers, accepted_tokens
-from scheduler.goodput.constants import (
-    BETTER,
-    BLUR,
-    CONTEXTS_STEP,
-    LENGTHS,
-    LOGISTIC,
-    MIN_GAIN,
-    PROMISE,
-    RESPONSE,
-    ROUNDS,
-    SPREAD,
-    STEADY,
-    TOKENS_STEP,
-    WIDER,
-)
+from hw_profiles.step_cost import HardwareProfile
 from scheduler.plan import SessionView
 
+LENGTHS = (0, 1, 2, 3, 4, 6, 8)  # draft lengths that are tried, tokens; each costs planning time
+RESPONSE = -1  # the rule by which each session gets the best length for its device
+ROUNDS = 6  # iterations of the fixed point; more change nothing that matters and cost planning time
+BLUR = 0.4  # share of a step over which the whole number of missed steps is smoothed
+# Positions over which marginal costs are measured: beyond a bend of the cost
+TOKENS_STEP, CONTEXTS_STEP = 8, 1000
+BETTER = 0.03  # share of all tokens/s by which another assignment must be better: against flapping
+PROMISE = 5.0  # weight of tokens up to the promised pace, beside 1 for any token: a kept promise comes first
+# Tokens for each step that passes meanwhile: a session that drafts and gets fewer is decoded instead.
+MIN_GAIN = 0.5
+# Relative standard deviations of tokens/s: of drafting sessions, more of it for each draft token, of decoded ones.
+SPREAD, WIDER, STEADY = 0.17, 0.02, 0.02
+LOGISTIC = 0.8  # of tanh: 0.5 + 0.5 * tanh(0.8 x) is the normal distribution's share below x, to 0.02
 TOKENS = np.array(LENGTHS)
 
 

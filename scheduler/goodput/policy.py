@@ -3,7 +3,7 @@
 Per session and step it verifies a draft, decodes one token, waits for a draft or computes a piece of a prompt. Plain
 decoding is always possible, so a device that is slow, late, silent or bad costs its user a short wait now and then.
 Which devices draft, and how much, is reviewed for all sessions together (state.py, assignment.py); each step follows
-the latest review. constants.py derives the formulas.
+the latest review. __init__.py derives the formulas.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import NamedTuple
 
-from hw_profiles.profile import HardwareProfile
-from scheduler.goodput.constants import CAUTION, JITTERS, PRICED, PROMPTS
+from hw_profiles.step_cost import HardwareProfile
 from scheduler.goodput.state import GoodputState, current
 from scheduler.goodput.step_budget import (
     CERTAIN,
@@ -25,6 +24,11 @@ from scheduler.goodput.step_budget import (
     worthwhile,
 )
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
+
+JITTERS = 4.0  # usual deviations that a draft may be late before its session is decoded
+CAUTION = 1.3  # times its price that a draft token must be likely: a longer step also delays those who wait
+PRICED = 8  # positions over which the price of one more is measured
+PROMPTS = 0.25  # share of a full step that prompts may claim: first tokens against the pace of answers
 
 
 class StepCandidates(NamedTuple):

@@ -10,22 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hw_profiles.fading import faded_rate
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from scheduler.goodput.assignment import NO_COSTS, TOKENS, DraftLengthPlanner, MarginalCosts, PromptLoad
-from scheduler.goodput.constants import (
-    CHANGE,
-    DOUBTS,
-    EVERY_S,
-    EVERY_STEPS,
-    GOLDEN,
-    PROBE_DRAFTS,
-    PROBE_EVERY,
-    PROBE_EVERY_S,
-    PROBE_LENGTH,
-    PROMPTS_S,
-)
 from scheduler.plan import SessionView, Slice
 
+PROMPTS_S = 5.0  # seconds over which rates of prompts are means: follows a burst, ignores a single prompt
+DOUBTS = 3  # reviews in a row that must agree, for a change costs every device a pause
+EVERY_S, EVERY_STEPS = 0.25, 8  # seconds between two reviews, or steps where those take longer
+CHANGE = 0.1  # share of the sessions that are new or gone, from which on a review comes at once
+PROBE_EVERY_S, PROBE_EVERY = 10.0, 50  # between two probes of a session: seconds, and times its draft is away
+# Drafts of a probe and tokens of each: enough for a median, cheap enough to lose.
+PROBE_DRAFTS, PROBE_LENGTH = 3, 4
+GOLDEN = 0.618  # multiples of the golden ratio modulo 1 are spread evenly, and so are the first probes
 NO_PROMPT_LOAD = PromptLoad()
 
 

@@ -1,8 +1,6 @@
 """What of the ready sessions one step computes, when it cannot compute all: drafts are shortened before a session
 waits, background sessions wait before others, and every session has its turn."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from math import inf
@@ -11,9 +9,10 @@ import numpy as np
 
 from hw_profiles.speculation import accepted_tokens, tokens_above
 from scheduler.estimates import Forecast
-from scheduler.goodput.constants import BACKGROUND_S, CREDIT_S
 from scheduler.plan import SessionView
 
+BACKGROUND_S = 2.0  # seconds for which a background session lets others pass
+CREDIT_S = 1.0  # seconds for which a session that is ahead of its pace lets others pass
 CERTAIN = Forecast(first=inf, later=1.0)  # stands for a forecast that is not known: nothing is cut
 
 

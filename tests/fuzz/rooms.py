@@ -12,10 +12,10 @@ from edge_client.api.app import build_app
 from edge_client.generate import _commit
 from edge_client.moves import destination
 from edge_client.remote import RemoteSession, RetryPolicy
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import OpenSledError
 from opensled.messages import Draft, DraftBlock, Open
-from scheduler.fcfs import Fcfs
+from scheduler.baselines import Fcfs
 from tests.by_hand import HandLoop, Server, Wire
 from tests.fake_backend import FakeBackend
 from tests.fakes import FakeEngine, FakeText
@@ -99,8 +99,8 @@ class Room:
         assert (
             not manager.remembered
             and not manager.loop.sessions
-            and not manager._farewells
-            and not manager._room._arriving
+            and not manager._expiries
+            and not manager._admission._arriving
         )
         assert manager.loop.pool.num_free == BLOCKS
         codes = {*manager.stats.refused, *manager.loop.stats.failures}

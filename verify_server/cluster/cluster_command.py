@@ -23,14 +23,7 @@ from scheduler.cluster.directory import POLL
 from scheduler.cluster.supervisor import ClusterSpec
 from verify_server.cluster import gateway
 from verify_server.cluster.gateway_metrics import gateway_metrics
-from verify_server.command import (
-    DRAIN_SECONDS,
-    LAST_WORDS_SECONDS,
-    arriving_signals,
-    clients,
-    require_safe_listen,
-    run,
-)
+from verify_server.command import DRAIN_SECONDS, LAST_MESSAGES_SECONDS, arriving_signals, clients, run
 from verify_server.config import ServeConfig
 from verify_server.security import Tenants, Tls
 
@@ -44,10 +37,13 @@ FILES = ("tls_cert", "tls_key", "tls_client_ca", "tokens")
 
 
 def serve_cluster(config: ServeConfig) -> int:
-    """Serve until SIGTERM. SIGHUP replaces the replicas one after the other while the others go on."""
-    tls, tenants = clients(config)
-    require_safe_listen(config.listen, config, tls, tenants)
-    _require_one_address(config)
+    """Serve until SIGTERM. SIGHUP replaces the replicas one after the other; the others go on serving."""
+    tls, tenants = clients(config, config.listen)
+    # Devices are sent to the replicas' addresses: the host of --listen with other ports.
+    if is_wildcard(config.listen) and not config.ray_address and not config.proxy:
+        raise UsageError(
+            f"--listen {config.listen} names no address that devices could be sent to; name one, or add --proxy"
+        )
     with _ray(config):
         from scheduler.cluster.ray_runtime import Cluster
 
@@ -55,17 +51,9 @@ def serve_cluster(config: ServeConfig) -> int:
         return run(_serve(config, cluster, tenants, tls))
 
 
-def _require_one_address(config: ServeConfig) -> None:
-    """Devices are sent to the replicas' addresses, which are those of --listen but for the port."""
-    if is_wildcard(config.listen) and not config.ray_address and not config.proxy:
-        raise UsageError(
-            f"--listen {config.listen} names no address that devices could be sent to; name one, or add --proxy"
-        )
-
-
 @contextmanager
 def _ray(config: ServeConfig) -> Iterator[None]:
-    """A Ray to run replicas on: the one at --ray-address, or one of our own."""
+    """The Ray that runs the replicas: the one at --ray-address, or one that this process starts."""
     ray_guard.prepare(config.ray_address)
     from scheduler.cluster import ray_runtime  # imports ray, which reads its environment
 
@@ -82,12 +70,12 @@ def _cores() -> int:
 
 
 def _spec(config: ServeConfig) -> ClusterSpec:
-    """The replicas as configured. Ray gives each as many threads as it has CPUs. UsageError if they do not fit."""
+    """The configured replicas; each gets as many threads as CPUs. Raises UsageError if they do not fit."""
     share = 1 if config.ray_address else max(1, _cores() // config.replicas)
     return ClusterSpec(
         count=config.replicas,
         start=REPLICA,
-        config=asdict(_of_one_replica(config)),
+        config=asdict(_replica_config(config)),
         cpus=config.threads or share,
         gpus=_gpus(config),
         networks=config.ray_network,
@@ -95,7 +83,7 @@ def _spec(config: ServeConfig) -> ClusterSpec:
 
 
 def _gpus(config: ServeConfig) -> float:
-    """GPUs of each replica. On one machine all must fit; to a cluster more machines may come, or come back."""
+    """GPUs of each replica. On one machine all must fit; a cluster may get more machines later."""
     from scheduler.cluster.ray_runtime import gpus_there
 
     there, each = gpus_there(), config.replica_gpus
@@ -110,13 +98,13 @@ def _gpus(config: ServeConfig) -> float:
     return each
 
 
-def _of_one_replica(config: ServeConfig) -> ServeConfig:
-    """The same without what is the gateway's; files by their full name, for a replica starts in another folder."""
+def _replica_config(config: ServeConfig) -> ServeConfig:
+    """The configuration of one replica: no metrics port, and absolute paths, because it starts in another folder."""
     names: dict[str, Any] = {
         name: str(Path(path).resolve()) for name in FILES if (path := getattr(config, name))
     }
     path = Path(config.model).expanduser()
-    if config.model not in known_models() and path.exists():  # else a bundled name, or a hub's
+    if config.model not in known_models() and path.exists():  # else it is a bundled name or a hub id
         names["model"] = str(path.resolve())
     return replace(config, metrics="", **names)
 
@@ -146,25 +134,25 @@ async def _listen(
     signals: asyncio.Queue[int],
     stopping: asyncio.Future[None],
 ) -> None:
-    """Be the gateway until `stopping` is done; then no newcomer finds a replica any more."""
-    serving = await gateway.start(cluster.directory, config, tenants, tls, cluster.key)
+    """Be the gateway until `stopping` is done; then admit no sequence any more."""
+    server = await gateway.start(cluster.directory, config, tenants, tls, cluster.key)
     watching = asyncio.ensure_future(cluster.directory.watch())
-    with metrics_port(config.metrics, gateway_metrics(serving.gateway, cluster.directory)):
-        print(f"listening on {joined(host_port(config.listen)[0], serving.port)}", flush=True)
+    with metrics_port(config.metrics, gateway_metrics(server.gateway, cluster.directory)):
+        print(f"listening on {joined(host_port(config.listen)[0], server.port)}", flush=True)
         async with notify.announced():
             await stopping
             notify.stopping()
-            # Else the replicas stay, and those who stream through us find another gateway.
+            # With --ray-address the replicas stay, and devices reach them through another gateway.
             if not config.ray_address:
-                await _drain(serving, cluster, signals)
-            await serving.stop(LAST_WORDS_SECONDS)
+                await _drain(server, cluster, signals)
+            await server.stop(LAST_MESSAGES_SECONDS)
     watching.cancel()
 
 
-async def _drain(serving: gateway.GatewayServer, cluster: Cluster, signals: asyncio.Queue[int]) -> None:
-    """Let sequences under way finish; a second signal ends them."""
+async def _drain(server: gateway.GatewayServer, cluster: Cluster, signals: asyncio.Queue[int]) -> None:
+    """Let running sequences finish; a second signal ends them."""
     waiting = [
-        asyncio.ensure_future(serving.stop(DRAIN_SECONDS)),
+        asyncio.ensure_future(server.stop(DRAIN_SECONDS)),
         asyncio.ensure_future(_idle(cluster)),
     ]
     finished, again = asyncio.ensure_future(asyncio.wait(waiting)), asyncio.ensure_future(signals.get())
@@ -175,14 +163,14 @@ async def _drain(serving: gateway.GatewayServer, cluster: Cluster, signals: asyn
 
 
 async def _idle(cluster: Cluster) -> None:
-    """Until no replica has sequences under way, by heartbeats that know of everybody who was let in."""
+    """Until no replica has running sequences, by heartbeats that count all admitted ones."""
     since = time.monotonic()
     while any(beat.sessions or beat.at < since for beat in cluster.directory.replicas()):
         await asyncio.sleep(POLL)
 
 
 async def _stop_signal(signals: asyncio.Queue[int], cluster: Cluster) -> None:
-    """Until SIGTERM or SIGINT; at SIGHUP the replicas are renewed meanwhile."""
+    """Until SIGTERM or SIGINT; SIGHUP renews the replicas meanwhile."""
     renewing: set[asyncio.Task[None]] = set()
     while await signals.get() == signal.SIGHUP:
         if not renewing:

@@ -1,8 +1,8 @@
 """The one address of many replicas: answers `Open` with the address of the replica that serves it, or with --proxy
 passes the stream through to that replica, byte for byte.
 
-A gateway holds nothing that is needed: where replicas are stands in the directory, what a device needs to go on is in
-its own hands and in its resume token. So gateways come and go, and there may be several.
+A gateway holds no state that is needed: the directory knows the replicas, and a device has all it needs to continue,
+with its resume token. So gateways can be restarted, and there may be several.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import grpc
@@ -26,80 +27,75 @@ from verify_server.cluster.replica_links import LinkClosed, ReplicaLinks, own_ca
 from verify_server.cluster.replica_router import ReplicaRouter
 from verify_server.config import ServeConfig
 from verify_server.security import Tenants, Tls
-from verify_server.session_manager import TOKEN_SECONDS
 from verify_server.session_stream import failure_of
-from verify_server.signing import UNBEGUN, GatewayCredentials, TokenSigner, derived
+from verify_server.signing import TOKEN_SECONDS, UNBEGUN, GatewayCredentials, TokenSigner, derived
 
 log = logging.getLogger(__name__)
 
-FAREWELL_SECONDS = 0.5  # for what is no sequence, such as a last word to those who watch its health
+CONSTANT_CALLS = ("Describe", "GetTokenizer")  # all replicas answer them alike
+CLOSE_SECONDS = 0.5  # for calls that are no sequences, such as the last message to health watchers; chosen
 
-# How the end of a replica's stream is told to its device, where gRPC's own word for it would mislead.
-_TOLD = {
-    grpc.StatusCode.CANCELLED: grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.INTERNAL: grpc.StatusCode.UNAVAILABLE,  # gRPC's own, when it writes while the replica dies
-    grpc.StatusCode.UNAUTHENTICATED: grpc.StatusCode.UNAVAILABLE,  # clocks of the cluster disagree; not his fault
+# Status codes that a replica's stream ends with but whose meaning would mislead the device: it gets UNAVAILABLE.
+_UNAVAILABLE = {
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.INTERNAL,  # gRPC's own, if it writes while the replica dies
+    grpc.StatusCode.UNAUTHENTICATED,  # the clocks of the cluster differ
 }
 
 
 @dataclass
 class GatewayStats:
-    """What a gateway has done since the start."""
+    """What a gateway has done since its start."""
 
     placed: Counter[str] = field(default_factory=Counter)  # sequences, by replica
-    resumed: int = 0  # of them, those that had begun before
+    resumed: int = 0  # of them, sequences that had begun before
     refused: Counter[str] = field(default_factory=Counter)  # by code
-    lost: int = 0  # streams that ended because their replica did; with --proxy only
+    lost: int = 0  # streams that their replica ended; with --proxy only
 
 
 class Gateway:
-    """The calls of proto/opensled/v1/verify.proto, as bytes: what need not be read is not."""
+    """The calls of proto/opensled/v1/verify.proto, as bytes; decodes only the first message of a stream."""
 
     def __init__(self, directory: Directory, tenants: Tenants, key: bytes, *, proxy: bool) -> None:
-        """`key`: which the cluster shares; `proxy`: pass streams through. Needs a running event loop."""
+        """`key`: the cluster's; `proxy`: pass streams through. Needs a running event loop."""
         self.tenants, self.stats = tenants, GatewayStats()
         self._proxy = proxy
         self._changed = asyncio.Event()
         self._handlers: set[asyncio.Task[Any]] = set()  # of sequences
         self.links = ReplicaLinks(directory, GatewayCredentials(key, time.time), self._changed.set)
         self._signer = TokenSigner(time.time, TOKEN_SECONDS, key)
-        self._placer = ReplicaRouter(self.links.serving, self._signer, derived(key, "prefix"))
+        self._router = ReplicaRouter(self.links.serving, self._signer, derived(key, "prefix"))
 
     def add_to(self, server: service.Server) -> None:
         """Take the calls that arrive at `server`."""
         calls = {
-            "Describe": grpc.unary_unary_rpc_method_handler(self._describe),
-            "GetTokenizer": grpc.unary_unary_rpc_method_handler(self._tokenizer),
+            **{
+                name: grpc.unary_unary_rpc_method_handler(partial(self._ask, name)) for name in CONSTANT_CALLS
+            },
             "Sequence": grpc.stream_stream_rpc_method_handler(self._sequence),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(codec.SERVICE_NAME, calls),))
 
     async def report(self, readiness: service.Readiness) -> None:
-        """Tell whether a replica serves, whenever that changes; until cancelled."""
+        """Report whether a replica serves, whenever that changes; until cancelled."""
         while True:
             self._changed.clear()
             await readiness.set(bool(self.links.serving()))
             await self._changed.wait()
 
     async def idle(self) -> None:
-        """Until no sequence is under way here, to the last byte of its status."""
+        """Until no sequence is running here, to the last byte of its status."""
         while self._handlers:
             await asyncio.wait(self._handlers)
 
     async def close(self) -> None:
         await self.links.close()
 
-    async def _describe(self, request: bytes, context: Any) -> bytes:
-        return await self._ask("Describe", request, context)
-
-    async def _tokenizer(self, request: bytes, context: Any) -> bytes:
-        return await self._ask("GetTokenizer", request, context)
-
     async def _ask(self, method: str, request: bytes, context: Any) -> bytes:
-        """What any replica says: they all serve the same."""
+        """The answer of any replica: all serve the same model."""
         await service.tenant_of(context, self.tenants, self.stats.refused)
         for beat in self.links.serving():
-            # Just gone: the next one knows as well
+            # If this one has just stopped, the next one answers
             with contextlib.suppress(grpc.aio.AioRpcError, LinkClosed):
                 return await self.links.of(beat).ask(method, request)
         await context.abort(grpc.StatusCode.UNAVAILABLE, "no replica serves at the moment; try again")
@@ -122,23 +118,23 @@ class Gateway:
         self.stats.placed[beat.replica] += 1
         self.stats.resumed += bool(message.committed or message.resume_token)
         if self._proxy:
-            await self._pass_on(first, beat, tenant, context)
+            await self._forward(first, beat, tenant, context)
         else:
             await context.write(codec.server_bytes(Moved(beat.address, self._token(message, beat, tenant))))
 
     def _count_in(self) -> None:
-        """This task, which gRPC started for one call, counts as a sequence until it ends."""
+        """Count this task, which gRPC started for one call, as a sequence until it ends."""
         handler = asyncio.current_task()
         assert handler is not None
         self._handlers.add(handler)
         handler.add_done_callback(self._handlers.discard)
 
     async def _place(self, message: Open, tenant: str) -> Heartbeat:
-        """A replica for a sequence. One that is to go on with it is asked first whether it can: most devices come back
-        because it has just died."""
-        beat = self._placer.place(message, tenant)
+        """A replica for a sequence. The replica that holds its session must confirm that it serves: most devices come
+        back because it has just died."""
+        beat = self._router.place(message, tenant)
         if self._is_home(beat, message, tenant) and not await self.links.confirm(beat):
-            return self._placer.place(message, tenant)  # as for a device that comes back once more
+            return self._router.place(message, tenant)  # as for a device that comes back once more
         return beat
 
     def _is_home(self, beat: Heartbeat, message: Open, tenant: str) -> bool:
@@ -147,12 +143,12 @@ class Gateway:
         return bool(token) and self._signer.home_of(token, tenant)[0] == beat.replica
 
     def _token(self, message: Open, beat: Heartbeat, tenant: str) -> bytes:
-        """One that names the replica, unless the device's own does."""
+        """A token that names the replica; none if the device's own token names it."""
         known = self._is_home(beat, message, tenant)
         return b"" if known else self._signer.sign(UNBEGUN, tenant, beat.replica)
 
-    async def _pass_on(self, first: bytes, beat: Heartbeat, tenant: str, context: Any) -> None:
-        """Carry both ways until the replica or the device ends; a device whose replica is lost reopens."""
+    async def _forward(self, first: bytes, beat: Heartbeat, tenant: str, context: Any) -> None:
+        """Forward both ways until the replica or the device ends; a device whose replica is lost reopens."""
         call = self.links.of(beat).sequence(tenant, context.time_remaining())
         sending = asyncio.ensure_future(_send(first, context, call))
         try:
@@ -171,19 +167,20 @@ class Gateway:
             log.info(
                 "a replica's stream is lost: %s", details, extra={"replica": beat.replica, "code": code.name}
             )
-            await context.abort(_TOLD.get(code, code), f"the replica ended the stream: {details}")
+            told = grpc.StatusCode.UNAVAILABLE if code in _UNAVAILABLE else code
+            await context.abort(told, f"the replica ended the stream: {details}")
 
 
 async def _next(call: Any) -> Any:
-    """What the replica says next, as bytes or EOF; raises AioRpcError or LinkClosed."""
+    """The next message of the replica, as bytes or EOF; raises AioRpcError or LinkClosed."""
     with own_cancellation():
         return await call.read()
 
 
 async def _send(first: bytes, context: Any, call: Any) -> None:
-    """What the device says, to the replica."""
+    """Forward the device's messages to the replica."""
     message = first
-    # Who ended the call, and why, is for the one who reads.
+    # The reading side reports how the call ended.
     with contextlib.suppress(grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
         while message is not grpc.aio.EOF:
             await call.write(message)
@@ -213,19 +210,19 @@ class GatewayServer:
     _reporting: asyncio.Future[None]
 
     async def stop(self, grace: float | None = None) -> None:
-        """End it; streams that pass through have `grace` seconds to end by themselves."""
+        """Stop; forwarded streams have `grace` seconds to end by themselves."""
         self._reporting.cancel()
         await asyncio.gather(self._reporting, return_exceptions=True)
         await self.readiness.set(False)
         if grace is not None:
-            await self._empty(grace)
-            grace = min(grace, FAREWELL_SECONDS)  # who only watches its health would stay for ever
+            await self._drain(grace)
+            grace = min(grace, CLOSE_SECONDS)  # health watchers would stay for ever
         await self.server.stop(grace)
         await self.gateway.close()
 
-    async def _empty(self, grace: float) -> None:
-        """Let nobody in, and wait until no sequence is under way, `grace` seconds at most."""
-        # Must not be cancelled: gRPC's own future would be
+    async def _drain(self, grace: float) -> None:
+        """Admit no call, and wait until no sequence is running, for `grace` seconds at most."""
+        # Must not be cancelled: that cancels gRPC's own future
         closing = asyncio.ensure_future(self.server.stop(grace))
         idle = asyncio.ensure_future(self.gateway.idle())
         try:
@@ -237,9 +234,9 @@ class GatewayServer:
 async def start(
     directory: Directory, config: ServeConfig, tenants: Tenants, tls: Tls | None, key: bytes
 ) -> GatewayServer:
-    """Listen where `config` says, on behalf of the replicas of `directory`, which share `key`.
+    """Listen at the address of `config` for the replicas of `directory`, which share `key`.
 
-    Its health says *serving* while one of them does. Raises OpenSledError when the address is taken.
+    The gateway's health is *serving* while one replica serves. Raises OpenSledError if the address is taken.
     """
     gateway = Gateway(directory, tenants, key, proxy=config.proxy)
     readiness = service.Readiness()

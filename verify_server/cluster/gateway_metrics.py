@@ -1,4 +1,4 @@
-"""A gateway's metrics: whom it sent where, and what the replicas last said of themselves."""
+"""A gateway's metrics: its placements, and the last heartbeats of the replicas."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from verify_server.cluster.gateway import Gateway
 
 
 def gateway_metrics(gateway: Gateway, directory: Directory) -> list[Metric]:
-    """Everything a gateway tells a scraper."""
-    return [*_placements(gateway), *_replicas(directory)]
-
-
-def _placements(gateway: Gateway) -> list[Metric]:
+    """All metrics of a gateway."""
     stats = gateway.stats
     return [
         Metric(
@@ -25,10 +21,9 @@ def _placements(gateway: Gateway) -> list[Metric]:
             "Of them, sequences that had begun before: their replica was lost, drained, or out of reach.",
             lambda: stats.resumed,
         ),
-        Metric(
-            "requests_refused_total", "Requests that no replica got to see.", lambda: stats.refused, "code"
-        ),
+        Metric("requests_refused_total", "Requests that reached no replica.", lambda: stats.refused, "code"),
         Metric("streams_lost_total", "Streams passed through that their replica ended.", lambda: stats.lost),
+        *_replicas(directory),
     ]
 
 
@@ -41,10 +36,12 @@ def _replicas(directory: Directory) -> list[Metric]:
     return [
         of_each("replica_sessions", "Sequences with a reader.", lambda beat: beat.sessions),
         of_each("replica_places", "Most sequences at the same time.", lambda beat: beat.places),
-        of_each("replica_kv_blocks_free", "KV blocks for newcomers.", lambda beat: beat.free_blocks),
+        of_each("replica_kv_blocks_free", "Free KV blocks for new sequences.", lambda beat: beat.free_blocks),
         of_each("replica_step_seconds", "Expected duration of the next step.", lambda beat: beat.step_s),
         of_each(
-            "replica_queue_seconds", "Expected wait for a newcomer's first token.", lambda beat: beat.queue_s
+            "replica_queue_seconds",
+            "Expected wait for the first token of a new sequence.",
+            lambda beat: beat.queue_s,
         ),
         of_each("replica_draining", "1 while it takes no new sequences.", lambda beat: float(beat.draining)),
     ]

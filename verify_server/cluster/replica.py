@@ -1,4 +1,4 @@
-"""One replica of many: a whole server in a thread of its own, as `scheduler/cluster/ray_runtime.py` starts it."""
+"""One replica of many: a whole server in its own thread, started by `scheduler/cluster/ray_runtime.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -14,36 +14,29 @@ from opensled import logs
 from opensled.address import host_port, joined
 from scheduler.cluster.placement import Heartbeat
 from verify_server import service
-from verify_server.command import (
-    LAST_WORDS_SECONDS,
-    clients,
-    describe,
-    make_manager,
-    require_safe_listen,
-    run,
-)
+from verify_server.command import LAST_MESSAGES_SECONDS, clients, describe, make_manager, run
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.security import Tenants, Tls
-from verify_server.session import Session
-from verify_server.session_manager import TOKEN_SECONDS, SessionManager
-from verify_server.signing import GatewayCredentials, GatewayTenants, TokenSigner, derived
+from verify_server.session_manager import SessionManager
+from verify_server.signing import TOKEN_SECONDS, GatewayCredentials, GatewayTenants, TokenSigner, derived
 
-HAND_OVER_SECONDS = 10.0  # how long readers may take to leave when the replica drains
-STANDSTILL = 30.0  # seconds after which an event loop that does not answer is broken
+HAND_OVER_SECONDS = 10.0  # time for readers to leave a draining replica; chosen
+BEAT_SECONDS = 30.0  # time for the event loop to answer; then it counts as broken; chosen
 
 
 class ReplicaAddresses(NamedTuple):
     """Where a replica listens, as HOST:PORT."""
 
-    public: str  # devices, or with --proxy nobody but gateways
-    inner: str  # gateways
+    public: str  # for devices; with --proxy for gateways
+    inner: str  # for gateways
 
 
 def start(config: Mapping[str, Any], replica: str, host: str, key: bytes) -> ReplicaServer:
-    """A server that listens on `host`, its machine's address in the cluster, configured by fields of `ServeConfig`.
+    """A server on `host`, its machine's address in the cluster; `config`: fields of `ServeConfig`.
 
-    `replica` is its id and `key` the cluster's. Loading the target takes a while; raises what `opensled serve` raises.
+    `replica` is its id, `key` the cluster's. Loads the target, which takes a while; raises the errors of
+    `opensled serve`.
     """
     settings = ServeConfig(**config)
     logs.configure(settings.log_level, settings.log_json)
@@ -51,20 +44,19 @@ def start(config: Mapping[str, Any], replica: str, host: str, key: bytes) -> Rep
 
 
 def public_listen(config: ServeConfig, host: str) -> str:
-    """Where a replica on the machine `host` listens for devices; "" = nowhere, a gateway passes everything through."""
+    """The address at which a replica on the machine `host` listens for devices; "" = none, because of --proxy."""
     if config.proxy:
         return ""
     return joined(host if config.ray_address else host_port(config.listen)[0], 0)
 
 
 class ReplicaServer:
-    """See `scheduler.cluster.supervisor.HostedServer`: called from threads of the actor, works in its own."""
+    """See `scheduler.cluster.supervisor.HostedServer`: called from the actor's threads, works in its own thread."""
 
     def __init__(self, config: ServeConfig, replica: str, host: str, key: bytes) -> None:
         self._config, self._replica, self._host, self._key = config, replica, host, key
-        tls, tenants = clients(config)
-        if public := public_listen(config, host):
-            require_safe_listen(public, config, tls, tenants)
+        public = public_listen(config, host)
+        tls, tenants = clients(config, public)
         target = ENGINES.get(config.engine)(config)
         signer = TokenSigner(time.time, TOKEN_SECONDS, key, replica)
         self._manager = make_manager(config, target, tenants, signer, derived(key, "prefix"))
@@ -75,8 +67,8 @@ class ReplicaServer:
         self._loop, self.addresses = self._started.result()
 
     def heartbeat(self) -> Heartbeat:
-        """What the replica says of itself; raises where its server stands still or has ended."""
-        return asyncio.run_coroutine_threadsafe(self._beat(), self._loop).result(STANDSTILL)
+        """The replica's state; raises an error if its server hangs or has ended."""
+        return asyncio.run_coroutine_threadsafe(self._beat(), self._loop).result(BEAT_SECONDS)
 
     def drain(self) -> None:
         """Send every reader back to the gateway, then stop listening."""
@@ -91,9 +83,9 @@ class ReplicaServer:
             self._started.set_exception(error)
 
     async def _serve(self, public: str, tls: Tls | None, tenants: Tenants) -> int:
-        """Serve until the loop fails; its end is the end of the replica."""
+        """Serve until the loop fails, which ends the replica."""
         await self._readiness.set(True)
-        gateways = GatewayTenants(passes=GatewayCredentials(self._key, time.time))
+        gateways = GatewayTenants(credentials=GatewayCredentials(self._key, time.time))
         inner = await self._listen(joined(self._host, 0), gateways, None)
         addresses = ReplicaAddresses(await self._listen(public, tenants, tls) if public else inner, inner)
         self._started.set_result((asyncio.get_running_loop(), addresses))
@@ -101,9 +93,9 @@ class ReplicaServer:
         return 1
 
     async def _listen(self, listen: str, tenants: Tenants, tls: Tls | None) -> str:
-        """Open the manager at `listen` as well; its address."""
-        face = service.VerifyService(self._manager, self._info, self._text, tenants)
-        server, port = await service.start(face, listen, tls, self._readiness)
+        """Serve at `listen`; returns the address."""
+        frontend = service.VerifyService(self._manager, self._info, self._text, tenants)
+        server, port = await service.start(frontend, listen, tls, self._readiness)
         self._servers.append(server)
         return joined(host_port(listen)[0], port)
 
@@ -111,19 +103,22 @@ class ReplicaServer:
         return heartbeat(self._manager, self._replica, self.addresses)
 
     async def _drain(self) -> None:
-        await self._readiness.set(False)  # first of all: gateways send nobody here any more
+        await self._readiness.set(False)  # first of all: gateways then choose other replicas
         self._manager.hand_over()
-        with contextlib.suppress(TimeoutError):  # who reads so slowly loses his stream, and reopens
+        with contextlib.suppress(TimeoutError):  # slow readers lose their streams, and reopen
             await asyncio.wait_for(self._manager.idle(), HAND_OVER_SECONDS)
-        await asyncio.gather(*(server.stop(LAST_WORDS_SECONDS) for server in self._servers))
+        await asyncio.gather(*(server.stop(LAST_MESSAGES_SECONDS) for server in self._servers))
 
 
 def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses) -> Heartbeat:
-    """What a server says of itself at this moment."""
+    """The current state of a server."""
     loop = manager.loop
-    live = [session for session in loop.sessions.values() if session.has_reader]
-    step_s, token_s = _step_s(manager, live), _token_s(manager)
-    waiting = sum(session.sequence.uncomputed - 1 for session in live)
+    cost, chunk = loop.profile.cost, loop.profile.max_step_tokens
+    live = [session.sequence for session in loop.sessions.values() if session.has_reader]
+    # Expected seconds of a step with one token for each session and for a new one, and of one token of a long prompt.
+    step_s = cost.verify_s(len(live) + 1, sum(map(len, live)), len(live) + 1)
+    token_s = cost.verify_s(chunk, 0, 1) / chunk
+    waiting = sum(sequence.uncomputed - 1 for sequence in live)
     return Heartbeat(
         replica=replica,
         address=addresses.public,
@@ -136,20 +131,8 @@ def heartbeat(manager: SessionManager, replica: str, addresses: ReplicaAddresses
         queue_s=(step_s if live else 0.0) + waiting * token_s,
         token_s=token_s,
         model_id=manager.model_id,
-        fingerprint=manager.text.fingerprint,
+        fingerprint=manager.inputs.text.fingerprint,
         draining=manager.draining,
         prefixes=loop.pool.recent_prefixes(),
         inner=addresses.inner,
     )
-
-
-def _step_s(manager: SessionManager, live: Sequence[Session]) -> float:
-    """Expected seconds of a step in which every session gets one token, and a newcomer as well."""
-    contexts = sum(len(session.sequence) for session in live)
-    return manager.loop.profile.cost.verify_s(len(live) + 1, contexts, len(live) + 1)
-
-
-def _token_s(manager: SessionManager) -> float:
-    """Seconds that one token of a long prompt takes."""
-    profile = manager.loop.profile
-    return profile.cost.verify_s(profile.max_step_tokens, 0, 1) / profile.max_step_tokens

@@ -1,4 +1,4 @@
-"""A gateway's links to the replicas: which of them serve, what they say of themselves, and streams to them."""
+"""A gateway's links to the replicas: which of them serve, their answers to calls, and streams to them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from verify_server.signing import GatewayCredentials
 
 log = logging.getLogger(__name__)
 
-FOLLOW_SECONDS = 0.1  # from one look into the directory to the next
-RETRY_SECONDS = 0.1  # before a replica that is gone is asked for its health again
-ASK_SECONDS = 10.0  # for Describe and GetTokenizer
-CONFIRM_SECONDS = 1.0  # for a word on its health, where that is asked for
+# All chosen: a device notices no wait of 0.1 s.
+FOLLOW_SECONDS = 0.1  # between two readings of the directory
+RETRY_SECONDS = 0.1  # before the next health check of a replica that is gone
+ASK_SECONDS = 10.0  # time limit of Describe and GetTokenizer
+CONFIRM_SECONDS = 1.0  # time limit of a single health check
 
-# A machine that fell silent is noticed within 10 s, if its heartbeats do not tell before; servers allow such pings.
+# Finds a silent machine within 15 s, if missing heartbeats do not tell earlier; service.py allows these pings.
 _OPTIONS = [
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -38,12 +39,12 @@ _SERVES = health_pb2.HealthCheckRequest(service=codec.SERVICE_NAME)
 
 
 class LinkClosed(Unreachable):
-    """The directory let go of a replica while somebody used its link."""
+    """The directory dropped a replica while its link was in use."""
 
 
 @contextlib.contextmanager
 def own_cancellation() -> Iterator[None]:
-    """A call whose channel is closed raises CancelledError, as if its caller were to end: LinkClosed instead."""
+    """Raise LinkClosed where a call raises CancelledError because its channel was closed, not its caller cancelled."""
     try:
         yield
     except asyncio.CancelledError as error:
@@ -54,19 +55,19 @@ def own_cancellation() -> Iterator[None]:
 
 
 class ReplicaLink:
-    """One channel to one replica. It follows the replica's health: a killed process is known at once, a draining one
-    before it sends its readers away."""
+    """One channel to one replica. It watches the replica's health: it knows of a killed process at once, and of a
+    draining one before that sends its readers away."""
 
-    def __init__(self, address: str, passes: GatewayCredentials, on_change: Callable[[], None]) -> None:
+    def __init__(self, address: str, credentials: GatewayCredentials, on_change: Callable[[], None]) -> None:
         self.serving = False
-        self.streams = 0  # under way
-        self._passes, self._on_change = passes, on_change
+        self.streams = 0  # that are open
+        self._credentials, self._on_change = credentials, on_change
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         self._replies: dict[str, bytes] = {}
         self._watching = asyncio.ensure_future(self._watch())
 
     async def ask(self, method: str, request: bytes) -> bytes:
-        """The reply, as bytes, to a call whose answer never changes; raises grpc.aio.AioRpcError or LinkClosed."""
+        """The reply, as bytes, to a call with a constant answer; raises grpc.aio.AioRpcError or LinkClosed."""
         if method not in self._replies:
             call = self._channel.unary_unary(f"/{codec.SERVICE_NAME}/{method}")
             with own_cancellation():
@@ -74,7 +75,7 @@ class ReplicaLink:
         return self._replies[method]
 
     def sequence(self, tenant: str, seconds: float | None) -> Any:
-        """A stream for a sequence of `tenant`, of raw bytes; ends after so many seconds, None = never."""
+        """A stream of raw bytes for a sequence of `tenant`; its time limit is `seconds`, None = none."""
         method = self._channel.stream_stream(f"/{codec.SERVICE_NAME}/Sequence")
         call = method(timeout=seconds, metadata=self._metadata(tenant))
         self.streams += 1
@@ -82,7 +83,7 @@ class ReplicaLink:
         return call
 
     async def confirm(self) -> bool:
-        """Whether it serves at this moment: what ended its devices' streams may not have reached this process yet."""
+        """Whether it serves now: its end may have reached the devices before this process."""
         health = health_pb2_grpc.HealthStub(self._channel)
         try:
             with own_cancellation():
@@ -100,59 +101,59 @@ class ReplicaLink:
         self.streams -= 1
 
     def _metadata(self, tenant: str) -> tuple[tuple[str, str], ...]:
-        return (("authorization", self._passes.header(tenant)),)
+        return (("authorization", self._credentials.header(tenant)),)
 
     async def _watch(self) -> None:
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError):
-                await self._hear()
-            self._now(False)
+                await self._watch_once()
+            self._set(False)
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _hear(self) -> None:
-        """Until it does not serve: one that is about to stop would wait for this call to end."""
+    async def _watch_once(self) -> None:
+        """Until it does not serve; then end the call, because a stopping server would wait for it."""
         call = health_pb2_grpc.HealthStub(self._channel).Watch(_SERVES, wait_for_ready=True)
         try:
             async for reply in call:
-                self._now(reply.status == health_pb2.HealthCheckResponse.SERVING)
+                self._set(reply.status == health_pb2.HealthCheckResponse.SERVING)
                 if not self.serving:
                     return
         finally:
             call.cancel()
 
-    def _now(self, serving: bool) -> None:
+    def _set(self, serving: bool) -> None:
         if serving != self.serving:
             self.serving = serving
             self._on_change()
 
 
 class ReplicaLinks:
-    """A link to each replica that the directory knows, and to those it has lost sight of that still carry streams."""
+    """A link to each replica of the directory, and to each one that left it but still has streams."""
 
     def __init__(
-        self, directory: Directory, passes: GatewayCredentials, on_change: Callable[[], None]
+        self, directory: Directory, credentials: GatewayCredentials, on_change: Callable[[], None]
     ) -> None:
-        """`on_change` hears when a replica begins or ceases to serve."""
-        self._directory, self._passes, self._on_change = directory, passes, on_change
+        """Calls `on_change` when a replica begins or stops to serve."""
+        self._directory, self._credentials, self._on_change = directory, credentials, on_change
         self._links: dict[tuple[str, str], ReplicaLink] = {}
         self._known: set[tuple[str, str]] = set()
         self._leaving: set[asyncio.Future[None]] = set()
         self._following = asyncio.ensure_future(self._follow())
 
     def serving(self) -> Sequence[Heartbeat]:
-        """The replicas that can be reached and let sequences in."""
+        """The replicas that can be reached and admit sequences."""
         beats = self._directory.replicas()
         return [beat for beat in beats if (link := self._links.get(_name(beat))) and link.serving]
 
     def of(self, beat: Heartbeat) -> ReplicaLink:
-        """Raises LinkClosed where there is none any more."""
+        """Raises LinkClosed if there is no link any more."""
         try:
             return self._links[_name(beat)]
         except KeyError:
             raise LinkClosed(f"there is no link to {beat.replica} any more") from None
 
     async def confirm(self, beat: Heartbeat) -> bool:
-        """Whether it serves at this moment, and has its link still."""
+        """Whether the replica serves now and still has its link."""
         link = self.of(beat)
         return await link.confirm() and self._links.get(_name(beat)) is link
 
@@ -163,23 +164,23 @@ class ReplicaLinks:
 
     async def _follow(self) -> None:
         while True:
-            self._take_over()
+            self._update()
             await asyncio.sleep(FOLLOW_SECONDS)
 
-    def _take_over(self) -> None:
-        """Links to newcomers. One whose heartbeats are missing is placed no more, yet its streams may well go on."""
+    def _update(self) -> None:
+        """Follow the directory. A replica without heartbeats gets no new sequences, but its streams may go on."""
         known = {_name(beat) for beat in self._directory.replicas()}
         for name in known - self._links.keys():
-            self._links[name] = ReplicaLink(name[1], self._passes, self._on_change)
+            self._links[name] = ReplicaLink(name[1], self._credentials, self._on_change)
         for name in self._links.keys() - known:
             link = self._links[name]
             if not link.serving or not link.streams:
-                self._let_go(name)
+                self._drop(name)
         if known != self._known:
             self._known = known
             self._on_change()
 
-    def _let_go(self, name: tuple[str, str]) -> None:
+    def _drop(self, name: tuple[str, str]) -> None:
         log.info("replica %s is gone", name[0])
         leaving = asyncio.ensure_future(self._links.pop(name).close())
         self._leaving.add(leaving)

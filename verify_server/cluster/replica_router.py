@@ -1,4 +1,4 @@
-"""Where a gateway sends a sequence: what it knows of the newcomer, and what it remembers of those before him."""
+"""Where a gateway sends a sequence, by the facts of its `Open` and a memory of earlier placements."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from itertools import islice
 from opensled.errors import Overloaded
 from opensled.messages import ChatMessage, Open, is_chat
 from scheduler.cluster.placement import STALE, Heartbeat, Placement, PlacementRequest, choose
+from verify_server.input_processor import CHARACTERS, length_of
 from verify_server.kv.prefix import prefix_keys
-from verify_server.session_manager import CHARACTERS, length_of
 from verify_server.signing import TokenSigner
 
-RETRY_AFTER = 1.0  # seconds; until then a replica may have come back, or a sequence ended
-MAX_KEYS = 256  # pieces of a prompt that are looked at
-MAX_REMEMBERED = 1 << 16  # pieces of prompts and resume tokens
+# All chosen.
+RETRY_AFTER = 1.0  # seconds, in which a replica may come back or a sequence end
+MAX_KEYS = 256  # pieces of a prompt that are compared: 4,096 tokens if blocks have 16
+MAX_REMEMBERED = 1 << 16  # entries of each memory
 
 
 class ReplicaRouter:
-    """Chooses a replica for each `Open`. Its memory only saves time: a restarted gateway places as well without it."""
+    """Chooses a replica for each `Open`. Its memory only saves time: a restarted gateway works without it."""
 
     def __init__(
         self,
@@ -30,50 +31,53 @@ class ReplicaRouter:
         prefix_key: bytes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`serving`: the replicas that can be reached now; `prefix_key`: with which they name their KV blocks; `clock`:
-        that of their heartbeats, in seconds."""
+        """`serving`: the replicas that can be reached now; `prefix_key`: the secret behind their prefix keys; `clock`:
+        of their heartbeats, in seconds."""
         self._serving, self._signer, self._clock = serving, signer, clock
         self._prefix_key = prefix_key
         self._recent: deque[Placement] = deque()
-        # Piece of a prompt -> the replica that read it last
-        self._pieces: OrderedDict[bytes, str] = OrderedDict()
-        self._heard: OrderedDict[bytes, str] = OrderedDict()  # resume tokens that were sent to their replica
+        self._pieces: OrderedDict[bytes, str] = (
+            OrderedDict()
+        )  # piece of a prompt -> the last replica that read it
+        self._routed: OrderedDict[bytes, str] = (
+            OrderedDict()
+        )  # resume token -> its replica, if sent there once
 
     def place(self, message: Open, tenant: str) -> Heartbeat:
-        """The replica for an `Open` of `tenant`; raises Overloaded when none can take it."""
+        """The replica for an `Open` of `tenant`; raises Overloaded if none can take it."""
         home, avoid = self._home(message.resume_token, tenant)
         replicas = self._serving()
         reachable = [beat for beat in replicas if beat.replica != avoid] or replicas
         block_size = min((beat.block_size for beat in reachable), default=1)
         keys = self._keys(message, tenant, block_size)
         length = length_of(message.prompt) + len(message.committed)
-        newcomer = PlacementRequest(length, keys, home, message.model_id, message.fingerprint)
+        request = PlacementRequest(length, keys, home, message.model_id, message.fingerprint)
         now = self._clock()
         self._forget(now)
-        chosen = choose([self._knowing(beat, keys) for beat in reachable], newcomer, now, self._recent)
+        chosen = choose([self._knowing(beat, keys) for beat in reachable], request, now, self._recent)
         if chosen is None:
             raise Overloaded("no replica takes a sequence now; try again", retry_after=RETRY_AFTER)
-        self._recent.append(Placement(chosen.replica, now, newcomer.length))
+        self._recent.append(Placement(chosen.replica, now, length))
         for key in keys:
             _remember(self._pieces, key, chosen.replica)
         return chosen
 
     def _home(self, token: bytes, tenant: str) -> tuple[str, str]:
-        """The replica that remembers the sequence, and one not to send its device to again; "" = none.
+        """(replica with the session, replica to avoid); "" = none.
 
-        Once opened, a sequence has a new token. So a device that comes back with one that sent it to a replica before
-        has not found that replica, whatever the gateway sees of it.
+        An opened sequence has a new token. So a device that comes back with a token that was routed before did not
+        reach that replica, even if the gateway reaches it.
         """
         replica, begun = self._signer.home_of(token, tenant) if token else ("", False)
-        if not begun or token in self._heard:
+        if not begun or token in self._routed:
             return "", replica
-        _remember(self._heard, token, replica)
+        _remember(self._routed, token, replica)
         return replica, ""
 
     def _keys(self, message: Open, tenant: str, block_size: int) -> tuple[bytes, ...]:
-        """Of the pieces of a prompt, a KV block long: token ids as the replicas name theirs, text by its own bytes.
+        """Keys of the pieces of a prompt, one KV block long: of token ids as in the replicas, of text by its bytes.
 
-        To tokenize it here would cost each prompt twice; so a text is known only where it went through this gateway.
+        The gateway does not tokenize text, which would double that cost; so it knows only texts that it routed itself.
         """
         prompt = message.prompt
         if isinstance(prompt, str) or is_chat(prompt):
@@ -82,12 +86,12 @@ class ReplicaRouter:
         return prefix_keys(ids, tenant, self._prefix_key, block_size)
 
     def _knowing(self, beat: Heartbeat, keys: Sequence[bytes]) -> Heartbeat:
-        """`beat` with the pieces of a prompt that this gateway remembers to have sent there."""
+        """`beat` with the pieces of a prompt that this gateway sent there before."""
         known = [key for key in keys if self._pieces.get(key) == beat.replica]
         return beat._replace(prefixes=beat.prefixes.union(known)) if known else beat
 
     def _forget(self, now: float) -> None:
-        """Placements that every heartbeat in use knows of."""
+        """Drop placements that all heartbeats in use include."""
         while self._recent and now - self._recent[0].at > STALE:
             self._recent.popleft()
 
@@ -100,7 +104,7 @@ def _remember(memory: OrderedDict[bytes, str], key: bytes, replica: str) -> None
 
 
 def _pieces(prompt: str | tuple[ChatMessage, ...], tenant: str, block_size: int) -> Iterator[bytes]:
-    """A key for each piece of a text, about a KV block long, that stands for all before it as well."""
+    """A key for each piece of a text, about one KV block long; it includes all text before the piece."""
     turns = [prompt] if isinstance(prompt, str) else [f"{turn.role}\0{turn.content}\0" for turn in prompt]
     data, size = "".join(turns).encode(errors="surrogatepass"), block_size * CHARACTERS
     chain = hashlib.blake2b(tenant.encode(), digest_size=16, person=b"opensled-text")

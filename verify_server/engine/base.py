@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hw_profiles.target_shape import TargetShape
+from hw_profiles.profiles import TargetShape
 from opensled.errors import NonFiniteLogits
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
 from verify_server.trees import depths

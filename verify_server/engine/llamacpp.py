@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hw_profiles.cores import usable_cores
-from hw_profiles.target_shape import TargetShape
+from hw_profiles.detect import usable_cores
+from hw_profiles.profiles import TargetShape
 from opensled.errors import EngineError, UnsupportedModel, UsageError
 from opensled.llama import LlamaModel, uses_gpus
 from verify_server.engine import llama_probe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import PreTrainedModel
 
-from hw_profiles.target_shape import TargetShape
+from hw_profiles.profiles import TargetShape
 
 # How configurations spell the experts of a layer; the first one that is there counts.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")

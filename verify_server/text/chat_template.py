@@ -1,8 +1,8 @@
-"""What a target's chat template is rendered with: chat messages and tools, in the form it takes; knows no tokenizer.
+"""The input of a target's chat template: messages and tools in the form that the template reads; without a tokenizer.
 
-A template that never mentions tools gets them as a system text, and the calls and results of earlier turns as plain
-text, so that any chat model can be asked to call one. How calls are written follows the template, too: `CALL_TAGS`
-where it uses them (Hermes, Qwen 2.5 and 3), else a bare JSON object.
+A template that does not mention tools gets them as a system text, and earlier calls and results as plain text, so that
+any chat model can be asked to call one. The form of calls follows the template: between `CALL_TAGS` if it uses them
+(Hermes, Qwen 2.5 and 3), else a bare JSON object.
 """
 
 from __future__ import annotations
@@ -12,43 +12,41 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from opensled.bounds import require_unicode
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import CALL_TAGS, ChatMessage, Tool, ToolCall
-from opensled.unicode_text import require_unicode
 
 Turn = dict[str, Any]  # one message, by the keys that templates read
-
-
-# Fills a template in with messages and tools.
+# Renders a template with messages and tools.
 Render = Callable[[list[Turn], list[dict[str, Any]] | None], str]
 
 
 def rendered(messages: Sequence[ChatMessage], tools: Sequence[Tool], template: str, render: Render) -> str:
     """The text of a chat up to the start of the assistant's next turn, by a `render` of `template`.
 
-    Raises Unsupported where there is no template, InvalidRequest for what it or the tokenizer would refuse.
+    Raises Unsupported without a template, InvalidRequest for what the template or the tokenizer refuses.
     """
     if not template:
         raise Unsupported("this target has no chat template; send text (--raw) or token ids", "messages")
     turns, functions = template_input(messages, tools, template)
     try:
         text = render(turns, functions)
-    except Exception as error:  # templates raise whatever their author chose
+    except Exception as error:  # a template may raise any error
         raise InvalidRequest(f"the chat template refuses these messages: {error}", "messages") from error
     return valid_text(text)
 
 
 def chosen(named: Mapping[str, str]) -> str:
-    """Of several templates by name the one that knows tools; "" if none can be chosen."""
+    """Of several templates by name, the one for tools, else the default one; "" if there is neither."""
     return named.get("tool_use") or named.get("default") or ""
 
 
 def template_input(
     messages: Sequence[ChatMessage], tools: Sequence[Tool], template: str
 ) -> tuple[list[Turn], list[dict[str, Any]] | None]:
-    """What to render `template` with: its `messages`, and its `tools` (None where it takes none).
+    """The `messages` and `tools` with which to render `template` (no tools: None).
 
-    Raises InvalidRequest when a schema of a tool or the arguments of an earlier call are no JSON object.
+    Raises InvalidRequest if the schema of a tool or the arguments of an earlier call are not a JSON object.
     """
     if mentions(template, "tool_calls"):
         turns = [_turn(message) for message in messages]
@@ -76,7 +74,7 @@ def has_call_tags(template: str) -> bool:
 
 
 def parameters(tool: Tool) -> dict[str, Any]:
-    """The JSON schema of a tool's arguments, an object's in any case."""
+    """The JSON schema of a tool's arguments, always of type object."""
     if not tool.parameters:
         return {"type": "object", "properties": {}}
     schema = parse_object(tool.parameters, f"the parameters of tool {tool.name!r} are", "tools")
@@ -86,7 +84,7 @@ def parameters(tool: Tool) -> dict[str, Any]:
 
 
 def parse_object(text: str, what: str, field: str) -> dict[str, Any]:
-    """A JSON object from its text; InvalidRequest for `field`, beginning with `what`, when it is none."""
+    """A JSON object from its text; raises InvalidRequest for `field`, whose message begins with `what`."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -102,7 +100,7 @@ def _function(tool: Tool) -> dict[str, Any]:
 
 
 def _turn(message: ChatMessage) -> Turn:
-    """One message for a template that knows tool calls; it gets their arguments as an object, not as text."""
+    """One message for a template with tool calls, which reads their arguments as an object, not as text."""
     turn: Turn = {"role": message.role, "content": message.content}
     if message.tool_calls:
         turn["tool_calls"] = [
@@ -132,7 +130,7 @@ def _plain_turns(messages: Sequence[ChatMessage], template: str) -> list[Turn]:
             turn = {"role": "user", "content": f"Result of {name}: {message.content}"}
         else:
             turn = {"role": message.role, "content": _plain_text(message, template)}
-        if is_result and in_results:  # templates may insist that user and assistant take turns
+        if is_result and in_results:  # some templates require that user and assistant alternate
             turns[-1]["content"] += "\n" + turn["content"]
         else:
             turns.append(turn)
@@ -151,7 +149,7 @@ def _written(call: str, template: str) -> str:
 
 
 def _tools_text(functions: list[dict[str, Any]], template: str) -> str:
-    """What a model must be told of its tools, in a few plain lines."""
+    """The tools and how to call them, in a few lines for the model."""
     lines = [json.dumps(entry["function"], ensure_ascii=False) for entry in functions]
     call = _written('{"name": <name of the tool>, "arguments": <object with its arguments>}', template)
     return "\n".join(

@@ -1,6 +1,6 @@
 """Reading the metadata of a GGUF file: the tokenizer and the chat template it carries.
 
-llama.cpp tells single values only, no arrays such as the merges of a BPE. The format is specified in ggml's
+llama.cpp's API gives single values only, no arrays such as the merges of a BPE. The format is specified in ggml's
 docs/gguf.md: magic, version, counts, then (key, type, value) triples, little-endian.
 """
 
@@ -19,7 +19,7 @@ from opensled.errors import NotFound, UnsupportedModel
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 STRING, ARRAY, BOOL = 8, 9, 7
-# Value type -> numpy's name of it.
+# Value type -> numpy dtype.
 NUMBERS = {
     0: "u1",
     1: "i1",
@@ -35,9 +35,9 @@ NUMBERS = {
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Every key of a GGUF file with its value: a number, bool, text, or a list of them.
+    """All keys of a GGUF file with their values: a number, bool, text, or a list of them.
 
-    Raises NotFound, or UnsupportedModel for a file that is damaged or none.
+    Raises NotFound, or UnsupportedModel for a file that is damaged or not GGUF.
     """
     try:
         with path.open("rb") as file:
@@ -63,11 +63,11 @@ def _pairs(reader: _MetadataReader) -> Iterator[tuple[str, Any]]:
 
 
 class _MetadataReader:
-    """Takes typed values off a file; ValueError where it ends too early or makes no sense."""
+    """Reads typed values from a file; raises ValueError if it ends too early or is damaged."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._left = os.fstat(file.fileno()).st_size  # bytes: no count that the file states can ask for more
+        self._left = os.fstat(file.fileno()).st_size  # bytes: bounds the counts that the file states
 
     def take(self, count: int) -> bytes:
         if count > self._left:

@@ -1,7 +1,7 @@
 """Tokenizer and chat template of a GGUF target, without torch or transformers.
 
-A tokenizer.json beside the file wins, with the chat template that lies there; else both come from the file's own
-metadata. Either way llama.cpp's own tokens of a few texts must be the same, or nothing is served.
+A tokenizer.json beside the file is preferred, with the chat template beside it; otherwise both come from the file's
+metadata. In both cases llama.cpp must tokenize a few texts to the same ids, or the target is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from verify_server.text import gguf_tokenizer
 from verify_server.text.chat_template import Turn, chosen, rendered, valid_text
 from verify_server.text.gguf_file import read_metadata
 
-# What templates know of the special tokens -> GGUF's key of its id.
+# Name of a special token in templates -> GGUF's key of its id.
 SPECIAL = {
     "bos_token": "tokenizer.ggml.bos_token_id",
     "eos_token": "tokenizer.ggml.eos_token_id",
@@ -34,7 +34,7 @@ SPECIAL = {
     "sep_token": "tokenizer.ggml.seperator_token_id",
     "pad_token": "tokenizer.ggml.padding_token_id",
 }
-# Where tokenizers part ways: contractions, cases, digits, runs of blanks, marks, scripts, emoji, code.
+# Texts in which tokenizers differ: contractions, cases, digits, runs of blanks, marks, scripts, emoji, code.
 PROBES = (
     "Hello, world! It's 2,048 o'clock; WE'LL see.",
     "  two blanks\n\n\tand a tab   \r\nend ",
@@ -69,7 +69,7 @@ class GgufText:
         return tuple(self._tokenizer.encode(valid_text(text)).ids)
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
-        """Token ids of a chat up to the start of the assistant's next turn, who may call `tools` in it."""
+        """Token ids of a chat up to the start of the assistant's next turn, in which it may call `tools`."""
         text = rendered(messages, tools, self.chat_template, self._render)
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
@@ -79,9 +79,9 @@ class GgufText:
         )
 
     def require_same(self, pieces: Sequence[str], tokenize: Callable[[str], list[int]]) -> None:
-        """Refuse a tokenizer that differs from the model's: `pieces` by id, and `tokenize` without a frame.
+        """Refuse a tokenizer that differs from the model's `pieces` (by id) or `tokenize` (without BOS and EOS).
 
-        llama.cpp itself only warns of a text split that it does not know.
+        llama.cpp itself only warns of a pre-tokenizer that it does not know.
         """
         if len(pieces) < self.vocab_size or list(pieces[: self.vocab_size]) != self._pieces:
             raise VocabularyMismatch(
@@ -97,7 +97,7 @@ class GgufText:
 
 
 class _TokenizerFolder:
-    """The files of a Hugging Face folder, if that is where the GGUF file lies."""
+    """Tokenizer and chat template beside a GGUF file, if it is in a Hugging Face folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -125,7 +125,7 @@ class _TokenizerFolder:
         return template or ""
 
     def special(self) -> dict[str, str]:
-        """What templates know by the names of `SPECIAL`."""
+        """The special tokens by the names in `SPECIAL`."""
         found = {name: self._config().get(name) for name in SPECIAL}
         texts = {
             name: token["content"] if isinstance(token, dict) else token for name, token in found.items()
@@ -144,14 +144,14 @@ class _TokenizerFolder:
 
 
 def _special(metadata: dict[str, Any]) -> dict[str, str]:
-    """The same from the file's own metadata."""
+    """The special tokens of the file's metadata, by the names in `SPECIAL`."""
     pieces = gguf_tokenizer.pieces_of(metadata)
     ids = {name: metadata.get(key) for name, key in SPECIAL.items()}
     return {name: pieces[id] for name, id in ids.items() if id is not None and id < len(pieces)}
 
 
 class _GenerationTag(Extension):
-    """{% generation %} marks what a model wrote, for training; to render is to render its body."""
+    """{% generation %} marks a model's text, for training; renders its body."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -162,7 +162,7 @@ class _GenerationTag(Extension):
 
 
 def _compile(template: str, path: Path) -> Callable[..., str]:
-    """Templates come from strangers: rendered in jinja's sandbox, with the globals that transformers gives them."""
+    """Templates are untrusted: jinja's sandbox renders them, with the globals that transformers gives them."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )
@@ -189,7 +189,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """jinja's own filter escapes HTML."""
+    """Replaces jinja's own filter, which escapes HTML."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -1,8 +1,7 @@
-"""The tokenizer that a GGUF file carries, as Hugging Face's `tokenizers` runs it.
+"""The tokenizer in a GGUF file's metadata, for Hugging Face's `tokenizers`.
 
-GGUF names how text is split before byte pairs are merged (`tokenizer.ggml.pre`) without saying how; the splits here
-are those of the families' own tokenizer.json. A name that is not here is refused: another split gives other ids, and
-nobody would notice.
+GGUF only names the pre-tokenizer that splits text before byte pairs are merged (`tokenizer.ggml.pre`). The patterns
+here come from each family's tokenizer.json. An unknown name is refused: another pattern gives other ids, silently.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 NEXT_STEP = "put the model's own tokenizer.json beside the GGUF file"
 
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_FIRST = r"[^\r\n\p{L}\p{N}]?"  # what a word may begin with
+_FIRST = r"[^\r\n\p{L}\p{N}]?"  # characters with which a word may begin
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = (rf"{_FIRST}{_UPPER}*{_LOWER}+", rf"{_FIRST}{_UPPER}+{_LOWER}*")
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -31,13 +30,13 @@ _CASED_END = rf" ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 
 @dataclass(frozen=True)
 class BpeFamily:
-    """How a byte-level BPE family prepares text."""
+    """How a family of byte-level BPE tokenizers prepares text."""
 
     pattern: str = ""  # "": that of GPT-2
     single_digits: bool = False
     nfc: bool = False
-    ignore_merges: bool = False  # a word that is in the vocabulary is one token, whatever the merges say
-    bos: bool = False  # put in front of a text unless the file says otherwise
+    ignore_merges: bool = False  # a word of the vocabulary is one token, whatever the merges give
+    bos: bool = False  # a text begins with BOS, unless the file says otherwise
 
 
 GPT2, DIGITS = BpeFamily(), BpeFamily(single_digits=True)
@@ -58,7 +57,7 @@ FAMILIES = {
 
 
 def build(metadata: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of a GGUF file's metadata. Raises UnsupportedModel naming what is not known."""
+    """The tokenizer of a GGUF file's metadata. Raises UnsupportedModel with the unknown name."""
     family = metadata.get("tokenizer.ggml.model")
     if family not in _BUILDERS:
         raise UnsupportedModel(
@@ -67,7 +66,7 @@ def build(metadata: Mapping[str, Any]) -> Tokenizer:
     pieces = pieces_of(metadata)
     tokenizer, bos = _BUILDERS[family](metadata, pieces)
     _add_special(tokenizer, metadata, pieces)
-    tokenizer.post_processor = _frame(metadata, pieces, bos) or tokenizer.post_processor
+    tokenizer.post_processor = _template(metadata, pieces, bos) or tokenizer.post_processor
     if tokenizer.get_vocab_size() != len(pieces):
         raise UnsupportedModel(f"this GGUF file spells some token ids alike; {NEXT_STEP}")
     return tokenizer
@@ -91,7 +90,7 @@ def _byte_level(metadata: Mapping[str, Any], pieces: Sequence[str]) -> tuple[Tok
             f"this GGUF file splits text as {name!r} before it merges bytes, which is not known; {NEXT_STEP}"
         )
     vocabulary = {piece: id for id, piece in enumerate(pieces)}
-    merges = [_pair(merge) for merge in metadata.get("tokenizer.ggml.merges") or ()]
+    merges = [merge.partition(" ")[::2] for merge in metadata.get("tokenizer.ggml.merges") or ()]
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=family.ignore_merges))
     if family.nfc:
         tokenizer.normalizer = normalizers.NFC()
@@ -109,13 +108,8 @@ def _steps(family: BpeFamily) -> Iterator[pre_tokenizers.PreTokenizer]:
     yield pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not family.pattern)
 
 
-def _pair(merge: str) -> tuple[str, str]:
-    left, _, right = merge.partition(" ")
-    return left, right
-
-
 def _sentencepiece(metadata: Mapping[str, Any], pieces: Sequence[str]) -> tuple[Tokenizer, bool]:
-    """SentencePiece BPE: merges follow from the scores, bytes stand in for what has no piece."""
+    """SentencePiece BPE: the scores give the merges, bytes replace text without a piece."""
     scores = metadata.get("tokenizer.ggml.scores") or ()
     if len(scores) < len(pieces):
         raise UnsupportedModel(f"this GGUF file has no score for some of its tokens; {NEXT_STEP}")
@@ -137,7 +131,7 @@ def _sentencepiece(metadata: Mapping[str, Any], pieces: Sequence[str]) -> tuple[
 
 
 def _merges(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Every pair that makes a piece, the piece of the best score first."""
+    """All pairs that make a piece, in the order of the pieces' scores, best first."""
     pairs = [
         (piece[:cut], piece[cut:])
         for piece in vocabulary
@@ -156,7 +150,7 @@ def _types(metadata: Mapping[str, Any], pieces: Sequence[str]) -> list[int]:
 
 
 def _add_special(tokenizer: Tokenizer, metadata: Mapping[str, Any], pieces: Sequence[str]) -> None:
-    """Tokens that are matched in a text before anything else, and do not show where they are control tokens."""
+    """Tokens that are matched before all others; control tokens among them do not show in decoded text."""
     tokenizer.add_tokens(
         [
             AddedToken(piece, special=kind != USER_DEFINED, normalized=False)
@@ -166,8 +160,10 @@ def _add_special(tokenizer: Tokenizer, metadata: Mapping[str, Any], pieces: Sequ
     )
 
 
-def _frame(metadata: Mapping[str, Any], pieces: Sequence[str], bos: bool) -> processors.PostProcessor | None:
-    """What puts a beginning and an end token around a text; None where the family wants neither."""
+def _template(
+    metadata: Mapping[str, Any], pieces: Sequence[str], bos: bool
+) -> processors.PostProcessor | None:
+    """Puts BOS and EOS around a text; None if the family uses neither."""
     ids = {}
     for name, default in (("bos", bos), ("eos", False)):
         id = metadata.get(f"tokenizer.ggml.{name}_token_id")

@@ -1,7 +1,7 @@
-"""What a guided answer may go on with: grammars matched over the bytes of tokens, as masks on the target's logits.
+"""Guided answers: grammars over the bytes of tokens, applied as masks on the target's logits.
 
-A mask is laid on the target's logits before it samples, so a guided answer is the masked target's own sample, and
-drafts are verified against that. The grammars are those of verify_server/text/tool_grammar.py; llguidance matches them.
+The target samples from the masked logits, and drafts are verified against that sample. The grammars come from
+verify_server/text/tool_grammar.py; llguidance matches them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from opensled.errors import EngineError, InvalidRequest, TruthConflict, Unsuppor
 from opensled.messages import CALL_TAGS, Guide
 from verify_server.text.tool_grammar import Grammar, grammar_of
 
-# The compiler recurses along references, several KB of stack each: some 700 of them overflow a thread's usual 8 MB and
-# end the whole server. This is more than `MAX_SCHEMA` characters can fill; only what is touched takes memory.
+# The compiler recurses along references, with several KB of stack each: about 700 overflow a thread's usual 8 MB
+# and end the whole server. `MAX_SCHEMA` characters cannot fill this stack; only used pages take memory.
 COMPILER_STACK = 256 * 1024 * 1024  # bytes
-MAX_CAUSE = 200  # characters of llguidance's own words in our messages
+MAX_CAUSE = 200  # characters of llguidance's text in our messages; chosen
 
 T = TypeVar("T")
 _stack_size_lock = threading.Lock()
 
 
 class Constraint:
-    """The grammar of one answer and how far it has come. Not for two threads at once."""
+    """The grammar of one answer and its state. Not for two threads at once."""
 
     def __init__(self, matcher: LLMatcher, width: int, eos_ids: frozenset[int]) -> None:
         self._matcher, self._eos_ids = matcher, eos_ids
@@ -38,15 +38,15 @@ class Constraint:
     def allowed(self, draft: Sequence[int], parents: Sequence[int] = ()) -> list[bytes]:
         """Masks [len(draft) + 1]: bit b of mask i (little-endian within bytes) tells if id b may follow draft[:i].
 
-        With `parents`, of a tree depth first, mask i + 1 is for what follows draft[i] and the path to it. After a draft
-        id that is not allowed, or ends the answer, the last mask is repeated. The state stays what it was. Raises
-        EngineError when the grammar is stuck.
+        With the `parents` of a tree in depth-first order, mask i + 1 is for what follows the path to draft[i]. After a
+        draft id that is not allowed, or ends the answer, the last mask is repeated. Leaves the state unchanged.
+        Raises EngineError if the grammar is stuck.
         """
         masks = [self._mask()]
-        path: list[int] = []  # draft tokens that the matcher has gone along
+        path: list[int] = []  # draft tokens that the matcher has consumed
         for index, token in enumerate(draft):
             parent = parents[index] if parents else index - 1
-            self._go_back(path, parent)
+            self._roll_back(path, parent)
             here, known = masks[parent + 1], parent == (path[-1] if path else -1)
             if not known or token in self._eos_ids or not _allows(here, token):
                 masks.append(here)
@@ -54,11 +54,11 @@ class Constraint:
             self._require(self._matcher.consume_token(token))
             path.append(index)
             masks.append(self._mask())
-        self._go_back(path, -1)
+        self._roll_back(path, -1)
         return masks
 
-    def _go_back(self, path: list[int], parent: int) -> None:
-        """Along `path`, to the token `parent` or one before it."""
+    def _roll_back(self, path: list[int], parent: int) -> None:
+        """Roll back along `path`, to the token `parent` or one before it."""
         left = len(path)
         while path and path[-1] > parent:
             path.pop()
@@ -66,7 +66,7 @@ class Constraint:
             self._require(self._matcher.rollback(left - len(path)))
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Go on by committed ids, which the masks must have allowed; after the end there is nothing but ends."""
+        """Consume committed ids, which the masks must have allowed; only end tokens can follow the end."""
         for token in tokens:
             if token in self._eos_ids:
                 self._require(self._ended or self._matcher.is_accepting())
@@ -78,7 +78,7 @@ class Constraint:
         if self._ended:
             return self._only_eos()
         mask = self._matcher.compute_bitmask()[: self._mask_bytes]
-        # A matcher that gives up (its limits, a grammar without an end) stops and lets only eos pass: not an answer.
+        # A matcher that gives up (at its limits, or without a way to an end) stops and allows only EOS: not an answer.
         self._require(any(mask) and (self._matcher.is_accepting() or not self._matcher.is_stopped()))
         return mask
 
@@ -95,10 +95,10 @@ class Constraint:
 
 
 class GuideCompiler:
-    """Compiles the grammars of one target, for several threads at once if need be.
+    """Compiles the grammars of one target; several threads may use it at once.
 
-    `width` is that of the logits; ids beyond the tokenizer's are padding and never allowed. The vocabulary is read at
-    the first `start` (1.2 s and 240 MB for 150,000 tokens), since many servers never need it.
+    `width` is that of the logits; ids beyond the tokenizer's are padding and never allowed. The first `start` reads the
+    vocabulary (1.2 s and 240 MB for 150,000 tokens), since many servers never need it.
     """
 
     def __init__(self, tokenizer_json: bytes, width: int, eos_ids: Sequence[int], chat_template: str) -> None:
@@ -110,11 +110,11 @@ class GuideCompiler:
     def start(self, guide: Guide, committed: Sequence[int]) -> Constraint:
         """The constraint of an answer that begins with `committed`. Takes milliseconds, for a huge schema a second.
 
-        Raises InvalidRequest or Unsupported (`field` is `response_format`, `tools` or `tool_choice`) for what cannot
-        be compiled or not be kept to, and TruthConflict for committed ids that break the grammar.
+        Raises InvalidRequest or Unsupported (`field` is `response_format`, `tools` or `tool_choice`) if the guide
+        cannot be compiled or enforced, and TruthConflict for committed ids that break the grammar.
         """
         grammar = grammar_of(guide, self._template)
-        matcher = _with_roomy_stack(lambda: self._compile(grammar))
+        matcher = _with_large_stack(lambda: self._compile(grammar))
         constraint = Constraint(matcher, self._width, frozenset(self._eos_ids))
         try:
             constraint.allowed(())
@@ -128,7 +128,7 @@ class GuideCompiler:
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
         vocabulary = self._read_vocabulary(grammar.field)
-        limits = LLParserLimits(verbose_errors=False)  # its errors must not quote what was written
+        limits = LLParserLimits(verbose_errors=False)  # its errors must not quote the answer
         matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar.lark), log_level=0, limits=limits)
         if not matcher.is_error():
             return matcher
@@ -146,14 +146,14 @@ class GuideCompiler:
             if self._vocabulary is None:
                 try:
                     self._vocabulary = _vocabulary(self._tokenizer_json.decode(), self._width, self._eos_ids)
-                except Exception as error:  # the libraries raise whatever they like
+                except Exception as error:  # the libraries may raise any error
                     cause = f"the tokenizer of this target cannot be guided: {_short(str(error))}"
                     raise Unsupported(cause, field) from error
             return self._vocabulary
 
 
 class _GuidanceTokenizer:
-    """What llguidance asks of a tokenizer; `tokens` [width] holds the bytes of each id, none for padding."""
+    """A tokenizer in the form llguidance reads; `tokens` [width] holds the bytes of each id, none for padding."""
 
     bos_token_id = None
 
@@ -167,10 +167,10 @@ class _GuidanceTokenizer:
 
 
 def _vocabulary(tokenizer_json: str, width: int, eos_ids: Sequence[int]) -> LLTokenizer:
-    """A tokenizer as llguidance sees it, but with added tokens that are text as text.
+    """llguidance's tokenizer, with added tokens that are text treated as text.
 
-    By itself it takes every added token for a control token, `<think>`, `<tool_call>` and runs of spaces included,
-    and would keep them out of free text.
+    By itself it takes every added token for a control token, also `<think>`, `<tool_call>` and runs of spaces, and
+    excludes them from free text.
     """
     tokenizer = Tokenizer.from_str(tokenizer_json)
     plain = LLTokenizer(tokenizer_json, slices=[])
@@ -188,13 +188,13 @@ def _vocabulary(tokenizer_json: str, width: int, eos_ids: Sequence[int]) -> LLTo
     return LLTokenizer(wrapped, n_vocab=width, eos_token=list(eos_ids))
 
 
-def _with_roomy_stack(work: Callable[[], T]) -> T:
-    """Runs `work` in a thread of its own with `COMPILER_STACK`."""
+def _with_large_stack(work: Callable[[], T]) -> T:
+    """Run `work` in its own thread with a stack of `COMPILER_STACK`."""
     with ThreadPoolExecutor(1, "grammar") as pool:
-        with _stack_size_lock:  # the size is the process's, and counts for threads begun from now on
+        with _stack_size_lock:  # the size is the process's, and holds for threads that start from now on
             usual = threading.stack_size(COMPILER_STACK)
             try:
-                future = pool.submit(work)  # begins the thread
+                future = pool.submit(work)  # starts the thread
             finally:
                 threading.stack_size(usual)
         return future.result()
@@ -205,7 +205,7 @@ def _allows(mask: bytes, token: int) -> bool:
 
 
 def _short(cause: str) -> str:
-    """The telling line of a message of llguidance."""
+    """The informative line of a message of llguidance."""
     lines = cause.strip().splitlines() or ["unknown"]
     line = lines[-1] if lines[-1].startswith("error:") else lines[0]
     return line.removeprefix("error: ").split(". Enable ")[0][:MAX_CAUSE]

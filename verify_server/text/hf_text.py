@@ -1,4 +1,4 @@
-"""The target's tokenizer and chat template: this server is the one authority on both."""
+"""Tokenizer and chat template of a Hugging Face target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verify_server.text.chat_template import Turn, chosen, rendered, valid_text
 
 
 class HFText:
-    """Encodes prompts with the tokenizer that lies in the model's folder."""
+    """See `verify_server.target.TextCodec`; uses the tokenizer in the model's folder."""
 
     def __init__(self, folder: Path) -> None:
         from transformers import AutoTokenizer
@@ -32,7 +32,7 @@ class HFText:
         return tuple(self._tokenizer.encode(valid_text(text), verbose=False))
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
-        """Token ids of a chat up to the start of the assistant's next turn, who may call `tools` in it."""
+        """Token ids of a chat up to the start of the assistant's next turn, in which it may call `tools`."""
         text = rendered(messages, tools, self.chat_template, self._render)
         return tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
 

@@ -1,8 +1,8 @@
-"""The grammar of a guided answer, in llguidance's Lark: what `response_format` and `tools` ask for, as text.
+"""The grammar of a guided answer, in llguidance's Lark, from `response_format` and `tools`.
 
-Tool calls are written as the chat template has them (verify_server/text/chat_template.py). With `tool_choice` "auto"
-the answer is free text or calls; where tags set calls apart they may also follow free text, as models write that think
-aloud first. Nothing sets bare JSON calls apart, so there is one at most: `parallel` allows several, it demands none.
+Tool calls have the form of the chat template (verify_server/text/chat_template.py). With `tool_choice` "auto" answers
+are free text or calls; calls in tags may also follow free text, as models that reason first write them. Bare JSON calls
+have no separator, so there is at most one: `parallel` allows several calls, but does not require them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import CALL_TAGS, Guide, Tool
 from verify_server.text.chat_template import has_call_tags, parameters, parse_object
 
-MAX_SCHEMA = 64 * 1024  # characters of all schemas of one guide
-# What the compiler takes seconds to minutes for, which nothing could interrupt: patterns of keys, each tried against
-# each other, and regular expressions that must all match the same text.
+MAX_SCHEMA = 64 * 1024  # characters of all schemas of one guide; chosen
+# The compiler takes seconds to minutes for these, without a way to interrupt it: patterns of keys, each compared with
+# each other, and regular expressions that must all match the same text. Chosen: up to here it takes less.
 MAX_KEY_PATTERNS = 100
 MAX_JOINED_PATTERNS = 8
-# Keywords that bring in another schema, and those that ask for nothing.
+# Keywords that include another schema, and those without an effect on what is valid.
 APPLICATORS = {"allOf", "anyOf", "oneOf", "$ref"}
 ANNOTATIONS = {
     "title",
@@ -34,30 +34,30 @@ ANNOTATIONS = {
     "$schema",
     "$comment",
 }
-# Models write JSON on one line with single spaces, or indented. Without a bound they can pad for ever.
+# Models write JSON on one line with single spaces, or indented. Without a bound a model can pad for ever.
 WHITESPACE = r" |\n[ \t]{0,40}"
-# Call tags around something else than JSON (Qwen3-Coder, GLM).
+# Marks of tool calls that are not JSON (Qwen3-Coder, GLM).
 FOREIGN_CALLS = ("<function=", "<arg_key>")
 
-# Every token whose bytes keep within the grammar is allowed, not only those of the canonical tokenization.
+# Allow every token whose bytes fit the grammar, not only those of the canonical tokenization.
 HEADER = '%llguidance {"no_forcing": true}'
-# Free text, up to the first opening tag (`head` below is lazy), or without a brace at its beginning.
+# Free text: up to the first opening tag (`head` below is lazy), or without a brace at its beginning.
 TAGGED_TEXT = r"TEXT: /(.|\n)*/"
 BARE_TEXT = r"TEXT: /[ \t\r\n]*([^{ \t\r\n](.|\n)*)?/"
 
 
 @dataclass(frozen=True)
 class GrammarPart:
-    """One JSON schema of a grammar, kept to name the culprit when the grammar cannot be compiled."""
+    """One JSON schema of a grammar, so that an error can name the schema that cannot be compiled."""
 
-    what: str
-    field: str  # the request field it came in
+    what: str  # its name in errors
+    field: str  # the request field that contains it
     schema: str
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """What llguidance compiles, and whom to blame when it cannot."""
+    """A grammar for llguidance, with the schemas that errors may name."""
 
     lark: str
     parts: tuple[GrammarPart, ...]
@@ -82,7 +82,7 @@ def _tools_grammar(guide: Guide, template: str) -> Grammar:
     tools = _callable(guide)
     tagged = has_call_tags(template)
     if any(mark in template for mark in FOREIGN_CALLS):
-        raise Unsupported("this target writes its tool calls in a way no grammar is known for here", "tools")
+        raise Unsupported("this target writes its tool calls in a form without a known grammar", "tools")
     calls = {"anyOf": [_call_schema(tool, number) for number, tool in enumerate(tools)]}
     parts = [
         GrammarPart(f"the parameters of tool {tool.name!r}", "tools", _schema_text(parameters(tool), "tools"))
@@ -107,7 +107,7 @@ def _tools_grammar(guide: Guide, template: str) -> Grammar:
 
 
 def _tagged_calls(parallel: bool) -> list[str]:
-    """Rules of calls as Hermes and Qwen write them: each on lines of its own, the next right after a line break."""
+    """Rules of calls as Hermes and Qwen write them: each on its own lines, the next one after a line break."""
     start, end = CALL_TAGS
     return [
         "calls: call more",
@@ -130,7 +130,7 @@ def _callable(guide: Guide) -> tuple[Tool, ...]:
 
 
 def _call_schema(tool: Tool, number: int) -> dict[str, Any]:
-    """An object like {"name": ..., "arguments": {...}}; an `$id` of its own keeps the schema's references inside it."""
+    """An object like {"name": ..., "arguments": {...}}; its own `$id` keeps the schema's references inside it."""
     arguments = {**parameters(tool), "$id": f"tool:{number}"}
     return {
         "type": "object",
@@ -146,10 +146,10 @@ def _answer_part(guide: Guide) -> GrammarPart:
 
 
 def _schema_text(schema: dict[str, Any], field: str) -> str:
-    """A schema as llguidance gets it: with our own options, not those the schema may bring."""
+    """A schema for llguidance, with our options instead of those that the schema may contain."""
     nodes = list(_objects(schema))
     if any(_counts_keys(node) for node in nodes):
-        raise Unsupported("minProperties above 1 cannot be kept to; list the keys as required", field)
+        raise Unsupported("minProperties above 1 cannot be enforced; list the keys as required", field)
     key_patterns = sum(len(_items(node, "patternProperties")) for node in nodes)
     patterns = sum(isinstance(node.get(key), str) for node in nodes for key in ("pattern", "format"))
     if key_patterns > MAX_KEY_PATTERNS or (patterns > MAX_JOINED_PATTERNS and any(map(_joins, nodes))):
@@ -158,13 +158,13 @@ def _schema_text(schema: dict[str, Any], field: str) -> str:
 
 
 def _counts_keys(node: dict[str, Any]) -> bool:
-    """Whether an object must have more keys than are required by name: the grammar lets a free key appear twice."""
+    """Whether an object needs more keys than `required` names: the grammar allows a free key to appear twice."""
     least = node.get("minProperties")
     return isinstance(least, int | float) and least > max(1, len(_items(node, "required")))
 
 
 def _joins(node: dict[str, Any]) -> bool:
-    """Whether a text must fulfil several schemas at once."""
+    """Whether a value must match several schemas at once."""
     applied = APPLICATORS & node.keys()
     return bool(applied) and (len(node.keys() - ANNOTATIONS) > 1 or len(_items(node, "allOf")) > 1)
 

@@ -1,6 +1,7 @@
-"""SLED as published: one fixed batch at a time, padded to its longest draft (arXiv 2506.09397). The baseline.
+"""The policies that `goodput` is compared with: first come, first served, and SLED as published.
 
-Devices that are done wait for the others; the server decodes nothing for a device that drafts.
+SLED (arXiv 2506.09397): one fixed batch at a time, padded to its longest draft. Devices that are done wait for the
+others; the server decodes nothing for a device that drafts.
 """
 
 from __future__ import annotations
@@ -8,8 +9,60 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hw_profiles.profile import HardwareProfile
+from hw_profiles.step_cost import HardwareProfile
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
+
+
+@dataclass(frozen=True)
+class Fcfs:
+    """`draft_wait`: seconds a session waits for its device before the server decodes one token by itself;
+    0 = never wait, infinity = no limit."""
+
+    draft_wait: float
+
+    @classmethod
+    def of(cls, options: PolicyOptions) -> Fcfs:
+        return cls(options.draft_wait)
+
+    def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
+        budget = profile.max_step_tokens
+        slices = []
+        # Short work first: a verification beside a long prompt costs the prompt little and the others nothing.
+        # Last the KV that no reader waits for: it must not take the budget of the others.
+        present = [session for session in snapshot.sessions if not session.absent]
+        for session in sorted(
+            present, key=lambda each: (not self._may_decide(each, now), each.uncomputed > 1)
+        ):
+            piece = self._slice(session, budget, now)
+            if piece is not None:
+                slices.append(piece)
+                budget -= piece.tokens + (session.draft or 0) * piece.decide
+        return BatchPlan(tuple(slices), self._wake_at(present, now))
+
+    def _slice(self, session: SessionView, budget: int, now: float) -> Slice | None:
+        decide = self._may_decide(session, now)
+        wanted = session.uncomputed if decide else session.uncomputed - 1
+        tokens = min(wanted, budget)
+        if tokens <= 0:
+            return None
+        return Slice(session.id, tokens, decide and tokens == session.uncomputed, ahead=not decide)
+
+    def _may_decide(self, session: SessionView, now: float) -> bool:
+        if session.draft is not None:
+            return True
+        if session.paused:
+            return False
+        return session.server_drives or now >= session.waiting_since + self.draft_wait
+
+    def _wake_at(self, present: Sequence[SessionView], now: float) -> float | None:
+        """When the next session stops waiting for its device."""
+        waits = [
+            session.waiting_since + self.draft_wait
+            for session in present
+            if not session.server_drives and not session.paused and session.draft is None
+        ]
+        wake_at = min((wait for wait in waits if wait > now), default=float("inf"))
+        return None if wake_at == float("inf") else wake_at
 
 
 @dataclass(frozen=True)

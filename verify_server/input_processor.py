@@ -1,0 +1,128 @@
+"""Reads and checks the `Open` of a new sequence: the tokens of its prompt, its lengths, its ids and its guide."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+
+from opensled.errors import InvalidRequest
+from opensled.messages import ChatMessage, Guide, Limits, Open, Prompt, is_chat
+from opensled.protocol import EndRules
+from verify_server.engine.base import EngineInfo
+from verify_server.security import Tenants
+from verify_server.target import TextCodec
+from verify_server.text.guide import Constraint, GuideCompiler
+
+# Chosen, as in edge_client/api/sampling_fields.py: each Open carries them all.
+MAX_STOP_IDS = 256
+# Characters of text per token: the usual rule of thumb for English.
+CHARACTERS = 4
+# Most characters of text per position of the context: hardly any token is longer. A longer prompt is not tokenized.
+MAX_CHARACTERS = 64
+
+
+class InputProcessor:
+    """Knows the tokenizer, the limits of a sequence, and those of each tenant. All errors are InvalidRequest."""
+
+    def __init__(self, text: TextCodec, info: EngineInfo, limits: Limits, tenants: Tenants) -> None:
+        self.text, self._info, self._limits, self._tenants = text, info, limits, tenants
+        # Ids beyond the tokenizer's are padding of the logits: they have no text, and only the target commits one.
+        self.vocab_size = min(text.vocab_size, info.vocab_size)
+        self._guides = GuideCompiler(text.tokenizer_json, info.vocab_size, info.eos_ids, text.chat_template)
+
+    def limits_of(self, tenant: str) -> Limits:
+        """Limits of a sequence of this tenant: alone, and with a draft, it fits into the tenant's KV budget."""
+        limits, budget = self._limits, self._tenants.limits_of(tenant).kv_tokens
+        if not budget:
+            return limits
+        return replace(limits, context_length=min(limits.context_length, budget - limits.max_draft))
+
+    def ends(self, message: Open, prompt_length: int, tenant: str) -> EndRules:
+        """Where the sequence of an `Open` ends."""
+        params = message.params
+        eos = frozenset() if params.ignore_eos else frozenset(self._info.eos_ids)
+        last = min(prompt_length + params.max_tokens, self.limits_of(tenant).context_length)
+        return EndRules(eos, frozenset(params.stop_ids), last)
+
+    def check(self, message: Open, prompt_ids: tuple[int, ...], ends: EndRules, tenant: str) -> None:
+        """Refuse a new sequence with wrong lengths or ids."""
+        self._check_lengths(message, prompt_ids, ends, self.limits_of(tenant).context_length)
+        params = message.params
+        given = {"prompt": prompt_ids, "stop_ids": params.stop_ids, "logit_bias": dict(params.logit_bias)}
+        for name, ids in given.items():
+            _check_ids(ids, self.vocab_size, name)
+        # A target continues what a target committed, also where its logits are wider than the vocabulary.
+        _check_ids(message.committed, self._info.vocab_size, "committed")
+
+    def _check_lengths(
+        self, message: Open, prompt_ids: tuple[int, ...], ends: EndRules, context: int
+    ) -> None:
+        length = len(prompt_ids) + len(message.committed)
+        if not prompt_ids:
+            raise InvalidRequest("the prompt is empty: the target needs at least one token", "prompt")
+        if length >= context:
+            raise InvalidRequest(f"{length} tokens do not fit; this server's context is {context}", "prompt")
+        if length >= ends.last_length:
+            raise InvalidRequest("all max_tokens are committed already", "max_tokens")
+        if len(ends.stop_ids) > MAX_STOP_IDS:
+            raise InvalidRequest(f"at most {MAX_STOP_IDS} stop ids, not {len(ends.stop_ids)}", "stop_ids")
+
+    async def prompt_ids(self, message: Open, tenant: str) -> tuple[int, ...]:
+        """Token ids of the prompt of an `Open`."""
+        limit = self._tenants.limits_of(tenant).max_prompt
+        context = self.limits_of(tenant).context_length
+        ids = await self._encoded(message.prompt, message.guide, min(limit or context, context))
+        if limit and len(ids) > limit:
+            raise InvalidRequest(
+                f"a prompt of {len(ids)} tokens; your tenant may send at most {limit}", "prompt"
+            )
+        return ids
+
+    async def constraint(self, message: Open) -> Constraint | None:
+        """The mask of a guided answer. A large schema takes seconds to compile: not on the event loop."""
+        if message.guide is None or not message.guide.masks:
+            return None
+        if message.params.ignore_eos:
+            raise InvalidRequest(
+                "a guided answer ends where its guide says: leave ignore_eos out", "ignore_eos"
+            )
+        return await asyncio.to_thread(self._guides.start, message.guide, message.committed)
+
+    async def _encoded(self, prompt: Prompt, guide: Guide | None, longest: int) -> tuple[int, ...]:
+        """Megabytes take seconds to tokenize: not on the event loop, and not at all if they cannot fit."""
+        if isinstance(prompt, str):
+            _check_size(len(prompt), longest)
+            return await asyncio.to_thread(self.text.encode, prompt)
+        if is_chat(prompt):
+            tools = guide.tools if guide else ()
+            schemas = sum(len(tool.name) + len(tool.description) + len(tool.parameters) for tool in tools)
+            _check_size(sum(map(_turn_size, prompt)) + schemas, longest)
+            return await asyncio.to_thread(self.text.render, prompt, tools)
+        return prompt  # type: ignore[return-value]
+
+
+def length_of(prompt: Prompt) -> int:
+    """Tokens of a prompt; an estimate if it is text."""
+    if isinstance(prompt, str):
+        return len(prompt) // CHARACTERS
+    return sum(map(_turn_size, prompt)) // CHARACTERS if is_chat(prompt) else len(prompt)
+
+
+def _turn_size(turn: ChatMessage) -> int:
+    """Characters that a turn of a chat adds to a prompt."""
+    calls = sum(len(call.id) + len(call.name) + len(call.arguments) for call in turn.tool_calls)
+    return len(turn.role) + len(turn.content) + len(turn.tool_call_id) + len(turn.name) + calls
+
+
+def _check_size(characters: int, tokens: int) -> None:
+    longest = tokens * MAX_CHARACTERS
+    if characters > longest:
+        raise InvalidRequest(
+            f"a prompt of {characters} characters; this server takes at most {longest}", "prompt"
+        )
+
+
+def _check_ids(ids: Iterable[int], vocab_size: int, name: str) -> None:
+    if any(not 0 <= id < vocab_size for id in ids):
+        raise InvalidRequest(f"an id of {name} is outside the vocabulary of {vocab_size}", name)
