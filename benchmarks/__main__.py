@@ -46,7 +46,7 @@ def _measure_all(names: list[str], quick: bool, out: Path | None) -> int:
 def _measure(name: str, quick: bool, out: Path | None) -> None:
     measure = FIGURES.get(name)
     origin = provenance(f"python -m benchmarks {name}{' --quick' if quick else ''}")
-    figure = measure(quick).as_json(origin)
+    figure = {"figure": name, **measure(quick).as_json(origin)}
     print(table(figure), flush=True)
     if out:
         write_json(out / f"{name}.json", figure)

@@ -81,7 +81,6 @@ def measure(quick: bool) -> Figure:
     samples = {name: [each.per_round for each in asked] for name, asked in found.items()}
     texts = [asked.tokens for task in tasks for asked in found[f"{task}, none"]]
     return Figure(
-        name="cacheback",
         title="Drafts from tables",
         unit="tokens/round",
         more_is_better=True,
@@ -140,14 +139,12 @@ def conversations(count: int) -> list[Prompt]:
         *before, last = random.Random(number).sample(_heldout("smart_home"), TURNS + 1)
         turns = [ChatMessage("system", "You control a smart home. Answer with one JSON tool call.")]
         for item in before:
-            turns += [ChatMessage("user", _said(item)), ChatMessage("assistant", item["answer"])]
-        found.append((*turns, ChatMessage("user", _said(last))))
+            turns += [
+                ChatMessage("user", item["messages"][-1]["content"]),
+                ChatMessage("assistant", item["answer"]),
+            ]
+        found.append((*turns, ChatMessage("user", last["messages"][-1]["content"])))
     return found
-
-
-def _said(item: dict[str, Any]) -> str:
-    text: str = item["messages"][-1]["content"]
-    return text
 
 
 def code(count: int) -> list[Prompt]:
@@ -178,7 +175,10 @@ async def _ask_all(
                 for task, prompts in tasks.items():
                     series = f"{task}, none" if name == "none" else f"{task}, {name}, {shape}"
                     found[series] = [await _ask(device, Task(prompt, params)) for prompt in prompts]
-                    _require_same(found[series], found[f"{task}, none"], series)
+                    if [each.tokens for each in found[series]] != [
+                        each.tokens for each in found[f"{task}, none"]
+                    ]:
+                        raise OpenSledError(f"drafts have changed an answer: {series}")
             finally:
                 await device.close()
     return found
@@ -193,8 +193,3 @@ async def _ask(device: Device, task: Task) -> DraftedAnswer:
             stats = chunk.stats or stats
     assert stats is not None, "the last chunk has the account"
     return DraftedAnswer(tuple(tokens), stats)
-
-
-def _require_same(ours: Sequence[DraftedAnswer], plain: Sequence[DraftedAnswer], series: str) -> None:
-    if [asked.tokens for asked in ours] != [asked.tokens for asked in plain]:
-        raise OpenSledError(f"drafts have changed an answer: {series}")

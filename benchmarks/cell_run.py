@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from benchmarks.accuracy import agreement, live_anchor
 from benchmarks.cell_turns import DILATION, LIVE, PlannedRun, Run, as_json, finish, fleet_of, turns
-from benchmarks.simulator_error import agreement, live_anchor
 from opensled_testbed.cells import Cell
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.load import Item, Load
@@ -58,12 +59,23 @@ class CellRun:
 
     def all(self, baselines: Sequence[str]) -> dict[str, Any]:
         """The cell's entry of the document."""
-        self.lengths = {name: self._best_length(name) for name in baselines}
-        load = self._window(baselines)
+        self.lengths = {
+            name: max(LENGTHS, key=partial(self._worth, name)) if name in DRAFTING else LENGTHS[0]
+            for name in baselines
+        }
+        # Long enough for whole answers of the slowest baseline.
+        slowest = max(self._look(name, self.lengths[name])["mean_e2el_ms"] for name in baselines) / 1000
+        load = Load(
+            warmup=round(self.scale.warmup * slowest, 2), duration=round(self.scale.requests * slowest, 2)
+        )
         drafts = {name: length for name, length in self.lengths.items() if name in DRAFTING}
         self.say(f"{self.cell.id}: draft lengths {drafts}, window {load.duration:.1f} s")
         runs, void = self._emulate(baselines, load)
-        simulated = self._simulate(baselines, load)
+        simulated = [
+            {**turn._asdict(), "summary": self._simulated(turn, load)}
+            for turn in turns(replace(self.cell, live=False), baselines, self.scale.repeats)
+        ]
+        longer = replace(load, duration=round(2 * load.duration, 2))
         return {
             "id": self.cell.id,
             **asdict(self.cell),
@@ -76,36 +88,25 @@ class CellRun:
             "simulated": simulated,
             "agreement": agreement(runs, simulated),
             "live_anchor": live_anchor(runs, LIVE),
-            "capacity": self._capacities([name for name in baselines if name != ALONE], load),
+            "capacity": [
+                {"baseline": name, "load": asdict(longer), **self._capacity(name, longer)}
+                for name in baselines
+                if name != ALONE
+            ],
         }
 
     @property
     def slo(self) -> Slo:
         return Slo(pace=self.cell.pace)
 
-    def _best_length(self, baseline: str) -> int:
-        """Of those that draft, each gets its own by a short simulation: most users served, then most tokens."""
-
-        def worth(length: int) -> tuple[float, float]:
-            summary = self._look(baseline, length)
-            return summary["served"], summary["output_throughput"]
-
-        return max(LENGTHS, key=worth) if baseline in DRAFTING else LENGTHS[0]
+    def _worth(self, baseline: str, length: int) -> tuple[float, float]:
+        """Of a draft length, by a short simulation: most users served, then most tokens."""
+        summary = self._look(baseline, length)
+        return summary["served"], summary["output_throughput"]
 
     def _look(self, baseline: str, length: int) -> dict[str, Any]:
         fleet = fleet_of(self.cell, PlannedRun(baseline, 0), length)
         return summarise(simulate(fleet, self.traces, LOOK), self.slo)
-
-    def _window(self, baselines: Sequence[str]) -> Load:
-        """Long enough for whole answers of the slowest baseline."""
-        slowest = max(self._look(name, self.lengths[name])["mean_e2el_ms"] for name in baselines) / 1000
-        return Load(
-            warmup=round(self.scale.warmup * slowest, 2), duration=round(self.scale.requests * slowest, 2)
-        )
-
-    def _simulated(self, turn: PlannedRun, load: Load) -> dict[str, Any]:
-        fleet = fleet_of(self.cell, turn, self.lengths[turn.baseline])
-        return summarise(simulate(fleet, self.traces, replace(load, seed=turn.repeat)), self.slo)
 
     def _emulate(
         self, baselines: Sequence[str], load: Load
@@ -123,24 +124,22 @@ class CellRun:
             )
         return runs, void
 
-    def _simulate(self, baselines: Sequence[str], load: Load) -> list[dict[str, Any]]:
-        return [
-            {**turn._asdict(), "summary": self._simulated(turn, load)}
-            for turn in turns(replace(self.cell, live=False), baselines, self.scale.repeats)
-        ]
-
-    def _capacities(self, baselines: Sequence[str], load: Load) -> list[dict[str, Any]]:
-        """Of each baseline with a server. Emulated for cells with live anchors, where that takes few enough users."""
-        longer = replace(load, duration=round(2 * load.duration, 2))
-        return [
-            {"baseline": name, "load": asdict(longer), **self._capacity(name, longer)} for name in baselines
-        ]
+    def _simulated(self, turn: PlannedRun, load: Load) -> dict[str, Any]:
+        fleet = fleet_of(self.cell, turn, self.lengths[turn.baseline])
+        return summarise(simulate(fleet, self.traces, replace(load, seed=turn.repeat)), self.slo)
 
     def _capacity(self, baseline: str, load: Load) -> dict[str, Any]:
-        """Both by the same load; never more users than the server has KV for."""
+        """Both by the same load; never more users than the server has KV for.
+
+        Emulated for cells with live anchors, where that takes few enough users.
+        """
         server = self.cell.fleet().server
         most = min(MOST, server.cost.sessions_that_fit(server.context))
-        users = largest(lambda count: self._holds_simulated(baseline, count, load), self.cell.users, most)
+
+        def holds_simulated(users: int) -> bool:
+            return holds(simulate(self._fleet(baseline, users), self.traces, load), self.slo)
+
+        users = largest(holds_simulated, self.cell.users, most)
         if not self.cell.live or self.scale.most_users < MOST_EMULATED:
             real = not_emulated("only cells with live anchors are")
         else:
@@ -149,9 +148,6 @@ class CellRun:
 
     def _fleet(self, baseline: str, users: int) -> Fleet:
         return fleet_of(replace(self.cell, users=users), PlannedRun(baseline, 0), self.lengths[baseline])
-
-    def _holds_simulated(self, baseline: str, users: int, load: Load) -> bool:
-        return holds(simulate(self._fleet(baseline, users), self.traces, load), self.slo)
 
     def _holds_emulated(self, baseline: str, users: int, load: Load) -> bool | None:
         """None for a void run."""

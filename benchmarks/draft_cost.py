@@ -34,9 +34,10 @@ def draft_time(texts: Sequence[Sequence[int]], repeats: int = 3) -> dict[str, li
         found.setdefault(f"trees of {NODES} tokens", []).append(len(whole))
         for what, costs in (("tree", whole or [cost for cost, _ in trees]), ("verdict", commits)):
             for clock, of in (("clock", 0), ("processor", 1)):
+                seconds = sorted(cost[of] for cost in costs)
                 for name, share in (("median", 0.5), ("p99", 0.99)):
-                    key = f"{what}, {clock}, {name}"
-                    found.setdefault(key, []).append(_quantile([cost[of] for cost in costs], share))
+                    quantile = seconds[int(share * (len(seconds) - 1))]
+                    found.setdefault(f"{what}, {clock}, {name}", []).append(round(1000 * quantile, 4))
     return found
 
 
@@ -52,13 +53,9 @@ def _drafted(texts: Sequence[Sequence[int]]) -> tuple[list[tuple[Cost, int]], li
         for at in range(4, len(text), 3):
             commits.append(_cost(partial(drafter.commit, text[at : at + 3])))
             nodes: list[object] = []
-            cost = _cost(partial(_grow, drafter, nodes))
+            cost = _cost(lambda: nodes.extend(islice(drafter.propose_tree(), NODES)))  # noqa: B023
             trees.append((cost, len(nodes)))
     return trees, commits
-
-
-def _grow(drafter: Drafter, nodes: list[object]) -> None:
-    nodes.extend(islice(drafter.propose_tree(), NODES))
 
 
 def _cost(work: Callable[[], object]) -> Cost:
@@ -68,14 +65,10 @@ def _cost(work: Callable[[], object]) -> Cost:
     return time.perf_counter() - clock, processor
 
 
-def _quantile(seconds: Sequence[float], share: float) -> float:
-    return round(1000 * sorted(seconds)[int(share * (len(seconds) - 1))], 4)
-
-
 def acceleration(texts: Sequence[Sequence[int]]) -> dict[str, float]:
     """Draft tokens, passes and seconds of the model for blocks of LENGTH, alone and with tables in front."""
     drafters = {name: DRAFTERS.get(name)(MODEL, 1).create() for name in ("llamacpp", "accelerated:llamacpp")}
-    passes = {name: PassCounter(drafter) for name, drafter in drafters.items()}
+    passes = {name: _count_passes(drafter) for name, drafter in drafters.items()}
     blocks: dict[str, list[list[int]]] = {name: [] for name in drafters}
     seconds = dict.fromkeys(drafters, 0.0)
     for name, drafter in drafters.items():
@@ -89,28 +82,25 @@ def acceleration(texts: Sequence[Sequence[int]]) -> dict[str, float]:
     return {
         "draft tokens": tokens,
         "blocks that are the same": round(same, 4),
-        "passes a token, alone": round(passes["llamacpp"].count / tokens, 3),
-        "passes a token, accelerated": round(passes["accelerated:llamacpp"].count / tokens, 3),
+        "passes a token, alone": round(len(passes["llamacpp"]) / tokens, 3),
+        "passes a token, accelerated": round(len(passes["accelerated:llamacpp"]) / tokens, 3),
         "ms a token, alone": round(1000 * seconds["llamacpp"] / tokens, 3),
         "ms a token, accelerated": round(1000 * seconds["accelerated:llamacpp"] / tokens, 3),
     }
 
 
-class PassCounter:
-    """Counts a model's passes."""
+def _count_passes(drafter: Drafter) -> list[str]:
+    """A list that grows by one with each pass of the drafter's model."""
+    passes: list[str] = []
+    model = drafter._model if isinstance(drafter, AcceleratedDrafter) else drafter
+    for name in ("forward", "forward_rows"):
 
-    def __init__(self, drafter: Drafter) -> None:
-        self.count = 0
-        model = drafter._model if isinstance(drafter, AcceleratedDrafter) else drafter
-        for name in ("forward", "forward_rows"):
-            setattr(model, name, self._counted(getattr(model, name)))
-
-    def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*arguments: Any) -> Any:
-            self.count += 1
+        def counted(*arguments: Any, name: str = name, call: Any = getattr(model, name)) -> Any:
+            passes.append(name)
             return call(*arguments)
 
-        return counted
+        setattr(model, name, counted)
+    return passes
 
 
 def _blocks(drafter: Drafter, text: Sequence[int]) -> Iterable[list[int]]:

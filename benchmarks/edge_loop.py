@@ -41,7 +41,6 @@ def measure(quick: bool) -> Figure:
         for name, path in files.items():
             samples.update(in_turns(_contenders(name, path, tokens), repeats))
     return Figure(
-        name="edge_loop",
         title="Edge loop",
         unit="tokens/s",
         more_is_better=True,
@@ -72,13 +71,11 @@ def _contenders(name: str, path: Path, tokens: int) -> dict[str, Callable[[], fl
     return {
         f"{name}, bare loop": lambda: bare.speed(prompt, tokens),
         f"{name}, full acceptance": lambda: drafting.speed(prompt, tokens, lambda block: block),
-        f"{name}, rejection": lambda: drafting.speed(prompt, tokens, _reject_last),
+        f"{name}, rejection": lambda: drafting.speed(
+            prompt, tokens, lambda block: [*block[:-1], block[-1] - 1 if block[-1] else 1]
+        ),
         f"{name}, bonus": lambda: drafting.speed(prompt, tokens, lambda block: [*block, block[0]]),
     }
-
-
-def _reject_last(block: list[int]) -> list[int]:
-    return [*block[:-1], block[-1] - 1 if block[-1] else 1]
 
 
 class Bare:
@@ -141,10 +138,6 @@ class DraftLoop:
         next(self.drafter.propose())
         started = time.perf_counter()
         for _ in range(tokens // BLOCK):
-            block = tuple(pulled(self.stop, self.drafter.propose(), BLOCK, _never))
+            block = tuple(pulled(self.stop, self.drafter.propose(), BLOCK, lambda: False))
             self.drafter.commit(verdict([token.id for token in block]))
         return (tokens - 1) / (time.perf_counter() - started)
-
-
-def _never() -> bool:
-    return False

@@ -68,7 +68,6 @@ def measure(quick: bool) -> Figure:
     contenders["block, live drafter"] = _live(size.blocks)
     samples = _in_turns(contenders, size.repeats)
     return Figure(
-        name="emulation",
         title="Exactness of the emulators",
         unit="ms",
         more_is_better=False,

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.crowd import Crowd, Question, Resumption, User, judge, questions
 from benchmarks.figure import Figure
-from benchmarks.replica_processes import READY_S, REPLICA, SCHEDULER, ReplicaCluster
 from opensled.errors import OpenSledError
+from tests.crowd import Crowd, Question, Resumption, User, judge, questions
+from tests.replica_processes import READY_S, REPLICA, SCHEDULER, ReplicaCluster
 
 USERS, REPLICAS = 16, 2
 MODES = {"direct": False, "proxy": True}
@@ -140,7 +140,6 @@ def measure(quick: bool) -> Figure:
         for name, outcome in _outcomes(scenarios, proxy, 48 if quick else 96).items()
     }
     return Figure(
-        name="failover",
         title="Failover",
         unit="s",
         more_is_better=False,

@@ -22,7 +22,6 @@ class Comparison:
 class Figure:
     """A finished measurement."""
 
-    name: str
     title: str
     unit: str  # of the samples: "rounds/s", "ms", "MiB"
     more_is_better: bool
@@ -40,7 +39,6 @@ class Figure:
 
     def as_json(self, provenance: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            "figure": self.name,
             "title": self.title,
             "label": self.label,
             "unit": self.unit,

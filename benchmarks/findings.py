@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.grid_document import read
-from benchmarks.markdown import table
-from benchmarks.program import FOLDER, exit_code, parser_of
+from benchmarks.program import FOLDER, exit_code, parser_of, table
 from opensled.errors import UsageError
 from opensled_testbed.baselines import CENTRALIZED
 from opensled_testbed.report.grid_verdict import (
@@ -36,12 +35,19 @@ Point = dict[str, Any]
 def findings(grid: dict[str, Any]) -> str:
     """Markdown from the JSON of benchmarks/grid.py."""
     points = grid["points"]
+    # Whether OpenSLED is ever worse than the best of the others; nothing where it was not measured.
+    found = verdict(points)
+    extremes = [row for baseline in OTHERS for row in _extreme(points, baseline)]
+    # Of each regime and pace: at how many places which mode is the best, and where memory is the limit anyway.
+    keys = dict.fromkeys((point["regime"], point["pace"]) for point in points)
+    regimes = [_regime(key, [p for p in points if (p["regime"], p["pace"]) == key]) for key in keys]
+    winners = ("server decodes", "draft beside it", "devices draft", "nobody served")
     blocks = [
         _head(grid),
-        _verdict(points),
-        _extremes(points),
+        "\n".join(f"- {line}" for line in told(found).splitlines()) if found.shares else "",
+        _text(("baseline", "", "ratio", "users", "draft length", "place"), extremes),
         _text(CLAIM_HEAD, claim_rows(points)),
-        _regimes(points),
+        _text(("regime", "tokens/s", *winners, "KV is full", "opensled behind"), regimes),
         _law(grid),
     ]
     return "\n\n".join(block for block in blocks if block)
@@ -57,17 +63,6 @@ def _head(grid: dict[str, Any]) -> str:
     )
 
 
-def _verdict(points: Sequence[Point]) -> str:
-    """Whether OpenSLED is ever worse than the best of the others; nothing where it was not measured."""
-    found = verdict(points)
-    return "\n".join(f"- {line}" for line in told(found).splitlines()) if found.shares else ""
-
-
-def _extremes(points: Sequence[Point]) -> str:
-    rows = [row for baseline in OTHERS for row in _extreme(points, baseline)]
-    return _text(("baseline", "", "ratio", "users", "draft length", "place"), rows)
-
-
 def _extreme(points: Sequence[Point], baseline: str) -> Iterator[tuple[str, ...]]:
     """The best and the worst place; of equal ratios the one with the most users."""
     found = rated(points, baseline)
@@ -78,14 +73,6 @@ def _extreme(points: Sequence[Point], baseline: str) -> Iterator[tuple[str, ...]
     for name, (value, point) in (("best", best), ("worst", worst)):
         users = f"{point['capacity'][baseline]} against {point['capacity'][CENTRALIZED]}"
         yield baseline, name, f"{value:.2f}", users, str(point["draft_length"][baseline]), place_name(point)
-
-
-def _regimes(points: Sequence[Point]) -> str:
-    """Of each regime and pace: at how many places which mode is the best, and where memory is the limit anyway."""
-    keys = dict.fromkeys((point["regime"], point["pace"]) for point in points)
-    rows = [_regime(key, [p for p in points if (p["regime"], p["pace"]) == key]) for key in keys]
-    winners = ("server decodes", "draft beside it", "devices draft", "nobody served")
-    return _text(("regime", "tokens/s", *winners, "KV is full", "opensled behind"), rows)
 
 
 def _regime(key: tuple[str, float], points: Sequence[Point]) -> tuple[str, ...]:
@@ -136,12 +123,7 @@ def put(text: str, path: Path) -> None:
 
 def add_grids(parser: ArgumentParser) -> None:
     shown = " ".join(map(str, GRIDS))
-    parser.add_argument("grids", type=Path, nargs="*", metavar="GRID", help=f"default {shown}")
-
-
-def grids_of(paths: Sequence[Path]) -> list[tuple[Path, dict[str, Any]]]:
-    """Each file with its grid; without paths those of GRIDS."""
-    return [(path, read(path)) for path in paths or GRIDS]
+    parser.add_argument("grids", type=Path, nargs="*", metavar="GRID", default=GRIDS, help=f"default {shown}")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -153,7 +135,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _shown(paths: Sequence[Path], page: Path | None) -> int:
-    text = "\n\n".join(findings(grid) for _, grid in grids_of(paths))
+    text = "\n\n".join(findings(read(path)) for path in paths)
     if page:
         put(text, page)
     else:

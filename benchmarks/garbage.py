@@ -5,15 +5,25 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.figure import Comparison, Figure
-from benchmarks.tenants import TenantRequest, ask, close, late_share, links, note, served
-from edge_client.link import GrpcStream, Link
+from benchmarks.tenants import (
+    Drafts,
+    Rounds,
+    TenantRequest,
+    ask,
+    close,
+    late_share,
+    links,
+    random_prompt,
+    served,
+)
+from edge_client.link import Link
 from opensled.errors import OpenSledError
-from opensled.messages import Draft, DraftBlock, DraftToken, Open, Opened, SamplingParams
+from opensled.messages import Open, SamplingParams
 from opensled_testbed.cells import REGIMES
 
 REGIME = "hub"
@@ -29,20 +39,6 @@ ALLOWED = 1 / 1.1  # the honest tenant's rounds may take a tenth longer
 GARBAGE = 2  # <|user|>, which hardly any answer has
 PARAMS = SamplingParams(temperature=0.8, max_tokens=TOKENS, ignore_eos=True)
 
-Tokens = tuple[int, ...]
-# What a device that holds so many tokens drafts on such a hint, None = nothing.
-Drafter = Callable[[int, int | None], Tokens | None]
-
-
-@dataclass
-class Talk:
-    """One answer to one device."""
-
-    asked: TenantRequest
-    rounds: list[tuple[float, float]]  # when they ended, and how many seconds they took
-    hint: int | None
-    counter: int = 0  # of drafts
-
 
 def measure(quick: bool) -> Figure:
     """Windows with garbage, with the same sessions without drafts, and with the honest tenant alone, in turns."""
@@ -50,7 +46,6 @@ def measure(quick: bool) -> Figure:
     with served(REGIMES[REGIME], D, (HONEST, OTHER)) as process:
         samples, answers = asyncio.run(_windows(process.address, seconds, repeats))
     return Figure(
-        name="garbage",
         title="Garbage drafts beside an honest tenant",
         unit="ms",
         more_is_better=False,
@@ -79,14 +74,17 @@ def measure(quick: bool) -> Figure:
 
 async def _windows(address: str, seconds: float, repeats: int) -> tuple[dict[str, list[float]], int]:
     samples: dict[str, list[float]] = {"alone": [], "beside no drafts": [], "beside garbage": []}
-    others: dict[str, Drafter | None] = {"beside no drafts": None, "beside garbage": _garbage}
+    others: dict[str, Drafts | None] = {"beside no drafts": None, "beside garbage": _garbage}
     lines = links(address, (HONEST, OTHER))
     try:
-        texts = await asyncio.gather(*(_reference(lines[HONEST], number) for number in range(DEVICES)))
-        rounds: list[tuple[float, float]] = []
+        # What the target writes without drafts.
+        plain = await asyncio.gather(
+            *(ask(lines[HONEST], HONEST, _request(number)) for number in range(DEVICES))
+        )
+        rounds: Rounds = []
         at_work = [
-            asyncio.ensure_future(_honest(lines[HONEST], number, text, rounds))
-            for number, text in enumerate(texts)
+            asyncio.ensure_future(_honest(lines[HONEST], number, asked.tokens, rounds))
+            for number, asked in enumerate(plain)
         ]
         for turn in range(repeats + 1):
             for name in samples:
@@ -94,20 +92,22 @@ async def _windows(address: str, seconds: float, repeats: int) -> tuple[dict[str
                 slowest = await _window(beside, others.get(name), seconds, rounds, at_work)
                 if turn:  # the first one only warms up
                     samples[name].append(slowest)
-        return samples, await _stopped(at_work)
+        for task in at_work:
+            task.cancel()
+        return samples, sum(await asyncio.gather(*at_work))
     finally:
         await close(lines)
 
 
 async def _window(
     beside: Link | None,
-    drafter: Drafter | None,
+    draft: Drafts | None,
     seconds: float,
-    rounds: list[tuple[float, float]],
+    rounds: Rounds,
     at_work: Sequence[asyncio.Future[int]],
 ) -> float:
     """The honest tenant's p99 in emulated ms while another tenant is there; the first fifth of the time is left out."""
-    others = [asyncio.ensure_future(_again(beside, number, drafter)) for number in range(DEVICES) if beside]
+    others = [asyncio.ensure_future(_again(beside, number, draft)) for number in range(DEVICES) if beside]
     start = time.perf_counter() + seconds / 5
     await asyncio.sleep(1.2 * seconds)
     tasks: list[asyncio.Future[Any]] = [*at_work, *others]
@@ -117,101 +117,46 @@ async def _window(
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-    return _p99([1000 * took / D for ended, took in rounds if ended >= start])
-
-
-def _p99(values: Sequence[float]) -> float:
-    return sorted(values)[int(0.99 * len(values))]
-
-
-async def _stopped(at_work: Sequence[asyncio.Future[int]]) -> int:
-    """The number of answers of devices that are told to stop."""
-    for task in at_work:
-        task.cancel()
-    return sum(await asyncio.gather(*at_work))
+    found = sorted(1000 * took / D for ended, took in rounds if ended >= start)
+    return found[int(0.99 * len(found))]
 
 
 # -- devices ----------------------------------------------------------------------------------------------------
 
 
-def _request(number: int) -> Open:
-    draw = random.Random(f"prompt {number}")
-    prompt = tuple(draw.randrange(300, 1300) for _ in range(24))
-    return Open(prompt, replace(PARAMS, seed=number))
+def _request(number: int, device: str = "") -> Open:
+    prompt = random_prompt(random.Random(f"prompt {number}"))
+    return Open(prompt, replace(PARAMS, seed=number), device=device)
 
 
-async def _reference(link: Link, number: int) -> list[int]:
-    """What the target writes without drafts."""
-    return (await ask(link, HONEST, _request(number))).tokens
-
-
-async def _honest(link: Link, number: int, text: list[int], rounds: list[tuple[float, float]]) -> int:
+async def _honest(link: Link, number: int, text: list[int], rounds: Rounds) -> int:
     """Answer after answer until cancelled; how many there were. Raises OpenSledError if one is not `text`."""
     answers, draw = 0, random.Random(number)
 
-    def drafter(place: int, hint: int | None) -> Tokens | None:
-        if hint == 0:
+    async def draft(asked: TenantRequest) -> list[int] | None:
+        if asked.hint == 0:
             return None
-        known = text[place : place + min(hint or LENGTH, TOKENS - place - 1)]
-        return tuple(token if draw.random() < RIGHT else GARBAGE for token in known)
+        place = len(asked.tokens)
+        known = text[place : place + min(asked.hint or LENGTH, TOKENS - place - 1)]
+        tokens = [token if draw.random() < RIGHT else GARBAGE for token in known]
+        await asyncio.sleep(D * THINKING_S * len(tokens))
+        return tokens
 
     try:
         while True:
-            request = replace(_request(number), device=f"honest {number}")
-            talk = await _talk(link, HONEST, request, drafter, rounds, THINKING_S)
-            if talk.asked.tokens != text:
+            asked = await ask(link, HONEST, _request(number, f"honest {number}"), draft, rounds)
+            if asked.tokens != text:
                 raise OpenSledError("drafts have changed an answer")
             answers += 1
     except asyncio.CancelledError:
         return answers
 
 
-def _garbage(place: int, hint: int | None) -> Tokens:
-    return (GARBAGE,) * LONGEST
+async def _garbage(asked: TenantRequest) -> list[int]:
+    return [GARBAGE] * LONGEST
 
 
-async def _again(link: Link, number: int, drafter: Drafter | None) -> None:
+async def _again(link: Link, number: int, draft: Drafts | None) -> None:
     """Session after session until cancelled."""
     while True:
-        await _talk(link, OTHER, _request(100 + number), drafter, [])
-
-
-async def _talk(
-    link: Link,
-    tenant: str,
-    request: Open,
-    drafter: Drafter | None,
-    rounds: list[tuple[float, float]],
-    thinking_s: float = 0.0,
-) -> Talk:
-    """One answer; its rounds are added to `rounds` as they end. A draft token takes `thinking_s` emulated seconds."""
-    stream = link.connect()
-    try:
-        await stream.send(request)
-        opened = await stream.receive()
-        if not isinstance(opened, Opened):
-            raise OpenSledError(f"the server answered {opened} to an Open")
-        talk = Talk(TenantRequest(tenant, len(opened.prompt_ids), time.perf_counter()), rounds, opened.hint)
-        while not talk.asked.finished:
-            tokens = drafter(len(talk.asked.tokens), talk.hint) if drafter else None
-            if tokens:
-                await asyncio.sleep(D * thinking_s * len(tokens))
-            await _round(stream, talk, tokens)
-        return talk
-    finally:
-        await stream.close()
-
-
-async def _round(stream: GrpcStream, talk: Talk, tokens: Tokens | None) -> None:
-    """A draft and its verdict; without a draft, or with an empty one, the next verdict."""
-    started, asked = time.perf_counter(), talk.asked
-    if tokens is not None:
-        talk.counter += 1
-        block = DraftBlock(asked.prompt + len(asked.tokens), tuple(map(DraftToken, tokens)))
-        await stream.send(Draft(talk.counter, block))
-    verdict = note(asked, await stream.receive())
-    while tokens and verdict.answers != talk.counter and not asked.finished:
-        verdict = note(asked, await stream.receive())
-    talk.hint = verdict.hint
-    ended = time.perf_counter()
-    talk.rounds.append((ended, ended - started))
+        await ask(link, OTHER, _request(100 + number), draft)

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.findings import findings
 from benchmarks.grid_document import (
@@ -37,7 +37,7 @@ from benchmarks.grid_document import (
     without,
 )
 from benchmarks.grid_fill import fill, place_of
-from benchmarks.grid_place import OF_SERVER, Place, answers
+from benchmarks.grid_place import OF_SERVER, answers
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, write_json
 from opensled_testbed.planner import mode_map
 from opensled_testbed.planner.setting import default_work
@@ -66,13 +66,6 @@ def map_figure(quick: bool) -> dict[str, Any]:
         "acceptance": work.acceptance.source,
         "points": [point.as_json() for point in mode_map.points(servers, work)],
     }
-
-
-def _write_map(folder: Path | None, quick: bool, origin: dict[str, Any]) -> None:
-    if folder is not None:
-        path = folder / "map.json"
-        write_json(path, {**map_figure(quick), "provenance": origin})
-        print(f"written: {path}")
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
@@ -120,8 +113,9 @@ def main(words: Sequence[str] | None = None) -> int:
 def _measured(arguments: argparse.Namespace, out: Path | None) -> int:
     rate = arguments.acceptance
     origin = provenance(f"python -m benchmarks.grid{_flags(arguments)}")
-    if not rate and not arguments.merge:
-        _write_map(out, arguments.quick, origin)
+    if out and not rate and not arguments.merge:
+        write_json(out / "map.json", {**map_figure(arguments.quick), "provenance": origin})
+        print(f"written: {out / 'map.json'}")
     target = out / f"{name_of(rate)}.json" if out else None
     part = target.with_suffix(".part") if target else None
     document = _filled(_start(arguments, target, part, origin), rate, part)
@@ -152,37 +146,26 @@ def _start(
     return {**begun(axes, arguments.acceptance), "provenance": origin}
 
 
-class Value(NamedTuple):
-    """One capacity as the document has it."""
-
-    place: Place
-    baseline: str
-    users: int
-
-
 def spot_check(document: dict[str, Any], acceptance: float, count: int, kept: Sequence[str]) -> int:
     """Measure `count` capacities of `kept` again; how many of them differ.
 
     The choice is random but always the same. The result is printed and added to the document's facts.
     """
-    known = [value for point in document["points"] for value in _values(point, acceptance, kept)]
+    known = [
+        (replace(place, device="") if name in OF_SERVER else place, name, users)
+        for point in document["points"]
+        for place in (place_of(point, acceptance),)
+        for name, users in point["capacity"].items()
+        if name in kept
+    ]
     chosen = random.Random(0).sample(known, min(count, len(known)))
-    differing = [value for value in chosen if answers(value.place, (value.baseline,))[0].users != value.users]
-    for value in differing:
-        say(f"differs: {value.baseline} at {value.place}, was {value.users}")
+    differing = [each for each in chosen if answers(each[0], (each[1],))[0].users != each[2]]
+    for place, name, users in differing:
+        say(f"differs: {name} at {place}, was {users}")
     found = {"values": len(chosen), "differing": len(differing), "baselines": list(kept)}
     document["facts"]["spot_check"] = found
     say(f"spot check: {len(differing)} of {len(chosen)} earlier capacities differ")
     return len(differing)
-
-
-def _values(point: dict[str, Any], acceptance: float, kept: Sequence[str]) -> list[Value]:
-    place = place_of(point, acceptance)
-    return [
-        Value(replace(place, device="") if name in OF_SERVER else place, name, users)
-        for name, users in point["capacity"].items()
-        if name in kept
-    ]
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -35,12 +36,10 @@ QUICK = Axes(links=("wifi-good", "lte"), devices=("pi-5", "laptop-cpu"), paces=(
 
 def begun(axes: Axes, acceptance: float) -> dict[str, Any]:
     """A grid of which nothing is known yet."""
-    places = [
-        (regime, link, device, pace)
-        for regime in axes.regimes
-        for pace in axes.paces
-        for link in axes.links
-        for device in axes.devices
+    points = [
+        {"regime": regime, "link": link, "device": device, "pace": pace}
+        | {"capacity": {}, "draft_length": {}, "law": {}, "kv_full": []}
+        for regime, pace, link, device in product(axes.regimes, axes.paces, axes.links, axes.devices)
     ]
     return {
         "figure": name_of(acceptance),
@@ -50,7 +49,7 @@ def begun(axes: Axes, acceptance: float) -> dict[str, Any]:
         "facts": _facts(),
         "axes": axes.as_json(),
         "law_error": {},
-        "points": [_blank(*place) for place in places],
+        "points": points,
     }
 
 
@@ -82,11 +81,6 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _blank(regime: str, link: str, device: str, pace: float) -> dict[str, Any]:
-    place = {"regime": regime, "link": link, "device": device, "pace": pace}
-    return {**place, "capacity": {}, "draft_length": {}, "law": {}, "kv_full": []}
-
-
 def _facts() -> dict[str, Any]:
     return {
         "capacity": "largest number of users of whom 90 % read at the pace, found by bisection, to within 2 %",
@@ -113,9 +107,12 @@ def law_error(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
             by_memory = name in point["kv_full"] and users == expected
             if users and expected and not by_memory:
                 errors[name].append(abs(expected / users - 1))
-    return {name: _error(each) for name, each in errors.items() if each}
-
-
-def _error(errors: Sequence[float]) -> dict[str, float]:
-    within = sum(error <= 0.15 for error in errors) / len(errors)
-    return {"points": len(errors), "median": round(median(errors), 3), "within_15_percent": round(within, 3)}
+    return {
+        name: {
+            "points": len(each),
+            "median": round(median(each), 3),
+            "within_15_percent": round(sum(error <= 0.15 for error in each) / len(each), 3),
+        }
+        for name, each in errors.items()
+        if each
+    }

@@ -87,16 +87,12 @@ def _rate(place: Place, baseline: str, users: int, length: int) -> float:
     traces, work = _asked(place.acceptance)
     setting = of_fleet(place.fleet(1), work)
     fleet = _tuned(place, baseline, setting, length)
-    found = throughput(simulate(fleet.of_users(users), traces, _rate_load(setting, users)))
+    # In the window plain decoding writes TOKENS in all, but not less than LEAST for each user.
+    step_s, tokens = setting.step_s(users, 0, 1), max(LEAST, TOKENS / users)
+    load = Load(warmup=max(WARMUP_S, LEAST * step_s), duration=max(WARMUP_S, tokens * step_s))
+    found = throughput(simulate(fleet.of_users(users), traces, load))
     assert found is not None
     return round(found, 2)
-
-
-def _rate_load(setting: law.Setting, users: int) -> Load:
-    """In the window plain decoding writes TOKENS in all, but not less than LEAST for each user."""
-    step_s = setting.step_s(users, 0, 1)
-    tokens = max(LEAST, TOKENS / users)
-    return Load(warmup=max(WARMUP_S, LEAST * step_s), duration=max(WARMUP_S, tokens * step_s))
 
 
 @cache

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.findings import add_grids, grids_of
+from benchmarks.findings import add_grids
+from benchmarks.grid_document import read
 from benchmarks.program import exit_code, parser_of
 from opensled_testbed.report.grid_verdict import told, verdict
 
@@ -22,12 +23,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _judged(paths: Sequence[Path]) -> int:
-    kept = True
-    for path, grid in grids_of(paths):
-        found = verdict(grid["points"])
-        print(f"{path}:", told(found), sep="\n")
-        kept = kept and found.kept
-    return int(not kept)
+    found = {path: verdict(read(path)["points"]) for path in paths}
+    for path, each in found.items():
+        print(f"{path}:", told(each), sep="\n")
+    return int(not all(each.kept for each in found.values()))
 
 
 if __name__ == "__main__":

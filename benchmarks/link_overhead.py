@@ -48,7 +48,6 @@ def measure(quick: bool) -> Figure:
     for link, dilation in cells:
         samples.update(_cell(link, dilation, trips, repeats))
     return Figure(
-        name="link_overhead",
         title="Overhead of the link relay",
         unit="us",
         more_is_better=False,

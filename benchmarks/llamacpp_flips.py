@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.figure import Figure
 from edge_client.answer import Task
 from edge_client.config import DeviceConfig
-from edge_client.device import Device, connect
+from edge_client.device import connect
 from opensled.messages import SamplingParams
 from opensled.store import model_path
 from opensled_testbed.processes import Process
@@ -72,7 +72,6 @@ def measure(quick: bool) -> Figure:
     )
     counts = asyncio.run(_count_all(prompts, max_tokens, kinds))
     return Figure(
-        name="llamacpp_flips",
         title="Flips of engine llamacpp",
         unit="flips per 1,000 tokens",
         more_is_better=False,
@@ -117,30 +116,28 @@ async def _answers(
     flags = ("--engine", "llamacpp", "--model", str(path), "--threads", "1", "--listen", "127.0.0.1:0")
     with Process(("serve", *flags), isolated=True) as server:
         address = server.wait_ready()
-        tasks = list(_tasks(prompts, temperature, max_tokens))
+        tasks = [
+            Task(
+                messages_of(messages),
+                SamplingParams(temperature=temperature, seed=SEED + index, max_tokens=max_tokens),
+            )
+            for index, messages in enumerate(prompts)
+        ]
         return {run: await _ask_all(address, *RUNS[run], tasks) for run in RUNS}
-
-
-def _tasks(prompts: Sequence[Chat], temperature: float, max_tokens: int) -> Iterator[Task]:
-    for index, messages in enumerate(prompts):
-        yield Task(
-            messages_of(messages),
-            SamplingParams(temperature=temperature, seed=SEED + index, max_tokens=max_tokens),
-        )
 
 
 async def _ask_all(address: str, drafter: str, at_once: int, tasks: Sequence[Task]) -> Answers:
     device = await connect(DeviceConfig(server=address, drafter=drafter, threads=1), parallel=at_once)
     places = asyncio.Semaphore(at_once)
+
+    async def ask(task: Task) -> tuple[int, ...]:
+        async with places:
+            return tuple([token async for chunk in device.answer(task) for token in chunk.token_ids])
+
     try:
-        return list(await asyncio.gather(*(_ask(device, places, task) for task in tasks)))
+        return list(await asyncio.gather(*map(ask, tasks)))
     finally:
         await device.close()
-
-
-async def _ask(device: Device, places: asyncio.Semaphore, task: Task) -> tuple[int, ...]:
-    async with places:
-        return tuple([token async for chunk in device.answer(task) for token in chunk.token_ids])
 
 
 def _compare(

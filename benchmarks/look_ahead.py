@@ -13,9 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,16 @@ from benchmarks.look_ahead_cells import (
     DENSE,
     DILATION,
     EXPECTED,
+    FULL,
     PLAIN_LENGTHS,
     USERS,
     Cell,
+    Effort,
     cells,
     law,
+    search,
 )
 from benchmarks.look_ahead_plot import write_plot
-from benchmarks.look_ahead_search import FULL, Effort, search
-from benchmarks.look_ahead_search import QUICK as QUICK_SEARCH
 from benchmarks.look_ahead_view import section
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, mapped, parser_of, say, write_json
 from benchmarks.readme import write_readme
@@ -70,7 +72,7 @@ class Scale:
         return Load(warmup=share * self.warmup, duration=share * self.duration, seed=repeat)
 
 
-QUICK = Scale(1, 0.5, 1.0, 0.5, 12, QUICK_SEARCH)
+QUICK = Scale(1, 0.5, 1.0, 0.5, 12, Effort(20.0, 60.0, 1, (0, 2, 4)))
 
 
 @dataclass(frozen=True)
@@ -83,22 +85,17 @@ class Place:
 
     def measured(self, run: Run) -> list[dict[str, Any]]:
         """An entry of the document for each cell."""
+        # Cells by number, -1 = all of them.
+        turns = [(-1, CENTRALIZED), *product(range(len(self.cells)), CONTENDERS)]
         made = [
             (index, self._made(run, index, contender, repeat))
             for repeat in range(self.scale.repeats)
-            for index, contender in self._turns()
+            for index, contender in turns
         ]
         return [
-            self._entry(index, [entry for each, entry in made if each in (index, -1)])
-            for index in range(len(self.cells))
+            _cell_entry(cell, [entry for each, entry in made if each in (index, -1)])
+            for index, cell in enumerate(self.cells)
         ]
-
-    def _turns(self) -> Iterator[tuple[int, str]]:
-        """Cells by number, -1 = all of them."""
-        yield -1, CENTRALIZED
-        for index in range(len(self.cells)):
-            for contender in CONTENDERS:
-                yield index, contender
 
     def _made(self, run: Run, index: int, contender: str, repeat: int) -> dict[str, Any]:
         cell, length = self.cells[max(0, index)], self.lengths[max(0, index)]
@@ -112,14 +109,14 @@ class Place:
         _say(cell, entry)
         return entry
 
-    def _entry(self, index: int, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        cell = self.cells[index]
-        return {
-            "id": cell.id,
-            **vars(cell),
-            "runs": [run for run in runs if not run["void"]],
-            "void": [run for run in runs if run["void"]],
-        }
+
+def _cell_entry(cell: Cell, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "id": cell.id,
+        **vars(cell),
+        "runs": [run for run in runs if not run["void"]],
+        "void": [run for run in runs if run["void"]],
+    }
 
 
 def _traces(scale: Scale) -> TraceSet:
@@ -128,12 +125,13 @@ def _traces(scale: Scale) -> TraceSet:
 
 def _run_entry(done: Finished, simulated: RunResult) -> dict[str, Any]:
     """What is kept of a run; rates are tokens/s of each user."""
+    tokens = tokens_per_round(done.result)
     return {
         "contender": done.turn.baseline,
         "repeat": done.turn.repeat,
         "rates": rates(done.result),
         "simulated": rates(simulated),
-        "tokens_per_round": _rounded(tokens_per_round(done.result)),
+        "tokens_per_round": None if tokens is None else round(tokens, 3),
         "wasted": sum(record.wasted for record in done.result.requests),
         "errors": sorted({record.error for record in done.result.requests if record.error}),
         "late_share": round(done.late_share, 4),
@@ -151,10 +149,6 @@ def rates(result: RunResult) -> list[float]:
             arrival.tokens for arrival in record.arrivals if result.start <= arrival.time < result.end
         )
     return [round(count / (result.end - result.start), 3) for count in tokens]
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
 
 
 def _say(cell: Cell, entry: dict[str, Any]) -> None:
@@ -224,13 +218,6 @@ def _places(chosen: Sequence[Cell], words: Sequence[dict[str, Any]], scale: Scal
     return [Place(tuple(each), tuple(lengths[cell.id] for cell in each), scale) for each in shared.values()]
 
 
-def _chosen(text: str) -> list[Cell]:
-    found = [cell for cell in cells() if text in cell.id]
-    if not found:
-        raise UsageError(f"--only {text}: no cell is called that; one is {next(cells()).id!r}")
-    return found
-
-
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of("look_ahead", __doc__)
     add_quick_and_out(parser)
@@ -253,7 +240,10 @@ def _shown(arguments: argparse.Namespace, out: Path | None) -> int:
     if arguments.show:
         document = json.loads(arguments.show.read_text())
     else:
-        document = measure(_chosen(arguments.only), scale, command, out, jobs=arguments.jobs)
+        chosen = [cell for cell in cells() if arguments.only in cell.id]
+        if not chosen:
+            raise UsageError(f"--only {arguments.only}: no cell is called that; one is {next(cells()).id!r}")
+        document = measure(chosen, scale, command, out, jobs=arguments.jobs)
     if out:
         write_plot(document, out / f"{NAME}.svg")
         print(f"written: {write_readme(out)}")

@@ -1,22 +1,29 @@
-"""Where the edge that hides the network is measured: its cells, who is compared there, and what the law expects.
+"""The cells of look_ahead: what is compared there, what the law expects, and the best fixed draft length.
 
 The law's word is a pure function of profiles and recorded drafts: it is written down before anything is measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from math import floor
+from statistics import fmean
 from typing import Any
 
+from benchmarks.program import mapped
 from opensled_testbed.baselines import centralized
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.fleet import Fleet, Group
+from opensled_testbed.load.load import Load
 from opensled_testbed.planner.capacity_law import Setting
-from opensled_testbed.planner.setting import of_fleet, recorded
+from opensled_testbed.planner.planning import draft_wait
+from opensled_testbed.planner.setting import RECORDED, of_fleet, recorded
 from opensled_testbed.planner.trip import mean_s, slowest_s
-from opensled_testbed.traces import TraceSet
+from opensled_testbed.simulated.compare import throughput
+from opensled_testbed.simulator import simulate
+from opensled_testbed.traces import TraceSet, read_traces
 
 BANDWIDTH_POOR, DENSE = "hub", "dense-8k"
 DEVICES = ("pi-5", "orin-nano-super", "laptop-cpu")
@@ -111,7 +118,10 @@ def _ahead(setting: Setting, length: int) -> float:
     """A session is away, waits for the step under way, and is in a step with whoever arrived meanwhile; a bet that is
     won saves the drafting for which waiting and verifying left time (law.sled_continuous)."""
     tokens, trip = setting.acceptance.tokens[length], mean_s(setting.link)
-    won, each = _won(setting, length), setting.draft_s(1)
+    longer = min(length + 1, len(setting.acceptance.tokens) - 1)
+    # Share of rounds whose block stands and whose bonus token was guessed: one more accepted token than it has.
+    won = setting.acceptance.tokens[longer] - setting.acceptance.tokens[longer - 1]
+    each = setting.draft_s(1)
 
     def round_s(together: float) -> tuple[float, float]:
         step_s = setting.step_s(max(1.0, together), length, tokens)
@@ -127,8 +137,70 @@ def _ahead(setting: Setting, length: int) -> float:
     return tokens / round_s(together)[0]
 
 
-def _won(setting: Setting, length: int) -> float:
-    """Share of rounds whose block stands and whose bonus token was guessed: one more accepted token than it has."""
-    tokens = setting.acceptance.tokens
-    longer = min(length + 1, len(tokens) - 1)
-    return tokens[longer] - tokens[longer - 1]
+# -- the best fixed length of a cell, by trying all of them in the simulator; beside it the adaptive rule --
+
+POLICIES = ("goodput", "fcfs")  # the server that advises, and one that takes every length as it comes
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long is simulated, in tokens that plain decoding writes for each user, and with how many seeds."""
+
+    warmup: float = 100.0
+    tokens: float = 600.0
+    seeds: int = 3
+    lengths: tuple[int, ...] = tuple(range(LONGEST + 1))
+
+
+FULL = Effort()
+
+
+def search(chosen: Sequence[Cell], effort: Effort, workers: int) -> list[dict[str, Any]]:
+    """An entry of the document for each cell; on so many processes, 1 = on this one."""
+    return list(mapped(partial(_searched, effort), chosen, workers))
+
+
+def _searched(effort: Effort, cell: Cell) -> dict[str, Any]:
+    adaptive = cell.fleet(EVERYTHING, 0)
+    step_s = of_fleet(adaptive, recorded(_traces())).step_s(USERS, 0, 1)
+    load = Load(warmup=round(effort.warmup * step_s, 2), duration=round(effort.tokens * step_s, 2))
+    fixed = {
+        policy: [_rate(_fixed(cell, policy, length), load, effort.seeds) for length in effort.lengths]
+        for policy in POLICIES
+    }
+    rate = _rate(adaptive, load, effort.seeds)
+    best, policy, length = max(
+        (each, policy, length)
+        for policy, rates in fixed.items()
+        for length, each in zip(effort.lengths, rates)
+    )
+    return {
+        "id": cell.id,
+        "lengths": [*effort.lengths],
+        "fixed": fixed,
+        "best": best,
+        "best_length": length,
+        "best_policy": policy,
+        "adaptive": rate,
+        "share": round(rate / best, 4),
+    }
+
+
+def _fixed(cell: Cell, policy: str, length: int) -> Fleet:
+    """Blocks of `length`, drafted ahead as well; `fcfs` waits for them as the planner advises."""
+    fleet = cell.fleet(EVERYTHING, 0)
+    group = replace(fleet.groups[0], stop="fixed", draft_length=length)
+    fleet = served_by(policy, replace(fleet, groups=(group,)))
+    wait = draft_wait(of_fleet(fleet, recorded(_traces())), length)
+    return replace(fleet, server=replace(fleet.server, draft_wait=wait)) if policy == "fcfs" else fleet
+
+
+@cache
+def _traces() -> TraceSet:
+    return read_traces(RECORDED)
+
+
+def _rate(fleet: Fleet, load: Load, seeds: int) -> float:
+    """Tokens/s of a user, a mean over seeds."""
+    found = [throughput(simulate(fleet, _traces(), replace(load, seed=seed))) for seed in range(seeds)]
+    return round(fmean(rate or 0.0 for rate in found) / USERS, 3)

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from benchmarks.look_ahead_cells import ADAPTIVE, CENTRALIZED, EVERYTHING, EXPECTED, PLAIN
-from benchmarks.markdown import table
+from benchmarks.program import table
 from opensled_testbed.load.interval import Interval, interval
 
 ENOUGH = 0.95  # of centralized decoding, and of the best fixed length
@@ -58,10 +58,23 @@ The law's word was written down {written} at commit `{commit}`, before the first
 
 def section(document: Document) -> list[str]:
     """For README.md; nothing in it is written by hand."""
+    facts, law = document["facts"], document["law"]
+    introduction = INTRODUCTION.format(
+        users=facts["users"],
+        label=document["label"],
+        recording=facts["recording"],
+        lengths=", ".join(map(str, facts["lengths that plain SLED may have"])),
+        repeats=facts["repeats"],
+        hub=facts["window, s"]["hub"],
+        dense=facts["window, s"]["dense-8k"],
+        written=law["written"],
+        commit=law["commit"] or "unknown",
+        expected=law["expected from"],
+    )
     return [
         f"## {document['title']}",
         "",
-        _introduction(document),
+        introduction,
         "",
         "![Tokens/s of a user over centralized decoding](look_ahead.svg)",
         "",
@@ -70,23 +83,6 @@ def section(document: Document) -> list[str]:
         *[f"- {line}" for line in verdict_lines(document)],
         "",
     ]
-
-
-def _introduction(document: Document) -> str:
-    facts, law = document["facts"], document["law"]
-    windows = facts["window, s"]
-    return INTRODUCTION.format(
-        users=facts["users"],
-        label=document["label"],
-        recording=facts["recording"],
-        lengths=", ".join(map(str, facts["lengths that plain SLED may have"])),
-        repeats=facts["repeats"],
-        hub=windows["hub"],
-        dense=windows["dense-8k"],
-        written=law["written"],
-        commit=law["commit"] or "unknown",
-        expected=law["expected from"],
-    )
 
 
 def verdicts(document: Document) -> list[CellVerdict]:
@@ -132,22 +128,15 @@ def _bar(verdict: CellVerdict) -> str:
 
 def ratio(cell: Entry, ours: str, against: str, key: str = "rates") -> Interval | None:
     """One contender over another, user by user and repeat by repeat; None where no repeat has both."""
+    found = {(run["contender"], run["repeat"]): run[key] for run in cell["runs"]}
     pairs = [
         our / their
-        for ours_of, theirs in _repeats(cell, ours, against)
-        for our, their in zip(ours_of[key], theirs[key])
+        for (name, repeat), rates in found.items()
+        if name == ours
+        for our, their in zip(rates, found.get((against, repeat), ()))
         if their
     ]
     return interval(pairs) if pairs else None
-
-
-def _repeats(cell: Entry, ours: str, against: str) -> list[tuple[Entry, Entry]]:
-    found = {(run["contender"], run["repeat"]): run for run in cell["runs"]}
-    return [
-        (run, found[against, repeat])
-        for (name, repeat), run in found.items()
-        if name == ours and (against, repeat) in found
-    ]
 
 
 def _mean(cell: Entry, contender: str) -> str:

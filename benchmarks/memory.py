@@ -26,14 +26,14 @@ def measure(quick: bool) -> Figure:
         server = _start(stack, "serve", "--model", "tiny", "--listen", "127.0.0.1:0", "--threads", "1")
         _note(samples, "server tiny, idle", server)
         for drafter in drafters:
-            edge = _edge(stack, server.address, drafter)
+            flags = ("--server", server.address, "--drafter", drafter, "--http", "127.0.0.1:0")
+            edge = _start(stack, "edge", *flags, "--threads", "1")
             _note(samples, f"device {drafter}, idle", edge)
             asyncio.run(_ask(edge.address, answers, tokens, at_once=1))
             _note(samples, f"device {drafter}, after {answers} answers", edge)
         asyncio.run(_ask(edge.address, SEQUENCES, tokens, at_once=SEQUENCES))
         _note(samples, f"server tiny, after {SEQUENCES} sequences", server)
     return Figure(
-        name="memory",
         title="Resident memory",
         unit="MiB",
         more_is_better=False,
@@ -56,11 +56,6 @@ def _start(stack: ExitStack, *arguments: str) -> Process:
     return process
 
 
-def _edge(stack: ExitStack, server: str, drafter: str) -> Process:
-    flags = ("--server", server, "--drafter", drafter, "--http", "127.0.0.1:0", "--threads", "1")
-    return _start(stack, "edge", *flags)
-
-
 def _note(samples: dict[str, list[float]], name: str, process: Process) -> None:
     for kind in ("Pss", "Rss"):
         samples[f"{name} ({kind.upper()})"] = [_resident(process.process.pid, kind)]
@@ -77,16 +72,13 @@ def _resident(pid: int, kind: str) -> float:
 async def _ask(address: str, answers: int, tokens: int, at_once: int) -> None:
     """Chats of different prompts over a device's API."""
     room = asyncio.Semaphore(at_once)
+
+    async def chat(number: int) -> None:
+        text = f"Write a short story about {number + 2} lamps and {number + 3} doors."
+        body = {"model": "tiny", "messages": [{"role": "user", "content": text}], "max_tokens": tokens}
+        async with room:
+            async for _ in stream_chat(http, {**body, "temperature": 0.8, "seed": number}):
+                pass
+
     async with httpx.AsyncClient(base_url=f"http://{address}", timeout=120, trust_env=False) as http:
-        await asyncio.gather(*(_chat(http, room, number, tokens) for number in range(answers)))
-
-
-async def _chat(http: httpx.AsyncClient, room: asyncio.Semaphore, number: int, tokens: int) -> None:
-    message = {
-        "role": "user",
-        "content": f"Write a short story about {number + 2} lamps and {number + 3} doors.",
-    }
-    body = {"model": "tiny", "messages": [message], "max_tokens": tokens, "temperature": 0.8, "seed": number}
-    async with room:
-        async for _ in stream_chat(http, body):
-            pass
+        await asyncio.gather(*map(chat, range(answers)))

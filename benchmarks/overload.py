@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.figure import Comparison, Figure
-from benchmarks.tenants import TenantRequest, ask, close, late_share, links, served
+from benchmarks.tenants import TenantRequest, ask, close, late_share, links, random_prompt, served
 from edge_client.link import Link
 from opensled.errors import OpenSledError
 from opensled.messages import Open, SamplingParams
@@ -29,6 +29,14 @@ BUSY = 48  # streams that find out how much that is: more than keep their pace
 AFTER = 0.5  # offered when the overload is over
 SHED_S, RECOVERY_S = 0.005, 5.0  # what is required
 PARAMS = SamplingParams(temperature=0.8, max_tokens=TOKENS, ignore_eos=True)
+COMPARED = (
+    f"`opensled serve --min-pace` over the emulated accelerator of regime {REGIME} (dilation {D:g}), so that it "
+    f"promises each request {PACE:g} emulated tokens/s. Four equal tenants ask for answers of {TOKENS} tokens at "
+    "random moments, the first one ten times as often as each of the others; who is sent away does not come "
+    "back. Goodput: tokens per emulated second of answers that kept the pace. Peak: the best of all loads. "
+    "Recovery: from the end of the highest load until no request is shed any more, at half the capacity. "
+    "Shed answers are timed in real seconds by the client, from Open to Failure."
+)
 
 
 @dataclass(frozen=True)
@@ -83,11 +91,10 @@ def measure(quick: bool) -> Figure:
     seconds, repeats = (2.0, 1) if quick else (25.0, 3)
     runs = [_run(seconds, SEED + repeat) for repeat in range(repeats)]
     return Figure(
-        name="overload",
         title="Overload at ten times the capacity",
         unit="of what is required or best",
         more_is_better=True,
-        compared=_compared(),
+        compared=COMPARED,
         loses="Shed requests are not served: nine of ten requests at the highest load; their clients must ask again.",
         samples=_samples(runs),
         ratios=(
@@ -98,17 +105,6 @@ def measure(quick: bool) -> Figure:
         ),
         label="emulated",
         facts=_facts(runs, seconds),
-    )
-
-
-def _compared() -> str:
-    return (
-        f"`opensled serve --min-pace` over the emulated accelerator of regime {REGIME} (dilation {D:g}), so that it "
-        f"promises each request {PACE:g} emulated tokens/s. Four equal tenants ask for answers of {TOKENS} tokens at "
-        "random moments, the first one ten times as often as each of the others; who is sent away does not come "
-        "back. Goodput: tokens per emulated second of answers that kept the pace. Peak: the best of all loads. "
-        "Recovery: from the end of the highest load until no request is shed any more, at half the capacity. "
-        "Shed answers are timed in real seconds by the client, from Open to Failure."
     )
 
 
@@ -182,13 +178,9 @@ async def _arrive(
     while (due := due + draw.expovariate(rate)) < end:
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         (tenant,) = draw.choices(list(TENANTS), list(TENANTS.values()))
-        tasks.append(group.create_task(ask(open_links[tenant], tenant, _request(draw))))
+        tasks.append(group.create_task(ask(open_links[tenant], tenant, Open(random_prompt(draw), PARAMS))))
     await asyncio.sleep(max(0.0, end - time.perf_counter()))
     return tasks
-
-
-def _request(draw: random.Random) -> Open:
-    return Open(tuple(draw.randrange(300, 1300) for _ in range(24)), PARAMS)
 
 
 async def _capacity(open_links: dict[str, Link], seconds: float) -> float:
@@ -198,7 +190,7 @@ async def _capacity(open_links: dict[str, Link], seconds: float) -> float:
 
     async def again(tenant: str) -> None:
         while time.perf_counter() < start + seconds:
-            found.append(await ask(open_links[tenant], tenant, _request(draw)))
+            found.append(await ask(open_links[tenant], tenant, Open(random_prompt(draw), PARAMS)))
             await asyncio.sleep(found[-1].retry_after)
 
     tenants = list(TENANTS)

@@ -9,10 +9,9 @@ import asyncio
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -71,12 +70,9 @@ class Contender:
                 if reply.text:
                     first = first or reply.seconds
                     last = reply.seconds
-            self._note(number, first, last)
-
-    def _note(self, number: int, first: float, last: float) -> None:
-        self.ttft.append(first)
-        if (tokens := self._tokens(self.texts[number])) > 1:
-            self.tpot.append((last - first) / (tokens - 1))
+            self.ttft.append(first)
+            if (tokens := self._tokens(self.texts[number])) > 1:
+                self.tpot.append((last - first) / (tokens - 1))
 
 
 def measure(quick: bool) -> Figure:
@@ -89,10 +85,10 @@ def measure(quick: bool) -> Figure:
     with ExitStack() as stack:
         urls = _start(stack)
         for users in USERS:
-            turn = {
-                _series(name, users): Contender(url, users, _for(name, bodies), tokenizer)
-                for name, url in urls.items()
-            }
+            turn = {}
+            for name, url in urls.items():
+                own = [{**body, **OWN_WISHES.get(name, {})} for body in bodies]
+                turn[_series(name, users)] = Contender(url, users, own, tokenizer)
             samples.update(in_turns({name: each.speed for name, each in turn.items()}, repeats))
             contenders |= turn
     return _figure(samples, contenders, chats)
@@ -112,7 +108,10 @@ def _start(stack: ExitStack) -> dict[str, str]:
     peers = {PEER: llama_cpp_python}
     if os.environ.get(LLAMA_SERVER):
         peers[BINARY] = llama_server
-    urls = {name: _peer(stack, command, model) for name, command in peers.items()}
+    urls = {}
+    for name, command in peers.items():
+        port = free_port()
+        urls[name] = stack.enter_context(running(command(model, port), port))
     serve = ("serve", "--engine", "llamacpp", "--model", "tiny", "--listen", "127.0.0.1:0", "--threads", "1")
     server = stack.enter_context(Process(serve, isolated=True)).wait_ready()
     for name, drafter in DRAFTERS.items():
@@ -120,11 +119,6 @@ def _start(stack: ExitStack) -> dict[str, str]:
         process = stack.enter_context(Process((*edge, "--draft-length", "4"), isolated=True))
         urls[name] = f"http://{process.wait_ready()}"
     return urls
-
-
-def _peer(stack: ExitStack, command: Callable[[Path, int], list[str]], model: Path) -> str:
-    port = free_port()
-    return stack.enter_context(running(command(model, port), port))
 
 
 def _bodies(count: int) -> list[dict[str, Any]]:
@@ -137,7 +131,6 @@ def _bodies(count: int) -> list[dict[str, Any]]:
 def _figure(samples: dict[str, list[float]], contenders: dict[str, Contender], chats: int) -> Figure:
     names = [name for name in (PEER, BINARY) if _series(name, 1) in samples]
     return Figure(
-        name="peer",
         title="OpenAI servers on the same GGUF",
         unit="output tokens/s",
         more_is_better=True,
@@ -172,11 +165,6 @@ def _figure(samples: dict[str, list[float]], contenders: dict[str, Contender], c
             **_latencies(contenders),
         },
     )
-
-
-def _for(name: str, bodies: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The requests as a contender needs them."""
-    return [{**body, **OWN_WISHES.get(name, {})} for body in bodies]
 
 
 def _latencies(contenders: dict[str, Contender]) -> dict[str, Any]:

@@ -118,7 +118,6 @@ def measure(quick: bool) -> Figure:
                 facts[series] = timed.facts
     samples[BOUND] = [BOUND_MS] * repeats
     return Figure(
-        name="planner",
         title="Planning a step",
         unit="ms",
         more_is_better=False,

@@ -1,11 +1,11 @@
-"""What the benchmark programs share: the command line, messages, complete files, and worker processes."""
+"""What the benchmark programs share: command line, messages, complete files, worker processes, Markdown tables."""
 
 from __future__ import annotations
 
 import json
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -71,3 +71,8 @@ def mapped(work: Callable[[Unit], Done], units: Iterable[Unit], jobs: int) -> It
         return
     with ProcessPoolExecutor(jobs, mp_context=SPAWN) as pool:
         yield from pool.map(work, units)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]

@@ -9,7 +9,6 @@ Exits with 1 and names what is worse than the baseline by more than noise. `--wr
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -64,7 +63,10 @@ class RatioChange(NamedTuple):
 
 
 def main(words: list[str] | None = None) -> int:
-    arguments = _arguments(words)
+    parser = parser_of("quick", __doc__)
+    parser.add_argument("--write", action="store_true", help="measure a new baseline instead of comparing")
+    parser.add_argument("--baseline", type=Path, default=BASELINE, help="default %(default)s")
+    arguments = parser.parse_args(words)
     return exit_code(lambda: _compared(arguments.baseline, arguments.write))
 
 
@@ -78,13 +80,6 @@ def _compared(baseline: Path, renew: bool) -> int:
     write_json(baseline, as_json(found))
     print(f"written: {baseline}")
     return 0
-
-
-def _arguments(words: list[str] | None) -> argparse.Namespace:
-    parser = parser_of("quick", __doc__)
-    parser.add_argument("--write", action="store_true", help="measure a new baseline instead of comparing")
-    parser.add_argument("--baseline", type=Path, default=BASELINE, help="default %(default)s")
-    return parser.parse_args(words)
 
 
 def measure() -> Ratios:

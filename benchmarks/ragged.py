@@ -10,10 +10,18 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    DynamicCache,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
+from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from benchmarks.figure import Comparison, Figure, in_turns
-from benchmarks.ragged_peers import ContinuousBatching, Plain, load_plain
+from opensled.errors import EngineError
 from opensled.messages import SamplingParams
 from opensled.store import model_path
 from opensled_testbed.provenance import SEED
@@ -25,6 +33,7 @@ from verify_server.engine.torch_engine import TorchEngine
 DRAFT = 5  # tokens a session verifies in a step: the newest committed one and 4 drafted ones
 LEVELS = ("exact", "fast")
 REQUIRED = 3.0  # against one forward per session with the same engine
+PAGE = 32  # tokens of continuous batching; its default of 256 was slower on a CPU
 GREEDY = SamplingParams(temperature=0)
 
 
@@ -59,7 +68,6 @@ def measure(quick: bool) -> Figure:
         for name, path in models.items():
             samples.update(in_turns(dict(_contenders(name, path, work)), work.repeats))
     return Figure(
-        name="ragged",
         title="Ragged verify step",
         unit="ms",
         more_is_better=False,
@@ -99,9 +107,9 @@ def _contenders(model: str, path: Path, work: Work) -> Iterator[tuple[str, Calla
         yield f"{model}, {level}, one each", partial(_timed, sessions.verify_one_by_one)
         yield f"{model}, {level}, decode", partial(_timed, sessions.decode)
     prompts = work.prompts(LlamaConfig.from_pretrained(path).vocab_size)
-    plain = Plain(load_plain(path), prompts, work.contexts, DRAFT)
+    plain = Plain(_plain(path), prompts, work.contexts, DRAFT)
     yield f"{model}, transformers one each", partial(_timed, plain.verify)
-    batching = ContinuousBatching(load_plain(path), prompts, work.contexts, work.longest)
+    batching = ContinuousBatching(_plain(path), prompts, work.contexts, work.longest)
     yield f"{model}, continuous batching decode", partial(_timed, batching.decode)
 
 
@@ -159,10 +167,80 @@ class Sessions:
             self.lengths[index] += 1
 
 
+class Plain:
+    """One `DynamicCache` and one forward for each session."""
+
+    @torch.inference_mode()
+    def __init__(
+        self, model: PreTrainedModel, prompts: list[list[int]], contexts: Sequence[int], draft: int
+    ) -> None:
+        self.model, self.draft = model, draft
+        self.caches = [DynamicCache(config=model.config) for _ in contexts]
+        self.inputs: list[torch.Tensor] = []
+        for prompt, length, cache in zip(prompts, contexts, self.caches):
+            ids = torch.tensor([prompt])
+            model(input_ids=ids[:, :length], past_key_values=cache, logits_to_keep=1)
+            self.inputs.append(ids[:, length : length + draft])
+
+    @torch.inference_mode()
+    def verify(self) -> None:
+        """Logits of every draft token of every session; the caches are as before afterwards."""
+        for ids, cache in zip(self.inputs, self.caches):
+            self.model(input_ids=ids, past_key_values=cache)
+            cache.crop(-self.draft)
+
+
+class ContinuousBatching:
+    """transformers' own batch processor, stepped from this thread instead of its background one."""
+
+    def __init__(
+        self, model: PreTrainedModel, prompts: list[list[int]], contexts: Sequence[int], longest: int
+    ) -> None:
+        self.model = model
+        config = ContinuousBatchingConfig(
+            page_size=PAGE,
+            num_blocks=len(contexts) * (-(-longest // PAGE) + 1),
+            max_batch_tokens=1024,
+            allow_block_sharing=False,
+            use_async_batching=False,
+            use_cuda_graph=False,
+        )
+        generation = GenerationConfig(do_sample=False, max_new_tokens=longest, eos_token_id=-1)
+        manager = model.init_continuous_batching(generation, config)
+        self.processor = manager._create_batch_processor()  # what its thread would do first
+        for prompt, length in zip(prompts, contexts):
+            # The prompt's last step decides a first token as well, so it is one shorter than the context.
+            manager.add_request(prompt[: length - 1], max_new_tokens=longest - length)
+        while not self._all_decode():
+            self.decode()
+
+    def _all_decode(self) -> bool:
+        """Whether every prompt is computed."""
+        scheduler = self.processor.scheduler
+        active = scheduler.active_requests.values()
+        return (
+            bool(active) and not scheduler.waiting_requests and all(state.generated_len() for state in active)
+        )
+
+    def decode(self) -> None:
+        """One step: one token for each sequence once all prompts are computed."""
+        if not self.processor.prepare_next_batch():
+            raise EngineError("continuous batching has nothing to do")
+        self.processor._generation_step(self.model)
+        self.processor.update_batch()
+
+
 _CONFIG = {
     "vocab_size": 8192, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 16,
     "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "max_position_embeddings": 2048,
 }  # fmt: skip
+
+
+def _plain(path: Path) -> PreTrainedModel:
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="sdpa"
+    )
+    return model.eval()
 
 
 def _random_llama(folder: Path) -> Path:

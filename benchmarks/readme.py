@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import markdown
+from benchmarks import program
 from benchmarks.look_ahead_view import section
 
 HEAD = """# Benchmarks
@@ -23,32 +23,19 @@ def write_readme(folder: Path) -> Path:
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     figures = [each for each in found if "ratios" in each]
     path = folder / "README.md"
-    path.write_text(
-        "\n".join(
-            [
-                HEAD,
-                *_ratios(figures),
-                *_values(figures),
-                *_sections(found),
-                *_losses(figures),
-                *_origins(figures),
-            ]
-        )
-    )
+    own = [line for each in found if each.get("figure") == "look_ahead" for line in section(each)]
+    parts = (_ratios(figures), _values(figures), own, _losses(figures), _origins(figures))
+    path.write_text("\n".join([HEAD, *(line for part in parts for line in part)]))
     return path
-
-
-def _sections(documents: Sequence[dict[str, Any]]) -> list[str]:
-    """Of results that have a table of their own."""
-    return [line for each in documents if each.get("figure") == "look_ahead" for line in section(each)]
 
 
 def table(figure: dict[str, Any]) -> str:
     """One figure for a terminal."""
-    rows = [
-        f"  {ratio['name']:42} {ratio['ratio']:6.2f}x  ({_spread(ratio)}){_verdict(ratio)}"
-        for ratio in figure["ratios"]
-    ]
+    rows = []
+    for ratio in figure["ratios"]:
+        required, met = ratio["required"], ratio["ratio"] >= (ratio["required"] or 0)
+        judged = "" if required is None else f"  required {required:g}: {'met' if met else 'MISSED'}"
+        rows.append(f"  {ratio['name']:42} {ratio['ratio']:6.2f}x  ({_spread(ratio)}){judged}")
     values = [f"  {name:42} {value:g} {figure['unit']}" for name, value in figure["medians"].items()]
     return "\n".join([f"{figure['title']} [{figure['label']}]", *rows, *values])
 
@@ -57,20 +44,10 @@ def _spread(ratio: dict[str, Any]) -> str:
     return f"{ratio['lowest']:.2f} to {ratio['highest']:.2f}"
 
 
-def _verdict(ratio: dict[str, Any]) -> str:
-    if ratio["required"] is None:
-        return ""
-    met = "met" if ratio["ratio"] >= ratio["required"] else "MISSED"
-    return f"  required {ratio['required']:g}: {met}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [*markdown.table(head, rows), ""]
-
-
 def _ratios(figures: Sequence[dict[str, Any]]) -> list[str]:
     head = ("figure", "ratio", "spread", "required", "OpenSLED", "against", "label", "command")
-    return _table(head, [_cells(figure, ratio) for figure in figures for ratio in figure["ratios"]])
+    rows = [_cells(figure, ratio) for figure in figures for ratio in figure["ratios"]]
+    return [*program.table(head, rows), ""]
 
 
 def _cells(figure: dict[str, Any], ratio: dict[str, Any]) -> tuple[str, ...]:
@@ -95,7 +72,7 @@ def _values(figures: Sequence[dict[str, Any]]) -> list[str]:
         if not figure["ratios"]
         for name, value in figure["medians"].items()
     ]
-    return _table(("figure", "value", "label", "command"), rows) if rows else []
+    return [*program.table(("figure", "value", "label", "command"), rows), ""] if rows else []
 
 
 def _command(figure: dict[str, Any]) -> str:
@@ -103,13 +80,12 @@ def _command(figure: dict[str, Any]) -> str:
 
 
 def _losses(figures: Sequence[dict[str, Any]]) -> list[str]:
-    return ["## Where we lose", "", *(line for figure in figures for line in _loss(figure)), ""]
-
-
-def _loss(figure: dict[str, Any]) -> Iterator[str]:
-    lost = [f"{ratio['name']} ({ratio['ratio']:.2f})" for ratio in figure["ratios"] if ratio["ratio"] < 1]
-    below = f" Below 1: {', '.join(lost)}." if lost else ""
-    yield f"- **{figure['title']}.** {figure['loses']}{below}"
+    lines = ["## Where we lose", ""]
+    for figure in figures:
+        lost = [f"{ratio['name']} ({ratio['ratio']:.2f})" for ratio in figure["ratios"] if ratio["ratio"] < 1]
+        below = f" Below 1: {', '.join(lost)}." if lost else ""
+        lines.append(f"- **{figure['title']}.** {figure['loses']}{below}")
+    return [*lines, ""]
 
 
 def _origins(figures: Sequence[dict[str, Any]]) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,11 +57,10 @@ def main(words: list[str] | None = None) -> int:
 def _arguments(words: list[str] | None) -> argparse.Namespace:
     parser = parser_of("regimes", __doc__)
     add_quick_and_out(parser)
-    parser.add_argument("--cells", default="", metavar="N,...", help=f"of 1 to {len(CELLS)}; default all")
-    parser.add_argument("--repeats", type=int, default=Scale.repeats, metavar="N", help="default %(default)s")
-    parser.add_argument(
-        "--jobs", type=int, default=2, metavar="N", help="cells at a time; default %(default)s"
-    )
+    add = parser.add_argument
+    add("--cells", default="", metavar="N,...", help=f"of 1 to {len(CELLS)}; default all")
+    add("--repeats", type=int, default=Scale.repeats, metavar="N", help="default %(default)s")
+    add("--jobs", type=int, default=2, metavar="N", help="cells at a time; default %(default)s")
     return parser.parse_args(words)
 
 
@@ -86,26 +85,25 @@ def measure(
     cells: Sequence[Cell], scale: Scale, command: str, out: Path | None, run: Run = emulate, jobs: int = 1
 ) -> dict[str, Any]:
     """The whole document; written to `out` after each cell, cells in the order given."""
-    document = _head(scale, provenance(command), accuracy(recorded_items(), read_traces(RECORDED)), jobs)
-    for done in mapped(partial(_cell, scale, run), cells, jobs):
+    document = _head(scale, command, jobs)
+    for done in mapped(partial(_measured, scale, run), cells, jobs):
         document["cells"].append(_short(done))
         if out:
             write_json(out / f"{NAME}.json", document)
     return document
 
 
-def _cell(scale: Scale, run: Run, cell: Cell) -> dict[str, Any]:
-    """One cell's entry."""
+def _measured(scale: Scale, run: Run, cell: Cell) -> dict[str, Any]:
     traces = shortened(read_traces(RECORDED), scale.max_tokens)
     return CellRun(cell, scale, short_items(scale.max_tokens), traces, run, say).all(tuple(BASELINES))
 
 
-def _head(scale: Scale, origin: Mapping[str, Any], right: Mapping[str, Any], jobs: int) -> dict[str, Any]:
+def _head(scale: Scale, command: str, jobs: int) -> dict[str, Any]:
     return {
         "figure": NAME,
         "title": "All baselines on six cells of four regimes",
         "label": "emulated",
-        "provenance": dict(origin),
+        "provenance": provenance(command),
         "dilation": DILATION,
         "facts": {
             "repeats": scale.repeats,
@@ -113,7 +111,7 @@ def _head(scale: Scale, origin: Mapping[str, Any], right: Mapping[str, Any], job
             "max_tokens": scale.max_tokens,
             "recording": RECORDED.name,
             "late share or stretch that voids a run": LATE,
-            "accuracy": dict(right),
+            "accuracy": accuracy(recorded_items(), read_traces(RECORDED)),
             "context": (
                 "sessions hold the regime's context already when a request comes: only its own prompt is computed"
             ),

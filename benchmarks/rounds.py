@@ -6,9 +6,8 @@ Service and echo run in processes of their own; a third one sends ready-made byt
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -19,6 +18,7 @@ import grpc
 
 from benchmarks.figure import Comparison, Figure, in_turns
 from benchmarks.null_engine import CANNED, CONTEXT
+from benchmarks.program import SPAWN
 from opensled import codec
 from opensled.errors import OpenSledError
 from opensled.messages import Cancel, Draft, DraftBlock, DraftToken, Open, SamplingParams, Verdict
@@ -42,18 +42,18 @@ def measure(quick: bool) -> Figure:
     """Ratios at several numbers of streams."""
     streams, rounds, repeats = ((1, 16), 320, 2) if quick else ((1, 16, 64), 12_800, 7)
     samples: dict[str, list[float]] = {}
-    with _services() as addresses, _echo() as echo_address, _pool(1) as pool:
+    with ExitStack() as stack:
+        addresses = _services(stack) | {"echo": stack.enter_context(_echo())}
+        pool = stack.enter_context(ProcessPoolExecutor(1, mp_context=SPAWN))
         for count in streams:
-            contenders: dict[str, Callable[[], float]] = {
-                f"{name}, {count} streams": partial(_run, pool, address, False, count, rounds // count)
-                for name, address in addresses.items()
-            }
-            contenders[f"echo, {count} streams"] = partial(
-                _run, pool, echo_address, True, count, rounds // count
-            )
+
+            def run(name: str, count: int = count) -> float:
+                work = (addresses[name], name == "echo", count, rounds // count)
+                return pool.submit(_load, *work).result()
+
+            contenders = {f"{name}, {count} streams": partial(run, name) for name in addresses}
             samples.update(in_turns(contenders, repeats))
     return Figure(
-        name="rounds",
         title="Verify rounds",
         unit="rounds/s",
         more_is_better=True,
@@ -70,7 +70,16 @@ def measure(quick: bool) -> Figure:
             "and written by another task. With one stream every round pays both thread hops alone."
         ),
         samples=samples,
-        ratios=tuple(_ratio(name, count) for name in POLICIES for count in streams),
+        ratios=tuple(
+            Comparison(
+                f"{count} streams" + ("" if name == "service" else f", {name}"),
+                f"{name}, {count} streams",
+                f"echo, {count} streams",
+                REQUIRED.get(count),
+            )
+            for name in POLICIES
+            for count in streams
+        ),
         facts={
             "rounds of a repeat": rounds,
             "draft tokens": len(DRAFT),
@@ -79,31 +88,13 @@ def measure(quick: bool) -> Figure:
     )
 
 
-def _ratio(service: str, streams: int) -> Comparison:
-    name = f"{streams} streams" if service == "service" else f"{streams} streams, {service}"
-    return Comparison(
-        name, f"{service}, {streams} streams", f"echo, {streams} streams", REQUIRED.get(streams)
-    )
-
-
-@contextmanager
-def _services() -> Iterator[dict[str, str]]:
+def _services(stack: ExitStack) -> dict[str, str]:
     """HOST:PORT of a service with each of POLICIES."""
-    with ExitStack() as stack:
-        servers = {
-            name: stack.enter_context(Process((*SERVE, "--policy", policy), isolated=True))
-            for name, policy in POLICIES.items()
-        }
-        yield {name: server.wait_ready() for name, server in servers.items()}
-
-
-def _pool(workers: int) -> ProcessPoolExecutor:
-    """gRPC must not be forked."""
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
-
-
-def _run(pool: ProcessPoolExecutor, address: str, is_echo: bool, streams: int, rounds: int) -> float:
-    return pool.submit(_load, address, is_echo, streams, rounds).result()
+    servers = {
+        name: stack.enter_context(Process((*SERVE, "--policy", policy), isolated=True))
+        for name, policy in POLICIES.items()
+    }
+    return {name: server.wait_ready() for name, server in servers.items()}
 
 
 # -- the echo's process -------------------------------------------------------------------------------------
@@ -112,9 +103,8 @@ def _run(pool: ProcessPoolExecutor, address: str, is_echo: bool, streams: int, r
 @contextmanager
 def _echo() -> Iterator[str]:
     """An echo in a process of its own; yields HOST:PORT."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_serve_echo, args=(there,), daemon=True)
+    here, there = SPAWN.Pipe()
+    process = SPAWN.Process(target=_serve_echo, args=(there,), daemon=True)
     process.start()
     try:
         yield f"127.0.0.1:{here.recv()}"
@@ -200,17 +190,13 @@ async def _begin(call: Any) -> tuple[int, int]:
     while in_step < 2:  # one alone may be a draft that came too late, with an unasked token still to come
         counter += 1
         await call.write(_frame(counter, base))
-        verdict = await _verdict(call)
+        verdict = _decode(await call.read())
         while verdict.answers != counter:
-            verdict = await _verdict(call)
+            verdict = _decode(await call.read())
         whole = verdict.base == base and len(verdict.tokens) == COMMITTED
         in_step = in_step + 1 if whole else 0
         base = verdict.base + len(verdict.tokens)
     return counter, base
-
-
-async def _verdict(call: Any) -> Verdict:
-    return _decode(await call.read())
 
 
 def _decode(reply: bytes) -> Verdict:

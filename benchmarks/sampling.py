@@ -8,28 +8,25 @@ path are counted on the CPU, as tensor operations other than views.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.sampling_reference import numpy_tokens, torch_tokens
+from benchmarks.program import add_quick_and_out, folder_of, parser_of, write_json
 from opensled.messages import SamplingParams
 from opensled.noise import noise_key
 from opensled_testbed.provenance import SEED, provenance
+from tests.sampling_reference import numpy_tokens, torch_tokens
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores
 from verify_server.engine.torch_scores import TorchScores
 
-FOLDER = Path("docs/benchmarks")
 PARAMS = {
     "T=0": SamplingParams(temperature=0),
     "T=0.8": SamplingParams(temperature=0.8),
@@ -110,16 +107,8 @@ class Launches(TorchDispatchMode):
     """Counts tensor operations that compute or copy."""
 
     VIEWS = (
-        "view",
-        "expand",
-        "select",
-        "slice",
-        "unsqueeze",
-        "squeeze",
-        "detach",
-        "lift_fresh",
-        "alias",
-        "empty",
+        *("view", "expand", "select", "slice", "unsqueeze"),
+        *("squeeze", "detach", "lift_fresh", "alias", "empty"),
     )
 
     def __init__(self) -> None:
@@ -176,12 +165,11 @@ def table(document: dict[str, Any]) -> str:
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sampling")
-    parser.add_argument("--quick", action="store_true", help="one small cell of each library")
+    parser = parser_of("sampling", __doc__)
+    add_quick_and_out(parser)
     parser.add_argument(
         "--seconds", type=float, default=2.0, help="least time of each cell; default %(default)s"
     )
-    parser.add_argument("--out", type=Path, help=f"folder; default {FOLDER}, and nowhere with --quick")
     arguments = parser.parse_args(words)
     origin = provenance("python -m benchmarks.sampling")
     axes = (("torch", "numpy"), ("peaked", "flat"), SESSIONS, ROWS, VOCABULARIES, PARAMS)
@@ -194,7 +182,7 @@ def main(words: list[str] | None = None) -> int:
         "figure": "sampling",
         "title": "Sampling the target's tokens of one step",
         "label": "real",
-        "compared": "one call for each session (benchmarks/sampling_reference.py) against one call for all of them; "
+        "compared": "one call for each session (tests/sampling_reference.py) against one call for all of them; "
         "the tokens are equal",
         "threads": torch.get_num_threads(),
         "cells": [measure(cell, seconds, least) for cell in cells],
@@ -202,9 +190,8 @@ def main(words: list[str] | None = None) -> int:
         "provenance": origin,
     }
     print(table(document))
-    out = arguments.out or (None if arguments.quick else FOLDER)
-    if out:
-        (out / "sampling.json").write_text(json.dumps(document, indent=1) + "\n")
+    if out := folder_of(arguments):
+        write_json(out / "sampling.json", document)
     return 0
 
 

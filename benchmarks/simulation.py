@@ -46,7 +46,6 @@ def measure(quick: bool) -> Figure:
             runs[name].append(_speed(devices, traces, load))
     samples = {name: [run.factor for run in each] for name, each in runs.items()}
     return Figure(
-        name="simulation",
         title="Simulator",
         unit="simulated s/s",
         more_is_better=True,

@@ -1,10 +1,11 @@
-"""A server with an emulated accelerator for several tenants, and plain streams of theirs: who gets what, and when."""
+"""A server with an emulated accelerator for several tenants, and streams of theirs: who gets what, and when."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from edge_client.link import Endpoint, GrpcStream, Link
 from opensled.errors import OpenSledError
-from opensled.messages import Failure, Open, Opened, Verdict
+from opensled.messages import Draft, DraftBlock, DraftToken, Failure, Open, Opened, Verdict
 from opensled_testbed.emulation.emulated_accelerator import environment
 from opensled_testbed.fleet import Server
 from opensled_testbed.load.server_process import EMULATED, emulation_of
@@ -46,6 +47,11 @@ def links(address: str, tenants: Sequence[str]) -> dict[str, Link]:
     return {tenant: Link(Endpoint(address, token=tenant)) for tenant in tenants}
 
 
+Rounds = list[tuple[float, float]]  # when they ended, and how many seconds they took
+# What a device drafts next, after the time that this takes; None = nothing.
+Drafts = Callable[["TenantRequest"], Awaitable[Sequence[int] | None]]
+
+
 @dataclass
 class TenantRequest:
     """One request and what became of it. Times in seconds on time.perf_counter."""
@@ -58,6 +64,9 @@ class TenantRequest:
     arrivals: list[tuple[float, int]] = field(default_factory=list)  # when so many tokens came
     tokens: list[int] = field(default_factory=list)
     finished: bool = False
+    hint: int | None = None  # the server's latest
+    drafts: int = 0  # sent
+    rounds: Rounds = field(default_factory=list)
 
     @property
     def pace(self) -> float:
@@ -72,15 +81,21 @@ class TenantRequest:
         return sum(count for moment, count in self.arrivals if start <= moment < end)
 
 
-async def ask(link: Link, tenant: str, request: Open) -> TenantRequest:
-    """One answer, decoded by the server alone; raises OpenSledError for any failure but a full server."""
+async def ask(
+    link: Link, tenant: str, request: Open, draft: Drafts | None = None, rounds: Rounds | None = None
+) -> TenantRequest:
+    """One answer; without `draft` the server decodes alone. Its rounds are added to `rounds` as they end.
+
+    Raises OpenSledError for any failure but a full server.
+    """
     asked = TenantRequest(tenant, len(request.prompt), time.perf_counter())
+    asked.rounds = asked.rounds if rounds is None else rounds
     stream = link.connect()
     try:
         await stream.send(request)
         if await _let_in(stream, asked):
             while not asked.finished:
-                note(asked, await stream.receive())
+                await _round(stream, asked, await draft(asked) if draft else None)
     finally:
         await stream.close()
     return asked
@@ -89,6 +104,7 @@ async def ask(link: Link, tenant: str, request: Open) -> TenantRequest:
 async def _let_in(stream: GrpcStream, asked: TenantRequest) -> bool:
     reply = await stream.receive()
     if isinstance(reply, Opened):
+        asked.hint = reply.hint
         return True
     if not isinstance(reply, Failure) or reply.code != "overloaded":
         raise OpenSledError(f"the server answered {reply} to an Open")
@@ -96,7 +112,22 @@ async def _let_in(stream: GrpcStream, asked: TenantRequest) -> bool:
     return False
 
 
-def note(asked: TenantRequest, reply: object) -> Verdict:
+async def _round(stream: GrpcStream, asked: TenantRequest, tokens: Sequence[int] | None) -> None:
+    """A draft and its verdict; without a draft, or with an empty one, the next verdict."""
+    started = time.perf_counter()
+    if tokens is not None:
+        asked.drafts += 1
+        block = DraftBlock(asked.prompt + len(asked.tokens), tuple(map(DraftToken, tokens)))
+        await stream.send(Draft(asked.drafts, block))
+    verdict = _note(asked, await stream.receive())
+    while tokens and verdict.answers != asked.drafts and not asked.finished:
+        verdict = _note(asked, await stream.receive())
+    asked.hint = verdict.hint
+    ended = time.perf_counter()
+    asked.rounds.append((ended, ended - started))
+
+
+def _note(asked: TenantRequest, reply: object) -> Verdict:
     """Take down what a verdict brought; it may begin with tokens that are known."""
     if not isinstance(reply, Verdict):
         raise OpenSledError(f"the server answered {reply} instead of a verdict")
@@ -106,6 +137,10 @@ def note(asked: TenantRequest, reply: object) -> Verdict:
         asked.arrivals.append((time.perf_counter(), len(news)))
     asked.finished = bool(reply.finish_reason)
     return reply
+
+
+def random_prompt(draw: random.Random) -> tuple[int, ...]:
+    return tuple(draw.randrange(300, 1300) for _ in range(24))
 
 
 async def close(all_links: dict[str, Link]) -> None:

@@ -20,7 +20,7 @@ from edge_client.config import EdgeConfig, GenerateConfig
 from edge_client.device import Device, connect
 from edge_client.device_metrics import metrics
 from edge_client.offline.modes import LOCAL_ONLY
-from edge_client.terminal.standard_streams import require_text, use_utf8
+from edge_client.terminal.colour import require_text, use_utf8
 from edge_client.terminal.tail import Stderr
 from opensled import notify
 from opensled.address import host_port, is_local, joined, web_origins
@@ -30,8 +30,8 @@ from opensled.messages import ChatMessage, Prompt, SamplingParams
 from opensled.metrics import metrics_port, require_safe_metrics
 
 if TYPE_CHECKING:
+    from edge_client.api.app import ApiServer
     from edge_client.api.guard import Access
-    from edge_client.api.http_server import ApiServer
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +102,7 @@ def edge(config: EdgeConfig) -> int:
 
 
 async def _edge(config: EdgeConfig) -> int:
-    from edge_client.api.app import build_app
-    from edge_client.api.http_server import ApiServer
+    from edge_client.api.app import ApiServer, build_app
 
     access = _access(config)
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)

@@ -13,18 +13,15 @@ from edge_client.answer import Chunk, RequestDefaults, Task
 from edge_client.answer_stream import AnswerStream
 from edge_client.config import DeviceConfig
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import DrafterFactory, DrafterOptions
-from edge_client.drafters.none import NoneDrafter
+from edge_client.drafters.base import DrafterFactory, DrafterOptions, NoneDrafter
 from edge_client.drafting import DraftThread
 from edge_client.lengths import length_policy
-from edge_client.lengths.base import DraftLengthPolicy, LengthOptions
-from edge_client.lengths.status import DraftStatus, rested
+from edge_client.lengths.base import DraftLengthPolicy, DraftStatus, LengthOptions, rested
 from edge_client.link import Endpoint, Link
 from edge_client.offline.local_only import own_key, own_prompt, require_possible
 from edge_client.offline.modes import LOCAL_ONLY, Offline, retry_policy
-from edge_client.offline.target_memory import TargetMemory
 from edge_client.remote import RemoteSession, RetryPolicy
-from edge_client.served_target import ServedTarget, fetch_target, is_another
+from edge_client.served_target import ServedTarget, TargetMemory, fetch_target, is_another
 from edge_client.telemetry import Telemetry
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.address import is_local

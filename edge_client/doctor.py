@@ -6,22 +6,23 @@ import asyncio
 import contextlib
 import json
 import logging
+import shutil
 import sys
-from collections.abc import Awaitable
+import textwrap
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import opensled
 from edge_client.checks.board import HERE, check_board
 from edge_client.checks.draft import LOAD_SECONDS, DraftReport, check_draft
-from edge_client.checks.drafting_gain import check_gain
-from edge_client.checks.finding import Finding, guarded, in_thread
+from edge_client.checks.finding import Finding, Status, guarded, in_thread
 from edge_client.checks.install import check_install
 from edge_client.checks.machine import check_machine
 from edge_client.checks.model_files import check_files, with_edge_section
 from edge_client.checks.server_checks import ServerReport, check_server
 from edge_client.config import DoctorConfig
-from edge_client.doctor_view import show, summary
-from edge_client.terminal.colour import palette
+from edge_client.terminal.colour import Palette, palette
 from hw_profiles import catalog
 from hw_profiles.detect import require_board
 from opensled import logs
@@ -51,29 +52,20 @@ def doctor(config: DoctorConfig) -> int:
 
 def _groups(config: DoctorConfig) -> dict[str, Awaitable[list[Finding]]]:
     """The checks by heading. For a copy of another board's files only the checks of that board."""
-    board = guarded("board", in_thread(lambda: check_board(config)), LOCAL_SECONDS)
+    board = _locally("board", lambda: check_board(config))
     if config.root != HERE:
-        return {
-            f"the board below {config.root}": board,
-            GAIN: guarded(
-                "drafting",
-                in_thread(lambda: check_gain(config, ServerReport(), DraftReport())),
-                LOCAL_SECONDS,
-            ),
-        }
+        gain = _locally("drafting", lambda: _check_gain(config, ServerReport(), DraftReport()))
+        return {f"the board below {config.root}": board, GAIN: gain}
     found, drafted = ServerReport(), DraftReport()
     server = asyncio.ensure_future(_filled("server", found, check_server(config, found), SERVER_SECONDS))
     draft_check = check_draft(config, asyncio.shield(server), drafted)
     draft = asyncio.ensure_future(
         _filled("draft model", drafted, draft_check, SERVER_SECONDS + 2 * LOAD_SECONDS)
     )
-    machine = guarded("machine", in_thread(lambda: check_machine(config)), LOCAL_SECONDS)
     return {
-        "this installation": guarded("installation", in_thread(lambda: check_install(config)), LOCAL_SECONDS),
-        "this machine": _both(board, machine),
-        "files and ports": guarded(
-            "files", in_thread(lambda: check_files(config, variables())), LOCAL_SECONDS
-        ),
+        "this installation": _locally("installation", lambda: check_install(config)),
+        "this machine": _both(board, _locally("machine", lambda: check_machine(config))),
+        "files and ports": _locally("files", lambda: check_files(config, variables())),
         f"server {config.server}": _findings_of(server),
         f"draft model {config.draft_model}": _findings_of(draft),
         GAIN: guarded("drafting", _gain(config, server, draft), GAIN_SECONDS),
@@ -109,18 +101,29 @@ async def _filled(name: str, report: Report, check: Awaitable[None], seconds: fl
     return report
 
 
-async def _findings_of(report: Awaitable[ServerReport | DraftReport]) -> list[Finding]:
-    return (await report).findings
+def _locally(name: str, check: Callable[[], list[Finding]]) -> Awaitable[list[Finding]]:
+    return guarded(name, in_thread(check), LOCAL_SECONDS)
 
 
 async def _both(*groups: Awaitable[list[Finding]]) -> list[Finding]:
     return [finding for group in await asyncio.gather(*groups) for finding in group]
 
 
+async def _findings_of(report: Awaitable[ServerReport | DraftReport]) -> list[Finding]:
+    return (await report).findings
+
+
 async def _gain(
     config: DoctorConfig, server: Awaitable[ServerReport], draft: Awaitable[DraftReport]
 ) -> list[Finding]:
-    return check_gain(config, await server, await draft)
+    return _check_gain(config, await server, await draft)
+
+
+def _check_gain(config: DoctorConfig, server: ServerReport, draft: DraftReport) -> list[Finding]:
+    # Imported here: it needs numpy, and another check reports a broken one
+    from edge_client.checks.drafting_gain import check_gain
+
+    return check_gain(config, server, draft)
 
 
 def _document(findings: list[Finding], code: int) -> dict[str, object]:
@@ -134,3 +137,42 @@ def _document(findings: list[Finding], code: int) -> dict[str, object]:
 def variables() -> set[str]:
     """The environment variables of all options of all commands."""
     return {item.variable for name in CONFIGS.names() for item in options(CONFIGS.get(name))}
+
+
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+CHECK_WIDTH = 20  # columns of the widest name of a check
+NARROWEST = 60  # columns; narrower lines would break words
+
+
+def show(heading: str, findings: Sequence[Finding], palette: Palette) -> None:
+    """One group of findings."""
+    print(palette(heading, "bold"))
+    for finding in findings:
+        status = palette(f"{finding.status:4}", COLOURS[finding.status])
+        name, *rest = _wrapped(f"{finding.check:{CHECK_WIDTH}} {finding.detail}")
+        print(f"  {status}  {name}")
+        for line in rest:
+            print(f"        {line}")
+        if finding.fix:
+            print(f"        {'':{CHECK_WIDTH}} {palette('fix: ', 'bold')}{finding.fix}")
+    print(flush=True)
+
+
+def _wrapped(text: str) -> list[str]:
+    """The lines of a finding, the later ones under its detail; one long line for a pipe."""
+    if not sys.stdout.isatty():
+        return [text]
+    width = max(NARROWEST, shutil.get_terminal_size().columns) - 8
+    indent = " " * (CHECK_WIDTH + 1)
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False) or [text]
+
+
+def summary(findings: Sequence[Finding], palette: Palette) -> str:
+    """The last line: the number of findings of each status."""
+    counts = Counter(finding.status for finding in findings)
+    names: dict[Status, str] = {"ok": "ok", "warn": "warning", "fail": "failure"}
+    parts = []
+    for status, name in names.items():
+        plural = "s" * (status != "ok" and counts[status] != 1)
+        parts.append(palette(f"{counts[status]} {name}{plural}", COLOURS[status] if counts[status] else ""))
+    return ", ".join(parts)

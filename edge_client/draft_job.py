@@ -51,7 +51,7 @@ class LookAhead:
     """The work ahead of one block."""
 
     block: DraftBlock  # a chain that was sent
-    over: bool = False  # set by the driver's side while the work goes on
+    over: bool = False  # may be set while the work goes on
     tokens: int = 0  # drafted so far, and
     seconds: float = 0.0  # what they took
 
@@ -70,7 +70,7 @@ class LookAhead:
         return self.seconds / self.tokens if self.tokens else 0.0
 
     def wasted(self, ready: int) -> int:
-        """Tokens drafted in vain, where `ready` of them are still proposals: neither those nor the bonus token."""
+        """Tokens drafted for nothing, where `ready` are still proposals: not those, nor the bonus token."""
         return max(0, self.tokens - (ready + 1 if ready else 0))
 
 
@@ -92,7 +92,7 @@ class DraftJob:
         """`known`: tokens of the truth that the drafter hears of by `begin`. Ids outside [0, `vocab_size`) end a
         block; `sparse`: so does a token that does not name the distribution from which it was drawn."""
         self.over = False  # interrupted, or the drafter failed
-        self.wasted = 0  # tokens drafted ahead, and in vain
+        self.wasted = 0  # tokens drafted ahead for nothing
         self._drafter, self._policy, self._vocab_size, self._sparse = drafter, policy, vocab_size, sparse
         # A policy of lengths learns from what it is asked: it is asked only where the drafter can act on the answer.
         self._looks_ahead = type(drafter).look_ahead is not Drafter.look_ahead
@@ -104,7 +104,7 @@ class DraftJob:
         self._fresh = True  # nothing was proposed yet, so that the prompt is still to be read
 
     def begin(self, truth: Sequence[int], sampler: Sampler) -> None:
-        """Give the drafter the prompt and what follows it already; called where the work is done."""
+        """Give the drafter the prompt and what follows it already. The driver calls it where the work is done."""
         if not self.over:
             try:
                 self._drafter.begin(truth, sampler)
@@ -126,16 +126,16 @@ class DraftJob:
         if not self._looks_ahead or block.parents:
             return None
         bet = self._bet = LookAhead(block)
-        return self._guarded(self._ahead(bet, budget))
+        return self._ahead(bet, budget)
 
     def heard(self, truth: Sequence[int]) -> None:
-        """The truth grew: what it contradicts ends, be it a block or the work ahead of one."""
+        """The truth grew: a block that it contradicts ends, and so does the work ahead of one."""
         self._since = tuple(truth[self._base :])
         if self._bet is not None and rebase(self._bet.block, truth) is None:
             self._bet.over = True
 
     def interrupt(self) -> None:
-        """The sequence needs no more drafts; all that was drafted ahead is in vain."""
+        """The sequence needs no more drafts; all that was drafted ahead is wasted."""
         self.over = True
         self._end_bet()
         bet, self._bet = self._bet, None
@@ -146,27 +146,25 @@ class DraftJob:
         if self._bet is not None:
             self._bet.over = True
 
-    def _guarded(self, work: Work[Result]) -> Work[Result | None]:
-        if self.over:
-            return None
-        try:
-            return (yield from work)
-        except Exception:
-            self._fail()
-            return None
-
     def _fail(self) -> None:
         log.exception("the drafter failed; this sequence goes on without drafts")
         self.over = True
 
     def _draft(self, news: tuple[int, ...], base: int, budget: BlockBudget) -> Work[Drafted]:
         nodes: list[TreeNode] = []
-        seconds = yield from self._guarded(self._propose(news, budget, nodes))
+        seconds = 0.0
+        try:
+            if not self.over:
+                seconds = yield from self._propose(news, budget, nodes)
+        except Exception:
+            self._fail()
+        if not nodes:
+            return Drafted(DraftBlock(base), seconds)
         known = list(takewhile(self._is_usable, nodes))
         tokens = tuple([node.token for node in known])
         is_chain = all(node.parent == index - 1 for index, node in enumerate(known))
         parents = () if is_chain else tuple([node.parent for node in known])
-        return Drafted(DraftBlock(base, tokens, parents), seconds or 0.0)
+        return Drafted(DraftBlock(base, tokens, parents), seconds)
 
     def _is_usable(self, node: TreeNode) -> bool:
         """Whether the target knows the id and, where it must, the distribution it was drawn from."""
@@ -229,6 +227,9 @@ class DraftJob:
         return self.over or (bool(since) and tuple([node.token.id for node in nodes[: len(since)]]) != since)
 
     def _ahead(self, bet: LookAhead, budget: BlockBudget) -> Work[None]:
-        length = self._policy.ahead(budget.length, budget.hint)
-        if length:
-            yield from bet.work(self._drafter.look_ahead(bet.block.tokens, length), self._policy.drafted)
+        try:
+            length = 0 if self.over else self._policy.ahead(budget.length, budget.hint)
+            if length:
+                yield from bet.work(self._drafter.look_ahead(bet.block.tokens, length), self._policy.drafted)
+        except Exception:
+            self._fail()

@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from edge_client.draft_job import BlockBudget, Drafted, DraftJob, Result, Work
-from edge_client.drafters.base import Drafter
-from edge_client.drafters.none import NoneDrafter
+from edge_client.drafters.base import Drafter, NoneDrafter
 from edge_client.lengths.base import DraftLengthPolicy
 from opensled.messages import DraftBlock
 from opensled.protocol import Truth
@@ -25,7 +24,7 @@ class Drafting(Protocol):
 
     @property
     def wasted(self) -> int:
-        """Tokens so far that were drafted ahead, and in vain."""
+        """Tokens so far that were drafted ahead for nothing."""
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         """Start a sequence; returns before the prompt is read."""
@@ -94,7 +93,7 @@ class JobDrafting(ABC):
             self._run(work)
 
     def heard(self, truth: Truth) -> None:
-        """See `Drafting`. What was drafted ahead of a block that the truth contradicts is in vain as well."""
+        """See `Drafting`; the work ahead of a block that the truth contradicts ends as well."""
         self._job.heard(truth.tokens)
 
     def interrupt(self) -> None:

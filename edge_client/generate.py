@@ -63,9 +63,9 @@ async def generate(
                 await verifier.submit(draft)
                 exchange.look_ahead(draft.block)
             if commit is not None:
+                yield commit  # nothing more is read until the reader comes back
                 if not verifier.truth.finish_reason:  # else there is nothing more to hear
                     hearing = asyncio.ensure_future(verifier.next_verdict())
-                yield commit
     finally:
         drafter.interrupt()
         # First the farewell, then the cancel: a cancelled read would take the whole stream with it.

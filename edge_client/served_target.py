@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +12,8 @@ from edge_client import tokenizer as tokenizers
 from edge_client.drafters.base import DrafterFactory
 from edge_client.link import Link
 from edge_client.tokenizer import EdgeTokenizer
-from opensled.errors import NotFound, Unsupported, VocabularyMismatch
-from opensled.messages import ModelInfo
+from opensled.errors import NotFound, Unreachable, Unsupported, VocabularyMismatch
+from opensled.messages import Limits, ModelInfo, RuleFacts
 
 
 @dataclass(frozen=True)
@@ -47,3 +50,57 @@ def _require_rule(rule: str, info: ModelInfo) -> None:
             "--trust-device-probabilities",
             "rule",
         )
+
+
+LISTS = ("eos_ids", "capabilities")
+
+
+@dataclass(frozen=True)
+class RememberedTarget:
+    """A target as its server described it, and its chat template ("" = none)."""
+
+    info: ModelInfo
+    chat_template: str
+
+
+class TargetMemory:
+    """The target of one server, in a file beside the tokenizers. It is no secret: a server tells it to every device."""
+
+    def __init__(self, cache: Path, server: str) -> None:
+        """`server`: HOST:PORT, as configured."""
+        self._cache, self._server = cache, server
+        self._path = cache / "servers" / f"{hashlib.sha256(server.encode()).hexdigest()[:32]}.json"
+
+    async def keep(self, link: Link, info: ModelInfo) -> None:
+        """Remember `info` and its chat template."""
+        known = self.recall()
+        if known is None or known.info != info:
+            template = await link.chat_template() if info.has_chat_template else ""
+            document = {"info": dataclasses.asdict(info), "chat_template": template}
+            tokenizers.keep(self._path, json.dumps(document).encode())
+
+    def recall(self) -> RememberedTarget | None:
+        """What was kept; None if there is nothing or it is damaged."""
+        try:
+            document = json.loads(self._path.read_bytes())
+            fields = document["info"]
+            fields |= {name: tuple(fields[name]) for name in LISTS}
+            fields["limits"] = Limits(**fields["limits"])
+            fields["rules"] = tuple(RuleFacts(**rule) for rule in fields["rules"])
+            return RememberedTarget(ModelInfo(**fields), str(document["chat_template"]))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    async def target(self, factory: DrafterFactory, error: Unreachable) -> ServedTarget:
+        """The remembered target, for the drafts of `factory`. Raises Unreachable if too little is remembered."""
+        known = self.recall()
+        if known is None:
+            raise Unreachable(
+                f"{error}; and this device has never met a server there, so that it cannot answer alone"
+            ) from error
+
+        async def fetch() -> bytes:
+            raise Unreachable(f"{error}; and its tokenizer is not in {self._cache}") from error
+
+        factory.check_vocabulary(known.info)
+        return ServedTarget(known.info, await tokenizers.load(known.info, fetch, self._cache))

@@ -20,10 +20,6 @@ CANCELLED = "cancelled"  # as a finish reason: the reader left before the end
 ENDS = ("eos", "stop", "length", CANCELLED)
 
 
-def _seconds() -> Histogram:
-    return Histogram(SECONDS)
-
-
 @dataclass
 class Telemetry:
     """The counts of one device."""
@@ -37,8 +33,8 @@ class Telemetry:
     # by finish reason; each begins at 0, so that rates are right from the first answer on
     answers: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(ENDS, 0)))
     errors: Counter[str] = field(default_factory=Counter)  # by code
-    first_token: Histogram = field(default_factory=_seconds)
-    per_token: Histogram = field(default_factory=_seconds)
+    first_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    per_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
 
     @contextmanager
     def answer(self) -> Iterator[float]:

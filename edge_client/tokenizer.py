@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from itertools import pairwise
@@ -16,6 +15,7 @@ from tokenizers import Tokenizer
 from edge_client.token_bytes import BYTE_PIECE, TokenBytes
 from opensled.bounds import require_unicode
 from opensled.errors import ProtocolError, VocabularyMismatch
+from opensled.files import write_whole
 from opensled.messages import ModelInfo
 from opensled.protocol import common_prefix
 from opensled.vocabulary import fingerprint
@@ -155,43 +155,51 @@ class StopStrings:
         return min(found)[1] if found else None
 
     def _doubtful(self, text: str) -> int:
-        """Length of the longest tail of `text` that begins a stop string."""
-        longest = max((len(stop) for stop in self._stops), default=1) - 1
-        for length in range(min(longest, len(text)), 0, -1):
-            if any(stop.startswith(text[-length:]) for stop in self._stops):
-                return length
-        return 0
+        return max((overlap(text, stop) for stop in self._stops), default=0)
 
 
-class AnswerText:
+def overlap(text: str, whole: str) -> int:
+    """Length of the longest tail of `text` that begins `whole` without being all of it."""
+    for length in range(min(len(text), len(whole) - 1), 0, -1):
+        if whole.startswith(text[-length:]):
+            return length
+    return 0
+
+
+class AnswerText(TextStream):
     """The text of a growing answer, up to a stop string."""
 
-    def __init__(self, tokenizer: EdgeTokenizer, stop: tuple[str, ...]) -> None:
-        self._stream, self._stops = TextStream(tokenizer), StopStrings(stop)
+    def __init__(self, tokenizer: EdgeTokenizer, stop: Sequence[str]) -> None:
+        super().__init__(tokenizer)
+        self._stops = StopStrings(stop) if stop else None
 
     @property
     def stopped(self) -> bool:
-        return self._stops.hit
+        return self._stops is not None and self._stops.hit
 
     def guess(self, ids: Sequence[int]) -> str:
         """The text that these ids would add."""
-        stream, stops = copy(self._stream), copy(self._stops)  # they never change a list in place
-        return "".join([stops.push(stream.push([token])) for token in ids])
+        supposed = copy(self)  # neither it nor its stop strings ever change a list in place
+        supposed._stops = copy(self._stops)
+        return supposed.push(ids)
 
-    def push(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+    def commit(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
         """The ids up to the one that completes a stop string, and the text that can be shown now."""
         shown = ""
         for count, token in enumerate(ids, 1):
-            shown += self._stops.push(self._stream.push([token]))
+            shown += self.push([token])
             if self.stopped:
                 return ids[:count], shown
         return ids, shown
 
     def flush(self) -> str:
-        """The rest at the end of the answer."""
-        if self.stopped:
-            return ""
-        return self._stops.push(self._stream.flush()) + self._stops.flush()
+        if self._stops is None:
+            return super().flush()
+        return "" if self.stopped else self._stops.push(super().flush()) + self._stops.flush()
+
+    def _push(self, token: int) -> str:
+        text = super()._push(token)
+        return self._stops.push(text) if self._stops else text
 
 
 async def load(
@@ -236,14 +244,6 @@ def _read(path: Path | None, expected: str) -> bytes | None:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Write a file of the cache atomically; errors are ignored, since everything works without a cache."""
+    """Write a file of the cache; errors are ignored, since everything works without a cache."""
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            unfinished = Path(file.name)
-            try:
-                file.write(content)
-                file.flush()
-                unfinished.replace(path)
-            finally:
-                unfinished.unlink(missing_ok=True)  # also of a full disk
+        write_whole(path, content, private=True)

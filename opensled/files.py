@@ -1,8 +1,13 @@
-"""Reads files that a user named, certificates and keys included; errors name the file and the cause."""
+"""Reads files that a user named, certificates and keys included, with errors that name the file and the cause.
 
+Writes files as a whole.
+"""
+
+import contextlib
 import os
 import ssl
 import stat
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +46,22 @@ def read_secret(path: str | Path, what: str) -> bytes:
     if status.st_mode & closed:
         raise UsageError(f"{what} {path} is readable by others; run: chmod 600 {path}")
     return content
+
+
+def write_whole(path: Path, content: bytes, private: bool = False) -> None:
+    """Write a file atomically: readers see the new file or the old one. `private`: only this user may read it (600)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        unfinished = Path(file.name)  # made with mode 600
+        try:
+            file.write(content)
+            file.flush()
+            if not private:
+                unfinished.chmod(0o644)
+            unfinished.replace(path)
+        finally:
+            with contextlib.suppress(OSError):  # where the disk was full, no part of the file stays
+                unfinished.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

@@ -116,10 +116,6 @@ class LlamaModel:
         )
         return width * kv_heads // max(1, heads)
 
-    def kv_numbers(self) -> int:
-        """Numbers that the KV cache keeps for a token."""
-        return 2 * self.layers * self.kv_width
-
     @property
     def params(self) -> int:
         """Numbers among the weights."""

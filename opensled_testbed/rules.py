@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.base import DraftLengthPolicy
-from edge_client.lengths.confidence import ConfidenceLength
-from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.fixed import ConfidenceLength, FixedLength
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock
 from opensled_testbed.fleet import STOPS, Group

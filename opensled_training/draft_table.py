@@ -8,8 +8,7 @@ from pathlib import Path
 from edge_client.drafters import table_file
 from edge_client.drafters.table_file import TableFile
 from edge_client.drafters.tables import TableShape
-from edge_client.table_builder import TableBuilder
-from edge_client.tables_command import finished, read_tokenizer
+from edge_client.tables_command import TableBuilder, finished, read_tokenizer
 
 from .family import MODELS_DIR
 from .tasks import TASKS

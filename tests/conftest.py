@@ -12,9 +12,30 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # What the user of this machine configured or calibrated is no part of any test.
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no such folder")
 
-# These files take the longest, in this order (`make test` lists the slowest tests). They start first, so that at the
-# end of a run no worker waits for another one.
-SLOWEST = ()
+# The files that take the longest, in this order: `make test` lists the slowest tests. They start first, so that no
+# worker waits for another one at the end.
+SLOWEST = (
+    "test_cluster_streams",
+    "test_goodput_lossless",
+    "test_policies_starvation",
+    "test_cluster",
+    "test_goodput_system",
+    "test_engine",
+    "test_policies_properties",
+    "test_conformance",
+    "test_bench",
+    "test_plan",
+    "test_lossless",
+    "test_goodput_processes",
+    "test_processes",
+    "test_tree_engine",
+    "test_bad_input",
+    "test_fleet_check",
+    "test_model_drafters",
+    "test_adaptive",
+    "test_edge_lossless",
+    "test_draft_tables",
+)
 
 
 def pytest_collection_modifyitems(items):

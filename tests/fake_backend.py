@@ -8,7 +8,7 @@ import httpx
 
 from edge_client.answer import Chunk, Stats, Task
 from edge_client.api.app import build_app
-from edge_client.lengths.status import DraftStatus
+from edge_client.lengths.base import DraftStatus
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 WORDS = ("Hello", "", " wörld", " 👍")

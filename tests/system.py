@@ -102,11 +102,12 @@ async def ask(
 
 def read_now(outbox: Outbox):
     """The next message of an outbox that holds one, without an event loop."""
+    assert len(outbox), "an empty outbox is read"
     try:
         outbox.get().send(None)
     except StopIteration as done:
         return done.value
-    raise AssertionError("an empty outbox is read")
+    raise AssertionError("an outbox with a message must not wait")
 
 
 async def until(condition, seconds=5.0):

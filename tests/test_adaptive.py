@@ -12,9 +12,8 @@ from dataclasses import replace
 import pytest
 
 from edge_client.lengths.adaptive import Adaptive
-from edge_client.lengths.board_watch import EVERY_S, BoardWatch
-from edge_client.lengths.gate import BUDGET, FIRST_PAUSE_S, LONGEST_PAUSE_S, TrialTimer
-from edge_client.lengths.tree_choice import TreeChoice
+from edge_client.lengths.board_watch import EVERY_S, board_watch
+from edge_client.lengths.gate import BUDGET, FIRST_PAUSE_S, LONGEST_PAUSE_S, TreeChoice, TrialTimer
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock, DraftToken
 from tests.draft_world import TOKEN, Site, World, best_fixed
@@ -277,7 +276,7 @@ def test_a_board_is_read_beside_its_reader():
         gate.wait(5)
         return BoardState(throttled=True)
 
-    watch = BoardWatch(read, lambda: now[0])
+    watch = board_watch(read, lambda: now[0])
     assert watch() == watch() == BoardState()  # the first look is still under way
     assert len(reads) == 1
     gate.set()

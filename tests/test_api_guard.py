@@ -11,9 +11,8 @@ import openai
 import pytest
 import trustme
 
-from edge_client.api.app import build_app
+from edge_client.api.app import ApiServer, build_app
 from edge_client.api.guard import Access, read_keys
-from edge_client.api.http_server import ApiServer
 from edge_client.command import _access
 from edge_client.config import EdgeConfig
 from opensled.address import web_origins

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.api.calls import Arguments, CallReader, CallStart, PlainText
+from edge_client.api.calls import CallReader
 from opensled.errors import InvalidRequest
 from opensled.messages import Guide, Tool
 from tests.fake_backend import FakeBackend, call, chat, events, refusal
@@ -144,12 +144,11 @@ ANSWERS = [
 def understood(parts):
     reader, text, calls = CallReader(("lamp", "clock")), "", []
     for piece in [piece for part in parts for piece in reader.push(part)] + reader.flush():
-        if isinstance(piece, PlainText):
+        if piece.kind == "text":
             text += piece.text
-        elif isinstance(piece, CallStart):
-            calls.append([piece.name, ""])
+        elif piece.kind == "name":
+            calls.append([piece.text, ""])
         else:
-            assert isinstance(piece, Arguments)
             calls[-1][1] += piece.text
     return text, [tuple(found) for found in calls]
 

@@ -12,7 +12,6 @@ from benchmarks.tenants import TenantRequest
 from opensled.errors import OpenSledError, UsageError
 
 FIGURE = Figure(
-    name="one",
     title="One",
     unit="ms",
     more_is_better=False,

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from benchmarks import quick
+from opensled_testbed.load.load import Load
 from opensled_testbed.report.html import LABELS
 from opensled_testbed.simulator import simulate
 from tests.emulated_runs import emulated_by
@@ -73,6 +74,8 @@ def test_a_busy_machine_is_no_regression(monkeypatch, capsys):
 def test_a_perfect_emulation_equals_the_simulation(monkeypatch):
     monkeypatch.setattr(quick, "COMPONENTS", {})
     monkeypatch.setattr(quick, "emulate", emulated_by(simulate))
+    monkeypatch.setattr(quick, "PASSES", 2)
+    monkeypatch.setattr(quick, "LOAD", Load(warmup=0.5, duration=2.0))
     found = quick.measure()
     assert all(len(values) == quick.PASSES for values in found.values())
     assert {value for name, values in found.items() if "over simulated" in name for value in values} == {1.0}

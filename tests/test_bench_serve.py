@@ -23,6 +23,9 @@ from opensled_testbed.load.summary import summarise
 from opensled_testbed.processes import Process
 from opensled_testbed.traces import PACKAGED, read_traces
 
+# Users are served in windows of real time, on devices that keep to seconds.
+pytestmark = pytest.mark.timed
+
 TOKENS = 8
 ITEMS = heldout_items(12, 0, TOKENS)
 TRACES = read_traces(PACKAGED / "tiny-llamacpp.jsonl.gz")

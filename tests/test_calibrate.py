@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.calibration import draft_speed
-from edge_client.calibration.calibrate import calibrate
-from edge_client.calibration.calibration_view import speed_lines
+from edge_client.calibration.calibrate import calibrate, speed_lines
 from edge_client.calibration.draft_speed import SpeedReading, fastest, measure, thread_counts
 from edge_client.config import CalibrateConfig
 from edge_client.drafters.threads import draft_threads

@@ -10,12 +10,11 @@ import pytest
 from edge_client.answer import Chunk, Stats
 from edge_client.config import ChatConfig
 from edge_client.generate import Commit
-from edge_client.lengths.status import DraftStatus
+from edge_client.lengths.base import DraftStatus
 from edge_client.terminal.chat import Chat, Runner
 from edge_client.terminal.chat_input import KEPT_LINES, History, history_path
 from edge_client.terminal.chat_view import Painter, View
-from edge_client.terminal.colour import Palette, palette, visible
-from edge_client.terminal.standard_streams import require_text
+from edge_client.terminal.colour import Palette, palette, require_text, visible
 from opensled.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
 from opensled.messages import ChatMessage
 from tests.devices import device_on, read

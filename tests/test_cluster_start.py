@@ -94,7 +94,7 @@ def test_whatever_ray_says_the_table_is_asked_for_again(ray):
         raise RaySystemError("GCS is away")
 
     hold = object.__new__(ray_runtime.Cluster)
-    hold._scheduler = SimpleNamespace(table=Method(broken))
+    hold._scheduler = SimpleNamespace(state=Method(broken))
     ray.look = broken
     with pytest.raises(Unreachable):
         asyncio.run(hold._state())

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from benchmarks.crowd import questions
 from benchmarks.failover import kill_replicas, kill_scheduler, restart_gateway, roll_replicas, run
-from benchmarks.replica_processes import ReplicaCluster
+from tests.crowd import questions
+from tests.replica_processes import ReplicaCluster
 
 USERS = 16
 PATIENCE = 600.0  # seconds; a busy machine takes long to start replicas

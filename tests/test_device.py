@@ -13,8 +13,7 @@ from edge_client.config import GenerateConfig
 from edge_client.device import connect
 from edge_client.generate import Commit
 from edge_client.lengths.base import UNADVISED, pulled
-from edge_client.lengths.confidence import ConfidenceLength
-from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.fixed import ConfidenceLength, FixedLength
 from edge_client.telemetry import Telemetry
 from edge_client.tokenizer import AnswerText
 from opensled.config import options
@@ -104,7 +103,7 @@ def test_a_full_server_is_told_at_once():
 def test_text_counts_the_token_that_completes_a_stop_string():
     ids = tuple(TOKENIZER.encode("one two three"))
     text = AnswerText(TOKENIZER, ("two",))
-    kept, shown = text.push(ids)
+    kept, shown = text.commit(ids)
     assert shown == "one " and text.stopped and text.flush() == ""
     assert "two" in TOKENIZER.decode(kept) and "two" not in TOKENIZER.decode(kept[:-1])
 

@@ -15,8 +15,7 @@ from edge_client import drafting
 from edge_client.draft_job import BlockBudget, Drafted, DraftJob
 from edge_client.drafters.base import Drafter
 from edge_client.drafting import DraftThread, finished
-from edge_client.lengths.confidence import ConfidenceLength
-from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.fixed import ConfidenceLength, FixedLength
 from opensled.messages import DraftToken, SamplingParams
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
@@ -26,7 +25,7 @@ from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.load.records import RequestRecord
 from opensled_testbed.simulated.drafting import SimulatedDrafts
 from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.server import MAX_DRAFT, Script
+from opensled_testbed.simulated.server import Script
 from opensled_testbed.traces import ItemTrace
 from tests.by_hand import HandLoop
 from tests.emulated import speed
@@ -60,7 +59,7 @@ class Driver:
     """One device; `truth` is told to it at a pass of the model where `at_pass` says so."""
 
     def __init__(self, trace: ItemTrace, policy: Listening) -> None:
-        self.script, self.policy, self.trace = Script(trace, len(trace.target_ids)), policy, trace
+        self.policy, self.trace = policy, trace
         self.truth, self.place = Truth(trace.prompt_ids), 0  # tokens of the text that it was told
         self.passes, self.at_pass = 0, {}
 
@@ -70,11 +69,10 @@ class Driver:
             self.hear(self.at_pass[self.passes])
 
     def budget(self, place: int) -> BlockBudget:
-        """The very last token of a sequence needs no draft."""
-        return BlockBudget(max(0, min(self.script.last - place - 1, MAX_DRAFT)))
+        return BlockBudget(max(0, len(self.trace.target_ids) - place - 1))
 
     def hear(self, place: int) -> None:
-        self.place, self.truth.tokens[:] = place, [*self.trace.prompt_ids, *self.trace.target_ids[:place]]
+        self.place, self.truth.tokens[:] = place, (*self.trace.prompt_ids, *self.trace.target_ids[:place])
         self.drafts.heard(self.truth)
 
     @property
@@ -148,7 +146,8 @@ class Simulated(Driver):
         super().__init__(trace, policy)
         self.events = Events()
         self.drafts = SimulatedDrafts(self.events, PACE, policy, True)
-        self.drafts.take(self.script, RequestRecord(0, 0, trace.item, 0.0), lambda: None)
+        script = Script(trace, len(trace.target_ids))
+        self.drafts.take(script, RequestRecord(0, 0, trace.item, 0.0), lambda: None)
         self.drafts.begin(self.truth, GREEDY)
 
     def draft(self, place: int) -> Drafted:

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from edge_client.drafters import table_file
-from edge_client.drafters.personal import PersonalTable
+from edge_client.drafters.cacheback import PersonalTable
 from edge_client.drafters.table_file import TableFile
 from edge_client.drafters.tables import FrozenTable, LruTable, TableShape, as_rows, each
-from edge_client.table_builder import TableBuilder
+from edge_client.tables_command import TableBuilder
 from opensled import cli
 from opensled.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.store import model_file
@@ -287,7 +287,7 @@ class TestPersonal:
 
     def test_is_not_written_at_every_turn(self, tmp_path, monkeypatch):
         path, now = tmp_path / "mine.table", [100.0]
-        monkeypatch.setattr("edge_client.drafters.personal.time.monotonic", lambda: now[0])
+        monkeypatch.setattr("edge_client.drafters.cacheback.time.monotonic", lambda: now[0])
         personal = self.learned(path)
         personal.save()
         assert not path.exists()

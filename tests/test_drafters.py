@@ -17,9 +17,8 @@ from edge_client.config import GenerateConfig
 from edge_client.device import connect
 from edge_client.draft_job import BlockBudget
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions, ModelDrafter
+from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions, ModelDrafter, NoneFactory
 from edge_client.drafters.lookup import LookupFactory
-from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import draft_threads
 from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength

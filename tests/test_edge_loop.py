@@ -10,7 +10,7 @@ import pytest
 
 from edge_client import drafting
 from edge_client.draft_job import BlockBudget, Drafted
-from edge_client.drafters.none import NoneDrafter
+from edge_client.drafters.base import NoneDrafter
 from edge_client.drafting import DraftThread
 from edge_client.generate import _cut, generate
 from edge_client.lengths.fixed import FixedLength

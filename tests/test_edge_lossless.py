@@ -24,7 +24,7 @@ def edges():
     """Drafter, and rule of its blocks."""
     return {
         "llamacpp adaptive": ("llamacpp", adaptive()),
-        "onnx predicted": ("onnx", Predicted(adaptive(), 0.3)),
+        "onnx predicted": ("onnx", Predicted(0.3, board=BoardState)),
         "cacheback, adaptive": ("cacheback", adaptive(tree=TREE)),
         "chain, adaptive": ("chain:cacheback,llamacpp", adaptive(tree=TREE)),
         "accelerated": ("accelerated:llamacpp", adaptive()),

@@ -11,10 +11,9 @@ import pytest
 
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.none import NoneFactory
+from edge_client.drafters.base import NoneFactory
 from edge_client.drafting import DraftThread
-from edge_client.lengths.confidence import ConfidenceLength
-from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.fixed import ConfidenceLength, FixedLength
 from opensled.errors import EngineError
 from opensled.messages import DraftBlock, SamplingParams, Verdict
 from opensled.noise import noise_key

@@ -11,8 +11,8 @@ import asyncio
 
 import pytest
 
+from edge_client.drafters.base import NoneDrafter
 from edge_client.drafters.lookup import LookupDrafter
-from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RemoteSession
 from opensled.messages import MATCH

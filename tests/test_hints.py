@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.drafters.none import NoneDrafter
+from edge_client.drafters.base import NoneDrafter
 from edge_client.lengths.fixed import FixedLength
 from opensled.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
 from scheduler.baselines import Fcfs

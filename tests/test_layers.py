@@ -44,8 +44,8 @@ GRPC_HOMES = ("edge_client/link.py", "verify_server/service.py")
 GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/replica_links.py")
 # Figures measure the bare libraries beside the product.
 BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"
-BARE_RAGGED = "benchmarks/ragged"  # and the file of its peers
-BARE_SAMPLING = "benchmarks/sampling"  # and its reference
+BARE_RAGGED = "benchmarks/ragged.py"
+BARE_SAMPLING = "benchmarks/sampling.py"
 MODEL_HOMES = (
     "verify_server/engine/",
     "opensled_training/",
@@ -68,7 +68,7 @@ HOMES = {
     "transformers": (*MODEL_HOMES, "verify_server/text/hf_text.py"),
     "huggingface_hub": ("verify_server/engine/loading.py",),
     "starlette": ("edge_client/api/",),
-    "uvicorn": ("edge_client/api/http_server.py",),
+    "uvicorn": ("edge_client/api/app.py",),
     "httpx": ("opensled_testbed/", "benchmarks/"),
     "matplotlib": (
         "opensled_testbed/planner/picture.py",
@@ -82,7 +82,7 @@ HOMES = {
     "llguidance": ("verify_server/text/guide.py",),
     "uvloop": ("verify_server/command.py",),
     "llama_cpp": (*LLAMA_HOMES, BARE_LOOP),
-    "jinja2": ("verify_server/text/gguf_text.py", "edge_client/offline/local_chat.py"),
+    "jinja2": ("verify_server/text/gguf_text.py", "edge_client/offline/local_only.py"),
     "onnxruntime": ("edge_client/drafters/onnx.py",),
     "google.protobuf": ("opensled/codec.py",),
     "opensled.v1.verify_pb2": ("opensled/codec.py", "opensled/open_codec.py", BARE_ROUNDS),

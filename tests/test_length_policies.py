@@ -8,8 +8,7 @@ from __future__ import annotations
 import pytest
 
 from edge_client.lengths import LENGTH_POLICIES, length_policy
-from edge_client.lengths.base import DraftLengthPolicy, LengthOptions, pulled
-from edge_client.lengths.status import DraftStatus
+from edge_client.lengths.base import DraftLengthPolicy, DraftStatus, LengthOptions, pulled
 from opensled.errors import UsageError
 from opensled.messages import DraftBlock, DraftToken
 

@@ -7,7 +7,7 @@ import pytest
 
 from edge_client.answer import Task
 from edge_client.device import Device
-from edge_client.drafters.none import NoneDrafter
+from edge_client.drafters.base import NoneDrafter
 from edge_client.drafting import DraftThread
 from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
@@ -134,7 +134,7 @@ def test_an_idle_session_gives_its_kv_to_one_with_work_and_gets_its_text_all_the
             # From now on the server waits for it
             await stream.send(Draft(1, DraftBlock(30, (DraftToken(48),))))
             await until(lambda: not _only(network).turn.server_drives and not _only(network).in_step)
-            idle = _only(network)
+            idle = _only(network).sequence
             answer = await asyncio.wait_for(ask(network, [7, 2, 3], OracleDrafter(0.8)), 5)
             assert answer.tokens == tuple(continuation([7, 2, 3], 40))
             counter = 1

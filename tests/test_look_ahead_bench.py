@@ -20,11 +20,12 @@ from benchmarks.look_ahead_cells import (
     PLAIN,
     USERS,
     Cell,
+    Effort,
     cells,
     law,
+    search,
 )
 from benchmarks.look_ahead_plot import write_plot
-from benchmarks.look_ahead_search import Effort, search
 from benchmarks.look_ahead_view import ratio, section, verdicts
 from benchmarks.readme import write_readme
 from opensled.errors import UsageError

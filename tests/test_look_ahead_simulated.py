@@ -15,8 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from edge_client.generate import generate
-from edge_client.lengths.confidence import ConfidenceLength
-from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.fixed import ConfidenceLength, FixedLength
 from hw_profiles.profiles import DraftSpeed
 from opensled.errors import UsageError
 from opensled.messages import Draft, Limits, SamplingParams, Verdict

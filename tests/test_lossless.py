@@ -12,8 +12,7 @@ import pytest
 
 from edge_client.drafters import DRAFTERS
 from edge_client.lengths.adaptive import Adaptive
-from edge_client.lengths.confidence import ConfidenceLength
-from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.fixed import ConfidenceLength, FixedLength
 from edge_client.lengths.predicted import Predicted
 from edge_client.remote import RetryPolicy
 from hw_profiles.sysfs import BoardState
@@ -113,7 +112,7 @@ def adaptive() -> Adaptive:
 
 
 def predicted() -> Predicted:
-    return Predicted(adaptive(), 0.4)
+    return Predicted(0.4, tree=60, board=BoardState)
 
 
 def check(wanted, answers) -> None:

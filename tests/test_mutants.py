@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import verify_server.kv.prefix
-import verify_server.session
+import verify_server.sequence
 from opensled.messages import DraftBlock
 from opensled.noise import gumbel, hash_bits
 from opensled.protocol import Truth, common_prefix, cut
@@ -73,7 +73,7 @@ commit = Session.commit
 
 def commit_without_rollback(self, planned, decision, now):
     count = commit(self, planned, decision, now)
-    self.computed = planned.segment.start + len(planned.segment.tokens)
+    self.sequence.computed = planned.segment.start + len(planned.segment.tokens)
     return count
 
 
@@ -81,7 +81,7 @@ def commit_recomputing_all(self, planned, decision, now):
     """Lossless, but computes accepted tokens again."""
     count = commit(self, planned, decision, now)
     if planned.check is not None:
-        self.computed = min(self.computed, planned.check.position)
+        self.sequence.computed = min(self.sequence.computed, planned.check.position)
     return count
 
 
@@ -101,7 +101,7 @@ def take_without_removing(self, count, tenant=""):
     return self._unused[-count:]
 
 
-def forget_pending(self):
+def forget_pending(self, now):
     self.pending = None
 
 
@@ -109,10 +109,10 @@ tell = Session._tell
 
 
 def tell_from_the_end(self, base, answered=None):
-    tell(self, max(base, len(self.tokens) - 1), answered)
+    tell(self, max(base, len(self.sequence) - 1), answered)
 
 
-def cut_nothing(self, rest, most, longest):
+def verify_everything(self, rest, most, longest, now):
     return rest
 
 
@@ -164,11 +164,11 @@ MUTANTS = {
         Match, "decide", accept_any_match, test_session.test_a_match_after_a_mismatch_does_not_stand
     ),
     "a stale draft is not recognised": Mutant(
-        verify_server.session, "rebase", rebase_blindly,
+        verify_server.sequence, "rebase", rebase_blindly,
         test_session.test_a_stale_draft_is_answered_with_the_truth_and_no_computation,
     ),
     "a late draft is verified at the wrong position": Mutant(
-        verify_server.session, "rebase", rebase_in_place,
+        verify_server.sequence, "rebase", rebase_in_place,
         test_session.test_a_draft_that_arrives_late_keeps_what_is_still_right,
     ),
     "a disagreement is spliced": Mutant(
@@ -178,10 +178,11 @@ MUTANTS = {
         Truth, "extend", extend_twice, test_protocol.test_truth_takes_only_what_is_new
     ),
     "an end inside a draft is overlooked": Mutant(
-        verify_server.session, "cut", cut_by_length_only, test_session.test_eos_inside_a_draft_ends_the_sequence
+        verify_server.sequence, "cut", cut_by_length_only, test_session.test_eos_inside_a_draft_ends_the_sequence
     ),
     "one token too many": Mutant(
-        verify_server.session, "cut", cut_one_late, test_session.test_max_tokens_inside_a_draft_wastes_no_position, (3,)
+        verify_server.sequence, "cut", cut_one_late,
+        test_session.test_max_tokens_inside_a_draft_wastes_no_position, (3,),
     ),
     "KV of rejected tokens counts as computed": Mutant(
         Session, "commit", commit_without_rollback, test_session.test_tokens_per_round_match_the_law
@@ -213,7 +214,7 @@ MUTANTS = {
         Session, "_tell", tell_from_the_end, test_session.test_a_right_draft_commits_all_of_it_and_a_bonus
     ),
     "drafts beyond the end are computed": Mutant(
-        Session, "_cut", cut_nothing, test_session.test_max_tokens_inside_a_draft_wastes_no_position, (2,)
+        Session, "_verified", verify_everything, test_session.test_max_tokens_inside_a_draft_wastes_no_position, (2,)
     ),
     "a chunk in the middle of a prompt decides": Mutant(
         Fcfs, "_slice", decide_mid_prompt, test_fcfs.test_a_prompt_is_computed_in_chunks_beside_verification

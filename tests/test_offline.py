@@ -8,13 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from edge_client import answer_stream
 from edge_client.draft_job import BlockBudget
 from edge_client.drafting import DraftThread
 from edge_client.generate import Commit
-from edge_client.lengths.confidence import ConfidenceLength
-from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.fixed import ConfidenceLength, FixedLength
 from edge_client.offline.modes import LOCAL_GIVE_UP, PROVISIONAL, STALL, Offline, retry_policy
-from edge_client.offline.outage_watch import OutageWatch
 from edge_client.offline.provisional import SEGMENT, ProvisionalDrafting, ProvisionalTail
 from edge_client.remote import RetryPolicy
 from edge_client.tokenizer import AnswerText
@@ -199,11 +198,11 @@ def test_a_guess_leaves_no_trace_in_the_text():
     ids = TOKENIZER.encode("Ümläut 漢字 and END, done")
     for known in range(len(ids)):
         text, plain = AnswerText(TOKENIZER, ("END",)), AnswerText(TOKENIZER, ("END",))
-        before = text.push(ids[:known])
+        before = text.commit(ids[:known])
         assert text.guess(ids[known:]) in "Ümläut 漢字 and ", "held characters and stop strings count"
-        after = text.push(ids[known:])
+        after = text.commit(ids[known:])
         assert (before[1] + after[1], text.stopped) == ("Ümläut 漢字 and ", True)
-        assert (before, after) == (plain.push(ids[:known]), plain.push(ids[known:]))
+        assert (before, after) == (plain.commit(ids[:known]), plain.commit(ids[known:]))
 
 
 def test_a_segment_is_drafted_whatever_the_devices_own_rule_says():
@@ -271,7 +270,7 @@ def test_the_wait_ends_by_an_error_when_the_retries_do():
     asyncio.run(scenario())
 
 
-def test_a_watch_does_not_spin_while_nothing_happens():
+def test_a_watch_does_not_spin_while_nothing_happens(monkeypatch):
     async def never():
         await asyncio.sleep(0.2)
         yield Commit((1,), 0, 0)
@@ -282,17 +281,17 @@ def test_a_watch_does_not_spin_while_nothing_happens():
 
     async def scenario():
         session = SimpleNamespace(away=True, truth=None)
-        watch = OutageWatch(never(), session, Offline(look=0.01), Written())
         looks = 0
 
-        async def arrived(reading, wait=watch._arrived):
+        async def arrived(*waited, wait=answer_stream._arrived):
             nonlocal looks
             looks += 1
-            return await wait(reading)
+            return await wait(*waited)
 
-        watch._arrived = arrived
-        while not isinstance(await watch.next(), Commit):
+        monkeypatch.setattr(answer_stream, "_arrived", arrived)
+        async for news in answer_stream.watched(never(), session, Offline(look=0.01), Written()):
+            if isinstance(news, Commit):
+                return looks
             session.away = False  # it is back, and says nothing yet
-        return looks
 
     assert asyncio.run(scenario()) < 50

@@ -14,8 +14,7 @@ from edge_client.config import GenerateConfig
 from edge_client.device import _length_policy
 from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.base import pulled
-from edge_client.lengths.confidence import ConfidenceLength
-from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.fixed import ConfidenceLength, FixedLength
 from edge_client.lengths.predicted import Logistic, Predicted, features
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock, DraftToken, SamplingParams
@@ -56,7 +55,7 @@ def test_before_the_first_verdict_confidence_means_what_it_says():
 
 
 def test_only_judged_tokens_teach():
-    rule, twin = (Predicted(Adaptive(board=BoardState), 0.4) for _ in range(2))
+    rule, twin = (Predicted(0.4, board=BoardState) for _ in range(2))
     sure, doubtful = DraftToken(1, 0.9), DraftToken(1, 0.2)
     for _ in range(50):
         rule.answered(DraftBlock(9, (sure, doubtful, sure, doubtful)), 1, 0.01)
@@ -69,7 +68,7 @@ def test_only_judged_tokens_teach():
 
 @pytest.mark.timed
 def test_a_token_costs_less_than_twenty_microseconds():
-    rule = Predicted(Adaptive(board=BoardState), 0.4)
+    rule = Predicted(0.4, board=BoardState)
     rule.most(16)
     rule.drafted(3, 0.03)
     rule.answered(DraftBlock(9, (DraftToken(1, 0.9),) * 4), 2, 0.05)
@@ -142,7 +141,7 @@ class Drafts:
 
 
 def predicted(clock) -> Predicted:
-    return Predicted(Adaptive(look_ahead=False, clock=clock, board=BoardState), 0.4)
+    return Predicted(0.4, look_ahead=False, clock=clock, board=BoardState)
 
 
 @pytest.mark.parametrize("token_s", [0.004, 0.01, 0.02])

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from edge_client.lengths.base import pulled
-from edge_client.lengths.confidence import ConfidenceLength
-from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.fixed import ConfidenceLength, FixedLength
 from opensled.errors import Unsupported
 from opensled.messages import DraftToken, Open, SamplingParams, SparseDistribution
 from opensled.sampling import SparseSampler, sampler, softmax

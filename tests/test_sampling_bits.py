@@ -1,4 +1,4 @@
-"""The engines' tokens are bit for bit those of the algorithm kept in benchmarks.sampling_reference.py."""
+"""The engines' tokens are bit for bit those of the algorithm kept in tests/sampling_reference.py."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.sampling import launches, requests_of
-from benchmarks.sampling_reference import numpy_tokens, torch_tokens
 from opensled.messages import SamplingParams
 from opensled.noise import gumbel
+from tests.sampling_reference import numpy_tokens, torch_tokens
 from tests.test_scores import Grouped
 from verify_server.engine.base import SampleRequest
 from verify_server.engine.numpy_scores import NumpyScores

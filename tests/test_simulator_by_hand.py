@@ -11,8 +11,7 @@ from itertools import pairwise
 import pytest
 
 from edge_client.lengths.base import pulled
-from edge_client.lengths.confidence import ConfidenceLength
-from edge_client.lengths.fixed import FixedLength
+from edge_client.lengths.fixed import ConfidenceLength, FixedLength
 from hw_profiles import catalog
 from opensled.messages import DraftToken
 from opensled.protocol import common_prefix

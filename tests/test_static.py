@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from edge_client.drafters.none import NoneDrafter
+from edge_client.drafters.base import NoneDrafter
 from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import UsageError
 from opensled.messages import SamplingParams

@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import regimes, suite
-from benchmarks.accuracy import accuracy
+from benchmarks.accuracy import accuracy, agreement, live_anchor
 from benchmarks.cell_run import MOST_EMULATED, CellRun, Scale, emulated_capacity
 from benchmarks.cell_turns import DILATION, PlannedRun, finish, fleet_of, short_items, shortened, turns
 from benchmarks.peer_server import running
-from benchmarks.simulator_error import agreement, live_anchor
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.cells import CELLS, REGIMES
 from opensled_testbed.emulation.recorder import recorded_items

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from edge_client.drafters.base import NoneDrafter
 from edge_client.drafters.lookup import LookupDrafter
-from edge_client.drafters.none import NoneDrafter
 from edge_client.lengths.fixed import FixedLength
 from opensled.errors import EngineError, NonFiniteLogits
 from opensled.messages import Draft, DraftBlock, Failure, Open, SamplingParams

@@ -9,35 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
+from edge_client.tokenizer import overlap
 from opensled.messages import CALL_TAGS
 
 OPENING = CALL_TAGS[0]
 
 
-@dataclass(frozen=True)
-class PlainText:
-    """Text that belongs to no call."""
+class AnswerPiece(NamedTuple):
+    """Text outside of calls, the name of a call that begins, or a piece of the JSON text of its arguments."""
 
+    kind: Literal["text", "name", "arguments"]
     text: str
-
-
-@dataclass(frozen=True)
-class CallStart:
-    """A call begins; the arguments that follow are its own."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """A piece of the JSON text of the latest call's arguments."""
-
-    text: str
-
-
-AnswerPiece = PlainText | CallStart | Arguments
 
 
 class CallReader:
@@ -64,7 +48,7 @@ class CallReader:
         text, self._held = self._held, ""
         if self._read == self._after or not self._before + text:
             return []
-        return [PlainText(self._before + text)]
+        return [AnswerPiece("text", self._before + text)]
 
     def _beginning(self) -> list[AnswerPiece] | None:
         """At the start of the answer, where an object without a tag may be a call too."""
@@ -84,11 +68,11 @@ class CallReader:
         text, tag, rest = self._held.partition(OPENING)
         if tag:
             self._open(rest)
-            return [PlainText(text)] if text else []
-        keep = _overlap(text, OPENING)
+            return [AnswerPiece("text", text)] if text else []
+        keep = overlap(text, OPENING)
         self._held = text[len(text) - keep :]
         shown = text[: len(text) - keep]
-        return [PlainText(shown)] if shown else None
+        return [AnswerPiece("text", shown)] if shown else None
 
     def _head(self) -> list[AnswerPiece] | None:
         """The object up to the brace that opens its arguments."""
@@ -97,12 +81,12 @@ class CallReader:
             if squeezed.startswith(head):
                 self._held = self._held[_length(self._held, len(head)) - 1 :]
                 self._object, self._read = Balance(), self._arguments
-                return [CallStart(name)]
+                return [AnswerPiece("name", name)]
         if any(head.startswith(squeezed) for head in self._heads):
             return None
         text = self._before + self._held
         self._held, self._before, self._read = "", "", self._text
-        return [PlainText(text)]
+        return [AnswerPiece("text", text)]
 
     def _arguments(self) -> list[AnswerPiece] | None:
         """Their object, as far as it is known."""
@@ -111,19 +95,18 @@ class CallReader:
         self._held = self._held[len(text) :]
         if end is not None:
             self._before, self._read = "", self._after
-        return [Arguments(text)]
+        return [AnswerPiece("arguments", text)]
 
     def _after(self) -> list[AnswerPiece] | None:
         """Behind the arguments: the end of the object and its tag, and perhaps another call."""
         _, tag, rest = self._held.partition(OPENING)
         if not tag:
-            self._held = self._held[len(self._held) - _overlap(self._held, OPENING) :]
+            self._held = self._held[len(self._held) - overlap(self._held, OPENING) :]
             return None
         self._open(rest)
         return []
 
     def _open(self, rest: str) -> None:
-        """Behind an opening tag."""
         self._before, self._margin = self._margin + OPENING, ""
         self._held, self._read = rest, self._head
 
@@ -153,14 +136,6 @@ class Balance:
             self._in_string = True
         else:
             self._depth += {"{": 1, "}": -1}.get(character, 0)
-
-
-def _overlap(text: str, tag: str) -> int:
-    """Length of the longest tail of `text` that begins `tag` without being all of it."""
-    for length in range(min(len(text), len(tag) - 1), 0, -1):
-        if tag.startswith(text[-length:]):
-            return length
-    return 0
 
 
 def _length(text: str, count: int) -> int:

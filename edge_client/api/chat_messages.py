@@ -5,9 +5,45 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from edge_client.api.fields import Fields, require_object, require_text
+from edge_client.api.fields import Fields, as_integer, fields_of, require_text
 from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import ChatMessage, ToolCall
+from opensled.messages import ChatMessage, ModelInfo, Prompt, ToolCall
+
+MAX_PROMPTS = 8  # in one request
+
+
+def read_prompts(value: object, info: ModelInfo) -> tuple[Prompt, ...]:
+    """Texts or lists of token ids: one of them, or a list."""
+    if isinstance(value, str):
+        return (require_text(value, "prompt"),)
+    if not isinstance(value, list) or not value:
+        raise InvalidRequest("prompt must be a string, a list of token ids, or a list of either", "prompt")
+    if not isinstance(value[0], (str, list)):
+        return (token_ids(value, "prompt", info),)
+    if len(value) > MAX_PROMPTS:
+        raise InvalidRequest(f"prompt may hold at most {MAX_PROMPTS} prompts", "prompt")
+    if isinstance(value[0], str):
+        return tuple(require_text(text, "prompt") for text in value)
+    return tuple(_some_ids(ids, info) for ids in value)
+
+
+def _some_ids(value: object, info: ModelInfo) -> tuple[int, ...]:
+    ids = token_ids(value, "prompt", info)
+    if not ids:
+        raise InvalidRequest("prompt has a list without a token id", "prompt")
+    return ids
+
+
+def token_ids(value: object, name: str, info: ModelInfo) -> tuple[int, ...]:
+    """A list of ids of the vocabulary; raises InvalidRequest for `name`."""
+    ids = [as_integer(token) for token in value] if isinstance(value, list) else [None]
+    if None in ids:
+        raise InvalidRequest(f"{name} must be a list of token ids", name)
+    known = tuple(token for token in ids if token is not None and 0 <= token < info.vocab_size)
+    if len(known) < len(ids):
+        raise InvalidRequest(f"{name} has an id outside the vocabulary of {info.vocab_size}", name)
+    return known
+
 
 # Parts of an assistant's turn that carry nothing when empty; clients send them when they repeat an earlier answer.
 EMPTY_EXTRAS = ("refusal", "function_call", "audio", "annotations")
@@ -21,7 +57,7 @@ def read_turns(value: object) -> tuple[ChatMessage, ...]:
 
 
 def _turn(value: object, where: str) -> ChatMessage:
-    fields = Fields(require_object(value, where), where + ".")
+    fields = fields_of(value, where)
     role = fields.text("role", "")
     if role not in ROLES:
         raise InvalidRequest(f"{where}.role must be one of {', '.join(ROLES)}", f"{where}.role")
@@ -67,11 +103,11 @@ ROLES: dict[str, Callable[[Fields, str], ChatMessage]] = {
 
 
 def _call(value: object, where: str) -> ToolCall:
-    fields = Fields(require_object(value, where), where + ".")
+    fields = fields_of(value, where)
     if fields.take("type") != "function":
         raise Unsupported(f"{where}.type must be function", f"{where}.type")
     call_id = require_text(fields.take("id"), f"{where}.id")
-    inner = Fields(require_object(fields.take("function"), f"{where}.function"), f"{where}.function.")
+    inner = fields.inside("function")
     name, arguments = (require_text(inner.take(key), inner.path(key)) for key in ("name", "arguments"))
     inner.finish()
     fields.finish()
@@ -90,7 +126,7 @@ def _content(fields: Fields, optional: bool = False) -> str:
 
 
 def _part(value: object, where: str) -> str:
-    fields = Fields(require_object(value, where), where + ".")
+    fields = fields_of(value, where)
     if fields.take("type") != "text":
         raise Unsupported(f"{where}.type must be text: this model reads nothing else", f"{where}.type")
     text = require_text(fields.take("text"), f"{where}.text")

@@ -61,6 +61,10 @@ class Fields:
         """The raw value; None if absent."""
         return self._values.pop(name, None)
 
+    def inside(self, name: str) -> Fields:
+        """The fields of an object that is a field of this one."""
+        return fields_of(self.take(name), self.path(name))
+
     def text(self, name: str, default: str) -> str:
         value = self.take(name)
         return default if value is None else require_text(value, self.path(name))
@@ -102,6 +106,11 @@ class Fields:
         for name in self._values:
             path = _shown(self.path(name))
             raise Unsupported(f"unknown field {path}: nothing here reads it, leave it out", path)
+
+
+def fields_of(value: object, where: str) -> Fields:
+    """The fields of the object at `where`; raises InvalidRequest for anything else."""
+    return Fields(require_object(value, where), where + ".")
 
 
 def as_integer(value: object) -> int | None:

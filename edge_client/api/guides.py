@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from edge_client.api.fields import Fields, require_object, require_text
+from edge_client.api.fields import Fields, fields_of, require_object, require_text
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import GUIDE, Guide, ModelInfo, Tool
 
@@ -37,26 +37,24 @@ def _response_format(value: object) -> str:
     """The JSON schema of the answer; "" for text."""
     if value is None:
         return ""
-    fields = Fields(require_object(value, "response_format"), "response_format.")
+    fields = fields_of(value, "response_format")
     kind = fields.take("type")
     if kind not in ("text", "json_object", "json_schema"):
         raise Unsupported(
             "response_format.type must be text, json_object or json_schema", "response_format.type"
         )
-    schema = _json_schema(fields.take("json_schema")) if kind == "json_schema" else ANY_OBJECT
+    schema = _json_schema(fields.inside("json_schema")) if kind == "json_schema" else ANY_OBJECT
     fields.finish()
     return "" if kind == "text" else schema
 
 
-def _json_schema(value: object) -> str:
-    where = "response_format.json_schema"
-    fields = Fields(require_object(value, where), where + ".")
+def _json_schema(fields: Fields) -> str:
     _name(fields)
     fields.text("description", "")
     fields.flag("strict", True)
     schema = fields.take("schema")
     fields.finish()
-    return ANY_OBJECT if schema is None else _text(schema, f"{where}.schema")
+    return ANY_OBJECT if schema is None else _text(schema, fields.path("schema"))
 
 
 def _tools(value: object) -> tuple[Tool, ...]:
@@ -71,17 +69,16 @@ def _tools(value: object) -> tuple[Tool, ...]:
 
 
 def _tool(value: object, where: str) -> Tool:
-    outer = Fields(require_object(value, where), where + ".")
+    outer = fields_of(value, where)
     if outer.take("type") != "function":
         raise Unsupported(f"{where}.type must be function", f"{where}.type")
-    inside = f"{where}.function"
-    fields = Fields(require_object(outer.take("function"), inside), inside + ".")
+    fields = outer.inside("function")
     outer.finish()
     name, description = _name(fields), fields.text("description", "")
     fields.flag("strict", True)
     schema = fields.take("parameters")
     fields.finish()
-    return Tool(name, description, "" if schema is None else _text(schema, f"{inside}.parameters"))
+    return Tool(name, description, "" if schema is None else _text(schema, fields.path("parameters")))
 
 
 def _tool_choice(value: object, tools: tuple[Tool, ...]) -> tuple[str, str]:
@@ -104,10 +101,10 @@ def _tool_choice(value: object, tools: tuple[Tool, ...]) -> tuple[str, str]:
 
 
 def _chosen(value: object) -> str:
-    fields = Fields(require_object(value, "tool_choice"), "tool_choice.")
+    fields = fields_of(value, "tool_choice")
     if fields.take("type") != "function":
         raise Unsupported("tool_choice.type must be function", "tool_choice.type")
-    inner = Fields(require_object(fields.take("function"), "tool_choice.function"), "tool_choice.function.")
+    inner = fields.inside("function")
     name = _name(inner)
     inner.finish()
     fields.finish()

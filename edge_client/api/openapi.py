@@ -6,7 +6,7 @@ tests/test_openapi.py keeps it true: what it allows is accepted, what it forbids
 from __future__ import annotations
 
 from edge_client.api import replies, schemas
-from edge_client.api.json_schema import Schema, ref
+from edge_client.api.replies import Schema, ref
 from opensled.messages import ModelInfo
 
 ERRORS = {
@@ -22,7 +22,6 @@ ERRORS = {
 }
 ALWAYS = ("401", "403", "500")  # may befall every request
 WAITING = ("429", "503")
-POSTED = tuple(ERRORS)
 
 
 def description(info: ModelInfo) -> Schema:
@@ -49,6 +48,7 @@ def description(info: ModelInfo) -> Schema:
 
 
 def _paths(info: ModelInfo) -> Schema:
+    model_id = {"type": "string", "enum": [info.model_id]}
     return {
         "/v1/chat/completions": {
             "post": _post(
@@ -66,18 +66,13 @@ def _paths(info: ModelInfo) -> Schema:
         "/v1/models/{model}": {
             "get": {
                 **_get("retrieveModel", "The model of this device", "Model", "404"),
-                "parameters": [_model_name(info)],
+                "parameters": [{"name": "model", "in": "path", "required": True, "schema": model_id}],
             }
         },
         "/openapi.json": {"get": _get("describe", "This description", "Description")},
         "/status": {"get": _get("draftStatus", "How this device drafts just now, and why", "Status")},
         "/health": {"get": {**_get("health", "Whether the device works", "Health"), "security": []}},
     }
-
-
-def _model_name(info: ModelInfo) -> Schema:
-    schema = {"type": "string", "enum": [info.model_id]}
-    return {"name": "model", "in": "path", "required": True, "schema": schema}
 
 
 def _post(name: str, summary: str, kinds: tuple[str, str, str]) -> Schema:
@@ -92,7 +87,7 @@ def _post(name: str, summary: str, kinds: tuple[str, str, str]) -> Schema:
         "requestBody": {"required": True, "content": {"application/json": {"schema": ref(asked)}}},
         "responses": {
             "200": {"description": "The answer.", "content": content},
-            **{status: _error(status) for status in POSTED},
+            **{status: _error(status) for status in ERRORS},
         },
     }
 

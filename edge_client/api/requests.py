@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edge_client.answer import Task
-from edge_client.api.chat_messages import read_turns
-from edge_client.api.fields import Fields, require_object
+from edge_client.api.chat_messages import read_prompts, read_turns
+from edge_client.api.fields import Fields, fields_of
 from edge_client.api.guides import read_guide
-from edge_client.api.prompt_fields import read_prompts
 from edge_client.api.sampling_fields import MAX_CHOICES, read_params, read_stop, seeded, token_limit
 from opensled.errors import InvalidRequest, NotFound, RequestError, Unsupported
 from opensled.messages import MAX_PACE, MAX_TOP_LOGPROBS, ModelInfo, Prompt
@@ -176,7 +175,7 @@ def _service(value: object) -> tuple[float | None, bool | None]:
     """Pace and background of the field `opensled`; None: the device's defaults."""
     if value is None:
         return None, None
-    fields = Fields(require_object(value, "opensled"), "opensled.")
+    fields = fields_of(value, "opensled")
     pace, background = fields.number("pace", None), fields.flag("background", None)
     if pace is not None and not 0 <= pace <= MAX_PACE:
         raise InvalidRequest(
@@ -192,7 +191,7 @@ def _stream_options(fields: Fields, stream: bool) -> bool:
         return False
     if not stream:
         raise InvalidRequest("stream_options needs stream: true", "stream_options")
-    options = Fields(require_object(value, "stream_options"), "stream_options.")
+    options = fields_of(value, "stream_options")
     include_usage = options.flag("include_usage", False)
     options.only("include_obfuscation", False)
     options.finish()

@@ -11,8 +11,7 @@ from typing import Any
 
 from edge_client.answer import Chunk, Stats, Task
 from edge_client.api.calls import CallReader
-from edge_client.api.choices import ChatChoice, Choice, CompletionChoice
-from edge_client.api.logprobs import ChatLogprobs, CompletionLogprobs
+from edge_client.api.choices import ChatChoice, ChatLogprobs, Choice, CompletionChoice, CompletionLogprobs
 from edge_client.api.requests import Request
 from edge_client.device import Device
 from edge_client.offline.modes import LOCAL_ONLY
@@ -76,7 +75,9 @@ class Reply:
 
     def __init__(self, request: Request, device: Device) -> None:
         self._request, self._rule = request, device.rule
-        self._choices = _choices(request, device.tokenizer)
+        self._choices = [
+            _choice(index, task, request, device.tokenizer) for index, task in enumerate(request.tasks)
+        ]
         self._stats: dict[int, Stats] = {}
         self._local_fingerprint = local_fingerprint(device.info)
         self.headers: dict[str, str] = {}  # by what was pushed so far
@@ -123,20 +124,13 @@ class Reply:
         return {**self._frame, "choices": [choice], **more}
 
 
-def _choices(request: Request, tokenizer: EdgeTokenizer) -> list[Choice]:
-    kind = _chat_choice if request.is_chat else _completion_choice
-    return [kind(index, task, request, tokenizer) for index, task in enumerate(request.tasks)]
-
-
-def _chat_choice(index: int, task: Task, request: Request, tokenizer: EdgeTokenizer) -> Choice:
-    logprobs = ChatLogprobs(tokenizer) if task.top_logprobs is not None else None
-    names = request.tool_names
-    return ChatChoice(index, logprobs, CallReader(names) if names else None)
-
-
-def _completion_choice(index: int, task: Task, request: Request, tokenizer: EdgeTokenizer) -> Choice:
-    logprobs = CompletionLogprobs(tokenizer) if task.top_logprobs is not None else None
-    return CompletionChoice(index, logprobs, _text_of(task.prompt, tokenizer) if request.echo else "")
+def _choice(index: int, task: Task, request: Request, tokenizer: EdgeTokenizer) -> Choice:
+    logged, names = task.top_logprobs is not None, request.tool_names
+    if request.is_chat:
+        logprobs = ChatLogprobs(tokenizer) if logged else None
+        return ChatChoice(index, logprobs, CallReader(names) if names else None)
+    echo = _text_of(task.prompt, tokenizer) if request.echo else ""
+    return CompletionChoice(index, CompletionLogprobs(tokenizer) if logged else None, echo)
 
 
 def _text_of(prompt: Prompt, tokenizer: EdgeTokenizer) -> str:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from edge_client.api.chat_messages import token_ids
 from edge_client.api.fields import Fields, is_number, require_object, require_text
-from edge_client.api.prompt_fields import token_ids
 from opensled.errors import InvalidRequest
 from opensled.messages import MAX_BIAS, ModelInfo, SamplingParams
 

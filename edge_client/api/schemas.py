@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from edge_client.api.chat_messages import MAX_PROMPTS
 from edge_client.api.guides import CHOICES, MAX_TOOLS, NAME
-from edge_client.api.json_schema import COUNT, FLAG, TEXT, Schema, closed, items, one_of, optional, ref
-from edge_client.api.prompt_fields import MAX_PROMPTS
+from edge_client.api.replies import COUNT, FLAG, TEXT, Schema, closed, items, one_of, optional, ref
 from edge_client.api.requests import BOOKKEEPING, COMPLETION_TOKENS, MAX_COMPLETION_LOGPROBS
 from edge_client.api.sampling_fields import MAX_CHOICES, MAX_STOP_IDS, MAX_STOPS
 from opensled.messages import (

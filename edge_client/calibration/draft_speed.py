@@ -126,12 +126,12 @@ def _by_threads(
 
 
 def _chunks(drafter: Drafter) -> list[float]:
-    proposals = _begun(drafter, SHORT_PROMPT, 0)
+    proposals = begun(drafter, SHORT_PROMPT, 0)
     if proposals is None:
         raise UsageError("this drafter proposes nothing by itself; calibrate one with a draft model")
-    rates = [_timed(proposals)]
+    rates = [timed(proposals)]
     while len(rates) < CHUNKS and rates[-1] * CHUNK_S >= 1:  # a second one of a slow model takes too long
-        rates.append(_timed(proposals))
+        rates.append(timed(proposals))
     if not all(rates):
         raise UsageError(
             f"this drafter stops after {SHORT_PROMPT + 1} tokens; calibrate one with a larger context"
@@ -139,7 +139,7 @@ def _chunks(drafter: Drafter) -> list[float]:
     return rates
 
 
-def _begun(drafter: Drafter, prompt: int, start: int) -> Iterator[DraftToken] | None:
+def begun(drafter: Drafter, prompt: int, start: int) -> Iterator[DraftToken] | None:
     """A fresh sequence whose prompt is read; None if nothing follows it, such as at the end of the context.
 
     `start` makes prompts different, so that no cache holds them.
@@ -150,17 +150,17 @@ def _begun(drafter: Drafter, prompt: int, start: int) -> Iterator[DraftToken] | 
     return proposals if next(proposals, None) is not None else None
 
 
-def _timed(proposals: Iterator[DraftToken]) -> float:
-    """Tokens/s over the next CHUNK tokens, fewer of a slow model; 0 at the end of what it proposes."""
+def timed(proposals: Iterator[DraftToken], most: int = CHUNK, seconds: float = CHUNK_S) -> float:
+    """Tokens/s over the next `most` tokens, fewer of a slow model; 0 at the end of what it proposes."""
     started, count = time.monotonic(), 0
-    while count < CHUNK and time.monotonic() < started + CHUNK_S and next(proposals, None) is not None:
+    while count < most and time.monotonic() < started + seconds and next(proposals, None) is not None:
         count += 1
     return count / (time.monotonic() - started) if count else 0.0
 
 
 def _blocks(drafter: Drafter) -> dict[int, list[float]]:
     """Seconds from a verdict that rejects the whole block before to the next block, by length; in turns."""
-    _begun(drafter, SHORT_PROMPT, 1)
+    begun(drafter, SHORT_PROMPT, 1)
     seconds: dict[int, list[float]] = {length: [] for length in LENGTHS}
     deadline = time.monotonic() + LENGTH_S
     first = 0  # draft token of the block before
@@ -188,9 +188,9 @@ def _long_prompt(drafter: Drafter) -> tuple[int, list[float], list[float]]:
         started = time.monotonic()
         if index and started > deadline:
             break
-        proposals = _begun(drafter, prompt, 2 + index)
+        proposals = begun(drafter, prompt, 2 + index)
         prefill.append(prompt / (time.monotonic() - started))
-        rate = _timed(proposals) if proposals else 0.0
+        rate = timed(proposals) if proposals else 0.0
         decode += [rate] if rate else []
     if not decode:
         raise UsageError(f"this draft model has no room for {prompt + CHUNK} tokens; take another one")
@@ -200,9 +200,9 @@ def _long_prompt(drafter: Drafter) -> tuple[int, list[float], list[float]]:
 def _longest_prompt(drafter: Drafter) -> int:
     """The longest of LONG_PROMPTS that fits the context and that the model reads in PROMPT_S."""
     started = time.monotonic()
-    _begun(drafter, LONG_PROMPTS[-1], 1)
+    begun(drafter, LONG_PROMPTS[-1], 1)
     per_token = (time.monotonic() - started) / LONG_PROMPTS[-1]
     for prompt in LONG_PROMPTS[:-1]:
-        if prompt * per_token < PROMPT_S and _begun(drafter, prompt + CHUNK, 1) is not None:
+        if prompt * per_token < PROMPT_S and begun(drafter, prompt + CHUNK, 1) is not None:
             return prompt
     return LONG_PROMPTS[-1]

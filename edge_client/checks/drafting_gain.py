@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from edge_client.checks.draft import DraftReport, tried
 from edge_client.checks.finding import Finding, ok, warn
@@ -28,12 +28,7 @@ SHARED = ", but one at a time: the server shares this machine, and each slows th
 USERS, CONTEXT = 8, 1024  # of such a server: sequences at a time, and positions of each
 
 
-@dataclass(frozen=True)
-class GainInputs:
-    """One number of the law and where it comes from."""
-
-    seconds: float
-    origin: str
+Sourced = tuple[float, str]  # seconds, and where the number comes from
 
 
 def check_gain(config: DoctorConfig, server: ServerReport, draft: DraftReport) -> list[Finding]:
@@ -41,26 +36,19 @@ def check_gain(config: DoctorConfig, server: ServerReport, draft: DraftReport) -
     drafting = _drafting(config, draft)
     if drafting is None:
         return []
-    link = _link(config, server)
-    findings = [ok("draft speed here", drafting.origin), ok("round trip", link.origin)]
+    (token_s, token_origin), (rtt_s, rtt_origin) = drafting, _link(config, server)
+    findings = [ok("draft speed here", token_origin), ok("round trip", rtt_origin)]
     speed = server.speed
     if speed and server.info:
         exchange = RoundCosts(
-            drafting.seconds,
-            link.seconds,
-            lambda length: speed.step_s(length, link.seconds),
-            speed.decode_s,
-            ACCEPTANCE,
+            token_s, rtt_s, lambda length: speed.step_s(length, rtt_s), speed.decode_s, ACCEPTANCE
         )
         longest = max(1, min(LONGEST, server.info.limits.max_draft))
         origin = _assumed("all else was measured" + (SHARED if is_local(config.server) else ""))
         return [*findings, origin, verdict(config, exchange, longest, "this server")]
     derived = "the servers are judged by their profiles, which are derived and not measured"
-    return [
-        *findings,
-        _assumed(derived),
-        *(_example(config, drafting, link, *example) for example in EXAMPLES),
-    ]
+    examples = [_example(config, token_s, rtt_s, *example) for example in EXAMPLES]
+    return [*findings, _assumed(derived), *examples]
 
 
 def _assumed(rest: str) -> Finding:
@@ -68,12 +56,10 @@ def _assumed(rest: str) -> Finding:
     return ok("assumed", f"that the target agrees with {ACCEPTANCE:.0%} of draft tokens ({span}); {rest}")
 
 
-def _drafting(config: DoctorConfig, draft: DraftReport) -> GainInputs | None:
+def _drafting(config: DoctorConfig, draft: DraftReport) -> Sourced | None:
     """Seconds per draft token: tried just now, or as published for the board."""
     if draft.seconds:
-        return GainInputs(
-            draft.seconds, f"{1 / draft.seconds:,.0f} tokens/s (measured just now, {config.draft_model})"
-        )
+        return draft.seconds, f"{1 / draft.seconds:,.0f} tokens/s (measured just now, {config.draft_model})"
     profile = detect(config.root).profile
     if not profile or not tried(config.drafter):
         return None
@@ -82,20 +68,18 @@ def _drafting(config: DoctorConfig, draft: DraftReport) -> GainInputs | None:
     speed = drafts[size if size in drafts else SIZE].decode_per_s
     detail = f"{speed} tokens/s with a {size if size in drafts else SIZE} draft (published for {profile})"
     slowed = "; slowed down as it is now, less" if read_board(config.root).throttled else ""
-    return GainInputs(1 / speed.typical, detail + slowed)
+    return 1 / speed.typical, detail + slowed
 
 
-def _link(config: DoctorConfig, server: ServerReport) -> GainInputs:
+def _link(config: DoctorConfig, server: ServerReport) -> Sourced:
     if server.round_trip is not None:
-        return GainInputs(server.round_trip, f"{1000 * server.round_trip:.1f} ms (measured just now)")
+        return server.round_trip, f"{1000 * server.round_trip:.1f} ms (measured just now)"
     link = catalog.link(config.link)
-    return GainInputs(
-        link.rtt_s, f"{1000 * link.rtt_s:g} ms (assumed: {link.id}; another one with --link NAME)"
-    )
+    return link.rtt_s, f"{1000 * link.rtt_s:g} ms (assumed: {link.id}; another one with --link NAME)"
 
 
 def _example(
-    config: DoctorConfig, drafting: GainInputs, link: GainInputs, target: str, accelerator: str, kind: str
+    config: DoctorConfig, token_s: float, rtt_s: float, target: str, accelerator: str, kind: str
 ) -> Finding:
     """Before a server whose steps follow from its profile."""
     cost = TargetCost(catalog.accelerator(accelerator), catalog.target(target))
@@ -103,9 +87,7 @@ def _example(
     def step_s(length: int) -> float:
         return cost.verify_s(USERS * (length + 1), USERS * CONTEXT)
 
-    exchange = RoundCosts(
-        drafting.seconds, link.seconds, lambda length: STEPS * step_s(length), step_s(0), ACCEPTANCE
-    )
+    exchange = RoundCosts(token_s, rtt_s, lambda length: STEPS * step_s(length), step_s(0), ACCEPTANCE)
     return verdict(config, exchange, LONGEST, f"{kind} ({target} on {accelerator}, {USERS} users)")
 
 

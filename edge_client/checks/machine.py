@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from opensled.store import model_file, model_path
 # Beside the weights a drafter needs its KV cache and work buffers; of a 0.5B model about this much.
 WORKSPACE = 256 << 20  # bytes
 CLOCK_SLACK = 300.0  # seconds; a smaller difference between two clocks does no harm here
-STA_UNSYNC = 0x40  # <linux/timex.h>
+# `struct timex` of <linux/timex.h> on 64-bit systems: of its 208 bytes those of the field `status`, and a flag in it
+TIMEX_BYTES, STATUS, STA_UNSYNC = 256, slice(40, 44), 0x40
 
 
 def check_machine(config: DeviceConfig) -> list[Finding]:
@@ -150,29 +152,16 @@ def installed_at() -> float:
     return Path(opensled.__file__).stat().st_mtime
 
 
-class _Timex(ctypes.Structure):
-    """The head of `struct timex` (Linux, 64-bit); the kernel writes 208 bytes."""
-
-    _fields_ = [
-        ("modes", ctypes.c_uint),
-        ("offset", ctypes.c_long),
-        ("freq", ctypes.c_long),
-        ("maxerror", ctypes.c_long),
-        ("esterror", ctypes.c_long),
-        ("status", ctypes.c_int),
-        ("rest", ctypes.c_char * 256),
-    ]
-
-
 def synchronised() -> bool | None:
     """What the kernel's clock discipline says (adjtimex, which needs no rights to read); None where it cannot be
     asked."""
+    state = ctypes.create_string_buffer(TIMEX_BYTES)
     try:
-        state = _Timex()
-        answered = ctypes.CDLL(None).adjtimex(ctypes.byref(state)) >= 0
+        answered = ctypes.CDLL(None).adjtimex(state) >= 0
     except (OSError, AttributeError):
         return None
-    return not state.status & STA_UNSYNC if answered else None
+    status = int.from_bytes(state.raw[STATUS], sys.byteorder)
+    return not status & STA_UNSYNC if answered else None
 
 
 def _megabytes(count: int) -> str:

@@ -11,14 +11,13 @@ import sys
 import time
 from typing import Any
 
+from edge_client.calibration.draft_speed import begun, timed
 from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import Drafter, DrafterFactory
+from edge_client.drafters.base import DrafterFactory
 from opensled.errors import OpenSledError
-from opensled.messages import Limits, ModelInfo, SamplingParams
-from opensled.noise import noise_key
-from opensled.sampling import Sampler
+from opensled.messages import Limits, ModelInfo
 
-PROMPT = range(1, 17)  # any token ids will do
+PROMPT = 16  # tokens
 TOKENS = 24  # to measure the speed with, at most
 SECONDS = 1.5  # for them
 
@@ -80,20 +79,11 @@ def _seconds_per_token(factory: DrafterFactory) -> float | None:
     """Of one sequence after its prompt; None for a drafter that proposes nothing for it."""
     drafter = factory.create()
     try:
-        return _timed(drafter)
+        proposals = begun(drafter, PROMPT, 0)  # the time of its first token is the prompt's
+        rate = timed(proposals, TOKENS, SECONDS) if proposals else 0.0
     finally:
         drafter.close()
-
-
-def _timed(drafter: Drafter) -> float | None:
-    drafter.begin(list(PROMPT), Sampler(SamplingParams(temperature=0.0), noise_key(0)))
-    proposals = drafter.propose()
-    if next(proposals, None) is None:  # its time is the prompt's
-        return None
-    started, count = time.monotonic(), 0
-    while count < TOKENS and time.monotonic() < started + SECONDS and next(proposals, None) is not None:
-        count += 1
-    return (time.monotonic() - started) / count if count else None
+    return 1 / rate if rate else None
 
 
 def _tell(step: str, **facts: Any) -> None:

@@ -5,7 +5,7 @@ from opensled.registry import Registry
 DRAFTERS = Registry(
     "drafter",
     {
-        "none": "edge_client.drafters.none:NoneFactory",
+        "none": "edge_client.drafters.base:NoneFactory",
         "lookup": "edge_client.drafters.lookup:LookupFactory",
         "cacheback": "edge_client.drafters.cacheback:CachebackFactory",
         "llamacpp": "edge_client.drafters.llamacpp:LlamaCppFactory",

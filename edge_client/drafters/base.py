@@ -200,6 +200,27 @@ class ModelDrafter(Drafter):
         """Forget cached positions >= `length`; returns how many stay (0 if partial removal is impossible)."""
 
     def close(self) -> None:
-        """See `Drafter`; a subclass frees its buffers too."""
         self._truths += 1
         self.sequence, self.drafted, self.computed = [], [], 0
+
+
+class NoneDrafter(Drafter):
+    """Proposes nothing."""
+
+    def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
+        pass
+
+    def propose(self) -> Iterator[DraftToken]:
+        return iter(())
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        pass
+
+
+class NoneFactory(DrafterFactory):
+    """`--drafter none`. Needs no model and fits every vocabulary."""
+
+    name = "none"
+
+    def create(self) -> NoneDrafter:
+        return NoneDrafter()

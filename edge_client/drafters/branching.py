@@ -42,37 +42,6 @@ class Branch:
         return self.line + [token.id for token in self.drafted]
 
 
-class VerdictDelay:
-    """How long a verdict takes, as the drafter sees it: an estimate that is more often too short than too long."""
-
-    def __init__(self) -> None:
-        self._usual_s = inf
-        self._since: float | None = None
-        self._pass_s = 0.0  # of the latest pass, as long as none is known to be the last
-
-    def begins(self, now: float) -> None:
-        """A block was sent."""
-        self._since, self._pass_s = now, 0.0
-
-    def took(self, seconds: float) -> None:
-        """A pass took `seconds`; 0 = no other pass follows until the truth grows."""
-        self._pass_s = seconds
-
-    def ends(self, now: float) -> None:
-        """The truth grew."""
-        if self._since is None:
-            return
-        # The last pass may have been under way when the verdict came.
-        delay_s, self._since = now - self._since - self._pass_s, None
-        if self._usual_s == inf:
-            self._usual_s = delay_s
-        self._usual_s += (SHORTER if delay_s < self._usual_s else LONGER) * (delay_s - self._usual_s)
-
-    def has_time(self, now: float) -> bool:
-        """Whether another pass like the latest one will probably end before the verdict comes."""
-        return self._since is not None and now + self._pass_s - self._since <= self._usual_s
-
-
 class BranchingDrafter(ModelDrafter):
     """A model drafter whose cache holds several sequences that share what they have in common."""
 
@@ -81,7 +50,10 @@ class BranchingDrafter(ModelDrafter):
 
     def __init__(self, context_length: int) -> None:
         super().__init__(context_length)
-        self._delay = VerdictDelay()
+        # How long a verdict takes, as the drafter sees it: an estimate that is more often too short than too long
+        self._usual_s = inf
+        self._sent_at: float | None = None
+        self._pass_s = 0.0  # of the latest pass; 0 = no other one follows until the truth grows
         self._branches: list[Branch] = []  # the index + 1 is the number of the branch's sequence in the cache
         self._runners_up: dict[int, RunnerUp] = {}  # by position
 
@@ -91,7 +63,7 @@ class BranchingDrafter(ModelDrafter):
         super().begin(prompt, sampler)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        self._delay.ends(self.clock())
+        self._time_verdict(self.clock())
         stands = self.sequence[self._base : self._base + len(tokens)] == list(tokens)
         hits = [] if stands else [each for each in enumerate(self._branches, 1) if _is_hit(each[1], tokens)]
         if hits:
@@ -103,7 +75,7 @@ class BranchingDrafter(ModelDrafter):
     def look_ahead(self, block: Sequence[DraftToken], length: int) -> Iterator[None]:
         """See `Drafter`; the other outcomes come after the main line, the likeliest of them first."""
         self._forget_branches()
-        self._delay.begins(self.clock())
+        self._sent_at, self._pass_s = self.clock(), 0.0
         truths = self._truths
         yield from super().look_ahead(block, length)
         if not self._compares:
@@ -112,11 +84,25 @@ class BranchingDrafter(ModelDrafter):
             branch = Branch(line)
             while truths == self._truths and len(branch.drafted) < length:
                 started = self.clock()
-                if not self._delay.has_time(started) or not self._draft_on(branch):
+                if not self._has_time(started) or not self._draft_on(branch):
                     break
-                self._delay.took(self.clock() - started)
+                self._pass_s = self.clock() - started
                 yield
-        self._delay.took(0.0)
+        self._pass_s = 0.0
+
+    def _time_verdict(self, now: float) -> None:
+        """The truth grew."""
+        if self._sent_at is None:
+            return
+        # The last pass may have been under way when the verdict came.
+        delay_s, self._sent_at = now - self._sent_at - self._pass_s, None
+        if self._usual_s == inf:
+            self._usual_s = delay_s
+        self._usual_s += (SHORTER if delay_s < self._usual_s else LONGER) * (delay_s - self._usual_s)
+
+    def _has_time(self, now: float) -> bool:
+        """Whether another pass like the latest one will probably end before the verdict comes."""
+        return self._sent_at is not None and now + self._pass_s - self._sent_at <= self._usual_s
 
     @property
     def _compares(self) -> bool:

@@ -9,19 +9,73 @@ chooses where the paper leaves it open (node budget, order of the two tables at 
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from edge_client.drafters import OFF, table_file
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.growth import BOTH, FROZEN, WIDEST, Calibration, Row, grow_chain, grow_tree
-from edge_client.drafters.personal import PersonalTable
 from edge_client.drafters.table_file import TableFile
-from edge_client.drafters.tables import FrozenTable, LruTable
-from opensled.errors import NotFound, VocabularyMismatch
+from edge_client.drafters.tables import FrozenTable, LruTable, TableShape, as_rows
+from opensled.errors import NotFound, UnsupportedModel, VocabularyMismatch
 from opensled.messages import DraftToken, ModelInfo, TreeNode
 from opensled.sampling import Sampler
 from opensled.store import model_file, model_path
+
+PERSONAL = TableShape(leaders=32_768)  # a file of 3.3 MB at most, where ids take four bytes
+SAVE_EVERY_S = 30.0  # an answer that ends sooner is saved with the next one, or when the drafter closes
+
+
+class PersonalTable:
+    """The dynamic table of one user (`--personal-table`); all drafters of a device share it, from run to run.
+
+    It holds fragments of what its user read and wrote, three or four tokens each. So only this user may read the file
+    (mode 600), nothing of it leaves the device, and it is off by default.
+    """
+
+    def __init__(self, path: Path, target: ModelInfo) -> None:
+        """Raises VocabularyMismatch for the table of another vocabulary; a damaged one is reported and replaced."""
+        self.path = path.expanduser()
+        self.table = LruTable(PERSONAL)
+        self._vocabulary = (target.vocab_size, target.fingerprint)
+        self._lock = threading.Lock()
+        self._restore(target)
+        self._saved, self._saved_at = self.table.learned, time.monotonic()
+
+    def _restore(self, target: ModelInfo) -> None:
+        try:
+            found = table_file.read(self.path)
+        except NotFound:
+            return  # the first run
+        except UnsupportedModel as error:
+            log.warning("%s; the personal table starts empty", str(error).partition(";")[0])
+            return
+        found.require(target, self.path)
+        if (found.shape.leader, found.shape.follower) != (PERSONAL.leader, PERSONAL.follower):
+            log.warning("%s has other sizes; the personal table starts empty", self.path)
+            return
+        self.table.restore(found.rows)
+
+    def save(self, now: bool = False) -> None:
+        """Write the file if something is new, and if the last save is SAVE_EVERY_S ago or `now`.
+
+        A disk that fails is logged and does not end the answer.
+        """
+        with self._lock:
+            learned = self.table.learned
+            due = now or time.monotonic() - self._saved_at >= SAVE_EVERY_S
+            if learned == self._saved or not due:
+                return
+            self._saved, self._saved_at = learned, time.monotonic()
+            try:
+                rows = as_rows(self.table.items(), PERSONAL)
+                table = TableFile(rows, PERSONAL, *self._vocabulary, "personal")
+                table_file.write(self.path, table, private=True)
+            except OSError as error:
+                log.warning("the personal table %s cannot be written: %s", self.path, error.strerror)
+
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,8 @@ holds token ids, which mean other text in another vocabulary.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ import numpy as np
 
 from edge_client.drafters.tables import Rows, TableShape
 from opensled.errors import UnsupportedModel, VocabularyMismatch
-from opensled.files import read_bytes
+from opensled.files import read_bytes, write_whole
 from opensled.messages import ModelInfo
 
 FORMAT = b"OpenSLED draft table "
@@ -52,20 +50,8 @@ class TableFile:
 
 
 def write(path: Path, table: TableFile, private: bool = False) -> None:
-    """Write a file atomically: readers see the new file or the old one. `private`: only this user may read it (600)."""
-    content = encode(table)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-        unfinished = Path(file.name)  # made with mode 600
-        try:
-            file.write(content)
-            file.flush()
-            if not private:
-                unfinished.chmod(0o644)
-            unfinished.replace(path)
-        finally:
-            with contextlib.suppress(OSError):  # where the disk was full, no part of the file stays
-                unfinished.unlink(missing_ok=True)
+    """Write a file as a whole; `private`: only this user may read it."""
+    write_whole(path, encode(table), private)
 
 
 def encode(table: TableFile) -> bytes:

@@ -12,7 +12,7 @@ LENGTH_POLICIES = Registry(
         "adaptive": "edge_client.lengths.adaptive:Adaptive",
         "predicted": "edge_client.lengths.predicted:Predicted",
         "fixed": "edge_client.lengths.fixed:FixedLength",
-        "confidence": "edge_client.lengths.confidence:ConfidenceLength",
+        "confidence": "edge_client.lengths.fixed:ConfidenceLength",
     },
 )
 

@@ -13,10 +13,18 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-from edge_client.lengths.base import UNADVISED, DraftLengthPolicy, LengthOptions
-from edge_client.lengths.board_watch import BoardWatch
+from edge_client.lengths.base import (
+    UNADVISED,
+    DraftLengthPolicy,
+    DraftStatus,
+    LengthOptions,
+    battery_words,
+    drafting_words,
+    resting_words,
+)
+from edge_client.lengths.board_watch import board_watch
 from edge_client.lengths.draft_law import DraftLaw
-from edge_client.lengths.gate import DraftGate
+from edge_client.lengths.gate import CHAIN, DraftGate, TreeChoice
 from edge_client.lengths.observed import (
     DOUBTFUL,
     ROUNDS,
@@ -26,8 +34,6 @@ from edge_client.lengths.observed import (
     server_rate,
     streamed,
 )
-from edge_client.lengths.status import DraftStatus, battery_words, drafting_words, resting_words
-from edge_client.lengths.tree_choice import CHAIN, TreeChoice
 from hw_profiles.fading import FadingRatio, mean_but_largest
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock
@@ -64,7 +70,7 @@ class Adaptive(DraftLengthPolicy):
         """See `LengthOptions`; `clock`: seconds; `board`: returns the board's state at once."""
         self._length, self._look_ahead, self._floor = length or LONGEST, look_ahead, battery_floor
         self._most_nodes = tree
-        self._clock, self._board = clock, board or BoardWatch(clock=clock)
+        self._clock, self._board = clock, board or board_watch(clock=clock)
         self._lock = threading.Lock()
         self._acceptance, self._times = Acceptance(), RoundTimes()
         self._paces: deque[float] = deque(maxlen=PACES)  # seconds of the latest draft tokens

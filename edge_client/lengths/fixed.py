@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from edge_client.lengths.base import UNADVISED, DraftLengthPolicy, LengthOptions
-from edge_client.lengths.status import DraftStatus
+from edge_client.lengths.base import UNADVISED, DraftLengthPolicy, DraftStatus, LengthOptions
+from opensled.messages import DraftToken
 
 
 @dataclass(frozen=True)
@@ -31,3 +31,23 @@ class FixedLength(DraftLengthPolicy):
     @property
     def status(self) -> DraftStatus:
         return DraftStatus(self.length > 0, f"k = {self.length} at most, as told", self.length)
+
+
+@dataclass(frozen=True)
+class ConfidenceLength(FixedLength):
+    """Blocks as `FixedLength`, ended by the first token below `confidence` (a probability)."""
+
+    needs_confidence = True
+    confidence: float = LengthOptions.confidence
+
+    @classmethod
+    def of(cls, options: LengthOptions) -> ConfidenceLength:
+        return cls(options.length or UNADVISED, not options.length, options.tree, options.confidence)
+
+    def belongs(self, token: DraftToken, index: int) -> bool:
+        return token.confidence >= self.confidence
+
+    @property
+    def status(self) -> DraftStatus:
+        status = super().status
+        return replace(status, words=f"{status.words}, until a token below {self.confidence:g}")

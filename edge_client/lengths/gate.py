@@ -1,4 +1,4 @@
-"""Whether the device drafts or the server decodes alone, and short trials of the other one, which cost little.
+"""Whether the device drafts or the server decodes alone, chains or trees; and short trials of the other one.
 
 While one of the two works nothing new is heard of the other, so each is tried again now and then. A trial may cost
 BUDGET of the time until the next one, and the pause between trials doubles as long as they change nothing.
@@ -6,17 +6,24 @@ BUDGET of the time until the next one, and the pause between trials doubles as l
 
 from __future__ import annotations
 
+from hw_profiles.fading import FadingRatio
+
 # The constants are chosen. They trade the cost of trials against the time until a change is noticed; the tests of
 # trials and of throttled boards in tests/test_adaptive.py hold them.
 # Drafts rest when the server is better by LEAVE, and return when it is better by less than RETURN. Drafts have the
 # benefit of the doubt: the server is heard while other devices draft, and looks faster than it is without drafts.
 LEAVE, RETURN = 0.10, 0.05
 UNSURE, SURE = 0.5, 4  # the margin to leave before that many rounds are seen
-TRIAL = 4  # rounds of a trial of drafts; the first one mostly comes too late and counts as the way back
+TRIAL = 4  # rounds of a trial; the first one of drafts mostly comes too late and counts as the way back
 LISTEN, LISTEN_S = 4, 3.0  # a trial of the server ends after so many tokens, or seconds
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
 BUDGET = 0.015
 TOO_SLOW = 1.5  # a trial of drafts ends at once where the server is so many times as fast
+# Chosen: the gaps keep trials of shapes under 1 % of all rounds in the end.
+FIRST_GAP, LONGEST_GAP = 24, 768  # rounds between two trials
+HALF_LIFE = 48.0  # rounds after which half of what was measured is forgotten
+BETTER = 1.03  # a shape takes over when it is this many times as fast: less is noise
+CHAIN = 0  # nodes of the tree that stands for a chain
 
 
 class TrialTimer:
@@ -118,3 +125,56 @@ class DraftGate:
     def changed(self, now: float, much: bool) -> None:
         """The device (`much`), or what the server asks of it, is not what it was when drafts were tried."""
         self._drafts_due.reset(now, paid=not much)
+
+
+class TreeChoice:
+    """Nodes of the next block, at most `most`; 0 = a chain."""
+
+    def __init__(self, most: int) -> None:
+        self._sizes = sorted({CHAIN, most // 4, most}) if most else [CHAIN]
+        self._speeds = {size: FadingRatio(HALF_LIFE) for size in self._sizes}  # tokens/s of each shape
+        self._gap, self._until = FIRST_GAP, TRIAL
+        self._rounds = 0
+        self._settled, self._on_trial = CHAIN, False
+        self.present = self._sizes[-1]
+
+    @property
+    def rate(self) -> float:
+        """Tokens/s of the present shape, as measured; 0 = not yet."""
+        return self._speeds[self.present].ratio
+
+    def took(self, size: int, tokens: int, seconds: float) -> None:
+        """A block of `size` nodes committed `tokens` tokens in `seconds`; a tree that was smaller than asked for
+        counts as the one that was asked for."""
+        if len(self._sizes) == 1:
+            return
+        shape = CHAIN if size == CHAIN else (self.present or self._sizes[-1])
+        self._speeds[shape].add(tokens, seconds)
+        self._rounds += 1
+        if self._rounds >= self._until:
+            self._change()
+
+    def _change(self) -> None:
+        """Begin or end a trial."""
+        unknown = [size for size in self._sizes if self._speeds[size].seen < TRIAL]
+        if unknown:
+            self.present, self._until = unknown[-1], self._rounds + TRIAL
+            return
+        best = max(self._sizes, key=self._rate_of)
+        if best != self._settled and self._rate_of(best) > BETTER * self._rate_of(self._settled):
+            self._settled, self._gap, self._on_trial = best, FIRST_GAP, False
+        elif self._on_trial:
+            self._gap, self._on_trial = min(2 * self._gap, LONGEST_GAP), False
+        if self.present == self._settled and self._rounds >= self._until:
+            self._begin_trial()
+        else:
+            self.present, self._until = self._settled, self._rounds + self._gap
+
+    def _begin_trial(self) -> None:
+        """Try the best of the other shapes."""
+        self._on_trial = True
+        self.present = max((size for size in self._sizes if size != self._settled), key=self._rate_of)
+        self._until = self._rounds + TRIAL
+
+    def _rate_of(self, size: int) -> float:
+        return self._speeds[size].ratio

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 from math import exp, log, log1p
+from typing import Any
 
 import numpy as np
 
 from edge_client.lengths.adaptive import Adaptive
-from edge_client.lengths.base import DraftLengthPolicy, LengthOptions
+from edge_client.lengths.base import LengthOptions
 from edge_client.lengths.observed import LATER
-from edge_client.lengths.status import DraftStatus
 from opensled.messages import DraftBlock, DraftToken
 
 Features = tuple[float, ...]
@@ -65,38 +65,35 @@ class _Block(threading.local):
     reach = 1.0  # the chance that all tokens so far stand
 
 
-class Predicted(DraftLengthPolicy):
+class Predicted(Adaptive):
     """`Adaptive` says what tokens cost, and whether drafts pay at all; the model says which tokens are sent."""
 
     needs_confidence = needs_spread = True
 
-    def __init__(self, law: Adaptive, threshold: float) -> None:
-        """`threshold`: least chance of a token, until the law knows what it costs."""
-        self._law, self._threshold = law, threshold
+    def __init__(self, threshold: float, *settings: Any, **more: Any) -> None:
+        """`threshold`: least chance of a token, until the law knows what it costs. The others: see `Adaptive`."""
+        super().__init__(*settings, **more)
+        self._threshold = threshold
         self._model, self._block = Logistic(), _Block()
         self._usual = LATER  # share of tokens that stand
 
     @classmethod
     def of(cls, options: LengthOptions) -> Predicted:
-        return cls(Adaptive.of(options), options.confidence)
+        return cls(
+            options.confidence, options.length, options.look_ahead, options.tree, options.battery_floor
+        )
 
     def most(self, limit: int, hint: int | None = None, ready: int = 0) -> int:
         """As much as there is room for, if drafts pay."""
         self._block.ready = ready
-        return self._law.top(limit, hint) if self._law.most(limit, hint, ready) else 0
-
-    def ahead(self, limit: int, hint: int | None = None) -> int:
-        return self._law.ahead(limit, hint)
-
-    def nodes(self, limit: int, hint: int | None = None) -> int:
-        return self._law.nodes(limit, hint)
+        return self.top(limit, hint) if super().most(limit, hint, ready) else 0
 
     def goes_on(self, index: int) -> bool:
         """Tokens at hand cost nothing. The next token's own chance is not known before it is drafted."""
         block = self._block
         if index == 0 or index < block.ready:
             return True
-        price = self._law.price(fresh=True)
+        price = self.price(fresh=True)
         return price is None or block.reach * self._usual >= price
 
     def belongs(self, token: DraftToken, index: int) -> bool:
@@ -106,23 +103,13 @@ class Predicted(DraftLengthPolicy):
         block.reach = reach * self._model.chance(features(token, index))
         if index == 0:
             return True
-        price = self._law.price(fresh=False)
+        price = self.price(fresh=False)
         return block.reach >= (self._threshold if price is None else max(price, LEAST))
-
-    def drafted(self, tokens: int, seconds: float) -> None:
-        self._law.drafted(tokens, seconds)
-
-    def streamed(self, tokens: int, seconds: float) -> None:
-        self._law.streamed(tokens, seconds)
 
     def answered(self, block: DraftBlock, accepted: int, seconds: float) -> None:
         """Tokens after the first wrong one are not judged."""
-        self._law.answered(block, accepted, seconds)
+        super().answered(block, accepted, seconds)
         if not block.parents:
             for index, token in enumerate(block.tokens[: accepted + 1]):
                 self._model.learn(features(token, index), index < accepted)
                 self._usual += ((index < accepted) - self._usual) * STEP
-
-    @property
-    def status(self) -> DraftStatus:
-        return self._law.status

@@ -65,11 +65,9 @@ class ProvisionalDrafting:
 
     @property
     def wasted(self) -> int:
-        """See `Drafting`."""
         return self._wasted + self._inner.wasted
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
-        """See `Drafting`."""
         self._sampler, self._tail = sampler, None
         self._inner.begin(truth, sampler)
 
@@ -90,12 +88,10 @@ class ProvisionalDrafting:
             self._inner.look_ahead(block, room)
 
     def heard(self, truth: Truth) -> None:
-        """See `Drafting`."""
         if self._tail is None:
             self._inner.heard(truth)
 
     def interrupt(self) -> None:
-        """See `Drafting`."""
         self._inner.interrupt()
 
     def ahead(self, truth: Truth) -> tuple[DraftToken, ...]:

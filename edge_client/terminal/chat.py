@@ -13,12 +13,10 @@ from typing import Any, TypeVar
 from edge_client.answer import LOCAL_WARNING, Chunk, Task
 from edge_client.config import ChatConfig
 from edge_client.device import Device, connect
-from edge_client.terminal.chat_commands import COMMANDS, Desk, obey
+from edge_client.terminal.chat_commands import COMMANDS, ChatTurn, Conversation, Desk, obey
 from edge_client.terminal.chat_input import History, Terminal, history_path, piped_lines
 from edge_client.terminal.chat_view import COLOURS, LOCAL, Answer, Notes, Painter, View
-from edge_client.terminal.colour import palette
-from edge_client.terminal.conversation import ChatTurn, Conversation
-from edge_client.terminal.standard_streams import require_text, use_utf8
+from edge_client.terminal.colour import palette, require_text, use_utf8
 from opensled import logs
 from opensled.errors import InvalidRequest, OpenSledError, Unsupported, UsageError
 

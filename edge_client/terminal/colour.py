@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import sys
 from dataclasses import dataclass
 from typing import TextIO
+
+from opensled.errors import InvalidRequest
 
 # SGR parameters (ECMA-48): of the eight classic colours, which every terminal maps to its own readable shades.
 CODES = {
@@ -44,3 +48,21 @@ def palette(choice: str, stream: TextIO) -> Palette:
 def visible(text: str) -> str:
     """`text` with control characters as escapes, since a peer may send some to control the terminal."""
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def use_utf8() -> None:
+    """Set the standard streams to UTF-8; other bytes on input become lone surrogates, for `require_text`."""
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):
+        with contextlib.suppress(AttributeError):  # a stream that a test or an embedder put in place
+            stream.reconfigure(encoding="utf-8", errors=errors)  # type: ignore[union-attr]
+
+
+def require_text(text: str, what: str) -> str:
+    """`text` if it is valid Unicode; raises InvalidRequest, which names it as `what`, for lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"character {error.start + 1} of {what} is not valid UTF-8; nothing was sent", "prompt"
+        ) from error
+    return text

@@ -87,22 +87,19 @@ class DraftPace:
             if self.free_at > self._now():
                 self._wait()
                 return
-            piece, had_begun = self._pieces[0], self._has_begun
+            piece = self._pieces[0]
             try:
-                self._resume(piece)
+                if self._has_begun:
+                    piece.work.send(self.free_at)
+                    continue
+                self._has_begun, self._row = True, 0
+                next(piece.work)
             except StopIteration as end:
                 self._end(piece, end.value)
                 continue
-            if not had_begun and self._speed is not None:
+            if self._speed is not None:
                 self._wait()  # a pass begins after all that happens at this very moment
                 return
-
-    def _resume(self, piece: _Piece) -> None:
-        if self._has_begun:
-            piece.work.send(self.free_at)
-        else:
-            self._has_begun, self._row = True, 0
-            next(piece.work)
 
     def _end(self, piece: _Piece, result: object) -> None:
         self._has_begun = False

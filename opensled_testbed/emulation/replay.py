@@ -1,7 +1,7 @@
 """A device that drafts what was recorded, in the time its profile says: many of them are coroutines of one process.
 
-The proposals are the real drafter's; the job, stop rule, cache discipline and look-ahead are the product's. Only the
-arithmetic of the draft model is left out, and its time is waited for instead.
+The proposals are the real drafter's. The job, the draft-length policy and the cache discipline are the product's. Only
+the arithmetic of the draft model is left out; the device waits for its time instead.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from edge_client.draft_job import BlockBudget, Drafted, Result, Work
-from edge_client.drafters.none import NoneDrafter
+from edge_client.drafters.base import NoneDrafter
 from edge_client.drafting import JobDrafting, finished
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.fixed import FixedLength
@@ -56,7 +56,7 @@ class ReplayDrafts(JobDrafting):
 
     @property
     def drafted(self) -> int:
-        """Tokens so far, those that the stop rule threw away or a verdict overtook included."""
+        """Tokens so far, with those that the policy threw away or a verdict overtook."""
         return self._pace.passes
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:

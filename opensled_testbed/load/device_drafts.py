@@ -1,4 +1,4 @@
-"""Who drafts on a device of a fleet: nobody, a recording in the device's time, or the real drafter at its pace."""
+"""The drafts of a fleet's devices: none, a recording in the device's time, or the real drafter at its pace."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LiveDrafts(DraftThread):
     """A drafter in its thread, counted."""
 
     drafted = 0
-    _counted = 0  # of what was drafted ahead in vain for the present sequence
+    _counted = 0  # of the tokens wasted in the present sequence
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         super().begin(truth, sampler)

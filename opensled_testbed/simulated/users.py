@@ -19,7 +19,7 @@ class Asks(Protocol):
 
 
 class SimulatedUser:
-    """One user with a device of his own. What he asks depends on his number and the load's seed alone."""
+    """One user with one device. What the user asks depends on the user's number and the load's seed alone."""
 
     __slots__ = ("_device", "_events", "_group", "_items", "_number", "_records", "_thinking")
 
@@ -54,7 +54,7 @@ class SimulatedUser:
         self.ask(self._answered)
 
     def _answered(self, record: RequestRecord) -> None:
-        """A user who is refused and does not think would ask without end: he gives up."""
+        """A user who is refused and does not think would ask without end: this user gives up."""
         if self._thinking is not None:
             self._events.at(self._events.now + next(self._thinking), self._ask_again)
         elif not record.error:
@@ -62,7 +62,7 @@ class SimulatedUser:
 
 
 class Arrivals:
-    """The open processes: the n-th request is due for user n modulo their number, whatever he waits for."""
+    """The open processes: the n-th request is due for user n modulo their number, also while an answer is under way."""
 
     def __init__(self, members: dict[int, SimulatedUser], users: int, load: Load, events: Events) -> None:
         """`members`: those of the `users` users who are simulated here, by number."""

@@ -211,7 +211,7 @@ def _pool(kv_tokens: int, context: int, model: LlamaModel) -> tuple[int, int]:
     """Number and size of the KV blocks: no more blocks than llama.cpp has sequences, for one may begin with each."""
     if not kv_tokens:
         budget = int(free_host_bytes() * MEMORY_SHARE)
-        kv_tokens = min(CONTEXTS * context, budget // max(1, KV_BYTES * model.kv_numbers()))
+        kv_tokens = min(CONTEXTS * context, budget // max(1, KV_BYTES * 2 * model.layers * model.kv_width))
     block_size = MIN_BLOCK
     while block_size * (MAX_SEQUENCES - BRANCHES) < kv_tokens:
         block_size *= 2

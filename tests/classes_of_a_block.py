@@ -1,6 +1,6 @@
 """Count the classes that a reader meets who follows one drafted and verified block through the product.
 
-    python -m benchmarks.classes_of_a_block [--json]
+    python -m tests.classes_of_a_block [--json]
 
 One process runs `opensled serve --model tiny` and a device with its default configuration. A profile hook records from
 the moment the device hands on the text of one accepted draft until it hands on the text of the next one. A class counts
