@@ -26,7 +26,7 @@ from opensled_testbed.emulation.paced import PacedFactory
 from opensled_testbed.emulation.recorder import load_target
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.emulation.step_law import StepLaw
-from opensled_testbed.load.server_process import between
+from opensled_testbed.load.records import between
 from opensled_testbed.planner.setting import RECORDED
 from opensled_testbed.traces import ItemTrace, read_traces
 from scheduler.fcfs import Fcfs

@@ -105,22 +105,23 @@ def _device_flags(drafter: str, extra: tuple[str, ...], config: DemoConfig) -> l
 
 
 async def _ask_all(devices: list[DemoDevice], urls: list[str], refresh: Callable[[], None]) -> None:
-    await asyncio.gather(*(_ask(device, url, refresh) for device, url in zip(devices, urls)))
+    tasks = (_ask(url, device.prompts, device.replies, refresh) for device, url in zip(devices, urls))
+    await asyncio.gather(*tasks)
 
 
 async def _ask_plain(devices: list[DemoDevice], url: str) -> None:
-    async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as http:
-        for device in devices:
-            for body in device.prompts:
-                device.plain.append([reply async for reply in stream_chat(http, body)][-1])
+    for device in devices:
+        await _ask(url, device.prompts, device.plain, lambda: None)
 
 
-async def _ask(device: DemoDevice, url: str, refresh: Callable[[], None]) -> None:
+async def _ask(
+    url: str, prompts: list[dict[str, Any]], replies: list[StreamedReply], refresh: Callable[[], None]
+) -> None:
     async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as http:
-        for body in device.prompts:
-            device.replies.append(StreamedReply())
+        for body in prompts:
+            replies.append(StreamedReply())
             async for reply in stream_chat(http, body):
-                device.replies[-1] = reply
+                replies[-1] = reply
                 refresh()
 
 

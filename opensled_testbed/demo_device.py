@@ -20,9 +20,8 @@ class DemoDevice:
     drafter: str
     prompts: list[dict[str, Any]]  # OpenAI request bodies
     replies: list[StreamedReply] = field(default_factory=list)
-    plain: list[StreamedReply] = field(
-        default_factory=list
-    )  # the same answers without drafts, where bits may differ
+    # The same answers without drafts, where bits may differ
+    plain: list[StreamedReply] = field(default_factory=list)
     paths: list[Followed | None] = field(default_factory=list)  # how the target alone follows each answer
 
     @property
@@ -46,12 +45,9 @@ class DemoDevice:
     def tokens(self) -> int:
         return sum(reply.usage.get("completion_tokens", 0) for reply in self.replies)
 
-    def _round_tokens(self) -> float:
-        """Tokens committed by rounds: all that the server did not decode by itself."""
-        return self.tokens - self.total("server_decoded")
-
     def report(self) -> dict[str, Any]:
         drafted, rounds = self.total("drafted"), self.total("rounds")
+        round_tokens = self.tokens - self.total("server_decoded")
         seconds = sum(reply.seconds for reply in self.replies)
         return {
             "name": self.name,
@@ -61,7 +57,7 @@ class DemoDevice:
             "drafted": drafted,
             "accepted": self.total("accepted"),
             "acceptance_rate": round(self.total("accepted") / drafted, 3) if drafted else 0.0,
-            "tokens_per_round": round(self._round_tokens() / rounds, 3) if rounds else 0.0,
+            "tokens_per_round": round(round_tokens / rounds, 3) if rounds else 0.0,
             "tokens_per_second": round(self.tokens / seconds, 1) if seconds else 0.0,
             "identical": self.compared > 0 and self.identical == self.compared,
             "flips": total(self.paths)[0],

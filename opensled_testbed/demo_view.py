@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Protocol
 
 from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-
-class DeviceRow(Protocol):
-    """A device as the table needs it."""
-
-    prompts: list[dict]
-    replies: list
-
-    @property
-    def compared(self) -> int: ...
-
-    @property
-    def identical(self) -> int: ...
-
-    def report(self) -> dict: ...
+from opensled_testbed.demo_device import DemoDevice
 
 
 class DemoView:
     """A table of devices that follows them; `quiet` says nothing on standard output."""
 
-    def __init__(self, devices: Sequence[DeviceRow], *, quiet: bool) -> None:
+    def __init__(self, devices: Sequence[DemoDevice], *, quiet: bool) -> None:
         self._devices = devices
         self._console = Console(stderr=quiet)
         self._status = ""
@@ -77,7 +63,7 @@ class DemoView:
         return table
 
 
-def _cells(device: DeviceRow) -> list[str]:
+def _cells(device: DemoDevice) -> list[str]:
     report = device.report()
     drafted = bool(report["drafted"])
     return [

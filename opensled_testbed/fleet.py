@@ -112,18 +112,19 @@ class Fleet:
 def read_fleet(path: Path) -> Fleet:
     """A fleet from TOML tables [server] and [[device]], and `dilation`; raises UsageError or NotFound by name."""
     document = dict(read_file(path))
-    server = _part(Server, document.pop("server", {}), f"{path}: [server]")
+    server = part(Server, document.pop("server", {}), f"{path}: [server]")
     tables = document.pop("device", [{}])
     if not isinstance(tables, list) or not tables:
         raise UsageError(f"{path}: write each kind of device as [[device]]")
-    groups = tuple(_part(Group, table, f"{path}: [[device]] {n}") for n, table in enumerate(tables, 1))
-    fleet = _part(Fleet, document, str(path))
+    groups = tuple(part(Group, table, f"{path}: [[device]] {n}") for n, table in enumerate(tables, 1))
+    fleet = part(Fleet, document, str(path))
     fleet = replace(fleet, server=server, groups=groups)
     _check(fleet, path)
     return fleet
 
 
-def _part(kind: type[Part], table: Any, where: str) -> Part:
+def part(kind: type[Part], table: Any, where: str) -> Part:
+    """A table with keys of `kind`; raises UsageError, which says where, for a key or a type that is none of its."""
     known = {item.name: item for item in fields(kind) if item.name not in ("server", "groups")}
     if not isinstance(table, Mapping):
         raise UsageError(f"{where}: a table is needed")

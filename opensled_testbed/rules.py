@@ -19,11 +19,6 @@ def rule_of(group: Group, clock: Callable[[], float]) -> DraftLengthPolicy:
     assert group.stop in STOPS, "checked when the fleet is read"
     if group.stop == "adaptive":
         return Adaptive(group.draft_length, group.look_ahead, clock=clock, board=BoardState)
-    return plain_rule(group)
-
-
-def plain_rule(group: Group) -> FixedLength:
-    """What the group says of length and confidence."""
     if group.confidence:
         return ConfidenceLength(group.draft_length, confidence=group.confidence)
     return FixedLength(group.draft_length)

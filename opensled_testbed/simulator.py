@@ -23,7 +23,7 @@ from opensled.errors import UsageError
 from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
-from opensled_testbed.load.records import RequestRecord, RunResult, ServerTotals
+from opensled_testbed.load.records import RequestRecord, RunResult, between
 from opensled_testbed.rules import rule_of
 from opensled_testbed.simulated.device import AloneDevice, SimulatedDevice
 from opensled_testbed.simulated.drafting import SimulatedDrafts
@@ -84,18 +84,19 @@ def simulate_users(
     """The run of some users of a fleet, by number, at one server; `policy`: other than the one the fleet names."""
     events, records = Events(), list[RequestRecord]()
     server = _server(fleet.server, events, overhead, policy)
-    kinds, items = [_kind(group, traces) for group in fleet.groups], scripts(traces)
+    speeds, items = [_speed(group, traces) for group in fleet.groups], scripts(traces)
     groups = [index for index, group in enumerate(fleet.groups) for _ in range(group.count)]
     members = {}
     for number in users:
         index = groups[number]
-        device = _device(kinds[index], events, server, number, load.seed)
+        seed = _SEEDS * load.seed + number
+        device = _device(fleet.groups[index], speeds[index], events, server, number, seed)
         members[number] = SimulatedUser(number, index, device, items, load, events, records)
     _start(members, fleet.users, load, events)
     events.run(load.warmup)
     before = replace(server.totals)
     events.run(load.warmup + load.duration)
-    result = RunResult(LABEL, load.warmup, events.now, records, _between(before, server.totals))
+    result = RunResult(LABEL, load.warmup, events.now, records, between(before, server.totals))
     return Simulated(result, events.count)
 
 
@@ -122,45 +123,26 @@ def _server(
     return SimulatedServer(events, StepLaw.of(server), planner, places, overhead)
 
 
-class _Kind(NamedTuple):
-    """What all devices of a group share."""
-
-    group: Group
-    speed: DraftSpeed | None
-
-
-def _kind(group: Group, traces: TraceSet) -> _Kind:
-    speed = _speed(group)
+def _speed(group: Group, traces: TraceSet) -> DraftSpeed | None:
+    """A lookup costs next to nothing, and where no device is named the draft model is as fast as asked."""
+    named = group.device and group.drafter != "lookup"
+    speed = catalog.device(group.device).draft(group.draft) if named else None
     if group.drafter == "alone" and speed is None:
         raise UsageError("a device that writes alone needs a device profile: set `device` in [[device]]")
     if group.drafter == "alone" and not all(item.alone_ids for item in traces.items):
         raise UsageError(f"the recorded drafts of {traces.drafter} do not say what it writes alone")
-    return _Kind(group, speed)
+    return speed
 
 
-def _device(kind: _Kind, events: Events, server: SimulatedServer, number: int, load_seed: int) -> Asks:
-    group, speed, seed = kind.group, kind.speed, _SEEDS * load_seed + number
+def _device(
+    group: Group, speed: DraftSpeed | None, events: Events, server: SimulatedServer, number: int, seed: int
+) -> Asks:
     if group.drafter == "alone" and speed is not None:
         return AloneDevice(events, speed)
     user = ways(group.user_link, seed) if group.user_link else None
     looks_ahead = group.look_ahead and group.drafter != "lookup"
-    rule = rule_of(_drafting(group), lambda: events.now)
+    if group.drafter == "none":  # all blocks are empty
+        group = replace(group, draft_length=0, stop="fixed")
+    rule = rule_of(group, lambda: events.now)
     drafts = SimulatedDrafts(events, speed, rule, looks_ahead)
     return SimulatedDevice(events, server, ways(group.link, seed), drafts, user, group.wish(number))
-
-
-def _drafting(group: Group) -> Group:
-    """Where nobody drafts, all blocks are empty."""
-    return replace(group, draft_length=0, stop="fixed") if group.drafter == "none" else group
-
-
-def _speed(group: Group) -> DraftSpeed | None:
-    """A lookup costs next to nothing, and where no device is named the draft model is as fast as asked."""
-    if not group.device or group.drafter == "lookup":
-        return None
-    return catalog.device(group.device).draft(group.draft)
-
-
-def _between(before: ServerTotals, after: ServerTotals) -> ServerTotals:
-    """What was done from one moment to the next."""
-    return ServerTotals(**{name: value - getattr(before, name) for name, value in vars(after).items()})

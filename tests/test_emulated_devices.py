@@ -22,7 +22,7 @@ from opensled.protocol import Truth, common_prefix
 from opensled.sampling import Sampler
 from opensled_testbed.emulation import paced
 from opensled_testbed.emulation.paced import PacedFactory
-from opensled_testbed.emulation.recorder import params_of, recorded_items
+from opensled_testbed.emulation.recorder import recorded_items
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.traces import PACKAGED, ItemTrace, Proposal, read_traces
 from tests.by_hand import HandLoop
@@ -252,7 +252,7 @@ def test_longer_blocks_than_were_recorded_go_on_at_the_place_they_reach():
 async def blocks_of(drafts, trace: ItemTrace, item) -> list[DraftBlock]:
     """All blocks of one text; each verdict comes at once."""
     truth, blocks = Truth(trace.prompt_ids), []
-    drafts.begin(truth, Sampler(params_of(item), noise_key(item.seed)))
+    drafts.begin(truth, Sampler(item.params, noise_key(item.seed)))
     while truth.generated != trace.target_ids:
         place = len(truth) - truth.prompt_length
         blocks.append((await drafts.draft(truth, BlockBudget(max(0, item.max_tokens - place - 1)))).block)

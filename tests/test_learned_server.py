@@ -14,8 +14,9 @@ from hw_profiles.learned import FIRST_FITS, CostModel, LearnedCost
 from hw_profiles.step_cost import Roofline, TargetCost
 from opensled.errors import NotFound
 from opensled.store import model_path
-from opensled_testbed.emulation.emulated_accelerator import DilatedCost, EmulatedEngine, Settings
-from opensled_testbed.emulation.step_law import StepPiece
+from opensled_testbed.emulation.emulated_accelerator import DilatedCost, EmulatedEngine
+from opensled_testbed.emulation.step_law import StepLaw, StepPiece
+from opensled_testbed.fleet import Server
 from tests.fakes import FakeEngine, FakeText
 from tests.serving import finish, linked, serving
 from tests.tiny_models import random_model
@@ -140,8 +141,7 @@ def test_the_shape_of_a_gguf_file():
 
 def test_an_emulated_accelerator_says_what_it_charges():
     """Sessions hold positions the server does not know of, and seconds are stretched."""
-    settings = Settings("agx-orin", context=1000, dilation=3.0)
-    engine = EmulatedEngine(FakeEngine(), settings.law, settings.dilation)
-    cost = DilatedCost(settings.law.cost, settings.dilation)
+    law = StepLaw.of(Server(accelerator="agx-orin", context=1000))
+    engine, cost = EmulatedEngine(FakeEngine(), law, 3.0), DilatedCost(law.cost, 3.0)
     pieces = [StepPiece(tokens=3, end=40, drafted=2), StepPiece(tokens=1, end=10)]
     assert cost.verify_s(4, 50, 2) == pytest.approx(engine._dilation * engine._law.step_s(pieces))

@@ -11,8 +11,9 @@ from edge_client.remote import RetryPolicy
 from opensled.errors import UsageError
 from opensled.messages import Cancel, Draft, DraftBlock, DraftToken, Limits, Open, Opened
 from opensled.protocol import Truth
+from opensled_testbed.emulation.replay import NoDrafts
 from opensled_testbed.fleet import Fleet, Group, Server
-from opensled_testbed.load.device_drafts import NoDrafts, recorded
+from opensled_testbed.load.device_drafts import recorded
 from opensled_testbed.load.http_device import shared
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import Arrival, Clock
@@ -125,7 +126,7 @@ def test_items_that_were_not_recorded_are_refused():
     def of(*found):
         return recorded(items, TraceSet("tiny", "llamacpp", {}, found))
 
-    assert set(of(_trace(first), _trace(second, prompt_ids=(4,))).by_item) == {first, second}
+    assert set(of(_trace(first), _trace(second, prompt_ids=(4,)))) == {first, second}
     with pytest.raises(UsageError, match=second):
         of(_trace(first))
     with pytest.raises(UsageError, match="recorded for 1 tokens"):

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from opensled_testbed.load.records import Round, ServerTotals
-from opensled_testbed.load.server_process import between
+from opensled_testbed.load.records import Round, ServerTotals, between
 from opensled_testbed.load.slo import Slo
 from opensled_testbed.load.summary import summarise
 from tests.run_records import record, result

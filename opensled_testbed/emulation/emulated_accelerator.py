@@ -15,78 +15,53 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, cast, get_type_hints
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
 
 from hw_profiles.step_cost import StepCost
 from opensled.errors import NonFiniteLogits, UsageError
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
-from opensled_testbed.fleet import Server
+from opensled_testbed.fleet import Fleet, Server, part
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.engine.base import SampleRequest, Scores, Segment, TargetEngine
 from verify_server.target import Target
 
-VARIABLE = "OPENSLED_EMULATION"  # environment variable with the settings, as JSON
+VARIABLE = "OPENSLED_EMULATION"  # environment variable with keys of `Server` and "dilation", as JSON
 TOTALS = "emulation: "  # what the line of the totals begins with
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the environment variable holds; see `Server` for what each means."""
-
-    accelerator: str
-    target: str = Server.target
-    weight_bits: float = Server.weight_bits
-    context: int = Server.context
-    draft: str = Server.draft
-    engine: str = Server.engine
-    dilation: float = 1.0  # real seconds for each emulated one
-
-    @property
-    def law(self) -> StepLaw:
-        of_server = {name: value for name, value in asdict(self).items() if name != "dilation"}
-        return StepLaw.of(Server(**of_server))
 
 
 def environment(server: Server, dilation: float) -> dict[str, str]:
     """What `opensled serve` with this engine needs in its environment to stand for `server`."""
-    shared = [item.name for item in fields(Settings) if item.name != "dilation"]
-    settings = {name: getattr(server, name) for name in shared}
-    return {VARIABLE: json.dumps({**settings, "dilation": dilation})}
+    return {VARIABLE: json.dumps({**asdict(server), "dilation": dilation})}
 
 
 def load(config: ServeConfig) -> Target:
     """The real target that `config` names, slowed down as the environment says."""
-    settings = _settings()
-    law = settings.law
-    target: Target = ENGINES.get(settings.engine)(config)
-    engine = EmulatedEngine(target.engine, law, settings.dilation)
+    server, dilation = _settings()
+    law = StepLaw.of(server)
+    target: Target = ENGINES.get(server.engine)(config)
+    engine = EmulatedEngine(target.engine, law, dilation)
     atexit.register(lambda: print(TOTALS + json.dumps(asdict(engine.totals)), flush=True))
-    return replace(target, engine=engine, cost=DilatedCost(law.cost, settings.dilation))
+    return replace(target, engine=engine, cost=DilatedCost(law.cost, dilation))
 
 
-def _settings() -> Settings:
+def _settings() -> tuple[Server, float]:
+    """The server that is stood for, and real seconds for each emulated one."""
     text = os.environ.get(VARIABLE, "")
-    if not text:
+    try:
+        table = json.loads(text or "{}")
+    except ValueError as error:
+        raise UsageError(f"{VARIABLE}: {error}") from error
+    stretched = {"dilation": table.pop("dilation")} if isinstance(table, dict) and "dilation" in table else {}
+    server, dilation = part(Server, table, VARIABLE), part(Fleet, stretched, VARIABLE).dilation
+    if not server.accelerator:
         raise UsageError(
             f'the emulated accelerator is told what it stands for by {VARIABLE}, such as {{"accelerator": "a100-80"}}'
         )
-    try:
-        settings = Settings(**json.loads(text))
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"{VARIABLE}: {error}; keys are {_keys()}") from error
-    for name, kind in get_type_hints(Settings).items():
-        value = getattr(settings, name)
-        if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool):
-            raise UsageError(f"{VARIABLE}: {name} = {value!r} is not {kind.__name__}")
-    if not settings.dilation > 0:
+    if not dilation > 0:
         raise UsageError(f"{VARIABLE}: dilation must be above 0")
-    return settings
-
-
-def _keys() -> str:
-    return ", ".join(item.name for item in fields(Settings))
+    return server, dilation
 
 
 @dataclass(frozen=True)
@@ -97,7 +72,6 @@ class DilatedCost:
     dilation: float = 1.0
 
     def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
-        """See `StepCost`."""
         return self.dilation * self.cost.verify_s(tokens, contexts, sessions)
 
 
@@ -126,7 +100,8 @@ class EmulatedEngine(TargetEngine):
         """See `TargetEngine`. Returns early if there are rows to sample; their sampling then takes the rest."""
         started = time.perf_counter()
         pieces = [StepPiece.of(segment) for segment in segments]
-        drafted_s = started - self._drafting_since(started, pieces)
+        # A draft beside the target began the tokens of this step while they came in, message by message.
+        drafted_s = min(started - self._step.ended, self._dilation * self._law.drafting_s(pieces))
         step = Step(started, self._dilation * self._law.step_s(pieces) - drafted_s, self.totals)
         self._step = step
         scores = self._inner.forward(segments)
@@ -136,16 +111,10 @@ class EmulatedEngine(TargetEngine):
             return scores
         return cast(Scores, StretchedScores(scores, step, last=sum(wanted) - wanted[-1]))
 
-    def _drafting_since(self, now: float, pieces: Sequence[StepPiece]) -> float:
-        """When a draft beside the target began the tokens of this step: while they came in, message by message."""
-        return max(self._step.ended, now - self._dilation * self._law.drafting_s(pieces))
-
     def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
-        """See `TargetEngine`."""
         self._inner.compact(blocks, moves)
 
     def forget(self, blocks: Sequence[int]) -> None:
-        """See `TargetEngine`."""
         self._inner.forget(blocks)
 
 
@@ -162,10 +131,6 @@ class Step:
         """Sleep for what is left of it. A session with a draft tree may sample once more after that."""
         if self.ended:
             return
-        self._last_until_due()
-        self.ended = time.perf_counter()
-
-    def _last_until_due(self) -> None:
         work_s = time.perf_counter() - self.started
         left_s = self.due_s - work_s
         if left_s > 0:
@@ -177,6 +142,7 @@ class Step:
         self.totals.work_s += work_s
         self.totals.due_s += self.due_s
         self.totals.steps += 1
+        self.ended = time.perf_counter()
 
 
 class StretchedScores:

@@ -25,11 +25,9 @@ class PacedFactory(DrafterFactory):
         self.name = factory.name
 
     def check_vocabulary(self, target: ModelInfo) -> None:
-        """See `DrafterFactory`."""
         self._factory.check_vocabulary(target)
 
     def create(self) -> Drafter:
-        """See `DrafterFactory`."""
         drafter = self._factory.create()
         if not isinstance(drafter, ModelDrafter):
             return drafter
@@ -56,7 +54,6 @@ class PacedDrafter(ModelDrafter):
         yield from super().look_ahead(block, length)
 
     def forward(self, tokens: Sequence[int], start: int) -> np.ndarray:
-        """See `ModelDrafter`."""
         logits = self._inner.forward(tokens, start)
         self._free_at += self._dilation * forward_s(self._speed, len(tokens))
         left = self._free_at - time.perf_counter()
@@ -68,10 +65,8 @@ class PacedDrafter(ModelDrafter):
         return logits
 
     def truncate(self, length: int) -> int:
-        """See `ModelDrafter`."""
         return self._inner.truncate(length)
 
     def close(self) -> None:
-        """See `Drafter`."""
         super().close()
         self._inner.close()

@@ -19,7 +19,7 @@ from pathlib import Path
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter
 from opensled.errors import OpenSledError
-from opensled.messages import SamplingParams, is_chat
+from opensled.messages import is_chat
 from opensled.noise import noise_key
 from opensled.protocol import EndRules, cut
 from opensled.sampling import Sampler
@@ -85,15 +85,6 @@ def record(target: Target, drafter: str, items: Sequence[Item]) -> TraceSet:
     return TraceSet(MODEL, drafter, {**origin, "draft_model": factory.name}, tuple(traces))
 
 
-def params_of(item: Item) -> SamplingParams:
-    return SamplingParams(
-        temperature=item.temperature,
-        seed=item.seed,
-        max_tokens=item.max_tokens,
-        ignore_eos=item.ignore_eos,
-    )
-
-
 def write_text(target: Target, item: Item) -> ItemTrace:
     """The target's own text, token by token, without any draft."""
     engine, prompt = target.engine, _prompt_ids(target, item)
@@ -106,7 +97,7 @@ def write_text(target: Target, item: Item) -> ItemTrace:
         segment = Segment(tuple(tokens[computed:]), computed, tuple(table.blocks), rows=1)
         scores = engine.forward([segment])
         computed = len(tokens)
-        own = scores.sample_one(SampleRequest([0], params_of(item), noise_key(item.seed), computed))
+        own = scores.sample_one(SampleRequest([0], item.params, noise_key(item.seed), computed))
         news, reason = cut(own, computed, ends)
         tokens.extend(news)
     return ItemTrace(item.id, prompt, tuple(tokens[len(prompt) :]), reason, ())
@@ -126,7 +117,7 @@ def _ends(engine: TargetEngine, item: Item, prompt: int) -> EndRules:
 
 
 def _sampler(target: Target, item: Item) -> Sampler:
-    made = Sampler(params_of(item), noise_key(item.seed))
+    made = Sampler(item.params, noise_key(item.seed))
     return replace(made, vocab_size=target.text.vocab_size)
 
 

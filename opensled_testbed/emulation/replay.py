@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from edge_client.draft_job import BlockBudget, Drafted, Result, Work
-from edge_client.drafting import JobDrafting
+from edge_client.drafters.none import NoneDrafter
+from edge_client.drafting import JobDrafting, finished
 from edge_client.lengths.base import DraftLengthPolicy
+from edge_client.lengths.fixed import FixedLength
 from hw_profiles.profiles import DraftSpeed
 from opensled.protocol import Truth, common_prefix
 from opensled.sampling import Sampler
@@ -83,4 +86,23 @@ class ReplayDrafts(JobDrafting):
     def _run(self, work: Work[Result]) -> asyncio.Future[Result]:
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._pace.run(work, future.set_result)
+        return future
+
+
+class NoDrafts(JobDrafting):
+    """Empty blocks, at once: the server decodes alone and streams. Without a thread, for it has nothing to do."""
+
+    drafted = 0
+
+    def __init__(self, future: Callable[[], Any] = asyncio.Future) -> None:
+        """`future`: makes what holds the result of work."""
+        super().__init__(NoneDrafter(), FixedLength(0))
+        self._future = future
+
+    def _begin(self, prompt: list[int], sampler: Sampler) -> None:
+        self._job.begin(prompt, sampler)
+
+    def _run(self, work: Work[Result]) -> Any:
+        future = self._future()
+        future.set_result(finished(work))
         return future

@@ -36,7 +36,6 @@ class ResidentCost:
     context: int
 
     def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
-        """See `StepCost`."""
         return self.target.verify_s(tokens, contexts + sessions * self.context)
 
 

@@ -96,10 +96,6 @@ def _messages(value: Any, where: str) -> Asked:
     return tuple(ChatMessage(role, content) for role, content in said), ()
 
 
-def _prompt(value: Any, where: str) -> Asked:
-    return _text(value, where), ()
-
-
 def _turns(value: Any, where: str) -> Asked:
     first, *later = (_text(turn, where) for turn in _list(value, where))
     return (ChatMessage("user", first),), tuple(later)
@@ -115,7 +111,7 @@ def _conversations(value: Any, where: str) -> Asked:
 
 FORMS: dict[str, Callable[[Any, str], Asked]] = {
     "messages": _messages,
-    "prompt": _prompt,
+    "prompt": lambda value, where: (_text(value, where), ()),
     "turns": _turns,
     "conversations": _conversations,
 }

@@ -19,9 +19,9 @@ from opensled_testbed.load.config import BenchServeConfig, baseline_names
 from opensled_testbed.load.device_drafts import recorded, replays
 from opensled_testbed.load.load import Item, Load, read_trace
 from opensled_testbed.load.load_view import LoadView
-from opensled_testbed.load.outcome import Outcome, RunFigures, settings
+from opensled_testbed.load.outcome import Outcome, settings
 from opensled_testbed.load.run import label
-from opensled_testbed.load.running import Begin, Measurement, measure_fleet, measure_urls
+from opensled_testbed.load.running import Measurement, measure_fleet, measure_urls
 from opensled_testbed.load.site import ALONE
 from opensled_testbed.load.slo import Slo
 from opensled_testbed.load.sources import Shape, items_of
@@ -37,7 +37,7 @@ def bench_serve(config: BenchServeConfig) -> int:
     """Measure, show, write; exit code 1 when no request at all was answered."""
     if config.url and config.fleet:
         raise UsageError("give --fleet to start one, or --url for what runs already, not both")
-    origin = {**provenance(_command()), "seed": config.seed}
+    origin = {**provenance(" ".join(["opensled", *sys.argv[1:]])), "seed": config.seed}
     view = LoadView(quiet=config.json)
     outcome = _urls(config, view, origin) if config.url else _fleet(config, view, origin)
     document = outcome.as_json()
@@ -51,10 +51,6 @@ def bench_serve(config: BenchServeConfig) -> int:
     return 0 if any(run.summary["completed"] for run in outcome.runs) else 1
 
 
-def _command() -> str:
-    return " ".join(["opensled", *sys.argv[1:]])
-
-
 def _fleet(config: BenchServeConfig, view: LoadView, origin: dict[str, Any]) -> Outcome:
     fleet = fleet_of(config)
     names = baseline_names(config.baselines)
@@ -64,11 +60,8 @@ def _fleet(config: BenchServeConfig, view: LoadView, origin: dict[str, Any]) -> 
         view.say("nothing is recorded for this workload: every device runs its real drafter")
     _require_possible(names, fleet, traces)
     outcome = _outcome(config, label(fleet), origin, measurement, fleet)
-
-    def work(begin: Begin) -> Any:
-        return measure_fleet(measurement, fleet, names, traces, begin)
-
-    outcome.runs = _watched(view, config.repeats * len(names), work)
+    with view.measuring(config.repeats * len(names)) as begin:
+        outcome.runs = asyncio.run(measure_fleet(measurement, fleet, names, traces, begin))
     return outcome
 
 
@@ -92,18 +85,10 @@ def _urls(config: BenchServeConfig, view: LoadView, origin: dict[str, Any]) -> O
     measurement = _measurement(config, Shape.vocabulary)
     outcome = _outcome(config, "real", origin, measurement, None)
     outcome.settings["urls"] = urls
-
-    def work(begin: Begin) -> Any:
+    with view.measuring(config.repeats) as begin:
         users = config.users or len(urls)
-        return measure_urls(measurement, urls, users, config.model, key, begin)
-
-    outcome.runs = _watched(view, config.repeats, work)
+        outcome.runs = asyncio.run(measure_urls(measurement, urls, users, config.model, key, begin))
     return outcome
-
-
-def _watched(view: LoadView, runs: int, work: Any) -> list[RunFigures]:
-    with view.measuring(runs) as begin:
-        return asyncio.run(work(begin))
 
 
 def fleet_of(config: BenchServeConfig) -> Fleet:

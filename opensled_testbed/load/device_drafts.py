@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
-from edge_client.draft_job import BlockBudget, Drafted, Result, Work
+from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
-from edge_client.drafters.none import NoneDrafter
-from edge_client.drafting import Drafting, DraftThread, JobDrafting, finished
-from edge_client.lengths.fixed import FixedLength
+from edge_client.drafting import DraftThread
 from hw_profiles import catalog
 from hw_profiles.profiles import DraftSpeed
 from opensled.errors import UsageError
@@ -20,36 +16,11 @@ from opensled.messages import ModelInfo
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from opensled_testbed.emulation.paced import PacedFactory
-from opensled_testbed.emulation.replay import ReplayDrafts
+from opensled_testbed.emulation.replay import NoDrafts, ReplayDrafts
 from opensled_testbed.fleet import Group
 from opensled_testbed.load.load import Item
 from opensled_testbed.rules import stretched_rule_of
 from opensled_testbed.traces import ItemTrace, TraceSet
-
-
-class CountedDrafting(Drafting, Protocol):
-    """A `Drafting` that counts its tokens."""
-
-    @property
-    def drafted(self) -> int:
-        """Tokens so far, those that were not waited for included."""
-
-
-class NoDrafts(JobDrafting):
-    """The server decodes alone and streams; without a thread, for it would have nothing to do."""
-
-    drafted = 0
-
-    def __init__(self) -> None:
-        super().__init__(NoneDrafter(), FixedLength(0))
-
-    def _begin(self, prompt: list[int], sampler: Sampler) -> None:
-        self._job.begin(prompt, sampler)
-
-    def _run(self, work: Work[Result]) -> asyncio.Future[Result]:
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        future.set_result(finished(work))
-        return future
 
 
 class LiveDrafts(DraftThread):
@@ -59,12 +30,10 @@ class LiveDrafts(DraftThread):
     _counted = 0  # of the tokens wasted in the present sequence
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
-        """See `Drafting`."""
         super().begin(truth, sampler)
         self._counted = 0
 
     def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:
-        """See `Drafting`."""
         future = super().draft(truth, budget)
         future.add_done_callback(self._count)
         return future
@@ -75,21 +44,13 @@ class LiveDrafts(DraftThread):
             self._counted = self.wasted
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """What was recorded of the items of a run."""
-
-    by_item: Mapping[str, ItemTrace]
-
-    @property
-    def by_prompt(self) -> dict[tuple[int, ...], ItemTrace]:
-        return {trace.prompt_ids: trace for trace in self.by_item.values()}
+CountedDrafting = NoDrafts | ReplayDrafts | LiveDrafts  # they count all of their tokens
 
 
-def recorded(items: Sequence[Item], traces: TraceSet | None) -> Recorded:
-    """The traces of `items`; of none without `traces`. Raises UsageError for an item that cannot be replayed."""
+def recorded(items: Sequence[Item], traces: TraceSet | None) -> dict[str, ItemTrace]:
+    """The traces of `items`, by id; of none without `traces`. Raises UsageError for an item that cannot be replayed."""
     if traces is None:
-        return Recorded({})
+        return {}
     known = {trace.item: trace for trace in traces.items}
     for item in items:
         trace = known.get(item.id)
@@ -102,8 +63,8 @@ def recorded(items: Sequence[Item], traces: TraceSet | None) -> Recorded:
             raise UsageError(
                 f"item {item.id} was recorded for {len(trace.target_ids)} tokens, not {item.max_tokens}; ask for fewer"
             )
-    found = Recorded({item.id: known[item.id] for item in items})
-    if len(found.by_prompt) < len(found.by_item):
+    found = {item.id: known[item.id] for item in items}
+    if len({trace.prompt_ids for trace in found.values()}) < len(found):
         raise UsageError("two of the items have the same prompt: drafts are replayed by prompt")
     return found
 
@@ -118,12 +79,13 @@ def speed_of(group: Group) -> DraftSpeed | None:
     return catalog.device(group.device).draft(group.draft) if group.device else None
 
 
-def replaying(group: Group, found: Recorded, dilation: float) -> ReplayDrafts:
+def replaying(group: Group, found: Mapping[str, ItemTrace], dilation: float) -> ReplayDrafts:
     # A lookup has no model: it costs a device next to nothing, and does nothing ahead.
     has_model = group.drafter != "lookup"
     speed = speed_of(group) if has_model else None
     looks_ahead = group.look_ahead and has_model
-    return ReplayDrafts(found.by_prompt, speed, stretched_rule_of(group, dilation), dilation, looks_ahead)
+    by_prompt = {trace.prompt_ids: trace for trace in found.values()}
+    return ReplayDrafts(by_prompt, speed, stretched_rule_of(group, dilation), dilation, looks_ahead)
 
 
 class Factories:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -14,17 +13,7 @@ from opensled_testbed.load.load import Item
 from opensled_testbed.load.records import Arrival, Clock, RequestRecord
 
 SILENCE_S = 120.0  # an API that says nothing for so long has failed
-
-
-@dataclass
-class Account:
-    """What the APIs of a run told of their drafts (`usage.opensled`), request by request."""
-
-    usages: list[tuple[RequestRecord, dict[str, Any]]] = field(default_factory=list)
-
-    def total(self, name: str, start: float) -> float:
-        """Of the requests sent from `start` on."""
-        return sum(usage.get(name, 0) for record, usage in self.usages if record.sent >= start)
+Usages = list[tuple[RequestRecord, dict[str, Any]]]  # `usage.opensled` of each request
 
 
 def client(url: str, key: str = "") -> httpx.AsyncClient:
@@ -55,11 +44,11 @@ async def first_model(http: httpx.AsyncClient) -> str:
 class HttpDevice:
     """Asks one API. Tokens of an answer are known in all only: each chunk is given its share by characters."""
 
-    def __init__(self, http: httpx.AsyncClient, model: str, clock: Clock, account: Account) -> None:
-        self._http, self._model, self._clock, self._account = http, model, clock, account
+    def __init__(self, http: httpx.AsyncClient, model: str, clock: Clock, usages: Usages) -> None:
+        """`usages` gets what the API tells of the drafts of each request."""
+        self._http, self._model, self._clock, self._usages = http, model, clock, usages
 
     async def ask(self, item: Item, record: RequestRecord) -> None:
-        """See `Asks`."""
         chat = isinstance(item.prompt, tuple) and isinstance(item.prompt[0], ChatMessage)
         stream = stream_chat if chat else stream_completion
         chunks: list[tuple[float, int]] = []  # when a chunk came, and how many characters there are by then
@@ -87,7 +76,7 @@ class HttpDevice:
         record.prompt_tokens = int(reply.usage.get("prompt_tokens", 0))
         record.arrivals = shared(tokens, chunks)
         record.finish_reason = reply.finish_reason or "stop"
-        self._account.usages.append((record, reply.usage.get("opensled") or {}))
+        self._usages.append((record, reply.usage.get("opensled") or {}))
 
 
 def shared(tokens: int, chunks: list[tuple[float, int]]) -> list[Arrival]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from opensled.errors import UsageError
-from opensled.messages import ChatMessage
+from opensled.messages import ChatMessage, SamplingParams
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,12 @@ class Item:
     answer: str = ""  # what a right answer says, where that can be checked
     ignore_eos: bool = False
     turns: tuple[str, ...] = ()  # what the user of a chat says next, after each answer
+
+    @property
+    def params(self) -> SamplingParams:
+        return SamplingParams(
+            self.temperature, seed=self.seed, max_tokens=self.max_tokens, ignore_eos=self.ignore_eos
+        )
 
 
 ARRIVALS = ("closed", "poisson", "bursty", "trace")

@@ -11,16 +11,17 @@ from typing import Protocol
 from edge_client.generate import Commit, generate
 from edge_client.remote import Connect, RetryPolicy
 from edge_client.tokenizer import EdgeTokenizer
-from hw_profiles.profiles import DraftSpeed, LinkProfile
+from hw_profiles.profiles import DraftSpeed
 from opensled.errors import Overloaded
-from opensled.messages import Open, SamplingParams, Verdict
+from opensled.messages import Open, Verdict
 from opensled_testbed.emulation.draft_pace import forward_s
+from opensled_testbed.emulation.replay import NoDrafts
 from opensled_testbed.fleet import Wish
-from opensled_testbed.link_model import LinkModel
-from opensled_testbed.load.device_drafts import CountedDrafting, NoDrafts
+from opensled_testbed.load.device_drafts import CountedDrafting
 from opensled_testbed.load.load import Item
 from opensled_testbed.load.records import Arrival, Clock, RequestRecord, Round
 from opensled_testbed.load.wire import Shares, TimedSession, reply_bytes, request_bytes, weighed
+from opensled_testbed.simulated.links import Ways
 from opensled_testbed.traces import ItemTrace
 
 QUEUE_S = 0.1  # a user whom the full server turns away tries again so often
@@ -31,23 +32,6 @@ class Asks(Protocol):
 
     async def ask(self, item: Item, record: RequestRecord) -> None:
         """Answer one item; `record` says what happened so far, whatever ends it. Raises OpenSledError."""
-
-
-class UserLink:
-    """The user's own link to a drafter beside the server."""
-
-    def __init__(self, profile: LinkProfile, seed: int) -> None:
-        self._up, self._down = LinkModel(profile, seed, up=True), LinkModel(profile, seed, up=False)
-
-    def asked(self, record: RequestRecord, now: float, size: int) -> float:
-        """When a request of `size` bytes that is sent now has arrived."""
-        record.bytes_up += size
-        return self._up.deliver_at(now, size)
-
-    def heard(self, record: RequestRecord, now: float, size: int) -> float:
-        """When the user reads `size` bytes that leave now."""
-        record.bytes_down += size
-        return self._down.deliver_at(now, size)
 
 
 class LoadDevice:
@@ -63,7 +47,7 @@ class LoadDevice:
         traces: Mapping[str, ItemTrace],
         wish: Wish = Wish(),
         shares: Shares | None = None,
-        user_link: UserLink | None = None,
+        user_link: Ways | None = None,
     ) -> None:
         """`shares`: of the bytes of its link; without it, and without `user_link`, messages are weighed one by one."""
         self._wish = wish._replace(pace=wish.pace / clock.dilation)
@@ -74,13 +58,15 @@ class LoadDevice:
         self._patience = stretched(RetryPolicy(), clock.dilation)
 
     async def ask(self, item: Item, record: RequestRecord) -> None:
-        """See `Asks`."""
         request = self._request(item)
         with self._watched(record), self._drafter(record) as drafts:
             if self._user_link:
-                arrives = self._user_link.asked(record, self._clock.now(), request_bytes(request))
-                await self._clock.until(arrives)
-            session = TimedSession(self._way(record), request, self._patience, self._clock)
+                size = request_bytes(request)
+                record.bytes_up += size
+                await self._clock.until(self._user_link.up.deliver_at(self._clock.now(), size))
+            counted_elsewhere = self._shares or self._user_link
+            connect = self._connect if counted_elsewhere else weighed(self._connect, record)
+            session = TimedSession(connect, request, self._patience, self._clock)
             await self._open(session)
             record.prompt_tokens = len(session.truth)
             commits = generate(session, drafts, request.params)
@@ -102,11 +88,7 @@ class LoadDevice:
     def _request(self, item: Item) -> Open:
         trace = self._traces.get(item.id)
         prompt = trace.prompt_ids if trace else item.prompt
-        return Open(prompt, params_of(item), **self._wish._asdict())
-
-    def _way(self, record: RequestRecord) -> Connect:
-        counted_elsewhere = self._shares or self._user_link
-        return self._connect if counted_elsewhere else weighed(self._connect, record)
+        return Open(prompt, item.params, **self._wish._asdict())
 
     @contextmanager
     def _watched(self, record: RequestRecord) -> Iterator[None]:
@@ -158,9 +140,12 @@ class LoadDevice:
         record.finish_reason = session.truth.finish_reason
 
     def _heard(self, record: RequestRecord, now: float, tokens: tuple[int, ...]) -> float:
+        """When the user reads tokens that leave now; the own link of a user leads to a drafter beside the server."""
         if self._user_link is None:
             return now
-        return self._user_link.heard(record, now, reply_bytes(Verdict(record.prompt_tokens, tokens)))
+        size = reply_bytes(Verdict(record.prompt_tokens, tokens))
+        record.bytes_down += size
+        return self._user_link.down.deliver_at(now, size)
 
 
 class LoneDevice:
@@ -173,7 +158,6 @@ class LoneDevice:
         self._one_at_a_time = asyncio.Lock()
 
     async def ask(self, item: Item, record: RequestRecord) -> None:
-        """See `Asks`."""
         trace = self._traces[item.id]
         ids = trace.alone_ids[: item.max_tokens]
         record.prompt_tokens = len(trace.prompt_ids)
@@ -185,12 +169,6 @@ class LoneDevice:
                 due += forward_s(self._speed, 1)
         record.text = self._tokenizer.decode(ids)
         record.finish_reason = "length" if len(ids) == item.max_tokens else "eos"
-
-
-def params_of(item: Item) -> SamplingParams:
-    return SamplingParams(
-        temperature=item.temperature, seed=item.seed, max_tokens=item.max_tokens, ignore_eos=item.ignore_eos
-    )
 
 
 def stretched(patience: RetryPolicy, dilation: float) -> RetryPolicy:

@@ -69,11 +69,11 @@ class Outcome:
             "provenance": self.provenance,
             **self.settings,
             "runs": [asdict(run) for run in self.runs],
-            "means": {contender: self._intervals(contender) for contender in self.contenders},
+            "means": {
+                contender: {name: found._asdict() for name, found in self.means(contender).items()}
+                for contender in self.contenders
+            },
         }
-
-    def _intervals(self, contender: str) -> dict[str, dict[str, float]]:
-        return {name: found._asdict() for name, found in self.means(contender).items()}
 
 
 def figures(
@@ -98,7 +98,7 @@ def settings(load: Load, slo: Slo, workload: dict[str, Any], fleet: Fleet | None
     """As JSON takes them: a limit that is not set is null."""
     return {
         "load": asdict(load),
-        "slo": {name: _finite(value) for name, value in asdict(slo).items()},
+        "slo": {name: value if math.isfinite(value) else None for name, value in asdict(slo).items()},
         "workload": workload,
         "fleet": asdict(fleet) if fleet else None,
         "profiles": profiles(fleet) if fleet else [],
@@ -112,7 +112,3 @@ def profiles(fleet: Fleet) -> list[str]:
     for group in fleet.groups:
         names += [group.device, group.link]
     return sorted({name for name in names if name})
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 
 class Round(NamedTuple):
@@ -94,3 +94,11 @@ class Clock:
     async def until(self, moment: float) -> None:
         """Sleep; at once where it has passed."""
         await asyncio.sleep(max(0.0, moment - self.now()) * self.dilation)
+
+
+Totals = TypeVar("Totals")
+
+
+def between(before: Totals, after: Totals) -> Totals:
+    """What was done from one reading of a dataclass of sums to the next."""
+    return type(after)(**{name: value - getattr(before, name) for name, value in vars(after).items()})

@@ -12,8 +12,8 @@ from opensled.errors import OpenSledError
 from opensled.messages import ChatMessage, is_chat
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.load import Item, Load, asked_by, due_times, start_of, thinking
-from opensled_testbed.load.records import Clock, RequestRecord, RunResult, ServerTotals
-from opensled_testbed.load.server_process import Running, between, serving
+from opensled_testbed.load.records import Clock, RequestRecord, RunResult, ServerTotals, between
+from opensled_testbed.load.server_process import Running, emulation_of, serving
 from opensled_testbed.load.site import Seat, is_alone, site
 from opensled_testbed.traces import TraceSet
 
@@ -23,12 +23,12 @@ GLANCES = 100  # how often a run tells how far it is
 Progress = Callable[[float], None]
 
 
-def unwatched(share: float) -> None:
-    """Progress that no one watches."""
-
-
 async def run_fleet(
-    fleet: Fleet, items: Sequence[Item], traces: TraceSet | None, load: Load, progress: Progress = unwatched
+    fleet: Fleet,
+    items: Sequence[Item],
+    traces: TraceSet | None,
+    load: Load,
+    progress: Progress = lambda share: None,
 ) -> RunResult:
     """Start the server and the devices of `fleet`, put `load` of `items` on them, and stop everything.
 
@@ -40,7 +40,7 @@ async def run_fleet(
         return await run_on(None, fleet, items, traces, load, progress)
     async with serving(fleet.server, fleet.dilation) as server:
         result = await run_on(server, fleet, items, traces, load, progress)
-    result.emulation = server.emulation()
+    result.emulation = emulation_of(server.process)
     return result
 
 
@@ -50,7 +50,7 @@ async def run_on(
     items: Sequence[Item],
     traces: TraceSet | None,
     load: Load,
-    progress: Progress = unwatched,
+    progress: Progress = lambda share: None,
 ) -> RunResult:
     """Like `run_fleet`, on a server that runs already: one of `fleet.server`, or None for devices alone."""
     async with AsyncExitStack() as stack:

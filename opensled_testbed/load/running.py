@@ -9,7 +9,7 @@ from typing import Any
 
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.fleet import Fleet, Server
-from opensled_testbed.load.http_device import Account, HttpDevice, client, first_model
+from opensled_testbed.load.http_device import HttpDevice, Usages, client, first_model
 from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.outcome import RunFigures, figures
 from opensled_testbed.load.records import Clock, RunResult
@@ -78,24 +78,22 @@ async def measure_urls(
         apis = [await stack.enter_async_context(client(url, key)) for url in urls]
         names = [model or await first_model(api) for api in apis]
         for repeat, load in measurement.loads():
-            account, clock = Account(), Clock()
-            seats = [
-                Seat(user, user % len(apis), HttpDevice(api, name, clock, account))
-                for user, (api, name) in enumerate(
-                    (apis[number % len(apis)], names[number % len(apis)]) for number in range(users)
-                )
-            ]
+            usages, clock = Usages(), Clock()
+            devices = [HttpDevice(api, name, clock, usages) for api, name in zip(apis, names)]
+            seats = [Seat(user, user % len(apis), devices[user % len(apis)]) for user in range(users)]
             result = RunResult("real", load.warmup, load.warmup + load.duration)
             await Run(clock, load, measurement.items, result.requests).through(seats, None, begin("url"))
-            summary = _told(summarise(result, measurement.slo), account, result.start)
+            summary = _told(summarise(result, measurement.slo), usages, result.start)
             found.append(figures("url", repeat, result, summary, measurement.items))
     return found
 
 
-def _told(summary: dict[str, Any], account: Account, start: float) -> dict[str, Any]:
+def _told(summary: dict[str, Any], usages: Usages, start: float) -> dict[str, Any]:
     """A summary of what can be known from outside, and what the APIs say of their drafts."""
     known = {name: value for name, value in summary.items() if name not in UNKNOWN}
-    drafted, accepted, rounds = (account.total(name, start) for name in ("drafted", "accepted", "rounds"))
+    counted = [usage for record, usage in usages if record.sent >= start]
+    names = ("drafted", "accepted", "rounds")
+    drafted, accepted, rounds = (sum(usage.get(name, 0) for usage in counted) for name in names)
     return known | {
         "drafted_tokens": int(drafted),
         "acceptance_rate": round(accepted / drafted, 6) if drafted else 0.0,

@@ -8,14 +8,12 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 
 import httpx
 
 from opensled.errors import OpenSledError, UsageError
 from opensled.metrics import PREFIX
 from opensled_testbed.emulation.emulated_accelerator import TOTALS, environment
-from opensled_testbed.emulation.emulated_accelerator import Totals as EngineTotals
 from opensled_testbed.fleet import Server
 from opensled_testbed.load.records import ServerTotals
 from opensled_testbed.processes import Process
@@ -26,8 +24,6 @@ METRICS = "metrics on "
 MOST_LATE = 0.05  # of all emulated time: no figure may be distorted by more
 
 log = logging.getLogger(__name__)
-
-Totals = TypeVar("Totals", ServerTotals, EngineTotals)
 
 
 @dataclass(frozen=True)
@@ -47,9 +43,6 @@ class Running:
         except httpx.HTTPError as error:
             raise OpenSledError(f"the server's metrics at {self.metrics} cannot be read: {error}") from error
         return _totals(_readings(reply.text), self.dilation)
-
-    def emulation(self) -> dict[str, float]:
-        return emulation_of(self.process)
 
 
 def emulation_of(process: Process) -> dict[str, float]:
@@ -81,7 +74,7 @@ def ready(process: Process, dilation: float) -> Running:
 
 def _warn(running: Running) -> None:
     """Say so when this machine was too slow for what it stood for."""
-    totals = running.emulation()
+    totals = emulation_of(running.process)
     late = totals.get("late_s", 0.0) + totals.get("overshot_s", 0.0)
     if late > MOST_LATE * totals.get("due_s", 0.0):
         longer = 100 * late / totals["due_s"]
@@ -109,11 +102,6 @@ def sessions(server: Server) -> int:
             f"{server.context} positions; take fewer bits, a shorter context or a larger accelerator"
         )
     return min(fit, MOST_SESSIONS)
-
-
-def between(before: Totals, after: Totals) -> Totals:
-    """What was done from one reading to the next."""
-    return type(after)(**{name: value - getattr(before, name) for name, value in vars(after).items()})
 
 
 def _readings(text: str) -> dict[str, float]:

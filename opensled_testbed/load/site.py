@@ -14,24 +14,24 @@ from hw_profiles import catalog
 from opensled.errors import UsageError
 from opensled.messages import ModelInfo
 from opensled.store import model_path
+from opensled_testbed.emulation.replay import NoDrafts
 from opensled_testbed.fleet import Fleet, Group
 from opensled_testbed.link_relay import Relay
 from opensled_testbed.load.device_drafts import (
     CountedDrafting,
     Factories,
-    NoDrafts,
-    Recorded,
     recorded,
     replaying,
     replays,
     speed_of,
 )
 from opensled_testbed.load.load import Item
-from opensled_testbed.load.load_device import Asks, LoadDevice, LoneDevice, UserLink
+from opensled_testbed.load.load_device import Asks, LoadDevice, LoneDevice
 from opensled_testbed.load.records import Clock
 from opensled_testbed.load.server_process import Running
 from opensled_testbed.load.wire import Shares
-from opensled_testbed.traces import TraceSet
+from opensled_testbed.simulated.links import ways
+from opensled_testbed.traces import ItemTrace, TraceSet
 
 ALONE = "alone"  # as a group's drafter: no server takes part
 
@@ -56,7 +56,7 @@ class Site:
     fleet: Fleet
     clock: Clock
     server: Running | None
-    found: Recorded
+    found: dict[str, ItemTrace]
     traces: TraceSet | None
     info: ModelInfo | None
     tokenizer: EdgeTokenizer
@@ -70,9 +70,9 @@ class Site:
 
     def _lone(self, group: Group) -> LoneDevice:
         speed = speed_of(group)
-        if speed is None or not self.found.by_item:
+        if speed is None or not self.found:
             raise UsageError("a device alone needs a profile (device = ...) and recorded drafts")
-        return LoneDevice(speed, self.tokenizer, self.clock, self.found.by_item)
+        return LoneDevice(speed, self.tokenizer, self.clock, self.found)
 
     async def _linked(self, user: int, group: Group) -> LoadDevice:
         assert self.server is not None
@@ -88,10 +88,10 @@ class Site:
             await self._drafts(group),
             self.tokenizer,
             self.clock,
-            traces=self.found.by_item,
+            traces=self.found,
             wish=group.wish(user),
             shares=Shares(lambda: (relay.bytes_up, relay.bytes_down)) if relay else None,
-            user_link=UserLink(catalog.link(group.user_link), user) if group.user_link else None,
+            user_link=ways(group.user_link, user) if group.user_link else None,
         )
         self.stack.push_async_callback(device.close)
         return device

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
-from typing import NamedTuple
 
 from hw_profiles.speculation import uniform_tokens
+from opensled.protocol import common_prefix
 from opensled_testbed.load.slo import SHARE
 from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
 
@@ -44,26 +44,17 @@ def geometric(rate: float) -> DraftWorth:
 
 def of_traces(traces: TraceSet, confidence: float = 0.0) -> DraftWorth:
     """Recorded drafts replayed at every draft length, one round after another; `confidence` is SLED's c_th."""
-    means = [_Means.of(traces.items, k, confidence) for k in LENGTHS]
-    name = f"recorded ({traces.drafter} for {traces.target})"
+    means = [_means(traces.items, k, confidence) for k in LENGTHS]
     tokens, drafted, unlucky = (tuple(column) for column in zip(*means))
-    return DraftWorth(tokens, drafted, unlucky, name)
+    return DraftWorth(tokens, drafted, unlucky, f"recorded ({traces.drafter} for {traces.target})")
 
 
-class _Means(NamedTuple):
-    """Of one draft length."""
-
-    tokens: float
-    drafted: float
-    unlucky: float
-
-    @classmethod
-    def of(cls, items: Sequence[ItemTrace], length: int, confidence: float) -> _Means:
-        rounds = [_rounds(item, length, confidence) for item in items]
-        each = [one for several in rounds for one in several]
-        tokens, drafted = fmean(one[0] for one in each), fmean(one[1] for one in each)
-        texts = [len(item.target_ids) for item in items]
-        return cls(tokens, drafted, _unlucky(texts, [len(several) for several in rounds]))
+def _means(items: Sequence[ItemTrace], length: int, confidence: float) -> tuple[float, float, float]:
+    """Tokens, drafted and unlucky of one draft length, as in `DraftWorth`."""
+    rounds = [_rounds(item, length, confidence) for item in items]
+    tokens, drafted = map(fmean, zip(*(one for several in rounds for one in several)))
+    texts = [len(item.target_ids) for item in items]
+    return tokens, drafted, _unlucky(texts, [len(several) for several in rounds])
 
 
 def _unlucky(texts: Sequence[int], rounds: Sequence[int]) -> float:
@@ -86,7 +77,7 @@ def _rounds(item: ItemTrace, length: int, confidence: float) -> list[tuple[int, 
     rounds, place, end = [], 0, len(item.target_ids)
     while place < end:
         block = _block(item.proposals[place], min(length, end - place - 1), confidence)
-        accepted = _accepted(block, item.target_ids[place:])
+        accepted = common_prefix(block, item.target_ids[place:])
         rounds.append((accepted + 1, len(block)))
         place += accepted + 1
     return rounds
@@ -98,13 +89,6 @@ def _block(proposal: Proposal, length: int, confidence: float) -> tuple[int, ...
         if each < confidence:
             return proposal.ids[:number]
     return proposal.ids[:length]
-
-
-def _accepted(block: Sequence[int], text: Sequence[int]) -> int:
-    count = 0
-    while count < len(block) and block[count] == text[count]:
-        count += 1
-    return count
 
 
 WRONG = -1  # an id that no text holds
@@ -121,12 +105,9 @@ def adapted(traces: TraceSet, rate: float, seed: int = 0) -> TraceSet:
 
 
 def _proposals(item: ItemTrace, rate: float, draw: Random) -> tuple[Proposal, ...]:
-    return tuple(
-        _proposal(item.target_ids[place : place + len(recorded.ids)], rate, draw)
-        for place, recorded in enumerate(item.proposals)
-    )
-
-
-def _proposal(text: tuple[int, ...], rate: float, draw: Random) -> Proposal:
-    ids = tuple(token if draw.random() < rate else WRONG for token in text)
-    return Proposal(ids, (1.0,) * len(ids))
+    made = []
+    for place, recorded in enumerate(item.proposals):
+        text = item.target_ids[place : place + len(recorded.ids)]
+        ids = tuple(token if draw.random() < rate else WRONG for token in text)
+        made.append(Proposal(ids, (1.0,) * len(ids)))
+    return tuple(made)

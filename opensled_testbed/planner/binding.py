@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from hw_profiles.profiles import AcceleratorProfile, Quantity, TargetShape
 from opensled_testbed.planner.capacity_law import MODES, Capacity, Setting
 from opensled_testbed.planner.trip import mean_s
 
@@ -36,60 +36,33 @@ def _longest_part(setting: Setting, found: Capacity) -> str:
     return max(parts, key=lambda name: parts[name])
 
 
-def _scaled(quantity: Quantity, factor: float) -> Quantity:
-    return replace(quantity, typical=quantity.typical * factor)
+def _scaled(item: Any, factor: float, *names: str) -> Any:
+    """A profile with some of its quantities, or numbers, `factor` times as large."""
+    found = {name: getattr(item, name) for name in names}
+    for name, value in found.items():
+        plain = isinstance(value, int | float)
+        found[name] = value * factor if plain else replace(value, typical=value.typical * factor)
+    return replace(item, **found)
 
 
-def _accelerator(setting: Setting, change: Callable[[AcceleratorProfile], AcceleratorProfile]) -> Setting:
+def _accelerator(setting: Setting, factor: float, name: str) -> Setting:
     """On another accelerator, the draft beside the target as well."""
-    cost, draft = setting.cost, setting.draft_cost
-    moved = replace(cost, accelerator=change(cost.accelerator))
-    return replace(
-        setting,
-        cost=moved,
-        draft_cost=draft and replace(draft, accelerator=moved.accelerator),
-    )
+    better, draft = _scaled(setting.cost.accelerator, factor, name), setting.draft_cost
+    cost = replace(setting.cost, accelerator=better)
+    return replace(setting, cost=cost, draft_cost=draft and replace(draft, accelerator=better))
 
 
-def _target(setting: Setting, change: Callable[[TargetShape], TargetShape]) -> Setting:
-    return replace(setting, cost=replace(setting.cost, target=change(setting.cost.target)))
-
-
-def _compute(setting: Setting) -> Setting:
-    return _accelerator(setting, lambda each: replace(each, tflops=_scaled(each.tflops, BETTER)))
-
-
-def _overhead(setting: Setting) -> Setting:
-    return _accelerator(
-        setting, lambda each: replace(each, step_overhead_ms=_scaled(each.step_overhead_ms, 1 / BETTER))
-    )
-
-
-def _weights(setting: Setting) -> Setting:
-    return _target(setting, lambda each: replace(each, weight_bits=each.weight_bits / BETTER))
-
-
-def _kv_reads(setting: Setting) -> Setting:
-    return _target(setting, lambda each: replace(each, kv_bits=each.kv_bits / BETTER))
-
-
-def _device(setting: Setting) -> Setting:
-    speed = setting.speed
-    return replace(setting, speed=replace(speed, decode_per_s=_scaled(speed.decode_per_s, BETTER)))
-
-
-def _link(setting: Setting) -> Setting:
-    link = setting.link
-    p50, p99 = _scaled(link.rtt_p50_ms, 1 / BETTER), _scaled(link.rtt_p99_ms, 1 / BETTER)
-    return replace(setting, link=replace(link, rtt_p50_ms=p50, rtt_p99_ms=p99))
+def _target(setting: Setting, name: str) -> Setting:
+    target = _scaled(setting.cost.target, 1 / BETTER, name)
+    return replace(setting, cost=replace(setting.cost, target=target))
 
 
 # What the law can be given more of; "KV memory" and "no room" are no matter of speed.
 _IMPROVEMENTS: dict[str, Callable[[Setting], Setting]] = {
-    "compute": _compute,
-    "weights": _weights,
-    "KV reads": _kv_reads,
-    "overhead": _overhead,
-    "device": _device,
-    "link": _link,
+    "compute": lambda each: _accelerator(each, BETTER, "tflops"),
+    "weights": lambda each: _target(each, "weight_bits"),
+    "KV reads": lambda each: _target(each, "kv_bits"),
+    "overhead": lambda each: _accelerator(each, 1 / BETTER, "step_overhead_ms"),
+    "device": lambda each: replace(each, speed=_scaled(each.speed, BETTER, "decode_per_s")),
+    "link": lambda each: replace(each, link=_scaled(each.link, 1 / BETTER, "rtt_p50_ms", "rtt_p99_ms")),
 }

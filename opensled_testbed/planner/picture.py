@@ -43,7 +43,10 @@ def draw(points: Sequence[Point], path: Path, source: str) -> None:
 
 def _words(figure: Figure, source: str, height: float) -> None:
     """Title, legend and what the numbers are."""
-    looks = [Patch(facecolor=fill, edgecolor=INK, label=_legend(*look)) for look, fill in _legends()]
+    looks = [
+        Patch(facecolor=fill, edgecolor=INK, label=f"{letter}  {name}" if letter else name)
+        for letter, fill, name in LOOKS.values()
+    ]
     title = "Which mode holds the most users, and how many times those of the server's own decoding"
     figure.suptitle(title, y=1 - 0.12 / height, va="top", color=INK)
     figure.legend(
@@ -57,14 +60,6 @@ def _words(figure: Figure, source: str, height: float) -> None:
     figure.subplots_adjust(
         left=0.07, right=0.99, top=1 - 1.15 / height, bottom=0.95 / height, hspace=0.45, wspace=0.16
     )
-
-
-def _legends() -> list[tuple[tuple[str, str], str]]:
-    return [((letter, name), fill) for letter, fill, name in LOOKS.values()]
-
-
-def _legend(letter: str, name: str) -> str:
-    return f"{letter}  {name}" if letter else name
 
 
 def _panel(axes: Axes, server: Server, points: Sequence[Point]) -> None:
@@ -84,14 +79,8 @@ def _panel(axes: Axes, server: Server, points: Sequence[Point]) -> None:
         )
         axes.axvline(number * len(PACES), color=INK, linewidth=1.5)
     axes.text(-0.15, len(LINKS) + 0.5, "tokens/s", ha="right", va="center", fontsize=8, color=INK)
-    axes.set_title(_title(server), fontsize=11, loc="left", color=INK)
-
-
-def _title(server: Server) -> str:
-    return (
-        f"{server.target}, {server.weight_bits:g}-bit weights, on {server.accelerator}, "
-        f"{server.context // 1024}k context"
-    )
+    title = f"{server.target}, {server.weight_bits:g}-bit weights, on {server.accelerator}"
+    axes.set_title(f"{title}, {server.context // 1024}k context", fontsize=11, loc="left", color=INK)
 
 
 def _cell(axes: Axes, point: Point) -> None:
@@ -102,16 +91,8 @@ def _cell(axes: Axes, point: Point) -> None:
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, edgecolor="white", linewidth=0.8))
     if letter:
         strong = "bold" if point.gain >= 1.5 else "normal"
-        axes.text(
-            x + 0.5,
-            y + 0.52,
-            f"{letter} {_gain(point)}".strip(),
-            ha="center",
-            va="center",
-            fontsize=8.5,
-            color=INK,
-            weight=strong,
-        )
+        words = f"{letter} {_gain(point)}".strip()
+        axes.text(x + 0.5, y + 0.52, words, fontsize=8.5, weight=strong, ha="center", va="center", color=INK)
 
 
 def _gain(point: Point) -> str:

@@ -19,14 +19,6 @@ HOUR_S = 3600
 
 
 @dataclass(frozen=True)
-class Prices:
-    """The user's own prices."""
-
-    hour_usd: float  # of the accelerator
-    kwh_usd: float = 0.0  # of the devices' power
-
-
-@dataclass(frozen=True)
 class Cost:
     """For a fleet as large as the capacity, all of it reading."""
 
@@ -36,16 +28,16 @@ class Cost:
 
 
 def cost_of(
-    found: Capacity, setting: Setting, device: DeviceProfile, pace: float, prices: Prices
+    found: Capacity, setting: Setting, device: DeviceProfile, pace: float, usd_hour: float, usd_kwh: float
 ) -> Cost | None:
-    """None if no user is served."""
+    """At prices of the accelerator and of the devices' power; None if no user is served."""
     if not found.users:
         return None
     drafting_s = _drafting_s_per_token(found, setting)
     device_wh = device.busy_w.typical * drafting_s * 1000 / HOUR_S
     tokens_per_hour = found.users * pace * HOUR_S
     accelerator_wh = setting.cost.accelerator.busy_w.typical * 1000 / tokens_per_hour
-    usd = prices.hour_usd / tokens_per_hour + device_wh / 1e6 * prices.kwh_usd
+    usd = usd_hour / tokens_per_hour + device_wh / 1e6 * usd_kwh
     return Cost(1e6 * usd, device_wh, accelerator_wh)
 
 
@@ -148,7 +140,7 @@ def _row(config: PlanConfig, accelerator: str, setting: Setting, found: Capacity
     given = config.accelerator_usd_hour
     usd_hour = profile.hour_usd.typical if given is None else given
     device = catalog.device(config.device)
-    cost = cost_of(found, setting, device, config.pace, Prices(usd_hour, config.kwh_usd))
+    cost = cost_of(found, setting, device, config.pace, usd_hour, config.kwh_usd)
     binds = what_binds(setting, found, config.pace)
     return PlanRow(accelerator, found, binds, cost, usd_hour, draft_wait(setting, found.draft_length))
 

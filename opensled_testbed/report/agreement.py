@@ -8,7 +8,7 @@ from typing import NamedTuple
 from opensled_testbed.report import cell_figures as cells
 from opensled_testbed.report.cell_figures import OURS, Cell
 from opensled_testbed.report.html import Section, folded, loss, paragraph, plot, table
-from opensled_testbed.report.plots_maps import Pair, agreement
+from opensled_testbed.report.plots_maps import agreement
 from opensled_testbed.report.results import Result
 
 BOUND = 0.15  # of the emulated value; the aim of the project
@@ -44,9 +44,7 @@ def section(result: Result) -> Section | None:
         return None
     panels = {
         title: [
-            Pair(each.emulated, each.simulated, each.baseline == OURS)
-            for each in found
-            if each.title == title
+            (each.emulated, each.simulated, each.baseline == OURS) for each in found if each.title == title
         ]
         for title in dict.fromkeys(each.title for each in found)
     }

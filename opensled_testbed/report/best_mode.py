@@ -38,17 +38,10 @@ def section(result: Result) -> Section:
             _groups(points, "target", "accelerator").items()
         )
     ]
-    return Section("map", "The map: which mode is best", note + _count(points) + _open(drawn))
-
-
-def _open(drawn: list[str]) -> str:
-    """The first pictures are open, many more would bury the rest of the page."""
-    rest = (
-        folded(f"{len(drawn) - 2} more targets and accelerators", "".join(drawn[2:]))
-        if len(drawn) > 2
-        else ""
-    )
-    return "".join(drawn[:2]) + rest
+    # Two pictures are open: many more would bury the rest of the page.
+    rest = folded(f"{len(drawn) - 2} more targets and accelerators", "".join(drawn[2:])) if drawn[2:] else ""
+    body = note + _count(points) + "".join(drawn[:2]) + rest
+    return Section("map", "The map: which mode is best", body)
 
 
 def _count(points: Iterable[Point]) -> Html:
@@ -81,7 +74,7 @@ def _picture(number: int, points: list[Point]) -> str:
             f"context {context:,}, {pace:g} tokens/s",
             links,
             devices,
-            {_place(each): _tile(each) for each in found},
+            {(each["link"], each["device"]): _tile(each) for each in found},
         )
         for (context, pace), found in groups
     ]
@@ -89,10 +82,6 @@ def _picture(number: int, points: list[Point]) -> str:
     return heat_maps(
         f"map-{number}", "best mode and its gain, by link and device", maps, across=min(4, paces)
     )
-
-
-def _place(point: Point) -> tuple[str, str]:
-    return point["link"], point["device"]
 
 
 def _mode(point: Point) -> str:

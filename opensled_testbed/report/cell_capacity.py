@@ -38,15 +38,10 @@ def capacities(cell: Mapping[str, Any]) -> dict[str, float]:
 
 
 def best_rival(by_baseline: Mapping[str, float]) -> str | None:
-    """Who holds the most users beside OpenSLED."""
+    """Which other way to serve the same text holds more users than OpenSLED, and the most; None where none does."""
     rivals = {name: count for name, count in by_baseline.items() if name not in (OURS, OTHER_TEXT)}
-    return max(rivals, key=lambda name: rivals[name]) if rivals else None
-
-
-def loses(by_baseline: Mapping[str, float], name: str = OURS) -> bool:
-    """Whether another way to serve the same text holds more users."""
-    others = [count for other, count in by_baseline.items() if other not in (name, OTHER_TEXT)]
-    return name in by_baseline and bool(others) and by_baseline[name] < max(others)
+    best = max(rivals, key=lambda name: rivals[name], default="")
+    return best if OURS in by_baseline and best and rivals[best] > by_baseline[OURS] else None
 
 
 def _capacity(cell: Mapping[str, Any], name: str) -> str | Html:
@@ -60,4 +55,4 @@ def _capacity(cell: Mapping[str, Any], name: str) -> str | Html:
     )
     if name != PLAIN and name in found and found.get(PLAIN):
         shown += f" ({found[name] / found[PLAIN]:.2f}x)"
-    return loss(shown) if name == OURS and loses(found) else shown
+    return loss(shown) if name == OURS and best_rival(found) else shown

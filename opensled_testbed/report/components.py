@@ -8,8 +8,10 @@ from typing import Any
 
 from opensled_testbed.report.cell_figures import short
 from opensled_testbed.report.html import Section, folded, loss, origin, paragraph, plot, prose, table, text
-from opensled_testbed.report.plots_bars import Spread, ratios
+from opensled_testbed.report.plots_bars import ratios
 from opensled_testbed.report.results import Result
+
+HEAD = ("against", "ratio", "spread", "required")
 
 
 def section(results: Sequence[Result], page_folder: Path) -> Section:
@@ -26,20 +28,13 @@ def figure(result: Result, page_folder: Path) -> str:
     """One bench Figure with its heading."""
     content = result.content
     name = f"component-{result.path.stem}"
-    rows = [
-        Spread(each["name"], each["ratio"], each["lowest"], each["highest"]) for each in content["ratios"]
-    ]
+    rows = content["ratios"]
     drawn = plot(ratios(name, f"{result.title}: ratios, see the table", rows)) if rows else ""
     values = [[series, f"{short(value)} {content['unit']}"] for series, value in content["medians"].items()]
     return (
         f"<h3>{text(result.title)}</h3>{origin(result, page_folder)}{paragraph(prose(content['compared']))}{drawn}"
-        f"{_ratios(content) if rows else ''}{folded('medians', table(['series', 'median'], values))}"
+        f"{table(HEAD, list(map(_row, rows))) if rows else ''}{folded('medians', table(['series', 'median'], values))}"
     )
-
-
-def _ratios(content: Mapping[str, Any]) -> str:
-    head = ["against", "ratio", "spread", "required"]
-    return table(head, [_row(each) for each in content["ratios"]])
 
 
 def _row(ratio: Mapping[str, Any]) -> list[object]:

@@ -91,16 +91,13 @@ def _maps(grid: str, name: str, axes: Mapping[str, Any], points: Iterable[Point]
     points = list(points)
     drawn = []
     for number, regime in enumerate(axes["regimes"]):
-        maps = [_map(name, pace, axes, points, regime) for pace in _paces(points, regime)]
+        paces = sorted({point["pace"] for point in points if point["regime"] == regime})
+        maps = [_map(name, pace, axes, points, regime) for pace in paces]
         alt = f"{name}, {regime}: users held as a ratio to centralized, by link and device"
         if maps:
             picture = heat_maps(f"{grid}-{name}-{number}", alt, maps, across=min(4, len(maps)))
             drawn.append(f"<h3>{text(regime)}: {text(name)}</h3>{plot(picture)}")
     return "".join(drawn)
-
-
-def _paces(points: Iterable[Point], regime: str) -> list[float]:
-    return sorted({point["pace"] for point in points if point["regime"] == regime})
 
 
 def _map(name: str, pace: float, axes: Mapping[str, Any], points: list[Point], regime: str) -> HeatMap:

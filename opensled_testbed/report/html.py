@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from opensled_testbed.report.results import Result
 
@@ -23,8 +23,7 @@ class Html(str):
     """Text that is HTML already."""
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """One chapter of the page."""
 
     anchor: str

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from opensled_testbed.baselines import RIVALS
 from opensled_testbed.report import cell_figures as cells
-from opensled_testbed.report.cell_capacity import best_rival, capacities, loses
+from opensled_testbed.report.cell_capacity import best_rival, capacities
 from opensled_testbed.report.cell_figures import OURS, Loss
 from opensled_testbed.report.grid_maps import TITLES, below_plain
 from opensled_testbed.report.grid_verdict import Share, verdict
@@ -59,7 +59,7 @@ def _capacities(result: Result) -> Iterator[str]:
     rows = [
         [cell, cells.short(found[OURS]), rival, loss(cells.short(found[rival]))]
         for cell, found in told
-        if loses(found) and (rival := best_rival(found))
+        if (rival := best_rival(found))
     ]
     if rows:
         yield "<h3>Capacity of the cells</h3>" + table(

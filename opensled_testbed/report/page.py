@@ -39,9 +39,13 @@ TITLE = "OpenSLED benchmarks"
 def page(results: Results, page_folder: Path) -> str:
     """The whole file; `page_folder` is where it will lie, so that links to the JSON files are right."""
     sections = [
-        _with_origin(section, result, page_folder) for section, result in _sections(results, page_folder)
+        section._replace(body=origin(result, page_folder) + section.body) if result else section
+        for section, result in _sections(results, page_folder)
     ]
-    body = "\n".join(_section(section) for section in sections)
+    body = "\n".join(
+        f'<section id="{anchor}">\n<h2>{text(title)}</h2>\n{content}\n</section>'
+        for anchor, title, content in sections
+    )
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -83,16 +87,6 @@ def _sections(results: Results, page_folder: Path) -> Iterator[tuple[Section, Re
         yield _origins(results, page_folder), None
 
 
-def _with_origin(section: Section, result: Result | None, page_folder: Path) -> Section:
-    if result is None:
-        return section
-    return Section(section.anchor, section.title, origin(result, page_folder) + section.body)
-
-
-def _section(section: Section) -> str:
-    return f'<section id="{section.anchor}">\n<h2>{text(section.title)}</h2>\n{section.body}\n</section>'
-
-
 def _head(sections: list[Section], results: Results) -> str:
     links = [Html(f'<a href="#{each.anchor}">{text(each.title)}</a>') for each in sections]
     labels = [Html(f"{badge(name)} {text(meaning)}") for name, meaning in LABELS.items()]
@@ -106,15 +100,12 @@ def _head(sections: list[Section], results: Results) -> str:
             ),
             bullets(labels),
             f"<nav>{bullets(links)}</nav>",
-            *_missing(results),
+            *(
+                paragraph(f"{name}.json is not there yet:", code(MADE_BY[name]), "makes it.", kind="note")
+                for name in results.missing
+            ),
         ]
     )
-
-
-def _missing(results: Results) -> Iterator[str]:
-    """One line for each section that has no results yet."""
-    for name in results.missing:
-        yield paragraph(f"{name}.json is not there yet:", code(MADE_BY[name]), "makes it.", kind="note")
 
 
 def _origins(results: Results, page_folder: Path) -> Section:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,18 +77,11 @@ def _end(bar: Bar) -> float:
     return max(bar.value.high if bar.value else 0, *bar.live, bar.simulated or 0)
 
 
-@dataclass(frozen=True)
-class Spread:
-    """A ratio with the lowest and the highest of its repeats."""
+def ratios(name: str, alt: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Points with their spread on a logarithmic axis; left of 1 OpenSLED loses, and the point is hollow.
 
-    name: str
-    ratio: float
-    lowest: float
-    highest: float
-
-
-def ratios(name: str, alt: str, rows: Sequence[Spread]) -> str:
-    """Points with their spread on a logarithmic axis; left of 1 OpenSLED loses, and the point is hollow."""
+    `rows`: the "ratios" of a Figure, each with the lowest and the highest of its repeats.
+    """
     with styled(name):
         figure = Figure(figsize=(9, 0.7 + 0.24 * len(rows)))
         axis = figure.subplots()
@@ -96,7 +89,7 @@ def ratios(name: str, alt: str, rows: Sequence[Spread]) -> str:
         for place, row in enumerate(rows):
             _ratio(axis, place, row)
         axis.axvline(1, color=INK, lw=0.8)
-        axis.set_yticks(range(len(rows)), [row.name for row in rows])
+        axis.set_yticks(range(len(rows)), [row["name"] for row in rows])
         axis.set_xticks(*_ticks(rows))
         axis.minorticks_off()
         axis.tick_params(axis="y", length=0)
@@ -104,14 +97,14 @@ def ratios(name: str, alt: str, rows: Sequence[Spread]) -> str:
         return svg(figure, name, alt)
 
 
-def _ratio(axis: Any, place: int, row: Spread) -> None:
-    loses = row.ratio < 1
+def _ratio(axis: Any, place: int, row: Mapping[str, Any]) -> None:
+    loses = row["ratio"] < 1
     colour = ACCENT if loses else OURS
-    axis.plot([row.lowest, row.highest], [place, place], color=colour, lw=2, alpha=0.6)
-    axis.plot([row.ratio], [place], "o", ms=6, mec=colour, mfc="none" if loses else colour, mew=1.5)
+    axis.plot([row["lowest"], row["highest"]], [place, place], color=colour, lw=2, alpha=0.6)
+    axis.plot([row["ratio"]], [place], "o", ms=6, mec=colour, mfc="none" if loses else colour, mew=1.5)
 
 
-def _ticks(rows: Sequence[Spread]) -> tuple[list[float], list[str]]:
-    low, high = min(row.lowest for row in rows), max(row.highest for row in rows)
+def _ticks(rows: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[str]]:
+    low, high = min(row["lowest"] for row in rows), max(row["highest"] for row in rows)
     ticks = [tick for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low / 2.5 <= tick <= high * 2.5]
     return ticks, [f"{tick:g}x" for tick in ticks]

@@ -12,6 +12,7 @@ from matplotlib.patches import Rectangle
 
 from opensled_testbed.report.plots import ACCENT, INK, OURS, styled, svg
 
+Pair = tuple[float, float, bool]  # the same quantity, emulated and simulated, and whether it is OpenSLED's
 WIDEST = 11.5  # inches that fit the page
 STRONGEST = 3.0  # ratios from here on, or below its inverse, have the full colour
 PALEST, DEEPEST = 0.08, 0.62  # opacity, so that the page's text colour stays legible on both
@@ -51,15 +52,10 @@ def heat_maps(name: str, alt: str, maps: Sequence[HeatMap], *, across: int = 3) 
             _panel(axis, panel)
         for axis in axes[len(maps) :]:
             axis.set_visible(False)
-        _name_lowest(axes, len(maps), across)
+        for place, axis in enumerate(axes[: len(maps)]):  # the lowest panel of each column names the devices
+            axis.tick_params(labelbottom=place + across >= len(maps))
         figure.subplots_adjust(wspace=0.06, hspace=0.22)
         return svg(figure, name, alt)
-
-
-def _name_lowest(axes: Sequence[Any], count: int, across: int) -> None:
-    """The lowest panel of each column names the devices; the others do not."""
-    for place, axis in enumerate(axes[:count]):
-        axis.tick_params(labelbottom=place + across >= count)
 
 
 def _panel(axis: Any, panel: HeatMap) -> None:
@@ -97,15 +93,6 @@ def _shade(tile: Tile) -> tuple[str, float]:
     return colour, PALEST + (DEEPEST - PALEST) * min(1.0, far)
 
 
-@dataclass(frozen=True)
-class Pair:
-    """The same quantity, emulated and simulated."""
-
-    emulated: float
-    simulated: float
-    ours: bool
-
-
 def agreement(name: str, alt: str, panels: Mapping[str, Sequence[Pair]], bound: float) -> str:
     """Simulated over emulated on logarithmic axes; the band is +- `bound`."""
     with styled(name):
@@ -121,7 +108,7 @@ def agreement(name: str, alt: str, panels: Mapping[str, Sequence[Pair]], bound: 
 
 
 def _pairs(axis: Any, pairs: Sequence[Pair], bound: float) -> None:
-    values = [value for pair in pairs for value in (pair.emulated, pair.simulated)]
+    values = [value for emulated, simulated, _ in pairs for value in (emulated, simulated)]
     low, high = min(values) / 1.4, max(values) * 1.4
     ends = [low, high]
     ticks = [tick * 10**power for power in range(6) for tick in (1, 2, 5) if low <= tick * 10**power <= high]
@@ -129,18 +116,9 @@ def _pairs(axis: Any, pairs: Sequence[Pair], bound: float) -> None:
         scale("log")
         place(ticks, [f"{tick:,}" for tick in ticks])
     axis.minorticks_off()
-    axis.fill_between(
-        ends,
-        [end * (1 - bound) for end in ends],
-        [end * (1 + bound) for end in ends],
-        color=INK,
-        alpha=0.12,
-        lw=0,
-    )
+    lowest, highest = ([end * far for end in ends] for far in (1 - bound, 1 + bound))
+    axis.fill_between(ends, lowest, highest, color=INK, alpha=0.12, lw=0)
     axis.plot(ends, ends, color=INK, lw=0.8)
-    for pair in pairs:
-        outside = abs(pair.simulated / pair.emulated - 1) > bound
-        colour = OURS if pair.ours else INK
-        axis.plot(
-            [pair.emulated], [pair.simulated], "X" if outside else "o", ms=6, mec=colour, mfc="none", mew=1.3
-        )
+    for emulated, simulated, ours in pairs:
+        sign = "X" if abs(simulated / emulated - 1) > bound else "o"
+        axis.plot([emulated], [simulated], sign, ms=6, mec=OURS if ours else INK, mfc="none", mew=1.3)

@@ -44,22 +44,14 @@ def tokens_per_round(result: RunResult) -> float | None:
     return statistics.fmean(answered) if answered else None
 
 
-def positions_per_token(result: RunResult) -> float | None:
-    """What the target computed for each token that it committed."""
-    server = result.server
-    return server.positions / server.tokens if server.tokens else None
-
-
-def batch(result: RunResult) -> float | None:
-    """Mean sessions of a step."""
-    server = result.server
-    return server.step_sessions / server.steps if server.steps else None
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
 
 
 FIGURES: Mapping[str, Callable[[RunResult], Any]] = {
     "throughput": throughput,
     "pace": pace,
     "tokens_per_round": tokens_per_round,
-    "positions_per_token": positions_per_token,
-    "batch": batch,
+    "positions_per_token": lambda run: _ratio(run.server.positions, run.server.tokens),
+    "batch": lambda run: _ratio(run.server.step_sessions, run.server.steps),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from edge_client.drafting import Drafting
 from edge_client.generate import Exchange
@@ -12,9 +13,10 @@ from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from opensled.turns import Turn
 from opensled_testbed.emulation.draft_pace import forward_s
+from opensled_testbed.emulation.replay import NoDrafts
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import Arrival, RequestRecord, Round
-from opensled_testbed.simulated.drafting import EmptyDrafts, SimulatedDrafts
+from opensled_testbed.simulated.drafting import Ready, SimulatedDrafts
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import Ways, draft_bytes, open_bytes, opened_bytes, verdict_bytes
 from opensled_testbed.simulated.server import MAX_DRAFT, Script, SimulatedServer
@@ -24,26 +26,20 @@ Done = Callable[[RequestRecord], None]
 UNUSED = Sampler(SamplingParams(), b"")  # what was recorded is not drawn again
 
 
+@dataclass(eq=False)
 class SimulatedDevice:
     """One device: its link, its draft model, and the user's own link where the drafter sits beside the server.
 
     It drafts for one answer at a time; the server alone decodes a request that finds it at work, as in the product.
     """
 
-    __slots__ = ("drafts", "drafts_for", "events", "server", "user", "ways", "wish")
-
-    def __init__(
-        self,
-        events: Events,
-        server: SimulatedServer,
-        ways: Ways,
-        drafts: SimulatedDrafts,
-        user: Ways | None,
-        wish: Wish = Wish(),
-    ) -> None:
-        self.events, self.server, self.ways, self.user = events, server, ways, user
-        self.drafts, self.wish = drafts, wish
-        self.drafts_for: SimulatedAnswer | None = None
+    events: Events
+    server: SimulatedServer
+    ways: Ways
+    drafts: SimulatedDrafts
+    user: Ways | None
+    wish: Wish = field(default_factory=Wish)
+    drafts_for: SimulatedAnswer | None = None
 
     def ask(self, record: RequestRecord, script: Script, done: Done) -> None:
         """One request, now; `done` hears when its last token has reached the user, or that it was refused."""
@@ -114,7 +110,7 @@ class SimulatedAnswer:
     def _begin(self, hint: int | None) -> None:
         device, clock = self._device, self._device.events
         self.turn.reopened(hint)
-        drafts: Drafting = EmptyDrafts()
+        drafts: Drafting = NoDrafts(Ready)
         if device.drafts_for is self:
             drafts = device.drafts
             device.drafts.take(self.script, self._record, self._advance)
@@ -173,7 +169,6 @@ class AloneDevice:
         self._free_at = 0.0
 
     def ask(self, record: RequestRecord, script: Script, done: Done) -> None:
-        """See `SimulatedDevice.ask`."""
         record.sent = self._events.now
         record.prompt_tokens = script.prompt
         start = max(record.sent, self._free_at) + forward_s(self._speed, script.prompt)

@@ -7,13 +7,9 @@ from functools import partial
 from typing import Any
 
 from edge_client.draft_job import BlockBudget, Drafted, DraftJob, Result, Work
-from edge_client.drafters.none import NoneDrafter
-from edge_client.drafting import JobDrafting, finished
 from edge_client.lengths.base import DraftLengthPolicy
-from edge_client.lengths.fixed import FixedLength
 from hw_profiles.profiles import DraftSpeed
 from opensled.protocol import Truth
-from opensled.sampling import Sampler
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.load.records import RequestRecord
 from opensled_testbed.simulated.events import Events
@@ -40,21 +36,6 @@ class Ready:
         self._results.append(result)
 
 
-class EmptyDrafts(JobDrafting):
-    """For a request that finds the device's drafter at work: empty blocks, at once."""
-
-    def __init__(self) -> None:
-        super().__init__(NoneDrafter(), FixedLength(0))
-
-    def _begin(self, prompt: list[int], sampler: Sampler) -> None:
-        self._job.begin(prompt, sampler)
-
-    def _run(self, work: Work[Result]) -> Any:
-        ready = Ready()
-        ready.set_result(finished(work))
-        return ready
-
-
 class SimulatedDrafts(ReplayDrafts):
     """What the answers of one device share; it drafts for one of them at a time."""
 
@@ -74,7 +55,6 @@ class SimulatedDrafts(ReplayDrafts):
         self._script, self._record, self._told = script, record, done
 
     def draft(self, truth: Truth, budget: BlockBudget) -> Any:
-        """See `Drafting`."""
         self._count()
         self._waiting = Ready()
         return super().draft(truth, budget)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from hw_profiles import catalog
 from hw_profiles.profiles import LinkProfile
@@ -16,13 +16,6 @@ HEADERS = 150  # bytes of HTTP/2 headers with which a stream begins, each way, o
 TYPICAL_ID, TYPICAL_BASE = 1000, 300  # two bytes each in protobuf
 
 
-class Way(Protocol):
-    """One direction of a link."""
-
-    def deliver_at(self, now: float, size: int) -> float:
-        """When `size` bytes that are sent at `now` have arrived; asked in the order of sending."""
-
-
 class Beside:
     """No link: one machine. A drafter beside the target has its drafts ready for the step after the verdict."""
 
@@ -33,8 +26,8 @@ class Beside:
 class Ways(NamedTuple):
     """Both directions of one device's link."""
 
-    up: Way
-    down: Way
+    up: LinkModel | Beside
+    down: LinkModel | Beside
 
 
 def ways(link: str, seed: int) -> Ways:

@@ -34,13 +34,8 @@ class SimulatedUser:
         records: list[RequestRecord],
     ) -> None:
         """`records` gets each request at the moment it is asked."""
-        self._number, self._group, self._device, self._events, self._records = (
-            number,
-            group,
-            device,
-            events,
-            records,
-        )
+        self._number, self._group, self._device = number, group, device
+        self._events, self._records = events, records
         self._items = asked_by(number, scripts, load)
         self._thinking = thinking(number, load) if load.arrivals == "closed" and load.think else None
 
@@ -79,17 +74,10 @@ class Arrivals:
         )
 
     def start(self) -> None:
-        self._next()
-
-    def _next(self) -> None:
         found = next(self._due, None)
         if found is not None:
             self._events.at(found[0], self._arrive, found[1])
 
     def _arrive(self, user: SimulatedUser) -> None:
-        user.ask(_forget)
-        self._next()
-
-
-def _forget(record: RequestRecord) -> None:
-    """The next request does not wait for this one."""
+        user.ask(lambda record: None)  # the next request waits for no answer
+        self.start()
