@@ -62,7 +62,7 @@ class Witness(VerifyLoop):
         self._plans += 1
         holders = [session for session in self.sessions.values() if session.sequence.computed]
         if holders and self._plans % self.evict_every == 0:
-            self._random.choice(holders).forget_kv()
+            self._random.choice(holders).sequence.forget_kv()
             self.account.evictions += 1
         return super()._snapshot()
 
@@ -163,6 +163,8 @@ class Silent(RemoteSession):
     async def submit(self, draft: Draft) -> None:
         if draft.counter < self.after:
             await super().submit(draft)
+        else:
+            self.turn.draft(draft)  # it is sent, and lost on its way
 
 
 class Liar(Drafter):
