@@ -1,7 +1,5 @@
 """`python -m benchmarks`: measure figures, write them as JSON, and the table over all of them."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

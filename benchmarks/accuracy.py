@@ -1,7 +1,5 @@
 """What runs are worth: the simulator beside the emulation, live drafters beside recorded ones, right answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any

@@ -1,7 +1,5 @@
 """The runs of one cell: which, in which order, at which time dilation, and which of them do not count."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What drafting takes: the time of trees from tables, and the passes of a draft model with tables in front."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Tokens per second of drafting with llama.cpp, against a bare decode loop with argmax on the same file."""
 
-from __future__ import annotations
-
 import ctypes
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """How long answers stop when a part of the server is killed or replaced, and whether they stay the target's own."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence

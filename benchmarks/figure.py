@@ -1,7 +1,5 @@
 """What a figure is: raw samples of every repeat, the ratios read from them, and where they come from."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

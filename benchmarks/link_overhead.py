@@ -1,7 +1,5 @@
 """What the relay adds to a round trip, and how far the delays that it delivers are from those that it drew."""
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import tempfile

@@ -1,7 +1,5 @@
 """Resident memory of the real processes: a device by drafter, and a server, idle and after work."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from contextlib import ExitStack

@@ -3,8 +3,6 @@
 Real processes on this machine, the same chats through the same HTTP client, contenders in turns.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import statistics

@@ -1,7 +1,5 @@
 """OpenAI servers from outside, started as their own documentation says: llama-cpp-python's, and llama.cpp's binary."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

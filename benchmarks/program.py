@@ -1,7 +1,5 @@
 """What the benchmark programs share: command line, messages, complete files, worker processes, Markdown tables."""
 
-from __future__ import annotations
-
 import json
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter

@@ -1,7 +1,5 @@
 """One verify step over ragged sessions in one packed forward, against the same work done otherwise."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence

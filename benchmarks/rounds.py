@@ -3,8 +3,6 @@
 Service and echo run in processes of their own; a third one sends ready-made bytes to either, in the same way.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ Both ways run in turns in one process, and each turn checks that they draw the s
 path are counted on the CPU, as tensor operations other than views.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import time

@@ -5,8 +5,6 @@
 A part that fails does not stop the others; the exit code says so.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

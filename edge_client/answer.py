@@ -1,7 +1,5 @@
 """What a device is asked and what it gives: tasks, chunks of text, and at the end the statistics."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

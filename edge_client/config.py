@@ -1,7 +1,5 @@
 """Options of the verbs of a device (`edge`, `generate`, `chat`, `doctor`, `profile calibrate`) and their defaults."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from edge_client.drafters import OFF, plain_names

@@ -10,8 +10,6 @@ what it drafted after that token is the head of the next block and needs no pass
 device loses at most the pass under way.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass

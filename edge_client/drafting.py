@@ -1,7 +1,5 @@
 """The drafter's own thread: one hop per block, never one per token; a flag interrupts between two tokens."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """The edge loop: draft, send, obey the verdict, hand its tokens on. Start reading here."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable

@@ -1,7 +1,5 @@
 """Checks the addresses of `Moved`: a device follows only those that are safe."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 

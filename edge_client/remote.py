@@ -1,7 +1,5 @@
 """A verifier behind a link that may break or lead elsewhere: reopens the sequence with what the device holds."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

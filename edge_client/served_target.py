@@ -1,7 +1,5 @@
 """The target behind a link: its description and its tokenizer, checked against what this device drafts with."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

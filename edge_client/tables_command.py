@@ -1,7 +1,5 @@
 """`opensled draft-tables build`: a frozen draft table from texts like the expected answers."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """The bytes of each token of a vocabulary, for every kind of tokenizer."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """The target's tokenizer on the device, and text streams that never take a character back."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """What the edge loop talks to: the keeper of one sequence's truth."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from opensled.messages import Draft, Limits, Verdict

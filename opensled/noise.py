@@ -6,8 +6,6 @@ Position-keyed Gumbel-max coupling: arXiv 2408.07978. The integer part is bit-eq
 `verify_server/engine/torch_noise.py` (torch); the last bit of `log` may differ, which costs acceptance only.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

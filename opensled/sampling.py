@@ -4,8 +4,6 @@ The device draws draft tokens with this from the draft model's likeliest candida
 tokens by the same rules over the whole vocabulary, in `verify_server/engine/`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import log
 

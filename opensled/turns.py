@@ -5,8 +5,6 @@ opened again. It says who drives (the server decodes unasked, or waits for a dra
 and what the latest hint allows. docs/protocol.md shows its transitions as a table. The model is h11's `_state.py`.
 """
 
-from __future__ import annotations
-
 from opensled.messages import Draft, Verdict
 from opensled.protocol import Truth
 

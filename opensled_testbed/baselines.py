@@ -3,8 +3,6 @@
 A fleet says what pace its users want; only `opensled` has a server that can be told.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

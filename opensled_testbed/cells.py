@@ -1,7 +1,5 @@
 """Where baselines are compared: four regimes of the target, and six cells named before anything was measured."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from opensled_testbed.fleet import Fleet, Group, Server

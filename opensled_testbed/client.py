@@ -1,7 +1,5 @@
 """A reader of one device's OpenAI API, as any app would be one."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import AsyncIterator

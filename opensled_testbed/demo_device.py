@@ -1,7 +1,5 @@
 """One device of the demo: what it was asked, what it answered, and what the target alone says to that."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -6,8 +6,6 @@ All edges are asked at the same time, each one prompt after another. Exit code 0
 token, what the tiny target alone writes in float64; so the fleet's server must run it with `--dtype float64`.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -1,7 +1,5 @@
 """What devices are asked when their answers are compared with the target alone: seeded prompts of different tasks."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where a measurement comes from: commit, version, machine and libraries."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

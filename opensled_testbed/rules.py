@@ -1,7 +1,5 @@
 """Who says how long the draft blocks of a device of a fleet are: the product's own rules, on the clock of the run."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ The text of an item is fixed by its seed, so a drafter's proposals depend on the
 length, stop rule or timing an emulated or simulated device has, its drafts are looked up here.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Options of `opensled serve` and their defaults."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hw_profiles import catalog

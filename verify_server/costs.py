@@ -1,7 +1,5 @@
 """The first estimate of the cost of steps, before any is measured."""
 
-from __future__ import annotations
-
 import logging
 
 from hw_profiles import catalog

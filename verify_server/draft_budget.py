@@ -3,8 +3,6 @@
 A session whose drafts are not verified is decoded token by token, like one without a device; its answer goes on.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field

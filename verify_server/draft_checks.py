@@ -1,7 +1,5 @@
 """What a draft must be before it costs any computation."""
 
-from __future__ import annotations
-
 import math
 
 from opensled.errors import InvalidRequest, Unsupported

@@ -1,7 +1,5 @@
 """Reads and checks the `Open` of a new sequence: the tokens of its prompt, its lengths, its ids and its guide."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The messages to one reader: a queue whose `put` never blocks, and that tells producers when to pause."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 

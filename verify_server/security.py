@@ -1,7 +1,5 @@
 """Which clients are admitted and their limits: TLS, the token file, and what a listen address requires."""
 
-from __future__ import annotations
-
 import hmac
 import logging
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ another one has to confirm. Prefix blocks are published for confirmed tokens onl
 token's KV is never computed before the next step, which needs its logits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Ids
 
 from opensled.messages import DraftBlock

@@ -1,7 +1,5 @@
 """When things happen to one session: its device's drafts, its verdicts, and the pace its user was promised."""
 
-from __future__ import annotations
-
 from collections import deque
 from math import inf
 

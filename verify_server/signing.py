@@ -4,8 +4,6 @@ Without a cluster each process draws its own key. The replicas and gateways of a
 only its own sessions, a gateway reads from a token which replica holds its session.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

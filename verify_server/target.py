@@ -1,7 +1,5 @@
 """A target ready to serve: an engine and the tokenizer that belongs to it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -3,8 +3,6 @@
 A tree is given by `parents`: for each token the index of its parent, which comes earlier; -1 = the text before it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from opensled.messages import DraftBlock, DraftToken

@@ -5,8 +5,6 @@ as the whole answer (verify_server/text/tool_grammar.py). The name goes out as s
 pieces as the model writes them. Text that is no call stays text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """The turns of a chat, from JSON: texts, tool calls and the results of tools."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

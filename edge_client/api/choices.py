@@ -1,7 +1,5 @@
 """One choice of a response: the pieces that a stream sends, and the whole object."""
 
-from __future__ import annotations
-
 import codecs
 import secrets
 from typing import Any

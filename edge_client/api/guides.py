@@ -3,8 +3,6 @@
 Before the target samples, the server masks tokens that would leave the grammar, so `strict` is always true here.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -3,8 +3,6 @@
 tests/test_openapi.py keeps it true: what it allows is accepted, what it forbids is refused, and answers look like it.
 """
 
-from __future__ import annotations
-
 from edge_client.api import replies, schemas
 from edge_client.api.replies import Schema, ref
 from opensled.messages import ModelInfo

@@ -1,7 +1,5 @@
 """The JSON schemas of responses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Schema = dict[str, Any]

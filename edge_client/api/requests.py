@@ -5,8 +5,6 @@ The fields are those of OpenAI's API reference; `top_k`, `ignore_eos` and `stop_
 edge_client/api/schemas.py has the same fields as a JSON schema.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 

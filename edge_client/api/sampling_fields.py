@@ -1,7 +1,5 @@
 """How tokens are sampled and where an answer ends, from JSON: fields of both kinds of requests."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

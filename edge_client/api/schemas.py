@@ -1,7 +1,5 @@
 """The JSON schemas of requests: the fields and ranges that requests.py and its helpers read."""
 
-from __future__ import annotations
-
 from edge_client.api.chat_messages import MAX_PROMPTS
 from edge_client.api.guides import CHOICES, MAX_TOOLS, NAME
 from edge_client.api.replies import COUNT, FLAG, TEXT, Schema, closed, items, one_of, optional, ref

@@ -4,8 +4,6 @@ how fast it reads a prompt. It takes about 20 s, also for a slow model.
 Each measurement is repeated. On a busy machine the repetitions differ; their range is part of the result.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The board, its present state, and whether it is calibrated."""
 
-from __future__ import annotations
-
 from edge_client.checks.finding import Finding, failed, ok, warn
 from edge_client.config import DoctorConfig
 from edge_client.drafters.threads import draft_threads, model_drafter

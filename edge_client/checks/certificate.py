@@ -1,7 +1,5 @@
 """The server's certificate: trusted, for this name, and for how long."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import time

@@ -1,7 +1,5 @@
 """Findings of checks. A check that fails or hangs becomes a finding too."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

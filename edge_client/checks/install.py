@@ -1,7 +1,5 @@
 """Checks the installation: Python, required packages, extras."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import struct

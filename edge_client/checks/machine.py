@@ -1,7 +1,5 @@
 """Checks the machine: cores, the container's share of them, load, threads, memory, and clock."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -1,7 +1,5 @@
 """Checks the files of this device (configuration, secrets, cache) and the port of its API."""
 
-from __future__ import annotations
-
 import difflib
 import errno
 import os

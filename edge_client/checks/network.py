@@ -3,8 +3,6 @@
 gRPC reports only that it cannot connect. These steps show which one fails.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -4,8 +4,6 @@
 model is loaded it waits for one line on standard input: the target as JSON (null if no server is known).
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

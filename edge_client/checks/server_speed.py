@@ -1,7 +1,5 @@
 """Measures how fast the server decodes without drafts, and how long it takes to verify a block."""
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import time

@@ -1,7 +1,5 @@
 """What a drafter is, and the cache discipline that every model-backed drafter shares."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar

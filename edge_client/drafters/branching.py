@@ -7,8 +7,6 @@ hits becomes the main line, and the others are forgotten. No pass is begun that 
 pass under way when the verdict comes delays the next block.
 """
 
-from __future__ import annotations
-
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """How Cacheback's tables grow a draft: a chain of first children, or a tree, with calibrated confidences."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count

@@ -1,7 +1,5 @@
 """A drafter that proposes nothing: the server decodes alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from edge_client.drafters.base import Drafter, DrafterFactory

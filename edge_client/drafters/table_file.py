@@ -8,8 +8,6 @@ Ids take two bytes in vocabularies of up to 65,536 tokens, else four. The finger
 holds token ids, which mean other text in another vocabulary.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Cacheback (arXiv 2511.21699) drafts from two of them: a dynamic one, which learn
 was least recently used, and a frozen one, which was filled from a corpus.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence

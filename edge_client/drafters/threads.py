@@ -5,8 +5,6 @@ token 5 to 70 times slower, because every thread waits for the one that was desc
 measures which number is fastest here.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 

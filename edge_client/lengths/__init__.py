@@ -1,7 +1,5 @@
 """Draft-length policies by the name that `--stop` takes; a new one is one file and one line here."""
 
-from __future__ import annotations
-
 from edge_client.lengths.base import DraftLengthPolicy, LengthOptions
 from opensled.errors import UsageError
 from opensled.registry import Registry

@@ -1,7 +1,5 @@
 """The state of the board without waiting for it: a thread of its own reads it when a reading is due."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -7,8 +7,6 @@ round is "warm": it starts with tokens at hand. Else it is "cold". Each of the t
 a Markov decision process with two states, solved by policy iteration (Howard 1960).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -4,8 +4,6 @@ While one of the two works nothing new is heard of the other, so each is tried a
 BUDGET of the time until the next one, and the pause between trials doubles as long as they change nothing.
 """
 
-from __future__ import annotations
-
 from hw_profiles.fading import FadingRatio
 
 # The constants are chosen. They trade the cost of trials against the time until a change is noticed; the tests of

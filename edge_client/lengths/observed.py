@@ -4,8 +4,6 @@ Pure: the caller says what happened and how many seconds it took. Everything fad
 device that gets hot, a text that gets easier and a link that gets worse.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from hw_profiles.fading import FadingRatio, kept

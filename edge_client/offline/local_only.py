@@ -3,8 +3,6 @@
 No target verifies its text, and every answer that has such text says so.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a device does while its server is away: the choices of `--offline`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from edge_client.remote import RetryPolicy

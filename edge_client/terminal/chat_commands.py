@@ -1,7 +1,5 @@
 """The commands of a conversation: lines that begin with a slash."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The input of a conversation: lines from a terminal or from a pipe."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

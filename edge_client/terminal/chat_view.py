@@ -1,7 +1,5 @@
 """The view of a conversation: text as it comes, tokens coloured by origin, and notes in between."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Colours for terminals, and control characters made visible."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

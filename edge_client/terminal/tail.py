@@ -4,8 +4,6 @@ The position of the cursor and the width of a character are known only roughly. 
 the position is saved (DECSC), and the tail is removed by a return to that position (DECRC).
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

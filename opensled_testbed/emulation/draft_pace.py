@@ -10,8 +10,6 @@ Nothing is computed in that time, so one process holds many devices: on asyncio'
 the events in a simulation.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -8,8 +8,6 @@ A step is late if its real work takes longer. At the end one line `emulation: {.
 steps: a run with more than a few of them measures this machine and not the profile.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

@@ -4,8 +4,6 @@ The proposals, the cache and the thread are the product's. A pass cannot be inte
 is heard between two of them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 

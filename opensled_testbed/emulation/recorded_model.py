@@ -1,7 +1,5 @@
 """A draft model that proposes what was recorded. It keeps its cache as a real one does; its passes only take time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

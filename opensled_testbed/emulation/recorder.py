@@ -7,8 +7,6 @@ temperature 0.8 with a seed, at most 64 tokens each. At every place of the targe
 proposes next, with the text up to there as its truth, just as the edge loop asks it.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator, Sequence

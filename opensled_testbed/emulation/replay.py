@@ -4,8 +4,6 @@ The proposals are the real drafter's. The job, the draft-length policy and the c
 the arithmetic of the draft model is left out; the device waits for its time instead.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -9,8 +9,6 @@ Beside these a line may say "id", "max_tokens", "temperature", "seed", "answer" 
 for published files have many. A whole file that is one JSON list of such objects works as well.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path

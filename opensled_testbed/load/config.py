@@ -1,7 +1,5 @@
 """What `opensled bench serve` can be told; defaults are here and nowhere else."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 

@@ -1,7 +1,5 @@
 """The drafts of a fleet's devices: none, a recording in the device's time, or the real drafter at its pace."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 

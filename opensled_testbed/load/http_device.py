@@ -1,7 +1,5 @@
 """A device, or any other server, that runs already, asked over its OpenAI API."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import httpx

@@ -1,7 +1,5 @@
 """Confidence intervals of repeats."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from typing import NamedTuple

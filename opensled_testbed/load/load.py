@@ -3,8 +3,6 @@
 Random numbers belong to a user or to the arrival process, never to a run: every baseline meets the same load.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One device of a fleet at work: the product's own edge loop over an emulated link, watched."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager

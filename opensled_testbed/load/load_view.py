@@ -1,7 +1,5 @@
 """What `opensled bench serve` shows: a bar while it measures, a table at the end."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

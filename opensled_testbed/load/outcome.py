@@ -1,7 +1,5 @@
 """What a measurement leaves behind: every run's figures, their means with intervals, and where they come from."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field

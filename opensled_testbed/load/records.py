@@ -3,8 +3,6 @@
 All times are seconds since the start of the run: emulated seconds where time is dilated.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a user was promised, and who of a run's users got it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf

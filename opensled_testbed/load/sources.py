@@ -1,7 +1,5 @@
 """Where items come from: the tiny family's held-out tasks, a file of chats, or seeded random ids."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

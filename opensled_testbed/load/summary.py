@@ -6,8 +6,6 @@ sending to the last token. Throughput counts what happened within the window, wh
 ends cuts answers, and a mean over finished ones alone would be too low and would favour short answers.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

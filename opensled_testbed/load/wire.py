@@ -1,7 +1,5 @@
 """What a device sends and hears, timed and weighed: the edge's own session, with eyes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from edge_client.remote import Connect, RemoteSession, RetryPolicy, Stream

@@ -1,7 +1,5 @@
 """What drafts of each length are worth: tokens a round commits, and tokens it drafts for them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random

@@ -1,7 +1,5 @@
 """What binds a capacity: the one thing whose improvement would let the most users in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

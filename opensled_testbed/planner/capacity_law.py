@@ -7,8 +7,6 @@ served. The modes differ in what a round consists of.
 Apart from that the law has means only, no queues and no jitter. The simulator has both, and checks the law.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, inf

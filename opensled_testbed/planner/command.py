@@ -1,7 +1,5 @@
 """`opensled plan`: how many users which accelerator holds, in which mode, at what cost."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The map: which mode holds the most users, and by how much, over targets, contexts, paces, devices and links."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isinf

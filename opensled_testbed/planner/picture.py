@@ -1,7 +1,5 @@
 """The map as a picture: a panel for each target and context, a cell for each link, device and pace."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import isinf
 from pathlib import Path

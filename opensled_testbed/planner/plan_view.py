@@ -1,7 +1,5 @@
 """The plan in words, as a table for a terminal, and as JSON."""
 
-from __future__ import annotations
-
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The plan: every mode on every accelerator, by the law, and which of them to take."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import ceil
 

@@ -1,7 +1,5 @@
 """The law's setting of a fleet: its profiles, and what its drafts are worth."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 from statistics import fmean

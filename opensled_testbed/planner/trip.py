@@ -1,7 +1,5 @@
 """What a round trip takes on a link: on average, and for the slowest of many sessions that wait for each other."""
 
-from __future__ import annotations
-
 from math import log
 
 from hw_profiles.profiles import LinkProfile

@@ -1,7 +1,5 @@
 """Emulated against simulated: how far the simulator may be believed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

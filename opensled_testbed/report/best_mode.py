@@ -1,7 +1,5 @@
 """The planner's map: the best mode for each target, context, pace, device and link, and its gain."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """How many users a server holds at their pace, in the emulated cells."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What regimes.json says about a cell: repeats as intervals, ratios between baselines, and what is lost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

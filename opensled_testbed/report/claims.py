@@ -1,7 +1,5 @@
 """Published figures beside ours: in which cells each of them holds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Bench Figures: one part of the system against the bare alternative."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The emulated cells: every baseline of each as bars, and as a table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any

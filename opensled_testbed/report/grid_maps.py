@@ -1,7 +1,5 @@
 """The simulated grid: users held by each baseline over regimes, links, devices and paces."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Mapping
 from math import inf

@@ -4,8 +4,6 @@ A place is one regime, device, link and pace. Asked at each of them: users held,
 rival and at half of it, as a share of the best of RIVALS. Where a rival holds no user there is no share of capacity.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The few pieces of HTML that the sections are made of. Text comes in plain and is escaped here."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

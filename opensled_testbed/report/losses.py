@@ -1,7 +1,5 @@
 """Where we lose: every figure in which something else is better than OpenSLED, in one place."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from opensled_testbed.baselines import RIVALS

@@ -1,7 +1,5 @@
 """The page: its head, its sections in order, and where everything comes from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any

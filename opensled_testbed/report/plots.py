@@ -1,7 +1,5 @@
 """matplotlib for the page: inline SVG without a background, its strokes and words in the page's own colour."""
 
-from __future__ import annotations
-
 import io
 import re
 from html import escape

@@ -1,7 +1,5 @@
 """Bars with error bars, one panel for each metric; and ratios around 1."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Small heat maps side by side, every tile with its number; and one value against another."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log2

@@ -1,7 +1,5 @@
 """The JSON files of a results folder, sorted by what they are."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

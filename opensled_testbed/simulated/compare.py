@@ -1,7 +1,5 @@
 """How well a simulation foretells an emulated run of the same fleet and load."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping
 from math import isfinite

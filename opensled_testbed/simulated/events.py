@@ -1,7 +1,5 @@
 """The clock of a simulation: what happens next, in order of time."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable
 from typing import Any

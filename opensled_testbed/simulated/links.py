@@ -1,7 +1,5 @@
 """How long messages travel in a simulation, and how many bytes they are."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What an acceptance rule is: it decides which prefix of a draft stands."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from typing import ClassVar, NamedTuple

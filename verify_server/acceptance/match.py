@@ -4,8 +4,6 @@ With shared noise (opensled/noise.py) the target's sample at a position is fixed
 only equality is checked. Gumbel coupling: arXiv 2408.07978; greedy verification is its T = 0 case.
 """
 
-from __future__ import annotations
-
 from opensled.messages import DraftBlock
 from opensled.protocol import child_with, common_prefix
 from verify_server.acceptance.base import (

@@ -9,8 +9,6 @@ Test, recovery and bonus draw from streams of their own, keyed by a secret that 
 proposals draw from the shared noise of the sequence.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 

@@ -1,7 +1,5 @@
 """The acceptance rules that one server offers, and the rule object of each sequence."""
 
-from __future__ import annotations
-
 from opensled.errors import Unsupported, UsageError
 from opensled.messages import RuleFacts
 from opensled.registry import split_name

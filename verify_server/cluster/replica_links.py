@@ -1,7 +1,5 @@
 """A gateway's links to the replicas: which of them serve, their answers to calls, and streams to them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Where a gateway sends a sequence, by the facts of its `Open` and a memory of earlier placements."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections import OrderedDict, deque

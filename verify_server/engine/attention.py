@@ -4,8 +4,6 @@ Scaling, window and softcap are read from the call, never from a config: they di
 A backend computes one layer's attention for a packed batch; SDPA runs on every device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the server asks of a target model, without naming a tensor library."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Families the engine must refuse: what cannot be rolled back or packed gives wrong tokens without any error."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any

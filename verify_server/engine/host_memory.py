@@ -1,7 +1,5 @@
 """How much memory of this machine a KV cache may take."""
 
-from __future__ import annotations
-
 import os
 
 

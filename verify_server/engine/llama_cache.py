@@ -3,8 +3,6 @@
 Rollback is `llama_memory_seq_rm`, whose answer is checked against what the cache then says it holds.
 """
 
-from __future__ import annotations
-
 import ctypes
 import weakref
 from collections.abc import Sequence

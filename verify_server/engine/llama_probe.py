@@ -3,8 +3,6 @@
 Recurrent models and others that keep what they were told must be refused: they give wrong tokens without any error.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from opensled.errors import EngineError, SelfTestFailed, UnsupportedModel

@@ -9,8 +9,6 @@ had it. So each block counts for one sequence, a sequence never holds a position
 holds of all sequences together always fits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -7,8 +7,6 @@ The branches of a draft tree take sequences of their own until the next step. Wh
 are, it is several passes, and the path that stands of an early one is computed once more.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path

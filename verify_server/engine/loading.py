@@ -1,7 +1,5 @@
 """From a folder or a hub id to a transformers decoder that attends through our paged attention."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

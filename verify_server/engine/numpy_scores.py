@@ -1,7 +1,5 @@
 """The numpy twin of verify_server/engine/torch_scores.py, for engines whose logits arrive as arrays, without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A transformers decoder and its KV memory, run on packed batches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

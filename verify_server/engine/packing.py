@@ -9,8 +9,6 @@ a mask says which query sees which key, or (`by_path`) each branch attends alone
 own path. To its queries such a branch is a chain, with a chain's bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """What packed attention computes at once for one sequence."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from verify_server.engine.base import Segment

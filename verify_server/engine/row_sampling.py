@@ -9,8 +9,6 @@ The noise from a uniform number u is G = -log(-log u) <= -log(1 - u), so the sco
 bits of a float32 give its binary logarithm: for m = 2^e (1 + f) they say e + f, and e + f <= log2(m).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from math import e, inf, isfinite, log2

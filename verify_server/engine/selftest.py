@@ -4,8 +4,6 @@ A short script of steps drives it through what serving does: ragged batches, pro
 drafts that are rejected and overwritten, and draft trees of which one path stands.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

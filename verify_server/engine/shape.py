@@ -1,7 +1,5 @@
 """The shape of a loaded network, for what a step of it reads and computes on a machine of which there is a profile."""
 
-from __future__ import annotations
-
 from transformers import PreTrainedModel
 
 from hw_profiles.profiles import TargetShape

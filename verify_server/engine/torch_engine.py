@@ -1,7 +1,5 @@
 """The `torch` engine: any Hugging Face decoder as target, with paged KV and ragged packed batches."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection, Sequence
 

@@ -4,8 +4,6 @@ torch has no unsigned 64-bit arithmetic worth the name, so the hash runs in int6
 wrap around alike in both, and the logical right shift is an arithmetic one with the sign bits masked off.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ Rows that need the same steps form a group, and a group is a few kernel launches
 On a GPU that is what sampling costs; a CPU draws row by row instead (row_sampling.py), because its caches are small.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

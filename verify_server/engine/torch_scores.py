@@ -1,7 +1,5 @@
 """What a forward pass gives: the target's logits, and tokens drawn from them with shared noise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice

@@ -3,8 +3,6 @@
 The tokens of a tree lie in KV in their own order, so a token's *place* there is not its position in the text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

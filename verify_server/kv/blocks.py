@@ -6,8 +6,6 @@ one holds. A block without holders stays findable until its memory is needed: bl
 least recently used.
 """
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 

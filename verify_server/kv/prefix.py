@@ -5,8 +5,6 @@ first hash includes the tenant and is keyed with a secret: the time to the first
 of other tenants. Only committed tokens get keys, never those of a draft.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence

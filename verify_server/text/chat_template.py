@@ -5,8 +5,6 @@ any chat model can be asked to call one. The form of calls follows the template:
 (Hermes, Qwen 2.5 and 3), else a bare JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ A tokenizer.json beside the file is preferred, with the chat template beside it;
 metadata. In both cases llama.cpp must tokenize a few texts to the same ids, or the target is refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Sequence

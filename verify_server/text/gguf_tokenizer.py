@@ -4,8 +4,6 @@ GGUF only names the pre-tokenizer that splits text before byte pairs are merged 
 here come from each family's tokenizer.json. An unknown name is refused: another pattern gives other ids, silently.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

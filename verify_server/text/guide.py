@@ -4,8 +4,6 @@ The target samples from the masked logits, and drafts are verified against that 
 verify_server/text/tool_grammar.py; llguidance matches them.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Tokenizer and chat template of a Hugging Face target."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path

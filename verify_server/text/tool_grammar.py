@@ -5,8 +5,6 @@ are free text or calls; calls in tags may also follow free text, as models that 
 have no separator, so there is at most one: `parallel` allows several calls, but does not require them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
