@@ -16,6 +16,7 @@ import io
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from contextlib import aclosing, redirect_stdout
@@ -27,7 +28,6 @@ from edge_client.device import Device, connect
 from opensled.cli import main as opensled
 from opensled.errors import Unreachable
 from opensled.messages import SamplingParams
-from opensled_testbed.processes import free_port
 
 PRODUCT = ("opensled", "edge_client", "verify_server", "scheduler", "hw_profiles")
 GENERATED = "opensled.v1"  # protobuf's classes
@@ -124,6 +124,13 @@ class Follower:
                 if now() > deadline:
                     raise
                 await asyncio.sleep(0.2)
+
+
+def free_port() -> int:
+    """Not the testbed's: this program also follows older trees, where that stood elsewhere."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def follow() -> ClassRecorder:
