@@ -41,7 +41,7 @@ def findings(grid: dict[str, Any]) -> str:
     # Of each regime and pace: at how many places which mode is the best, and where memory is the limit anyway.
     keys = dict.fromkeys((point["regime"], point["pace"]) for point in points)
     regimes = [_regime(key, [p for p in points if (p["regime"], p["pace"]) == key]) for key in keys]
-    winners = ("server decodes", "draft beside it", "devices draft", "nobody served")
+    winners = ("server decodes", "draft beside it", "devices draft", "none served")
     blocks = [
         _head(grid),
         "\n".join(f"- {line}" for line in told(found).splitlines()) if found.shares else "",
@@ -78,7 +78,7 @@ def _extreme(points: Sequence[Point], baseline: str) -> Iterator[tuple[str, ...]
 def _regime(key: tuple[str, float], points: Sequence[Point]) -> tuple[str, ...]:
     """Equals count for the simplest: the server's own decoding, then a draft beside it. Beside that: where OpenSLED,
     which does whatever is best, holds fewer than the best of those without a draft beside the server."""
-    counts = {"server": 0, "beside": 0, "devices": 0, "nobody": 0}
+    counts = {"server": 0, "beside": 0, "devices": 0, "none": 0}
     for point in points:
         counts[_winner(point["capacity"])] += 1
     full = sum(CENTRALIZED in point["kv_full"] for point in points)
@@ -90,7 +90,7 @@ def _winner(capacity: dict[str, int]) -> str:
     devices = max(capacity["sled-static"], capacity["sled-continuous"])
     most = max(capacity[CENTRALIZED], capacity["server-sd"], devices)
     if not most:
-        return "nobody"
+        return "none"
     if capacity[CENTRALIZED] == most:
         return "server"
     return "beside" if capacity["server-sd"] == most else "devices"

@@ -57,11 +57,11 @@ def measure(quick: bool) -> Figure:
             "hints at; or which draft nothing; or no other tenant. Every answer of the honest tenant is compared with "
             "the one that the target gave without drafts."
         ),
-        loses="A tenant's places cost others step time, with drafts or without: see against nobody.",
+        loses="A tenant's places cost others step time, with drafts or without: see the row without another tenant.",
         samples=samples,
         ratios=(
             Comparison("garbage against no drafts", "beside garbage", "beside no drafts", ALLOWED),
-            Comparison("garbage against nobody", "beside garbage", "alone"),
+            Comparison("garbage against no other tenant", "beside garbage", "alone"),
         ),
         label="emulated",
         facts={

@@ -115,7 +115,7 @@ def _plain(setting: Setting, length: int) -> float:
 
 
 def _ahead(setting: Setting, length: int) -> float:
-    """A session is away, waits for the step under way, and is in a step with whoever arrived meanwhile; a bet that is
+    """A session is away, waits for the step under way, and joins those that arrived meanwhile in one; a bet that is
     won saves the drafting for which waiting and verifying left time (law.sled_continuous)."""
     tokens, trip = setting.acceptance.tokens[length], mean_s(setting.link)
     longer = min(length + 1, len(setting.acceptance.tokens) - 1)

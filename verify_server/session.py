@@ -150,7 +150,7 @@ class Session:
     @property
     def awaits_draft(self) -> bool:
         """Whether its device is at work on one."""
-        return self.has_reader and not self.turn.server_drives and self.pending is None
+        return self.has_reader and self.turn.awaits_draft
 
     @property
     def rests(self) -> bool:

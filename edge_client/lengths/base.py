@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -69,7 +70,7 @@ class LengthOptions:
     battery_floor: float = 20.0  # percent below which nothing is drafted on battery
 
 
-class DraftLengthPolicy:
+class DraftLengthPolicy(ABC):
     """Decides how long draft blocks are, and hears what becomes of them. Defaults: it learns nothing, drafts no trees.
 
     One policy serves all sequences of a device. The event loop and the drafters' threads call it.
@@ -83,13 +84,13 @@ class DraftLengthPolicy:
         """The policy for a device with these options; policies with parameters override it."""
         return cls()
 
+    @abstractmethod
     def most(self, limit: int, hint: int | None = None, ready: int = 0) -> int:
         """Most tokens of the next block; called once for each block. 0 = the server decodes by itself for now.
 
         `limit`: tokens that there is room for; `hint`: the server's advice, None = it gave none; `ready`: tokens that
         are drafted already.
         """
-        raise NotImplementedError
 
     def ahead(self, limit: int, hint: int | None = None) -> int:
         """Most tokens of the next block to draft while the present one travels; 0 = draft nothing ahead."""
@@ -107,19 +108,19 @@ class DraftLengthPolicy:
         """Whether a drafted token is worth its verification as number `index` of its block."""
         return True
 
-    def drafted(self, tokens: int, seconds: float) -> None:
+    def drafted(self, tokens: int, seconds: float) -> None:  # noqa: B027
         """The draft model took `seconds` for `tokens` tokens, one after the other."""
 
-    def answered(self, block: DraftBlock, accepted: int, seconds: float) -> None:
+    def answered(self, block: DraftBlock, accepted: int, seconds: float) -> None:  # noqa: B027
         """The verdict on a block came `seconds` after the block was sent; its first `accepted` tokens stand."""
 
-    def streamed(self, tokens: int, seconds: float) -> None:
+    def streamed(self, tokens: int, seconds: float) -> None:  # noqa: B027
         """The server decoded `tokens` tokens by itself; they came `seconds` after the ones before."""
 
     @property
+    @abstractmethod
     def status(self) -> DraftStatus:
         """The present decision, and the reason for it."""
-        raise NotImplementedError
 
 
 def pulled(
