@@ -3,6 +3,8 @@
 Devices, servers and policies follow changes with these: a board that gets hot, a text that gets easier, a busier link.
 """
 
+from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Sequence
 from math import exp
 
@@ -22,6 +24,24 @@ def mean_but_largest(values: Sequence[float]) -> float | None:
     if len(values) < 3:
         return min(values, default=None)
     return (sum(values) - max(values)) / (len(values) - 1)
+
+
+class RunningMedian:
+    """The low median of the latest values; in a round trip's path, so that nothing is sorted anew."""
+
+    __slots__ = ("_latest", "_sorted", "_window")
+
+    def __init__(self, window: int) -> None:
+        """`window`: how many values count."""
+        self._window, self._latest, self._sorted = window, deque[float](), list[float]()
+
+    def add(self, value: float) -> float:
+        """The median with `value`, which must not be NaN."""
+        if len(self._latest) == self._window:
+            del self._sorted[bisect_left(self._sorted, self._latest.popleft())]
+        self._latest.append(value)
+        insort(self._sorted, value)
+        return self._sorted[(len(self._sorted) - 1) // 2]
 
 
 class FadingRatio:

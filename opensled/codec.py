@@ -179,7 +179,16 @@ def _encode_opened(message: Opened) -> pb.Opened:
 
 
 def _encode_verdict(message: Verdict) -> pb.Verdict:
-    return pb.Verdict(**vars(message) | {"logprobs": map(_encode_logprobs, message.logprobs)})
+    # The one message of every round: by name, `vars` and a merge would take twice the time.
+    return pb.Verdict(
+        base=message.base,
+        tokens=message.tokens,
+        num_accepted=message.num_accepted,
+        answers=message.answers,
+        finish_reason=message.finish_reason,
+        hint=message.hint,
+        logprobs=map(_encode_logprobs, message.logprobs),
+    )
 
 
 def _encode_logprobs(entry: TokenLogprobs) -> pb.Logprobs:

@@ -5,11 +5,10 @@ Pure: the caller says what happened, and how many seconds it took on its clock.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from statistics import median_low
+from collections import OrderedDict
 from typing import NamedTuple
 
-from hw_profiles.fading import kept
+from hw_profiles.fading import RunningMedian, kept
 
 # Weights and half-lives in draft tokens. They are chosen: a device's usual acceptance outweighs a sequence's own for
 # its first dozens of tokens, for texts differ less than luck does.
@@ -57,7 +56,7 @@ class DraftAcceptance:
         """The target accepted the first `accepted` of a draft's `length` >= 1 tokens."""
         tries = min(length - 1, accepted)
         keep = kept(1 + tries, self._half_life)
-        firsts, laters = (weight * keep for weight in self._weights)
+        firsts, laters = self._weights[0] * keep, self._weights[1] * keep
         self.first = (self.first * firsts + (accepted > 0)) / (firsts + 1)
         if tries:
             self.later = (self.later * laters + accepted - 1) / (laters + tries)
@@ -84,20 +83,17 @@ class DeviceEstimate:
         self.hint: int | None = None  # the latest one given to any of its sequences
         self._tenant = tenant
         # Seconds of delay, to draft one token, and of deviation, of the latest drafts
-        self._delays, self._paces, self._missed = (deque[float](maxlen=window) for _ in range(3))
+        self._delay_s, self._draft_s, self._jitter_s = (RunningMedian(window) for _ in range(3))
 
     def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
         """A draft of `length` >= 1 tokens came `away_s` after the verdict before it; the device says it took
         `drafting_s` of that to draft it, 0 = it does not say."""
         before, drafts = self.times, self.times.drafts + 1
         spent = min(drafting_s or length * before.draft_s, away_s)
-        self._paces.append(spent / length)
-        self._delays.append(away_s - spent)
-        draft_s, delay_s = median_low(self._paces), median_low(self._delays)
+        draft_s, delay_s = self._draft_s.add(spent / length), self._delay_s.add(away_s - spent)
         # The first draft shows no deviation.
         missed = abs(away_s - delay_s - length * draft_s) if drafts > 1 else away_s / 4
-        self._missed.append(missed)
-        jitter_s = median_low(self._missed)
+        jitter_s = self._jitter_s.add(missed)
         self.times = Forecast(before.first, before.later, delay_s, draft_s, jitter_s, drafts, length)
         if self._tenant is not None:
             self._tenant.arrived(away_s, length, drafting_s)
@@ -139,7 +135,7 @@ class DraftEstimate:
 
     def _forecast(self) -> Forecast:
         first, later = self._acceptance.beside(self.device.acceptance)
-        return self.device.times._replace(first=first, later=later)
+        return Forecast(first, later, *self.device.times[2:])
 
 
 class DeviceBook:

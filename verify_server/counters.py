@@ -41,7 +41,7 @@ class LoopStats:
         self.batches.add(sessions)
         self.seconds.add(seconds)
 
-    def commit(self, tokens: int, hint: int | None, drafted: int, accepted: int) -> None:
+    def commit(self, tokens: int, hint: int | None, drafted: int = 0, accepted: int = 0) -> None:
         """A session committed `tokens`; its verdict has this hint and answers a draft of `drafted` tokens, or none."""
         self.tokens += tokens
         if hint is not None and tokens:

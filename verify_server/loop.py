@@ -163,8 +163,7 @@ class VerifyLoop:
         try:
             if isinstance(outcome, OpenSledError):
                 raise outcome
-            count = session.commit(item, outcome, now)
-            self.stats.commit(count, item.hint, *_fate(item, count))
+            session.commit(item, outcome, now)
         except OpenSledError as error:
             session.in_step = False
             session.sequence.table.withdraw()
@@ -197,12 +196,3 @@ class VerifyLoop:
         finally:
             if timer is not None:
                 timer.cancel()
-
-
-def _fate(item: StepItem, count: int) -> tuple[int, int]:
-    """(length, accepted) of the draft that a step with `count` committed tokens answers; (0, 0) without one."""
-    if item.draft is None:
-        return 0, 0
-    sequence, block = item.session.sequence, item.draft.block
-    known = len(sequence) - count - block.base  # its head may have been committed before this step
-    return len(block.tokens), sequence.agreed(block) - known

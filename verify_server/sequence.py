@@ -85,7 +85,6 @@ class Sequence:
         news, self.finish_reason = self._cut(ids)
         self.tokens.extend(news)
         self._roll_back(min(base + num_accepted, len(self.tokens) - 1))
-        self._publish()
         return news
 
     def confirm(self, length: int) -> None:

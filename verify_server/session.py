@@ -121,24 +121,24 @@ class Session:
 
     def _drop(self, draft: Draft, now: float) -> None:
         """Answer a late draft, of which nothing can be computed any more."""
+        block, agreed = draft.block, self.sequence.agreed(draft.block)
         if not self.sequence.finish_reason:
-            self.stats.drop(len(draft.block.tokens))
+            self.stats.drop(len(block.tokens))
             self.timing.asked(len(self.sequence), now)
-            block = draft.block
             known = min(depth(block.tokens, block.parents), len(self.sequence) - block.base)
-            self.timing.estimate.judged(known, self.sequence.agreed(block))
+            self.timing.estimate.judged(known, agreed)
         self.turn.verdict(draft.counter, None)
-        self._tell(draft.block.base, draft)
+        self._tell(block.base, draft.counter, agreed)
 
-    def _tell(self, base: int, answered: Draft | None = None) -> None:
-        """Send the truth since `base`."""
+    def _tell(self, base: int, answers: int = 0, num_accepted: int = 0) -> None:
+        """Send the truth since `base`; `answers`: the counter of a draft of which `num_accepted` tokens stand."""
         since = tuple(self.sequence.tokens[base:])
         self.outbox.put(
             Verdict(
                 base=base,
                 tokens=since,
-                num_accepted=self.sequence.agreed(answered.block) if answered else 0,
-                answers=answered.counter if answered else 0,
+                num_accepted=num_accepted,
+                answers=answers,
                 finish_reason=self.sequence.finish_reason,
                 hint=self.turn.hint,
                 logprobs=tuple(self.logprobs[-len(since) :]) if since else (),
@@ -157,13 +157,10 @@ class Session:
         """Whether nothing can be done for it right now: no reader, a slow one, or a device at work."""
         return not self.has_reader or self.awaits_draft or (self.pending is None and self.outbox.full)
 
-    def longest(self, now: float) -> int:
-        """Longest draft of its device that is verified now."""
-        return self.budget.longest(self.limits.max_draft, len(self.sequence), now)
-
     def view(self, now: float) -> SessionView:
         """What a policy sees of it; by position, for many are made for each step."""
         sequence, turn, timing, pending = self.sequence, self.turn, self.timing, self.pending
+        length = len(sequence)
         return SessionView(
             self.id,
             sequence.uncomputed,
@@ -175,11 +172,11 @@ class Session:
             sequence.computed,
             pending.since if pending else timing.waiting_since,
             timing.pace,
-            timing.due(len(sequence)),
+            timing.due(length),
             self.background,
             turn.hint,
             timing.estimate.forecast if turn.latest or timing.estimate.drafts else None,
-            self.longest(now),
+            self.budget.longest(self.limits.max_draft, length, now),
             timing.asked_since,
             depth(pending.rest.tokens, pending.rest.parents) if pending and pending.rest.parents else 0,
         )
@@ -187,21 +184,22 @@ class Session:
     def plan(self, piece: Slice, now: float) -> StepItem:
         """Turn a slice into work for the engine; OutOfBlocks changes nothing."""
         pending = self.pending if piece.decide else None
-        longest = self.longest(now)
+        length = len(self.sequence)
+        longest = self.budget.longest(self.limits.max_draft, length, now)
         block = self._verified(pending.rest, piece.draft, longest, now) if pending else NO_DRAFT
         segment = self.sequence.segment(piece, block)
         check = hint = None
         if piece.decide:
             check = DraftCheck(
                 block.tokens,
-                len(self.sequence),
+                length,
                 self.params,
                 self.key,
                 self.top_logprobs,
                 parents=block.parents,
             )
             self.pending = None
-            self.budget.take(len(block.tokens), len(self.sequence), now)
+            self.budget.take(len(block.tokens), length, now)
             hint = self.budget.hint(piece.hint, longest)
         self.in_step = True
         return StepItem(self, segment, check, pending.draft if pending else None, hint)
@@ -226,24 +224,31 @@ class Session:
         if result is None or item.check is None:
             self.sequence.advance(item.segment)
             return 0
-        base, num_accepted = len(self.sequence), result.num_accepted
+        base, num_accepted, draft = len(self.sequence), result.num_accepted, item.draft
         news = self.sequence.commit(decided(item.check, result), num_accepted)
         self.logprobs.extend(result.logprobs[: len(news)])
         if self.constraint is not None:
             self.constraint.commit(news)
         self._give_hint(item, now)
-        known = base - item.draft.block.base if item.draft else 0  # its head, which proved right before
+        known = base - draft.block.base if draft else 0  # its head, which proved right before
         self.timing.estimate.judged(known + item.check.depth, known + num_accepted)
-        self.budget.judged(len(item.check.ids), num_accepted)
-        self._tell(item.draft.block.base if item.draft else base, item.draft)
+        self.budget.judged(len(item.check.draft), num_accepted)
+        if draft is None:
+            self._tell(base)
+            self.stats.commit(len(news), item.hint)
+        else:
+            agreed = self.sequence.agreed(draft.block)
+            self._tell(draft.block.base, draft.counter, agreed)
+            self.stats.commit(len(news), item.hint, len(draft.block.tokens), agreed - known)
         self._rebase_pending(now)
         return len(news)
 
     def _give_hint(self, item: StepItem, now: float) -> None:
         """A verdict leaves, with a hint of what the device is to do next."""
-        self.timing.left(len(self.sequence), now)
+        length = len(self.sequence)
+        self.timing.left(length, now)
         if item.draft is not None:
-            self.timing.asked(len(self.sequence), now)
+            self.timing.asked(length, now)
         if self.turn.verdict(item.draft.counter if item.draft else 0, item.hint):
             self.timing.asked_since = now
         if item.hint is not None:

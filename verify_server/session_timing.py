@@ -31,7 +31,8 @@ class SessionTiming:
 
     def arrived(self, base: int, depth: int, drafting_s: float, now: float) -> None:
         """A draft of `depth` tokens on the first `base` ones is here: learn how long the device takes."""
-        left = next((time for length, time in self._verdicts if length == base), None)
+        # Nearly always the latest one.
+        left = next((time for length, time in reversed(self._verdicts) if length == base), None)
         if depth and left is not None:
             self.estimate.arrived(now - left, depth, drafting_s)
 

@@ -69,9 +69,9 @@ class SessionScores:
 
         `key`: of the random stream; None = the shared noise of the sequence.
         """
-        check = self._check
-        position = check.position + depth
-        return SampleRequest(self._shift(rows), check.params, key or check.key, position, self._masks(rows))
+        check, first = self._check, self._first
+        own = range(first + rows.start, first + rows.stop)
+        return SampleRequest(own, check.params, key or check.key, check.position + depth, self._masks(rows))
 
     def probs_of(self, rows: range, ids: Sequence[int]) -> list[float]:
         """The target's probability of `ids[i]` at `rows[i]`."""

@@ -145,9 +145,8 @@ class BlockTable:
         self._tenant = tenant
         self._budget = pool.blocks_for(budget)
         self._settled = 0  # leading blocks that are never written again, because others may read them
-        self._keys: list[
-            bytes
-        ] = []  # of the leading full blocks; committed text only grows, so they stay valid
+        # Of the leading full blocks; committed text only grows, so that they stay valid
+        self._keys: list[bytes] = []
 
     @property
     def frozen(self) -> int:
