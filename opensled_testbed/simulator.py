@@ -1,4 +1,4 @@
-"""A whole fleet in discrete events: the product's policies, position rules and stop rules, and nobody's real time.
+"""A whole fleet in discrete events: the policies, position rules and stop rules of the product, without real time.
 
     result = simulate(fleet, traces, Load(duration=60))
 

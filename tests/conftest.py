@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# What the user of this machine configured or calibrated is no part of any test.
-os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no such folder")
 
 # The files that take the longest, in this order: `make test` lists the slowest tests. They start first, so that no
 # worker waits for another one at the end.
@@ -44,9 +41,10 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory):
-    """Devices keep their servers' tokenizers in a folder of this worker."""
+def _own_folders(tmp_path_factory):
+    """No test reads what the user of this machine configured, calibrated or fetched."""
     os.environ["OPENSLED_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
 
 
 @pytest.fixture

@@ -108,8 +108,8 @@ def forget_pending(self, now):
 tell = Session._tell
 
 
-def tell_from_the_end(self, base, answered=None):
-    tell(self, max(base, len(self.sequence) - 1), answered)
+def tell_from_the_end(self, base, *answered):
+    tell(self, max(base, len(self.sequence) - 1), *answered)
 
 
 def verify_everything(self, rest, most, longest, now):

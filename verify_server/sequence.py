@@ -75,12 +75,17 @@ class Sequence:
 
         The first `num_accepted` of them were drafted, so that their KV is computed; the KV behind them is rolled back.
         """
-        news = self.extend(ids, num_accepted)
+        news = self._append(ids, num_accepted)
         self.confirm(len(self.tokens))
         return news
 
     def extend(self, ids: Ids[int], num_accepted: int) -> tuple[int, ...]:
         """See `commit`; what is appended may still be taken back."""
+        news = self._append(ids, num_accepted)
+        self._publish()
+        return news
+
+    def _append(self, ids: Ids[int], num_accepted: int) -> tuple[int, ...]:
         base = len(self.tokens)
         news, self.finish_reason = self._cut(ids)
         self.tokens.extend(news)

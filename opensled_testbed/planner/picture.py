@@ -17,7 +17,7 @@ LOOKS = {
     "server-sd": ("S", "#f0b44c", "draft beside the server"),
     "sled-static": ("B", "#7cc0e8", "devices draft, fixed batches"),
     "sled-continuous": ("D", "#4fb39a", "devices draft, continuous batches"),
-    "": ("", "#ffffff", "nobody reads that fast"),
+    "": ("", "#ffffff", "no mode is that fast"),
 }
 INK = "#202020"
 CELL = (0.41, 0.26)  # inches
@@ -52,7 +52,7 @@ def _words(figure: Figure, source: str, height: float) -> None:
     )
     note = (
         f"Derived from hardware profiles by the planner's law, not measured. Acceptance: {source}. "
-        "∞: the server's own decoding serves nobody."
+        "∞: the server's own decoding serves no user."
     )
     figure.text(0.5, 0.12 / height, note, ha="center", color=INK, fontsize=9)
     figure.subplots_adjust(

@@ -16,11 +16,11 @@ def advice(plan: Plan) -> str:
     """One or two sentences: what to run, and why."""
     row = plan.choice
     if row is None:
-        return _nobody(plan)
+        return _no_user(plan)
     return f"{_ADVICE[row.found.mode](plan, row)} {_size(plan, row)}".strip()
 
 
-def _nobody(plan: Plan) -> str:
+def _no_user(plan: Plan) -> str:
     binds = sorted({row.binds for row in plan.rows if row.found.mode == "centralized"})
     return (
         f"No user can be served here at {plan.config.pace:g} tokens/s; what binds already for one user: "

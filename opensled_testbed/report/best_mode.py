@@ -27,7 +27,7 @@ def section(result: Result) -> Section:
     note = paragraph(
         "The mode that holds the most users, and its gain over centralized. C: centralized, S: server-sd (the draft "
         "beside the target), F: sled-static (fixed batches), E: sled-continuous (the devices draft). A tile with C has "
-        "no gain: there the right answer is not to draft. “new”: centralized serves nobody; “–”: no mode does.",
+        "no gain: there the right answer is not to draft. “new”: centralized serves no user; “–”: no mode serves one.",
         kind="note",
     )
     drawn = [

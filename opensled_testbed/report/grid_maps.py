@@ -27,7 +27,7 @@ def section(result: Result) -> Section:
     note = paragraph(
         "Users held, as a ratio to centralized: 1.5 means half as many again. Rows are links, columns devices. "
         f"▼ and hatched: below centralized by more than the {TIE:.0%} to which capacities are found. “new”: "
-        "centralized holds nobody at that pace; “0”: nobody does; K: not speed but KV memory is the limit. "
+        "centralized holds no user at that pace; “0”: nor does this one; K: not speed but KV memory is the limit. "
         f"{OURS} is shown open, the other baselines folded.",
         kind="note",
     )
