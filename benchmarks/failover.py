@@ -20,10 +20,15 @@ Scenario = Callable[[ReplicaCluster, Crowd], Awaitable[None]]
 async def kill_replicas(cluster: ReplicaCluster, crowd: Crowd) -> None:
     """SIGKILL to one replica after another, each when there is a new one at work in the place of the one before it."""
     for victim in cluster.pids(REPLICA):
-        await crowd.live()
-        cluster.kill(victim)
-        await _replaced(cluster, victim)
-        await crowd.another_answer()
+        await kill_replica(cluster, crowd, victim)
+
+
+async def kill_replica(cluster: ReplicaCluster, crowd: Crowd, victim: int) -> None:
+    """SIGKILL to the replica with this process id; ends when another one has its place and has answered."""
+    await crowd.live()
+    cluster.kill(victim)
+    await _replaced(cluster, victim)
+    await crowd.another_answer()
 
 
 async def roll_replicas(cluster: ReplicaCluster, crowd: Crowd) -> None:

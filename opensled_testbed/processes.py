@@ -35,15 +35,19 @@ class Process:
         self.address = ""  # HOST:PORT of the ready line
         self.lines: list[str] = []  # everything it printed on standard output
         self._ready = threading.Event()
-        self.process = subprocess.Popen(
+        own = environment or {}
+        self.process = self._start({**(_clean_environment() if isolated else os.environ), **own})
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
             self.arguments,
             stdout=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
             text=True,
-            env={**(_clean_environment() if isolated else os.environ), **(environment or {})},
+            env=environment,
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None

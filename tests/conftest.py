@@ -6,38 +6,49 @@ import os
 
 import pytest
 
+from opensled_testbed.processes import Process
+from tests.warm import Parent
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# One worker has them all: two Rays that start at once on two cores may both give up after 30 s.
+RAY = ("test_cluster_streams", "test_cluster")
+COLD_START = Process._start
 
 # The files that take the longest, in this order: `make test` lists the slowest tests. They start first, so that no
 # worker waits for another one at the end.
 SLOWEST = (
     "test_cluster_streams",
-    "test_goodput_lossless",
-    "test_policies_starvation",
     "test_cluster",
-    "test_goodput_system",
-    "test_engine",
-    "test_policies_properties",
-    "test_conformance",
-    "test_bench",
-    "test_plan",
-    "test_lossless",
-    "test_goodput_processes",
     "test_processes",
-    "test_tree_engine",
-    "test_bad_input",
-    "test_fleet_check",
-    "test_model_drafters",
-    "test_adaptive",
+    "test_goodput_system",
+    "test_policies_starvation",
+    "test_lossless",
+    "test_conformance",
+    "test_goodput_lossless",
+    "test_stateful_protocol",
+    "test_shaped",
+    "test_policies_properties",
     "test_edge_lossless",
-    "test_draft_tables",
+    "test_bad_input",
+    "test_stateful_session",
+    "test_tree_engine",
+    "test_prefix_lossless",
+    "test_engine",
+    "test_ratio",
+    "test_goodput_processes",
+    "test_offline",
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
     places = {f"{name}.py": place for place, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(SLOWEST)))
+    for item in items:
+        group = "ray" if item.path.stem in RAY else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -45,6 +56,31 @@ def _own_folders(tmp_path_factory):
     """No test reads what the user of this machine configured, calibrated or fetched."""
     os.environ["OPENSLED_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_servers():
+    """Servers of tests start from a process that has imported torch already (tests/warm.py)."""
+    parents = []
+
+    def start(self, environment):
+        changed = {name for name, value in environment.items() if os.environ.get(name) != value}
+        warm = self.arguments[2:4] == ["opensled", "serve"] and "--replicas" not in self.arguments
+        if not warm or not all(name.startswith("OPENSLED_") for name in changed):
+            return COLD_START(self, environment)
+        if not parents:
+            parents.append(Parent())
+        return parents[0].start(self.arguments[3:], environment)
+
+    Process._start = start
+    yield
+    Process._start = COLD_START
+
+
+@pytest.fixture
+def cold_start(monkeypatch):
+    """Servers start as a user's do."""
+    monkeypatch.setattr(Process, "_start", COLD_START)
 
 
 @pytest.fixture

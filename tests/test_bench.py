@@ -38,7 +38,20 @@ def test_a_ratio_above_one_is_a_gain_whatever_the_unit(more_is_better, ratios):
 
 
 # From five seconds to half a minute each, mostly of real servers under load: in `make test-long`.
-LONG = ("cacheback", "emulation", "failover", "garbage", "memory", "overload", "peer", "planner", "rounds")
+LONG = (
+    *(
+        "cacheback",
+        "emulation",
+        "failover",
+        "garbage",
+        "llamacpp_flips",
+        "memory",
+        "overload",
+        "peer",
+        "planner",
+    ),
+    *("ragged", "rounds", "simulation"),
+)
 NAMES = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in FIGURES.names()]
 
 

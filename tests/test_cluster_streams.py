@@ -4,9 +4,16 @@ import asyncio
 
 import pytest
 
-from benchmarks.failover import kill_replicas, kill_scheduler, restart_gateway, roll_replicas, run
+from benchmarks.failover import (
+    kill_replica,
+    kill_replicas,
+    kill_scheduler,
+    restart_gateway,
+    roll_replicas,
+    run,
+)
 from tests.crowd import questions
-from tests.replica_processes import ReplicaCluster
+from tests.replica_processes import REPLICA, ReplicaCluster
 
 USERS = 16
 PATIENCE = 600.0  # seconds; a busy machine takes long to start replicas
@@ -28,6 +35,10 @@ def asked():
     return questions(8, 64)
 
 
+async def kill_first_replica(cluster, crowd):
+    await kill_replica(cluster, crowd, cluster.pids(REPLICA)[0])
+
+
 def outcome_of(scenario, cluster, asked):
     outcome = asyncio.run(asyncio.wait_for(run(scenario, cluster, USERS, asked), PATIENCE))
     assert outcome.errors == []
@@ -35,7 +46,13 @@ def outcome_of(scenario, cluster, asked):
     return outcome
 
 
-def test_replicas_are_killed_under_sixteen_answers(cluster, asked):
+def test_a_replica_is_killed_under_sixteen_answers(cluster, asked):
+    outcome = outcome_of(kill_first_replica, cluster, asked)
+    assert outcome.resumptions
+
+
+@pytest.mark.long
+def test_all_replicas_are_killed_under_sixteen_answers(cluster, asked):
     outcome = outcome_of(kill_replicas, cluster, asked)
     assert outcome.resumptions
 

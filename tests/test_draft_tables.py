@@ -251,6 +251,7 @@ class TestShipped:
         with pytest.raises(VocabularyMismatch, match="draft-tables build"):
             table.require(tiny_info(fingerprint="another"), path)
 
+    @pytest.mark.long
     def test_is_made_of_the_training_split_alone(self, monkeypatch):
         splits, draw_from = [], Task.draw_from
         monkeypatch.setattr(Task, "draw_from", lambda *given: splits.append(given[2]) or draw_from(*given))

@@ -38,6 +38,7 @@ FEW = replace(look_ahead.QUICK, effort=Effort(10.0, 30.0, 1, (0, 2)))
 CHOSEN = [Cell("hub", "laptop-cpu", "wifi-good"), Cell("hub", "pi-5", "wifi-good")]
 
 
+@pytest.mark.long
 def test_the_law_names_the_cells_before_anything_runs(tmp_path: Path) -> None:
     """Its word is in the file when the first run begins."""
     kept: list[dict[str, Any]] = []
@@ -74,6 +75,7 @@ def _always_right():
     return replace(traces, items=tuple(items))
 
 
+@pytest.mark.long
 def test_cells_of_a_place_share_the_runs_without_drafts_and_void_ones_are_made_once_more() -> None:
     made: list[str] = []
 

@@ -86,6 +86,7 @@ def test_a_simulated_capacity_holds_and_one_user_more_does_not() -> None:
     assert found.users < expected.users  # 8k of context where the regime has 1k
 
 
+@pytest.mark.long
 def test_the_grid_asks_every_baseline_and_sets_the_law_beside_it() -> None:
     axes = Axes(regimes=("hub",), links=("wifi-good",), devices=("laptop-cpu", "pi-5"), paces=(20,))
     grid = json.loads(json.dumps(measure(axes)))
@@ -107,6 +108,7 @@ def test_adapted_drafts_are_right_at_their_rate() -> None:
     assert of_traces(adapted(traces, 0.8), confidence=0.5).tokens == found.tokens
 
 
+@pytest.mark.long
 def test_sled_wins_with_adapted_drafts_at_a_hub_with_much_kv_to_read() -> None:
     alone = answers(Place("hub-8k", "wifi-good", 10, acceptance=0.8))
     drafting = answers(Place("hub-8k", "wifi-good", 10, "laptop-cpu", 0.8))

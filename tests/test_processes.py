@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,11 @@ def generate(server, *arguments):
     return json.loads(done.stdout)
 
 
+@cache
+def generate_plain(server, *arguments):
+    return generate(server, "--drafter", "none", *arguments)
+
+
 def client_of(edge_process) -> OpenAI:
     return OpenAI(base_url=f"http://{edge_process.wait_ready()}/v1", api_key="none", timeout=120)
 
@@ -78,7 +84,7 @@ def prompts(count):
 def test_generate_gives_the_same_ids_with_every_drafter(server, drafter, sampling):
     for prompt in prompts(2):
         common = ["--prompt", prompt, "--max-tokens", "40", *sampling]
-        plain = generate(server, "--drafter", "none", *common)
+        plain = generate_plain(server, *common)
         drafted = generate(server, "--drafter", drafter, *common)
         assert drafted["token_ids"] == plain["token_ids"] and drafted["text"] == plain["text"]
         assert drafted["finish_reason"] == plain["finish_reason"]
@@ -215,7 +221,7 @@ def test_sigterm_drains(server):
 
 
 @pytest.mark.timed
-def test_the_server_starts_quickly_enough_to_wait_for():
+def test_the_server_starts_quickly_enough_to_wait_for(cold_start):
     started = time.monotonic()
     with serve() as process:
         process.wait_ready()

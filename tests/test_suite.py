@@ -118,6 +118,7 @@ def test_a_recording_is_shortened_as_if_recorded_so():
 # -- one cell ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_cell_s_entry_has_all_runs_and_what_the_report_reads():
     entry = cell_run(emulated_by(simulate)).all(NAMES)
     assert {run["baseline"] for run in entry["runs"]} == set(NAMES)
