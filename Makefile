@@ -28,7 +28,7 @@ demo: $(STAMP) ## a server and devices on this machine, checked against the plai
 	@$(BIN)/opensled demo
 
 test: lint ## lint, then the tests: two workers, file by file; then the tests that measure time, alone
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --durations 20 -m 'not long and not timed'
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long and not timed'
 	@$(BIN)/python -m pytest -m 'timed and not long' $$(grep -l 'mark\.timed' tests/test_*.py)
 
 test-long: $(STAMP) ## the tests that `make test` leaves out: overload, failover, replicas behind a proxy (minutes)

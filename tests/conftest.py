@@ -12,17 +12,15 @@ from tests.warm import Parent
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-# One worker has them all: two Rays that start at once on two cores may both give up after 30 s.
-RAY = ("test_cluster_streams", "test_cluster")
 COLD_START = Process._start
 
 # The files that take the longest, in this order: `make test` lists the slowest tests. They start first, so that no
 # worker waits for another one at the end.
 SLOWEST = (
     "test_cluster_streams",
-    "test_cluster",
     "test_processes",
     "test_goodput_system",
+    "test_cluster",
     "test_policies_starvation",
     "test_lossless",
     "test_conformance",
@@ -42,13 +40,9 @@ SLOWEST = (
 )
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
     places = {f"{name}.py": place for place, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(SLOWEST)))
-    for item in items:
-        group = "ray" if item.path.stem in RAY else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,12 +7,14 @@ below Ray's, by the titles that Ray gives them; nothing else is ever touched.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from opensled.errors import OpenSledError
@@ -22,6 +24,14 @@ from scheduler.cluster import ray_guard
 READY_S = 240.0  # for Ray and for replicas on a busy machine
 OBJECT_STORE_BYTES = 100_000_000
 REPLICA, SCHEDULER = "ray::Replica", "ray::Scheduler"
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """One Ray starts at a time, of all tests on this machine: of two at once each may give up after its 30 s."""
+    with (Path(tempfile.gettempdir()) / "opensled-tests-ray.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class ReplicaCluster:
@@ -35,6 +45,10 @@ class ReplicaCluster:
         self._folder = tempfile.TemporaryDirectory(prefix="opensled-ray-", ignore_cleanup_errors=True)
 
     def __enter__(self) -> ReplicaCluster:
+        with alone():
+            return self._start()
+
+    def _start(self) -> ReplicaCluster:
         self._ray_address = f"127.0.0.1:{free_port()}"
         self._ray = subprocess.Popen(
             [sys.executable, "-m", "ray.scripts.scripts", "start", *self._ray_flags()],

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +23,7 @@ from opensled_testbed.processes import Process
 from scheduler.cluster import ray_guard
 from scheduler.cluster.placement import STALE
 from scheduler.cluster.supervisor import ClusterSpec
+from tests.replica_processes import alone
 from verify_server.config import ServeConfig
 
 REPLICAS = ("replica-0", "replica-1")
@@ -47,7 +48,9 @@ def ray_cluster() -> Iterator:
     from scheduler.cluster import ray_runtime
 
     config = ServeConfig(model="tiny", device="cpu", dtype="float64", listen="127.0.0.1:0", threads=1)
-    with ray_runtime.own_ray(2):
+    with ExitStack() as stack:
+        with alone():
+            stack.enter_context(ray_runtime.own_ray(2))
         spec = ClusterSpec(2, "verify_server.cluster.replica:start", asdict(config))
         yield ray_runtime.Cluster(spec)
 
