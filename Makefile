@@ -31,7 +31,7 @@ test: lint ## lint, then the tests: two workers, file by file; then the tests th
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long and not timed'
 	@$(BIN)/python -m pytest -m 'timed and not long' $$(grep -l 'mark\.timed' tests/test_*.py)
 
-test-long: $(STAMP) ## the tests that `make test` leaves out: overload, failover, replicas behind a proxy (minutes)
+test-long: $(STAMP) ## the tests that `make test` leaves out: overload, failover, benchmark programs (minutes)
 	@$(BIN)/python -m pytest -m long
 
 bench: $(STAMP) ## every figure of docs/benchmarks anew, and the report (long; wants a quiet machine)

@@ -179,7 +179,7 @@ def _encode_opened(message: Opened) -> pb.Opened:
 
 
 def _encode_verdict(message: Verdict) -> pb.Verdict:
-    # The one message of every round: by name, `vars` and a merge would take twice the time.
+    # By name, for it is sent in every round: `vars` and a merge take longer.
     return pb.Verdict(
         base=message.base,
         tokens=message.tokens,

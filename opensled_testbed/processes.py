@@ -35,8 +35,8 @@ class Process:
         self.address = ""  # HOST:PORT of the ready line
         self.lines: list[str] = []  # everything it printed on standard output
         self._ready = threading.Event()
-        own = environment or {}
-        self.process = self._start({**(_clean_environment() if isolated else os.environ), **own})
+        inherited = _clean_environment() if isolated else os.environ
+        self.process = self._start({**inherited, **(environment or {})})
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
