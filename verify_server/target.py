@@ -1,7 +1,10 @@
 """A target ready to serve: an engine and the tokenizer that belongs to it."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Protocol
 
 from hw_profiles.step_cost import StepCost
@@ -42,24 +45,44 @@ class Target:
     cost: StepCost | None = None  # of its steps, if the target states it
 
 
+# Engine -> the module it needs.
+NEEDED = {"torch": "torch", "llamacpp": "llama_cpp"}
+
+
+def load(config: ServeConfig) -> Target:
+    """By the engine that suits the model's files, or by the other one if only that is installed."""
+    is_gguf = not is_hub_id(config.model) and _is_gguf(model_path(config.model))
+    wanted = ("llamacpp", "torch") if is_gguf else ("torch", "llamacpp")
+    engine = next((name for name in wanted if find_spec(NEEDED[name])), wanted[0])
+    if is_gguf or engine != wanted[0]:
+        print(f"engine {engine} serves {config.model}; --engine chooses another", file=sys.stderr)
+    return load_llamacpp(config) if engine == "llamacpp" else load_torch(config)
+
+
+def _is_gguf(path: Path) -> bool:
+    return path.is_file() or not any(path.glob("*.safetensors"))
+
+
 def load_torch(config: ServeConfig) -> Target:
-    """A Hugging Face decoder: a bundled name, a folder, or a hub id."""
+    """A Hugging Face decoder or a GGUF file: a known name, a path, or a hub id."""
     if config.gpu_layers >= 0:
         raise UsageError("--gpu-layers is for --engine llamacpp; engine torch has --device")
     from verify_server.engine import loading, torch_engine
+    from verify_server.text.gguf_text import GgufText
 
     name = config.model
     loading.use_threads(config.threads)
-    folder = loading.find_folder(name if is_hub_id(name) else str(model_path(name)))
+    weights = loading.find_weights(name if is_hub_id(name) else str(model_path(name)))
     engine = torch_engine.load(
-        str(folder),
+        str(weights.path),
         device=config.device,
         dtype=config.dtype,
         numerics=config.numerics,
         kv_tokens=config.kv_tokens,
         context=config.context,
     )
-    return Target(name if is_hub_id(name) else folder.name, engine, HFText(folder))
+    text = GgufText(weights.path) if weights.gguf else HFText(weights.folder)
+    return Target(_model_id(name), engine, text)
 
 
 def load_llamacpp(config: ServeConfig) -> Target:
@@ -79,8 +102,15 @@ def load_llamacpp(config: ServeConfig) -> Target:
         context=config.context,
     )
     text.require_same(engine.model.pieces(), engine.model.tokenize)
-    folder = model_path(config.model)
-    return Target(path.stem if folder.is_file() else folder.name, engine, text)
+    return Target(_model_id(config.model), engine, text)
+
+
+def _model_id(model: str) -> str:
+    """A hub id as it is; of a path the last part, without the suffix of a file."""
+    if is_hub_id(model):
+        return model
+    path = model_path(model)
+    return path.stem if path.is_file() else path.name
 
 
 def _refuse_for_gguf(config: ServeConfig) -> None:

@@ -3,5 +3,10 @@
 from opensled.registry import Registry
 
 ENGINES = Registry(
-    "engine", {"torch": "verify_server.target:load_torch", "llamacpp": "verify_server.target:load_llamacpp"}
+    "engine",
+    {
+        "auto": "verify_server.target:load",
+        "torch": "verify_server.target:load_torch",
+        "llamacpp": "verify_server.target:load_llamacpp",
+    },
 )

@@ -2,15 +2,18 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.initialization import no_init_weights
 
 from opensled.errors import NotFound, Unauthorized, Unreachable, UnsupportedModel, UsageError
+from opensled.store import model_file
+from verify_server.engine import gguf_model
 from verify_server.engine.attention import NAME
 
 DTYPES = {
@@ -55,16 +58,42 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     return DTYPES[name]
 
 
-def find_folder(model: str) -> Path:
-    """The folder of a model given as a folder or a hub id; downloads what is missing.
+class Weights(NamedTuple):
+    """Where a model's weights are."""
 
-    Raises NotFound, Unauthorized, Unreachable, or UnsupportedModel if it holds no safetensors.
+    folder: Path
+    gguf: str = ""  # name of a GGUF file in the folder; "" = its safetensors
+
+    @property
+    def path(self) -> Path:
+        return self.folder / self.gguf
+
+
+def find_weights(model: str) -> Weights:
+    """The weights of a model given as a folder, a GGUF file or a hub id; downloads what is missing.
+
+    Raises NotFound, Unauthorized, Unreachable, or UnsupportedModel if the folder holds no weights.
     """
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
-        folder = _download(model)
+    path = Path(model).expanduser()
+    if path.is_file():
+        return Weights(path.parent, _gguf(path))
+    folder = path if path.is_dir() else _download(model)
+    files = sorted(folder.glob("*.gguf"))
+    if files and not (folder / "config.json").is_file():
+        return Weights(folder, model_file(str(folder), "*.gguf").name)
+    return Weights(_complete(folder))
+
+
+def _gguf(path: Path) -> str:
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise UnsupportedModel(f"{path} is no GGUF file; give a GGUF file or a Hugging Face model folder")
+    return path.name
+
+
+def _complete(folder: Path) -> Path:
     if not (folder / "config.json").is_file():
-        raise NotFound(f"{folder} has no config.json: it is not a Hugging Face model folder", "model")
+        raise NotFound(f"{folder} has neither a config.json nor a GGUF file: it is no model folder", "model")
     if not any(folder.glob("*.safetensors")):
         raise UnsupportedModel(
             f"{folder} has no .safetensors weights (pickled weights are never opened); convert it once where you "
@@ -103,36 +132,60 @@ def _hub_error(model: str, error: Exception) -> NotFound | Unauthorized | Unreac
     )
 
 
-def read_config(folder: Path) -> Any:
+def read_config(weights: Weights) -> Any:
     """The model's config. Raises UnsupportedModel for what this transformers does not know."""
+    if weights.gguf:
+        return gguf_model.read_config(weights.path)
     try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        return AutoConfig.from_pretrained(weights.folder, trust_remote_code=False)
     except (ValueError, KeyError, OSError) as error:
         raise UnsupportedModel(
-            f"{folder}: transformers {transformers.__version__} cannot read it: {error}"
+            f"{weights.folder}: transformers {transformers.__version__} cannot read it: {error}"
         ) from error
 
 
-def load_network(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+def load_network(weights: Weights, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """The model in evaluation mode, attention dispatched to `attention.NAME`. Raises UnsupportedModel.
 
     It reads a config of its own: two models that share one also share its attention implementation.
     """
+    network = (_from_gguf if weights.gguf else _from_safetensors)(weights, dtype)
+    return network.to(device).eval().requires_grad_(False)
+
+
+def _from_gguf(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
+    with no_init_weights():
+        network: PreTrainedModel = AutoModelForCausalLM.from_config(
+            read_config(weights), dtype=dtype, attn_implementation=NAME
+        )
+    network.tie_weights()  # part of the initialization that was left out
+    gguf_model.fill(network, weights.path)
+    return network
+
+
+def _from_safetensors(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
     if not sys.stderr.isatty():
         transformers.utils.logging.disable_progress_bar()
     try:
-        network = AutoModelForCausalLM.from_pretrained(
-            folder,
+        network, report = AutoModelForCausalLM.from_pretrained(
+            weights.folder,
             dtype=dtype,
             attn_implementation=NAME,
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
+            output_loading_info=True,
             **_experts(dtype),
         )
     except (ValueError, KeyError, OSError) as error:
-        raise UnsupportedModel(f"{folder} cannot be loaded as a causal language model: {error}") from error
-    return network.to(device).eval().requires_grad_(False)
+        raise UnsupportedModel(
+            f"{weights.folder} cannot be loaded as a causal language model: {error}"
+        ) from error
+    if missing := sorted(report["missing_keys"]):
+        raise UnsupportedModel(
+            f"{weights.folder} lacks weights of its architecture: {', '.join(missing[:3])}"
+        )
+    return network
 
 
 def _experts(dtype: torch.dtype) -> dict[str, str]:

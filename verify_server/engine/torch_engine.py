@@ -68,7 +68,7 @@ def load(
     numerics: str = "auto",
     context: int = 0,
 ) -> TorchEngine:
-    """Loads, guards and tests a target: a folder or a hub id with safetensors.
+    """Loads, guards and tests a target: a folder or a hub id with safetensors, or a GGUF file.
 
     `kv_tokens`: KV pool in tokens, 0 = by free memory. `numerics`: "exact" insists, "auto" takes what holds here.
     `context`: positions to serve, 0 = all the model has. Raises UsageError, NotFound, UnsupportedModel, SelfTestFailed.
@@ -76,9 +76,9 @@ def load(
     _check_choice("attention", attention, BACKENDS)
     _check_choice("numerics", numerics, NUMERICS)
     place = loading.pick_device(device)
-    folder = loading.find_folder(model)
-    context_length = guards.check_config(loading.read_config(folder), context)
-    network = loading.load_network(folder, place, loading.pick_dtype(dtype, place))
+    weights = loading.find_weights(model)
+    context_length = guards.check_config(loading.read_config(weights), context)
+    network = loading.load_network(weights, place, loading.pick_dtype(dtype, place))
     guards.check_modules(network)
     tested, level = _tested(network, attention, numerics)
     memory = KVMemory(_num_blocks(kv_tokens, context_length, tested.memory.bytes_per_token(), place))

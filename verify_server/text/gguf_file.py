@@ -1,4 +1,4 @@
-"""Reading the metadata of a GGUF file: the tokenizer and the chat template it carries.
+"""Reading the head of a GGUF file: its metadata, tokenizer and chat template among it, and the list of its tensors.
 
 llama.cpp's API gives single values only, no arrays such as the merges of a BPE. The format is specified in ggml's
 docs/gguf.md: magic, version, counts, then (key, type, value) triples, little-endian.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -34,14 +33,31 @@ NUMBERS = {
 }
 
 
-def read_metadata(path: Path) -> dict[str, Any]:
-    """All keys of a GGUF file with their values: a number, bool, text, or a list of them.
+class TensorInfo(NamedTuple):
+    """One tensor of a file."""
 
-    Raises NotFound, or UnsupportedModel for a file that is damaged or not GGUF.
-    """
+    shape: tuple[int, ...]  # in elements, rows first
+    kind: int  # ggml's number of the type of its elements or blocks
+    start: int  # byte of the file where it begins
+
+
+class Head(NamedTuple):
+    """All of a GGUF file but the numbers of its tensors."""
+
+    metadata: dict[str, Any]  # a number, bool, text, or a list of them
+    tensors: dict[str, TensorInfo]
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """All keys of a GGUF file with their values. Raises as `read_head` does."""
+    return read_head(path).metadata
+
+
+def read_head(path: Path) -> Head:
+    """Raises NotFound, or UnsupportedModel for a file that is damaged or not GGUF."""
     try:
         with path.open("rb") as file:
-            return dict(_pairs(_MetadataReader(file)))
+            return _head(_MetadataReader(file))
     except OSError as error:
         raise NotFound(f"{path} cannot be read: {error.strerror}", "model") from error
     except (ValueError, struct.error) as error:
@@ -50,16 +66,24 @@ def read_metadata(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _pairs(reader: _MetadataReader) -> Iterator[tuple[str, Any]]:
+def _head(reader: _MetadataReader) -> Head:
     if reader.take(4) != MAGIC:
         raise ValueError("it does not begin with GGUF")
     version = reader.number(4)
     if version not in VERSIONS:
         raise ValueError(f"its version is {version}, not {' or '.join(map(str, VERSIONS))}")
-    reader.number(10)  # how many tensors
-    for _ in range(reader.number(10)):
-        key = reader.text()
-        yield key, reader.value(reader.number(4))
+    tensors, pairs = reader.number(10), reader.number(10)
+    metadata = dict([(reader.text(), reader.value(reader.number(4))) for _ in range(pairs)])
+    listed = dict([(reader.text(), _tensor(reader)) for _ in range(tensors)])
+    alignment = metadata.get("general.alignment", 32)
+    begin = -(-reader.place // alignment) * alignment
+    return Head(metadata, {name: info._replace(start=begin + info.start) for name, info in listed.items()})
+
+
+def _tensor(reader: _MetadataReader) -> TensorInfo:
+    """`start` counts from the first tensor's."""
+    shape = [reader.number(10) for _ in range(reader.number(4))]
+    return TensorInfo(tuple(reversed(shape)), reader.number(4), reader.number(10))
 
 
 class _MetadataReader:
@@ -68,6 +92,11 @@ class _MetadataReader:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._left = os.fstat(file.fileno()).st_size  # bytes: bounds the counts that the file states
+
+    @property
+    def place(self) -> int:
+        """Bytes read."""
+        return self._file.tell()
 
     def take(self, count: int) -> bytes:
         if count > self._left:
