@@ -181,7 +181,7 @@ def _values(path: Path, info: TensorInfo) -> np.ndarray:
 
 
 def _layout(architecture: str, name: str, values: np.ndarray, config: Any) -> np.ndarray:
-    """transformers' own layout: llama.cpp pairs a Llama's rotary dimensions 2i and 2i + 1, and adds 1 to Gemma's gains."""
+    """In transformers' layout: llama.cpp pairs a Llama's rotary dimensions 2i and 2i + 1, and Gemma's gains hold 1 more."""
     if architecture.startswith("gemma") and "norm" in name:
         return values - 1
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(

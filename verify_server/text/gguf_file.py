@@ -73,8 +73,8 @@ def _head(reader: _MetadataReader) -> Head:
     if version not in VERSIONS:
         raise ValueError(f"its version is {version}, not {' or '.join(map(str, VERSIONS))}")
     tensors, pairs = reader.number(10), reader.number(10)
-    metadata = dict([(reader.text(), reader.value(reader.number(4))) for _ in range(pairs)])
-    listed = dict([(reader.text(), _tensor(reader)) for _ in range(tensors)])
+    metadata = {reader.text(): reader.value(reader.number(4)) for _ in range(pairs)}
+    listed = {reader.text(): _tensor(reader) for _ in range(tensors)}
     alignment = metadata.get("general.alignment", 32)
     begin = -(-reader.place // alignment) * alignment
     return Head(metadata, {name: info._replace(start=begin + info.start) for name, info in listed.items()})
