@@ -26,9 +26,9 @@ from tests.sessions import made
 from tests.test_lossless import Case, cases
 from tests.tiny_models import VOCABULARY, random_model
 from tests.tree_drafts import grown, longest_agreeing, paths, tree
-from verify_server.engine import torch_engine
+from verify_server.engine import geometry
 from verify_server.engine.base import MAX_TREE, Segment
-from verify_server.engine.packing import GATHER_TOKENS
+from verify_server.engine.packing import GATHER_TOKENS, Geometry
 from verify_server.engine.torch_engine import TorchEngine, load
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.session import DraftLimits
@@ -148,8 +148,8 @@ def test_after_compaction_the_text_goes_on_as_if_it_had_been_a_chain(family, num
 
 def test_an_engine_whose_trees_have_other_bits_is_not_called_exact(folder, monkeypatch) -> None:
     """The mask alone gives the right logits, but sums them in another order."""
-    by_mask = torch_engine.Geometry(rows=16, queries=8, span=64)
-    monkeypatch.setattr(torch_engine, "EXACT", by_mask)
+    by_mask = Geometry(rows=16, queries=8, span=64, head_rows=64)
+    monkeypatch.setattr(geometry, "find", lambda *_: by_mask)
     info = load(str(folder("llama")), "cpu", "float32", NUM_BLOCKS * 16).info
     assert (info.numerics, info.tree_reads) == ("fast", 0)
 

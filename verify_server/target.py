@@ -80,6 +80,7 @@ def load_torch(config: ServeConfig) -> Target:
         numerics=config.numerics,
         kv_tokens=config.kv_tokens,
         context=config.context,
+        most_rows=config.max_step_tokens,
     )
     text = GgufText(weights.path) if weights.gguf else HFText(weights.folder)
     return Target(_model_id(name), engine, text)

@@ -52,6 +52,7 @@ def paged_attention(
     live = len(opensled_batch.slots)
     keys, values = key[0].transpose(0, 1)[:live], value[0].transpose(0, 1)[:live]
     opensled_batch.memory.write(how.layer, opensled_batch.slots, keys, values)
+    opensled_batch.memory.clear(how.layer, opensled_batch.tails)
     out = BACKENDS[opensled_batch.backend](query[0].transpose(0, 1), opensled_batch, how)
     return out[None], None
 
@@ -81,6 +82,8 @@ def attend_sdpa(query: Tensor, batch: PackedBatch, how: Attend) -> Tensor:
     out: Tensor | None = None
     for group in batch.groups:
         attended = _attend_group(query, batch, group, how)
+        if group.whole:
+            return attended
         if out is None:
             out = query.new_zeros(query.shape[0], *attended.shape[1:])
         out.index_copy_(0, group.live_rows, attended)
@@ -94,7 +97,8 @@ def _attend_group(query: Tensor, batch: PackedBatch, group: Group, how: Attend) 
     keys, values = (_by_piece(stored, group) for stored in _gather(batch, group, how.layer))
     kv_heads, heads = keys.shape[1], query.shape[1]
     folded = heads // kv_heads  # query heads that share one KV head
-    queries = query.index_select(0, group.rows).view(pieces, num_queries, kv_heads, folded, -1)
+    chosen = query if group.whole else query.index_select(0, group.rows)
+    queries = chosen.reshape(pieces, num_queries, kv_heads, folded, -1)
     queries = queries.permute(0, 2, 3, 1, 4).reshape(pieces, kv_heads, folded * num_queries, -1)
     mask = _mask(group, how.window, folded, query.dtype)
     if how.softcap is None:
@@ -117,8 +121,7 @@ def _gather(batch: PackedBatch, group: Group, layer: int) -> tuple[Tensor, Tenso
 
 
 def _by_piece(stored: Tensor, group: Group) -> Tensor:
-    """Gathered [B * K, heads, size] -> [B, heads, K, size]; dead keys become zero, for a stale NaN survives a mask."""
-    stored.index_fill_(0, group.dead_keys, 0)
+    """Gathered [B * K, heads, size] -> [B, heads, K, size]."""
     return stored.view(-1, group.num_keys, *stored.shape[1:]).transpose(1, 2)
 
 

@@ -27,6 +27,12 @@ class KVMemory:
         stored[0].index_copy_(0, slots, keys)
         stored[1].index_copy_(0, slots, values)
 
+    def clear(self, layer: int, slots: Tensor) -> None:
+        """Zero at `slots` [n], which a mask hides: NaN would survive it."""
+        if len(slots):
+            for tensor in self._layers[layer]:
+                tensor.index_fill_(0, slots, 0)
+
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Copies of the keys and values of `blocks` [n]: two tensors [n * BLOCK_SIZE, KV heads, head size]."""
         keys, values = self._layers[layer]

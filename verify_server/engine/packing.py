@@ -36,11 +36,22 @@ GATHER_TOKENS = 32_768
 class Geometry:
     """What shapes are rounded up to."""
 
-    rows: int  # packed rows, and rows of the output layer
+    rows: int  # packed rows, and rows of the output layer: see `padded_rows`
     queries: int  # queries of a piece
     span: int  # positions; a multiple of BLOCK_SIZE
     # A branch of a draft tree is computed like a chain: the same bits, but more keys to gather
     by_path: bool = False
+    alone: bool = False  # each piece in an attention call of its own
+    head_rows: int = 0  # rows of the output layer computed at once, 0 = all; a multiple of `rows`
+
+
+def padded_rows(count: int, multiple: int) -> int:
+    """How many rows are computed for `count`: a multiple of `multiple`, and of more where that costs a few percent.
+
+    So few numbers of rows exist that all can be tried at load.
+    """
+    step = multiple if count <= 32 else max(multiple, 8) if count <= 128 else max(multiple, 32)
+    return _round_up(count, step)
 
 
 @dataclass(frozen=True)
@@ -62,8 +73,8 @@ class Group:
     live: Tensor  # [n] the queries that are not padding, as indices into B * Q
     live_rows: Tensor  # [n] the packed rows of those
     blocks: Tensor  # [B * K / BLOCK_SIZE]
-    dead_keys: Tensor  # [m] indices into B * K of keys past their piece's end: padding or another session's leftovers
     num_keys: int  # K
+    whole: bool  # the queries are all packed rows, in their order and without padding
     branches: Branches | None = None
     trees: Trees | None = None
     masks: dict[tuple[int | None, int, torch.dtype], Tensor] = field(default_factory=dict)
@@ -80,6 +91,7 @@ class PackedBatch:
     wanted: Tensor  # packed rows whose logits are wanted, padded by repeating the last
     num_wanted: int
     slots: Tensor  # [live rows] where each token's KV goes; padded rows are written nowhere
+    tails: Tensor  # [n] slots behind the text in blocks that it has just entered: they may hold another's NaN
     groups: list[Group]
     calls: list[Attend] = field(default_factory=list)  # what the layers asked for, in order
 
@@ -90,10 +102,10 @@ def pack(
     """The packed batch of one step; row order is segment order."""
     tokens = [token for segment in segments for token in segment.tokens]
     positions = [position for segment in segments for position in segment.positions()]
-    padding = [0] * (_round_up(len(tokens), geometry.rows) - len(tokens))
+    padding = [0] * (padded_rows(len(tokens), geometry.rows) - len(tokens))
     wanted = _wanted(segments)
     num_wanted = len(wanted)
-    wanted += wanted[-1:] * (_round_up(num_wanted, geometry.rows) - num_wanted)
+    wanted += wanted[-1:] * (padded_rows(num_wanted, geometry.rows) - num_wanted)
 
     def tensor(values: Sequence[int] | np.ndarray) -> Tensor:
         return torch.as_tensor(values, dtype=torch.int64, device=device)
@@ -106,7 +118,8 @@ def pack(
         wanted=tensor(wanted),
         num_wanted=num_wanted,
         slots=tensor(np.concatenate([_slots(segment) for segment in segments])),
-        groups=[_group(pieces, device) for pieces in _by_shape(segments, geometry)],
+        tails=tensor([slot for segment in segments for slot in _tail(segment)]),
+        groups=[_group(pieces, len(tokens + padding), device) for pieces in _by_shape(segments, geometry)],
     )
 
 
@@ -125,6 +138,16 @@ def _wanted(segments: Sequence[Segment]) -> list[int]:
 
 def _slots(segment: Segment) -> np.ndarray:
     return slots_at(segment.blocks, np.arange(segment.start, segment.start + len(segment.tokens)))
+
+
+def _tail(segment: Segment) -> range:
+    """Slots behind the segment in its last block, if no earlier segment has begun that block."""
+    end = segment.start + len(segment.tokens)
+    begun = end // BLOCK_SIZE * BLOCK_SIZE
+    if end == begun or segment.start > begun:
+        return range(0)
+    first = segment.blocks[end // BLOCK_SIZE] * BLOCK_SIZE
+    return range(first + end - begun, first + BLOCK_SIZE)
 
 
 def _pieces(segments: Sequence[Segment], geometry: Geometry) -> Iterator[Piece]:
@@ -179,19 +202,18 @@ def _by_shape(segments: Sequence[Segment], geometry: Geometry) -> Iterator[list[
         shape = (piece.padded_queries, piece.padded_keys, piece.tree is not None)
         shapes.setdefault(shape, []).append(piece)
     for (_, num_keys, _), pieces in shapes.items():
-        lot = max(1, GATHER_TOKENS // num_keys)
+        lot = 1 if geometry.alone else max(1, GATHER_TOKENS // num_keys)
         for first in range(0, len(pieces), lot):
             yield pieces[first : first + lot]
 
 
-def _group(pieces: list[Piece], device: torch.device) -> Group:
+def _group(pieces: list[Piece], packed_rows: int, device: torch.device) -> Group:
     num_queries, num_keys = pieces[0].padded_queries, pieces[0].padded_keys
     counts = np.array([piece.queries for piece in pieces])[:, None]
     offsets = np.minimum(np.arange(num_queries), counts - 1)  # [B, Q]
     rows = np.array([piece.row for piece in pieces])[:, None] + offsets
     places = np.array([piece.place for piece in pieces])[:, None] + offsets
     live = np.flatnonzero(np.arange(num_queries) < counts)
-    ends = np.array([piece.place + piece.queries for piece in pieces])[:, None]
 
     def tensor(values: np.ndarray) -> Tensor:
         return torch.as_tensor(values, dtype=torch.int64, device=device)
@@ -202,8 +224,8 @@ def _group(pieces: list[Piece], device: torch.device) -> Group:
         live=tensor(live),
         live_rows=tensor(rows.ravel()[live]),
         blocks=tensor(np.concatenate([_padded_blocks(piece) for piece in pieces])),
-        dead_keys=tensor(np.flatnonzero(np.arange(num_keys) >= ends)),
         num_keys=num_keys,
+        whole=np.array_equal(rows.ravel(), np.arange(packed_rows)),
         branches=gathered(pieces, device) if any(piece.path for piece in pieces) else None,
         trees=seen(pieces, places, device) if pieces[0].tree else None,
     )

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from opensled.errors import OpenSledError, SelfTestFailed
@@ -22,11 +22,10 @@ from verify_server.engine.packing import Attend, pack
 NUM_BLOCKS = 20
 # KV blocks of the three sequences: scattered, and one more sequence's worth for the copies of the last.
 BLOCKS = ((7, 2, 15), (1,), (4, 0, 16, 3, 8), (19, 5, 11, 9, 13))
-LENGTHS = (37, 5, 70)
+LENGTHS = (21, 5, 70)
 # Largest root-mean-square error of a sequence's logits, relative to their own spread. Plain attention rounds its
 # probabilities to float32 even in a float64 model.
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
-LINEAR_ROWS = (16, 48, 272)
 
 
 @dataclass(frozen=True)
@@ -43,21 +42,22 @@ class TestChunk:
     tree: bool = False
 
 
+BACKEND_LENGTH = 37  # of the sequence with which the attention backend alone is tested
 Script = Sequence[Sequence[TestChunk]]
 RAGGED: Script = (
-    (TestChunk(0, 0, 20), TestChunk(1, 0, 4)),
-    (TestChunk(0, 20, 25, rejected=True), TestChunk(2, 0, 33)),
-    (TestChunk(2, 33, 38, rejected=True), TestChunk(0, 20, 31), TestChunk(1, 4, 5)),
-    (TestChunk(2, 33, 60), TestChunk(0, 31, 37, tree=True)),
+    (TestChunk(0, 0, 13), TestChunk(1, 0, 4)),
+    (TestChunk(0, 13, 18, rejected=True), TestChunk(2, 0, 33)),
+    (TestChunk(2, 33, 38, rejected=True), TestChunk(0, 13, 17), TestChunk(1, 4, 5)),
+    (TestChunk(2, 33, 60), TestChunk(0, 17, 21, tree=True)),
     (TestChunk(2, 60, 68, tree=True),),
     (TestChunk(2, 68, 70),),
 )
 # The same sequences whole, by single tokens and by short verify chunks.
 ALONE: Script = (
-    (TestChunk(0, 0, 37),),
+    (TestChunk(0, 0, 21),),
     (TestChunk(1, 0, 1),),
     (TestChunk(1, 1, 5),),
-    (TestChunk(2, 0, 61), TestChunk(3, 0, 70)),
+    (TestChunk(2, 0, 61), TestChunk(3, 0, 20)),
     *((TestChunk(2, position, position + 1),) for position in range(61, 66)),
     (TestChunk(2, 66, 70),),
 )
@@ -72,7 +72,7 @@ def run(model: PackedModel, check_exact: bool) -> bool:
         _check_backend(model)
         ragged = _play(model, RAGGED)
         _compare(model.network, ragged)
-        return check_exact and _same_bits(ragged, _play(model, ALONE)) and _matrices_exact(model.network)
+        return check_exact and _same_bits(ragged, _play(model, ALONE))
     except OpenSledError:
         raise
     except Exception as error:
@@ -159,44 +159,12 @@ def _same_bits(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
 
 
 @torch.inference_mode()
-def _matrices_exact(network: PreTrainedModel) -> bool:
-    """Whether each shape of matrix gives a row the same bits among few rows and among many.
-
-    Experts never do: how many rows one gets depends on the whole batch. Short scripts may miss it, so they are refused
-    by name, and so is every matrix outside the plain linear layers tried here.
-    """
-    if any(
-        "expert" in name or "moe" in type(module).__name__.lower() for name, module in network.named_modules()
-    ):
-        return False
-    linear: dict[torch.Size, nn.Linear] = {}
-    for module in network.modules():
-        if isinstance(module, nn.Linear):
-            linear[module.weight.shape] = module
-        elif not isinstance(module, nn.Embedding) and any(
-            p.ndim > 1 for p in module.parameters(recurse=False)
-        ):
-            return False
-    return all(_rows_exact(layer) for layer in linear.values())
-
-
-def _rows_exact(layer: nn.Linear) -> bool:
-    weight = layer.weight
-    inputs = torch.linspace(
-        -1, 1, max(LINEAR_ROWS) * weight.shape[1], dtype=weight.dtype, device=weight.device
-    )
-    inputs = inputs.sin().view(-1, weight.shape[1])
-    few = layer(inputs[: LINEAR_ROWS[0]])
-    return all(torch.equal(layer(inputs[:count])[: len(few)], few) for count in LINEAR_ROWS[1:])
-
-
-@torch.inference_mode()
 def _check_backend(model: PackedModel) -> None:
     """The attention backend alone, on random keys, against a dense formula: windows too short for the model's own."""
     parameter = next(model.network.parameters())
     noise = torch.Generator().manual_seed(0)
     query, key, value = (
-        torch.randn(LENGTHS[0], heads, 16, generator=noise).to(parameter.device, parameter.dtype)
+        torch.randn(BACKEND_LENGTH, heads, 16, generator=noise).to(parameter.device, parameter.dtype)
         for heads in (4, 2, 2)
     )
     for how in (Attend(0, 0.3), Attend(0, 0.3, window=5), Attend(0, 0.3, window=21, softcap=2.0)):
@@ -215,6 +183,7 @@ def _attend(model: PackedModel, how: Attend, query: Tensor, key: Tensor, value: 
     def step(segment: Segment, *tensors: Tensor) -> Tensor:
         batch = pack([segment], geometry, memory, model.backend, query.device)
         memory.write(how.layer, batch.slots, *tensors[1:])
+        memory.clear(how.layer, batch.tails)
         return attention.BACKENDS[model.backend](tensors[0], batch, how)
 
     whole = (query, key, value)

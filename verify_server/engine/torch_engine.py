@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from opensled.errors import EngineError, SelfTestFailed, UsageError
-from verify_server.engine import guards, loading, selftest
+from verify_server.engine import geometry, guards, loading, selftest
 from verify_server.engine.attention import BACKENDS
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
 from verify_server.engine.host_memory import free_host_bytes
@@ -15,12 +15,9 @@ from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import GATHER_TOKENS, Geometry
 from verify_server.engine.shape import shape_of
+from verify_server.engine.tiles import TiledLinear
 from verify_server.engine.torch_scores import TorchScores
 
-# Measured with torch 2.13 on x86, 1 and 2 threads, float32 and float64: a matrix product gives a row the same bits
-# among any multiple of 16 rows, and attention gives a query the same bits among any multiple of 8 queries over the
-# same number of keys (padding keys alone would need multiples of 512). The self-test checks it where it runs.
-EXACT = Geometry(rows=16, queries=8, span=64, by_path=True)
 # Wider spans mean fewer groups and more padded keys: for 16 sessions of 100 to 900 tokens on one x86 core, a step was
 # fastest from 128 to 192, with 256 hidden dimensions as with 576; other loads were not tried.
 FAST = {"cpu": Geometry(rows=1, queries=1, span=192), "cuda": Geometry(rows=1, queries=1, span=512)}
@@ -67,11 +64,13 @@ def load(
     attention: str = "sdpa",
     numerics: str = "auto",
     context: int = 0,
+    most_rows: int = 512,
 ) -> TorchEngine:
     """Loads, guards and tests a target: a folder or a hub id with safetensors, or a GGUF file.
 
     `kv_tokens`: KV pool in tokens, 0 = by free memory. `numerics`: "exact" insists, "auto" takes what holds here.
-    `context`: positions to serve, 0 = all the model has. Raises UsageError, NotFound, UnsupportedModel, SelfTestFailed.
+    `context`: positions to serve, 0 = all the model has. `most_rows`: rows of the largest step for which level exact is
+    to hold. Raises UsageError, NotFound, UnsupportedModel, SelfTestFailed.
     """
     _check_choice("attention", attention, BACKENDS)
     _check_choice("numerics", numerics, NUMERICS)
@@ -80,7 +79,7 @@ def load(
     context_length = guards.check_config(loading.read_config(weights), context)
     network = loading.load_network(weights, place, loading.pick_dtype(dtype, place))
     guards.check_modules(network)
-    tested, level = _tested(network, attention, numerics)
+    tested, level = _tested(network, attention, numerics, most_rows)
     memory = KVMemory(_num_blocks(kv_tokens, context_length, tested.memory.bytes_per_token(), place))
     try:
         memory.allocate_like(tested.memory)
@@ -111,21 +110,33 @@ def _check_choice(flag: str, value: str, choices: Collection[str]) -> None:
         raise UsageError(f"unknown {flag} {value!r}; choose from {', '.join(choices)}")
 
 
-def _tested(network: PreTrainedModel, attention: str, numerics: str) -> tuple[PackedModel, str]:
+def _tested(
+    network: PreTrainedModel, attention: str, numerics: str, most_rows: int
+) -> tuple[PackedModel, str]:
     """The self-tested model on a small memory of its own, and the numerics level that holds for it."""
-    kind = network.device.type
-    wide = network.dtype in (torch.float32, torch.float64)
-    if numerics == "exact" or (numerics == "auto" and kind == "cpu" and wide):
-        exact = PackedModel(network, KVMemory(selftest.NUM_BLOCKS), EXACT, attention)
-        if selftest.run(exact, check_exact=True):
-            return exact, "exact"
-        if numerics == "exact":
-            raise SelfTestFailed(
-                "a row's bits depend on its batch for this model here; use --numerics fast or auto"
-            )
-    fast = PackedModel(network, KVMemory(selftest.NUM_BLOCKS), FAST[kind], attention)
+    if numerics != "fast" and (exact := _exact(network, attention, most_rows)):
+        return exact, "exact"
+    if numerics == "exact":
+        raise SelfTestFailed(
+            "a row's bits depend on its batch for this model here; use --numerics fast or auto"
+        )
+    fast = PackedModel(network, KVMemory(selftest.NUM_BLOCKS), FAST[network.device.type], attention)
     selftest.run(fast, check_exact=False)
     return fast, "fast"
+
+
+def _exact(network: PreTrainedModel, attention: str, most_rows: int) -> PackedModel | None:
+    """The self-tested model in a geometry that keeps its bits; None = there is none here."""
+    found = geometry.find(network, attention, most_rows)
+    if found is None:
+        return None
+    head = network.get_output_embeddings()
+    network.set_output_embeddings(TiledLinear(head, found.head_rows))
+    exact = PackedModel(network, KVMemory(selftest.NUM_BLOCKS), found, attention)
+    if selftest.run(exact, check_exact=True):
+        return exact
+    network.set_output_embeddings(head)
+    return None
 
 
 def _num_blocks(kv_tokens: int, context_length: int, bytes_per_token: int, device: torch.device) -> int:

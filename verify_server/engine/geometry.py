@@ -1,0 +1,149 @@
+"""The shapes in which a row's bits do not depend on its batch, found by trying them on this machine at load.
+
+A kernel chooses its way through a matrix by the matrix' shape, and another way rounds otherwise. Which shapes agree
+depends on dtype, processor, threads and library. Measured with torch 2.13: in bfloat16 on a CPU with AVX512-BF16 any
+number of rows agrees, in float32 any multiple of 4. So the smallest multiples that hold here are looked for, for every
+number of rows that a step can have.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from verify_server.engine.attention import BACKENDS
+from verify_server.engine.base import Segment
+from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
+from verify_server.engine.packing import Attend, Geometry, pack, padded_rows
+
+ROWS = (1, 4, 16, 32, 64, 128)
+QUERIES = (1, 4, 8, 16, 32, 64)
+SPAN = 64  # positions; smaller ones make more pieces, wider ones more padded keys
+# Rows of the output layer computed at once. It is the widest matrix: trying more rows would take longest there.
+HEAD_ROWS = 64
+# Probe of attention: positions of the text, and parts of it as (first position, queries).
+LENGTH = 704
+CHUNKS = tuple([(97 * count % (LENGTH - count), count) for count in range(1, SPAN + 2)])
+CROWD = (1, 3, 16)  # sequences computed together
+LARGE = 256.0  # size of the values that cancel; the others are about 1
+
+
+def find(network: PreTrainedModel, backend: str, most_rows: int) -> Geometry | None:
+    """The smallest geometry in which bits do not depend on the batch, for steps of up to `most_rows`; None = there is
+    none here."""
+    if not _only_linear(network):
+        return None
+    rows = next((multiple for multiple in ROWS if _rows_hold(network, most_rows, multiple)), None)
+    if rows is None:
+        return None
+    known = Geometry(rows, queries=1, span=SPAN, by_path=True, head_rows=max(rows, HEAD_ROWS))
+    choices = [replace(known, queries=count, alone=alone) for alone in (False, True) for count in QUERIES]
+    return next((choice for choice in choices if _queries_hold(network, backend, choice)), None)
+
+
+def _only_linear(network: PreTrainedModel) -> bool:
+    """Whether all matrices are plain linear layers, which can be tried one by one.
+
+    Experts never hold: how many rows one gets depends on the whole batch. They are refused by name, for some of them
+    would pass.
+    """
+    for name, module in network.named_modules():
+        if "expert" in name or "moe" in type(module).__name__.lower():
+            return False
+        matrices = any(parameter.ndim > 1 for parameter in module.parameters(recurse=False))
+        if matrices and not isinstance(module, (nn.Linear, nn.Embedding)):
+            return False
+    return True
+
+
+@torch.inference_mode()
+def _rows_hold(network: PreTrainedModel, most_rows: int, multiple: int) -> bool:
+    head = network.get_output_embeddings()
+    layers = {module.weight.shape: module for module in network.modules() if isinstance(module, nn.Linear)}
+    layers.pop(head.weight.shape, None)
+    return all(_layer_holds(layer, multiple, most_rows) for layer in layers.values()) and _layer_holds(
+        head, multiple, max(multiple, HEAD_ROWS)
+    )
+
+
+def _layer_holds(layer: nn.Linear, multiple: int, most_rows: int) -> bool:
+    """Whether rows have the same bits among few rows as among the most, at the beginning of a batch or at its end."""
+    counts = list(_counts(multiple, most_rows))
+    inputs = _noise((counts[-1], layer.in_features), layer.weight)
+    expected = layer(inputs)
+    for number, count in enumerate(counts):
+        place = slice(0, count) if number % 2 else slice(len(inputs) - count, None)
+        if not torch.equal(layer(inputs[place]), expected[place]):
+            return False
+    return True
+
+
+def _counts(multiple: int, most_rows: int) -> Iterator[int]:
+    """All numbers of rows that a step of up to `most_rows` is padded to."""
+    count = 0
+    while count < most_rows:
+        count = padded_rows(count + 1, multiple)
+        yield count
+
+
+def _noise(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(len(shape) + shape[-1])
+    return torch.randn(shape, generator=generator).to(like.device, like.dtype)
+
+
+@torch.inference_mode()
+def _queries_hold(network: PreTrainedModel, backend: str, geometry: Geometry) -> bool:
+    """Whether each query of many chunks has the bits it has when its whole text is computed at once."""
+    probe = _AttentionProbe(network, backend, geometry)
+    whole = probe.attend([(0, LENGTH)])[0]
+    for number in range(len(CHUNKS)):
+        crowd = [CHUNKS[number - other] for other in range(CROWD[number % len(CROWD)])]
+        for (first, queries), own in zip(crowd, probe.attend(crowd)):
+            if not torch.equal(own, whole[first : first + queries]):
+                return False
+    return True
+
+
+class _AttentionProbe:
+    """One text of random queries, keys and values; each sequence of a crowd is a part of it.
+
+    Of every four keys two are the same and their values large and opposite. They cancel, and leave the rounding error
+    of their sums: the last bits of float32 sums would rarely show in a bfloat16 result otherwise.
+    """
+
+    def __init__(self, network: PreTrainedModel, backend: str, geometry: Geometry) -> None:
+        text, like = network.config.get_text_config(decoder=True), next(network.parameters())
+        heads = text.num_attention_heads
+        size = getattr(text, "head_dim", None) or text.hidden_size // heads
+        shape = (LENGTH, getattr(text, "num_key_value_heads", None) or heads, size)
+        self._geometry, self._backend = replace(geometry, rows=1), backend
+        self._how = Attend(0, size**-0.5, softcap=getattr(text, "attn_logit_softcapping", None))
+        self._queries = _noise((LENGTH, heads, size), like)
+        keys, values = _noise(shape, like), _noise(shape, like).flip(0)
+        keys[1::4] = keys[::4]
+        values[::4] *= LARGE
+        values[1::4] = -values[::4]
+        count = -(-LENGTH // BLOCK_SIZE)
+        self._blocks = tuple(
+            [7 * index % count for index in range(count)]
+        )  # scattered: 7 and 44 share no factor
+        self._memory = KVMemory(count)
+        self._memory.write(0, self._slots(like.device), keys, values)
+
+    def attend(self, chunks: Sequence[tuple[int, int]]) -> list[Tensor]:
+        """[queries, heads, size] of each chunk (first position, queries), computed together."""
+        segments = [
+            Segment((0,) * count, start, self._blocks[: -(-(start + count) // BLOCK_SIZE)], 0)
+            for start, count in chunks
+        ]
+        batch = pack(segments, self._geometry, self._memory, self._backend, self._queries.device)
+        queries = torch.cat([self._queries[start : start + count] for start, count in chunks])
+        out = BACKENDS[self._backend](queries, batch, self._how)
+        return list(out.split([count for _, count in chunks]))
+
+    def _slots(self, device: torch.device) -> Tensor:
+        places = torch.arange(LENGTH, device=device)
+        blocks = torch.tensor(self._blocks, device=device)
+        return blocks[places // BLOCK_SIZE] * BLOCK_SIZE + places % BLOCK_SIZE
