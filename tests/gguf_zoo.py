@@ -42,26 +42,45 @@ class Zoo:
     eps: float = 1e-3
     keys: Mapping[str, int | float | str | bool] = field(
         default_factory=dict
-    )  # without the architecture's name
+    )  # behind the architecture's name, or whole: tokenizer.*
 
 
-def write(path: Path, zoo: Zoo, left_out: str = "", added: str = "") -> Path:
-    """Writes the model as float32, the same weights each time; without tensor `left_out`, with tensor `added`."""
+def write(path: Path, zoo: Zoo, left_out: str = "", added: str = "", pieces: Sequence[str] = ()) -> Path:
+    """Writes the model as float32, the same weights each time; without tensor `left_out`, with tensor `added`.
+
+    `pieces` is its vocabulary, if not the tiny family's.
+    """
     writer = gguf.GGUFWriter(path, zoo.architecture)
-    add_tokenizer(writer, "qwen2")
+    if pieces:
+        _add_pieces(writer, pieces)
+    else:
+        add_tokenizer(writer, "qwen2")
     for key, value in (_sizes(zoo) | zoo.keys).items():
-        _add(writer, f"{zoo.architecture}.{key}", value)
+        _add(writer, key if key.startswith("tokenizer.") else f"{zoo.architecture}.{key}", value)
     chance = np.random.default_rng(0)
-    for name, shape in _tensors(zoo):
-        values = chance.normal(size=shape) * (0.3 if len(shape) == 1 else 1.5 / np.sqrt(shape[-1]))
-        if "norm" in name or name == "rope_freqs.weight":
-            values = 1 + np.abs(values)
+    for name, shape in _tensors(zoo, len(pieces) or VOCABULARY):
         if name != left_out:
-            writer.add_tensor(name, values.astype(np.float32))
+            writer.add_tensor(name, _random(name, shape, chance))
     if added:
         writer.add_tensor(added, np.zeros(4, np.float32))
     save(writer)
     return path
+
+
+def _random(name: str, shape: tuple[int, ...], chance: np.random.Generator) -> np.ndarray:
+    values = chance.normal(size=shape) * (0.3 if len(shape) == 1 else 1.5 / np.sqrt(shape[-1]))
+    if "norm" in name or name == "rope_freqs.weight":
+        values = 1 + np.abs(values)
+    return values.astype(np.float32)
+
+
+def _add_pieces(writer: gguf.GGUFWriter, pieces: Sequence[str]) -> None:
+    """The first three are "a", "b" and "ab", all others control tokens."""
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(pieces)
+    writer.add_token_types([1] * 3 + [3] * (len(pieces) - 3))
+    writer.add_token_merges(["a b"])
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: int | float | str | bool) -> None:
@@ -84,11 +103,11 @@ def _sizes(zoo: Zoo) -> dict[str, int | float | str | bool]:
     }
 
 
-def _tensors(zoo: Zoo) -> Shapes:
-    yield "token_embd.weight", (VOCABULARY, zoo.width)
+def _tensors(zoo: Zoo, vocabulary: int) -> Shapes:
+    yield "token_embd.weight", (vocabulary, zoo.width)
     yield "output_norm.weight", (zoo.width,)
     if not zoo.tied:
-        yield "output.weight", (VOCABULARY, zoo.width)
+        yield "output.weight", (vocabulary, zoo.width)
     if zoo.factors:
         yield "rope_freqs.weight", (zoo.head // 2,)
     for layer in range(zoo.layers):
@@ -124,7 +143,7 @@ def _fused(zoo: Zoo) -> Shapes:
 
 
 def quantize(source: Path, target: Path, kind: str, importance: bool = False) -> Path:
-    """By llama.cpp's own quantizer, into the file type `kind`, such as Q4_K_M; the smallest ones need an `importance`."""
+    """By llama.cpp's own quantizer, into file type `kind`, such as Q4_K_M; the smallest need an `importance`."""
     llama.listen()
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_{'ALL' if kind == 'F32' else 'MOSTLY'}_{kind}")

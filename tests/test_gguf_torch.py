@@ -31,12 +31,12 @@ ARITHMETIC, TABULATED = 1e-4, 1e-3
 WRONG = 0.5  # at least, of whatever is read wrongly
 
 # Without an importance matrix.
-FILE_TYPES = """
-    F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K
-    IQ3_S IQ3_M IQ4_NL IQ4_XS TQ1_0 TQ2_0
-""".split()
+FILE_TYPES = [
+    *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L"),
+    *("Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "IQ3_S", "IQ3_M", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0"),
+]
 # With one; the quantizer computes tables for up to 20 s.
-SMALL_TYPES = "Q2_K_S IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ2_M IQ3_XXS IQ3_XS".split()
+SMALL_TYPES = ["Q2_K_S", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "IQ3_XS"]
 
 
 def torch_logits(path: Path) -> np.ndarray:

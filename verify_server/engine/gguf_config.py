@@ -160,11 +160,12 @@ def _check_keys(head: Head, architecture: str) -> None:
 
 def _check_kinds(head: Head) -> None:
     plain = {gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16}
-    known = {int(kind): kind for kind in gguf.GGMLQuantizationType}
     readable = plain | gguf.quants._type_traits.keys()
-    kinds = {known.get(info.kind, f"type {info.kind}") for info in head.tensors.values()}
-    if strange := sorted(getattr(kind, "name", kind) for kind in kinds - readable):
-        raise _Unread(f"holds {', '.join(strange)}, which gguf {version('gguf')} cannot dequantize")
+    kinds = {info.kind for info in head.tensors.values()} - {int(kind) for kind in readable}
+    if kinds:
+        names = {int(kind): kind.name for kind in gguf.GGMLQuantizationType}
+        strange = ", ".join(names.get(kind, f"type {kind}") for kind in sorted(kinds))
+        raise _Unread(f"holds {strange}, which gguf {version('gguf')} cannot dequantize")
 
 
 def _stated(head: Head, architecture: str) -> Config:

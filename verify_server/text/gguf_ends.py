@@ -39,20 +39,23 @@ ROLES = {
     "fim_rep": {"<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"},
     "fim_sep": {"<|file_sep|>"},
 }
-# OpenAI's harmony format: a message ends with <|end|>, the turn goes on.
-HARMONY = {"<|return|>", "<|call|>"}
+# A vocabulary with one of each of these sets -> what is no end in it: a message of OpenAI's harmony format, or of Solar
+# Open's, ends with <|end|> while the turn goes on; Gemma 4 has </s> for HTML.
+EXCEPT = (
+    (({"<|return|>", "<|flush|>"}, {"<|call|>", "<|calls|>"}), "<|end|>"),
+    (({"<|tool_response>"},), "</s>"),
+)
 
 
 def eos_ids(metadata: dict[str, Any]) -> tuple[int, ...]:
     """In ascending order; a stated id beyond the vocabulary counts for nothing."""
     ids = {piece: id for id, piece in enumerate(metadata.get("tokenizer.ggml.tokens", ()))}
-    spelled = SPELLINGS - {"<|end|>"} if ids.keys() >= HARMONY else set(SPELLINGS)
-    stated = set()
+    spelled = SPELLINGS - {end for beside, end in EXCEPT if all(some & ids.keys() for some in beside)}
+    found = set()
     for role, others in ROLES.items():
-        id = metadata.get(f"tokenizer.ggml.{role}_token_id")
-        if id is None:
-            spelled |= others
-        else:
-            stated.add(id)
-    found = {ids[piece] for piece in spelled & ids.keys()} | (stated & set(ids.values()))
-    return tuple(sorted(found))
+        stated = metadata.get(f"tokenizer.ggml.{role}_token_id")
+        if stated is None:
+            spelled = spelled | others
+        elif stated < len(ids):
+            found.add(stated)
+    return tuple(sorted(found | {ids[piece] for piece in spelled & ids.keys()}))
