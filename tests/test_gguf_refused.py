@@ -10,9 +10,10 @@ import gguf
 import numpy as np
 import pytest
 
-from opensled.errors import NotFound, UnsupportedModel
+from opensled.errors import NotFound, UnsupportedModel, VocabularyMismatch
 from opensled.llama import LlamaModel
 from tests.gguf_zoo import VOCABULARY, Zoo, quantize, write
+from tests.tiny_drafts import TOKENIZER_JSON
 from tests.tiny_gguf import add_tokenizer, random_gguf, save
 from verify_server import target
 from verify_server.config import ServeConfig
@@ -66,7 +67,7 @@ def test_a_key_that_says_none_of_it_changes_nothing(tmp_path: Path) -> None:
     assert torch_engine.load(str(path), numerics="fast", kv_tokens=64).info.vocab_size == VOCABULARY
 
 
-@pytest.mark.parametrize(("kind", "said"), [("Q1_0", "holds Q1_0"), ("Q2_0", "holds type 42")])
+@pytest.mark.parametrize(("kind", "said"), [("Q1_0", "holds Q1_0"), ("Q2_0", "holds (type 42|Q2_0)")])
 def test_a_quantization_type_that_gguf_cannot_dequantize(kind: str, said: str, tmp_path: Path) -> None:
     source = write(tmp_path / "a.gguf", dataclasses.replace(LLAMA, width=128, ffn=128, head=32))
     refused(quantize(source, tmp_path / "b.gguf", kind), f"{said}, which gguf .* cannot dequantize")
@@ -138,9 +139,17 @@ def test_the_engine_serves_a_file(tmp_path: Path) -> None:
     prompt = served.text.encode("Turn on the kitchen light.")
     scores = served.engine.forward([Segment(prompt, 0, (3,), 2)])
     assert scores.logits.shape == (2, VOCABULARY)
+    (tmp_path / "config.json").write_text("{}")  # as repositories of GGUF files have it
     folder = dataclasses.replace(LOADED, model=str(tmp_path))
     again = target.load_torch(folder).engine.forward([Segment(prompt, 0, (3,), 2)])
     assert np.array_equal(again.logits, scores.logits)
+
+
+def test_another_models_tokenizer_beside_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gguf", LLAMA, pieces=("a", "b", "ab", *(f"<{id}>" for id in range(5))))
+    (tmp_path / "tokenizer.json").write_bytes(TOKENIZER_JSON)
+    with pytest.raises(VocabularyMismatch, match="spells its ids otherwise than the model"):
+        target.load_torch(dataclasses.replace(LOADED, model=str(path), numerics="fast"))
 
 
 def test_whether_a_file_is_wide(tmp_path: Path) -> None:
@@ -207,6 +216,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         ("a.gguf", ("llama_cpp",), "llamacpp", True),
         ("model.safetensors", ("torch", "llama_cpp"), "torch", False),
         ("model.safetensors", ("llama_cpp",), "llamacpp", True),
+        ("pytorch_model.bin", ("torch", "llama_cpp"), "torch", False),  # which says what to do with it
     ],
 )
 def test_auto_takes_what_suits_the_files_and_is_installed(

@@ -78,8 +78,7 @@ def find_weights(model: str) -> Weights:
     if path.is_file():
         return Weights(path.parent, _gguf(path))
     folder = path if path.is_dir() else _download(model)
-    files = sorted(folder.glob("*.gguf"))
-    if files and not (folder / "config.json").is_file():
+    if any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors")):
         return Weights(folder, model_file(str(folder), "*.gguf").name)
     return Weights(_complete(folder))
 
