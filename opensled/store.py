@@ -51,7 +51,12 @@ def fetched_folder(name: str) -> Path:
 
 def known_models() -> list[str]:
     """Names of the models on this machine, in alphabetical order: those that come with OpenSLED, and fetched ones."""
-    return sorted({*_bundled(), *[name for name in FETCHABLE if fetched_folder(name).is_dir()]})
+    return sorted({*_bundled(), *(FETCHABLE.keys() - missing_models())})
+
+
+def missing_models() -> list[str]:
+    """Names of the models that `opensled pull` can fetch and that are not here."""
+    return [name for name in FETCHABLE if not fetched_folder(name).is_dir()]
 
 
 def _bundled() -> list[str]:

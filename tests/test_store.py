@@ -65,7 +65,7 @@ def test_several_files_are_no_choice(wheel: Path) -> None:
 def test_nothing_bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_FOLDERS", (tmp_path / "a", tmp_path / "b"))
     assert store.known_models() == []
-    with pytest.raises(NotFound, match="bundled models: none"):
+    with pytest.raises(NotFound, match="models here: none"):
         store.model_path("tiny")
     with pytest.raises(NotFound, match=r"heldout\.jsonl is missing"):
         store.heldout_path()

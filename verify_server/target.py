@@ -60,7 +60,7 @@ def load(config: ServeConfig) -> Target:
 
 
 def _is_gguf(path: Path) -> bool:
-    return path.is_file() or not any(path.glob("*.safetensors"))
+    return path.is_file() or (any(path.glob("*.gguf")) and not any(path.glob("*.safetensors")))
 
 
 def load_torch(config: ServeConfig) -> Target:
@@ -68,6 +68,7 @@ def load_torch(config: ServeConfig) -> Target:
     if config.gpu_layers >= 0:
         raise UsageError("--gpu-layers is for --engine llamacpp; engine torch has --device")
     from verify_server.engine import loading, torch_engine
+    from verify_server.text.gguf_file import read_metadata
     from verify_server.text.gguf_text import GgufText
 
     name = config.model
@@ -82,7 +83,10 @@ def load_torch(config: ServeConfig) -> Target:
         context=config.context,
         most_rows=config.max_step_tokens,
     )
-    text = GgufText(weights.path) if weights.gguf else HFText(weights.folder)
+    if not weights.gguf:
+        return Target(_model_id(name), engine, HFText(weights.folder))
+    text = GgufText(weights.path)
+    text.require_pieces(read_metadata(weights.path).get("tokenizer.ggml.tokens") or [])
     return Target(_model_id(name), engine, text)
 
 

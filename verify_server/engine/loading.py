@@ -13,7 +13,7 @@ from transformers.initialization import no_init_weights
 
 from opensled.errors import NotFound, Unauthorized, Unreachable, UnsupportedModel, UsageError
 from opensled.store import model_file
-from verify_server.engine import gguf_model
+from verify_server.engine import gguf_config, gguf_model
 from verify_server.engine.attention import NAME
 
 DTYPES = {
@@ -78,8 +78,7 @@ def find_weights(model: str) -> Weights:
     if path.is_file():
         return Weights(path.parent, _gguf(path))
     folder = path if path.is_dir() else _download(model)
-    files = sorted(folder.glob("*.gguf"))
-    if files and not (folder / "config.json").is_file():
+    if any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors")):
         return Weights(folder, model_file(str(folder), "*.gguf").name)
     return Weights(_complete(folder))
 
@@ -135,7 +134,7 @@ def _hub_error(model: str, error: Exception) -> NotFound | Unauthorized | Unreac
 def read_config(weights: Weights) -> Any:
     """The model's config. Raises UnsupportedModel for what this transformers does not know."""
     if weights.gguf:
-        return gguf_model.read_config(weights.path)
+        return gguf_config.read_config(weights.path)
     try:
         return AutoConfig.from_pretrained(weights.folder, trust_remote_code=False)
     except (ValueError, KeyError, OSError) as error:

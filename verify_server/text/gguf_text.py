@@ -81,17 +81,21 @@ class GgufText:
 
         llama.cpp itself only warns of a pre-tokenizer that it does not know.
         """
-        if len(pieces) < self.vocab_size or list(pieces[: self.vocab_size]) != self._pieces:
-            raise VocabularyMismatch(
-                f"the tokenizer of this GGUF file ({self.vocab_size} ids) spells its ids otherwise than the model "
-                f"({len(pieces)}); {gguf_tokenizer.NEXT_STEP}, or keep others' away from it"
-            )
+        self.require_pieces(pieces)
         for text in PROBES:
             if self._tokenizer.encode(text, add_special_tokens=False).ids != tokenize(text):
                 raise VocabularyMismatch(
                     f"llama.cpp and this tokenizer cut {text!r} into different tokens; {gguf_tokenizer.NEXT_STEP}, "
                     "or convert the model again with a current llama.cpp"
                 )
+
+    def require_pieces(self, pieces: Sequence[str]) -> None:
+        """Refuse a tokenizer that spells ids otherwise than the model, whose `pieces` are by id."""
+        if len(pieces) < self.vocab_size or list(pieces[: self.vocab_size]) != self._pieces:
+            raise VocabularyMismatch(
+                f"the tokenizer of this GGUF file ({self.vocab_size} ids) spells its ids otherwise than the model "
+                f"({len(pieces)}); {gguf_tokenizer.NEXT_STEP}, or keep others' away from it"
+            )
 
 
 class _TokenizerFolder:

