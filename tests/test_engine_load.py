@@ -145,3 +145,22 @@ def test_a_hub_out_of_reach_is_unreachable(monkeypatch) -> None:
     monkeypatch.setattr(loading, "snapshot_download", offline)
     with pytest.raises(Unreachable, match="local model folder"):
         load("someone/some-model")
+
+
+@pytest.mark.parametrize(
+    ("stored", "feature", "chosen"),
+    [
+        ("bfloat16", "avx512_bf16", "bfloat16"),
+        ("bfloat16", "avx2", "float32"),
+        ("float32", "amx_bf16", "float32"),
+    ],
+)
+def test_auto_takes_bfloat16_where_it_is_fast_and_loses_nothing(
+    stored, feature, chosen, tmp_path, monkeypatch
+) -> None:
+    random_model("llama", tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, stored))
+    model.save_pretrained(tmp_path)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {feature: True})
+    info = load(str(tmp_path)).info
+    assert (info.dtype, info.numerics) == (chosen, "exact")

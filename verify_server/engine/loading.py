@@ -49,15 +49,6 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    """ "auto" is float32 on a CPU and bfloat16 on a GPU. Raises UsageError."""
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    if name not in DTYPES:
-        raise UsageError(f"unknown dtype {name!r}; choose from auto, {', '.join(DTYPES)}")
-    return DTYPES[name]
-
-
 class Weights(NamedTuple):
     """Where a model's weights are."""
 
@@ -141,6 +132,33 @@ def read_config(weights: Weights) -> Any:
         raise UnsupportedModel(
             f"{weights.folder}: transformers {transformers.__version__} cannot read it: {error}"
         ) from error
+
+
+def pick_dtype(name: str, device: torch.device, weights: Weights) -> torch.dtype:
+    """ "auto" is bfloat16, on a CPU only if it computes that fast and the weights are no wider; else float32.
+
+    Raises UsageError.
+    """
+    if name == "auto":
+        fast = device.type != "cpu" or (_has_fast_bfloat16() and not _is_wide(weights))
+        return torch.bfloat16 if fast else torch.float32
+    if name not in DTYPES:
+        raise UsageError(f"unknown dtype {name!r}; choose from auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _has_fast_bfloat16() -> bool:
+    """Whether this processor multiplies in bfloat16: AVX512-BF16 or AMX on x86, BF16 on Arm."""
+    features = torch.cpu.get_capabilities()
+    return any(features.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def _is_wide(weights: Weights) -> bool:
+    """Whether the weights have more than 16 bits."""
+    if weights.gguf:
+        return gguf_model.is_wide(weights.path)
+    dtype = getattr(read_config(weights), "dtype", None)
+    return not isinstance(dtype, torch.dtype) or dtype.itemsize > 2
 
 
 def load_network(weights: Weights, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:

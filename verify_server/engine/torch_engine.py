@@ -77,7 +77,7 @@ def load(
     place = loading.pick_device(device)
     weights = loading.find_weights(model)
     context_length = guards.check_config(loading.read_config(weights), context)
-    network = loading.load_network(weights, place, loading.pick_dtype(dtype, place))
+    network = loading.load_network(weights, place, loading.pick_dtype(dtype, place, weights))
     guards.check_modules(network)
     tested, level = _tested(network, attention, numerics, most_rows)
     memory = KVMemory(_num_blocks(kv_tokens, context_length, tested.memory.bytes_per_token(), place))

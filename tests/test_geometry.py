@@ -1,0 +1,141 @@
+"""The probe at load: it finds shapes in which bits do not depend on the batch, and fails closed where there are none."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.tiny_models import random_model
+from verify_server.engine import attention, geometry, loading
+from verify_server.engine.base import Segment
+from verify_server.engine.packing import padded_rows
+from verify_server.engine.torch_engine import load
+
+MOST = 96
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of a random model by family."""
+    return cache(lambda family: random_model(family, tmp_path_factory.mktemp(family)))
+
+
+def network(folder: Path, dtype: torch.dtype):
+    return loading.load_network(loading.find_weights(str(folder)), torch.device("cpu"), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_a_level_that_is_called_exact_is(family, dtype, folder) -> None:
+    """Each row of a chunk, by itself in a crowd, at both ends of a step: the bits of the text computed at once."""
+    engine = load(str(folder(family)), "cpu", dtype, 64 * 16, numerics="exact", most_rows=MOST)
+    text = [(37 * position) % 90 for position in range(MOST)]
+    whole = engine.forward([Segment(tuple(text), 0, tuple(range(6)), MOST)]).logits
+    for count in range(1, 20):
+        start = 4 * count
+        crowd = [
+            Segment(tuple(text[:count]), 0, (20 + place, 40 + place), count) for place in range(count % 3)
+        ]
+        own = Segment(tuple(text[start : start + count]), start, tuple(range(6)), count)
+        logits = engine.forward([*crowd, own]).logits
+        assert torch.equal(logits[-count:], whole[start : start + count])
+        if crowd:
+            assert torch.equal(logits[:count], whole[:count])
+
+
+class RowDependent:
+    """A linear layer whose last bits depend on how many rows it is given: other bits from `border` rows on."""
+
+    def __init__(self, border: int) -> None:
+        self.border = border
+
+    def __call__(self, layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        out = nn.functional.linear(inputs, layer.weight, layer.bias)
+        return out * (1 + 2**-20) if inputs.shape[-2] < self.border else out
+
+
+@pytest.mark.parametrize(("border", "found"), [(3, 4), (10, 16), (30, 32)])
+def test_the_smallest_multiple_that_holds_is_found(border, found, folder, monkeypatch) -> None:
+    probed = network(folder("llama"), torch.float32)
+    dependent = RowDependent(border)
+    monkeypatch.setattr(nn.Linear, "forward", lambda layer, inputs: dependent(layer, inputs))
+    shapes = geometry.find(probed, "sdpa", MOST)
+    assert shapes is not None
+    assert shapes.rows >= found
+
+
+def test_a_kernel_that_changes_at_large_steps_only_is_noticed(folder, monkeypatch) -> None:
+    """Up to 64 rows nothing depends on the batch; a step of 90 has other bits: no multiple up to 64 holds."""
+    probed = network(folder("llama"), torch.float32)
+    head = probed.get_output_embeddings().weight.shape
+    dependent = RowDependent(90)
+    monkeypatch.setattr(
+        nn.Linear,
+        "forward",
+        lambda layer, inputs: (
+            nn.functional.linear(inputs, layer.weight)
+            if layer.weight.shape == head
+            else dependent(layer, inputs)
+        ),
+    )
+    shapes = geometry.find(probed, "sdpa", MOST)
+    assert shapes is not None and shapes.rows == 128
+    below = geometry.find(probed, "sdpa", 64)
+    assert below is not None and below.rows <= 64
+
+
+def test_attention_that_depends_on_its_neighbours_makes_pieces_attend_alone(folder, monkeypatch) -> None:
+    plain = attention.scaled_dot_product_attention
+
+    def by_batch(queries, *tensors, **words):
+        out = plain(queries, *tensors, **words)
+        return out * (1 + 2**-20) if len(queries) > 1 else out
+
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", by_batch)
+    shapes = geometry.find(network(folder("llama"), torch.float32), "sdpa", MOST)
+    assert shapes is not None and shapes.alone
+
+
+def test_where_nothing_holds_the_level_is_fast(folder, monkeypatch) -> None:
+    plain, calls = attention.scaled_dot_product_attention, iter(range(10**9))
+
+    def drifting(queries, *tensors, **words):
+        return plain(queries, *tensors, **words) * (1 + 2**-20 * (next(calls) % 2))
+
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", drifting)
+    assert load(str(folder("llama")), "cpu", "float32", 64 * 16, most_rows=MOST).info.numerics == "fast"
+
+
+def test_a_last_bit_of_a_float32_sum_shows_in_bfloat16(folder, monkeypatch) -> None:
+    """Among random values alone it would rarely show; where large ones cancel, it does."""
+    probed = network(folder("llama"), torch.bfloat16)
+    plain = attention.scaled_dot_product_attention
+
+    def summed_backwards(queries, keys, values, attn_mask, scale):
+        return plain(queries, keys.flip(-2), values.flip(-2), attn_mask=attn_mask.flip(-1), scale=scale)
+
+    def differing() -> int:
+        shapes = geometry.Geometry(rows=1, queries=4, span=geometry.SPAN)
+        results = []
+        for kernel in (plain, summed_backwards):
+            monkeypatch.setattr(attention, "scaled_dot_product_attention", kernel)
+            with torch.inference_mode():
+                results += geometry._AttentionProbe(probed, "sdpa", shapes).attend([(0, geometry.LENGTH)])
+        return int((results[0] != results[1]).sum())
+
+    by_cancelling = differing()
+    monkeypatch.setattr(geometry, "LARGE", 1.0)
+    assert by_cancelling > 5 * differing()
+
+
+@pytest.mark.parametrize("multiple", geometry.ROWS)
+def test_rows_are_padded_to_few_numbers_and_by_little(multiple) -> None:
+    counts = {padded_rows(count, multiple) for count in range(1, 513)}
+    assert counts == set(geometry._counts(multiple, 512))
+    assert len(counts) <= 64
+    assert all(count % multiple == 0 for count in counts)
+    assert all(padded_rows(count, multiple) - count < max(multiple, 8, count / 4) for count in range(1, 513))
