@@ -110,27 +110,6 @@ def test_where_nothing_holds_the_level_is_fast(folder, monkeypatch) -> None:
     assert load(str(folder("llama")), "cpu", "float32", 64 * 16, most_rows=MOST).info.numerics == "fast"
 
 
-def test_a_last_bit_of_a_float32_sum_shows_in_bfloat16(folder, monkeypatch) -> None:
-    """Among values of one size it seldom would."""
-    probed = network(folder("llama"), torch.bfloat16)
-    plain = attention.scaled_dot_product_attention
-
-    def another(*tensors, attn_mask, scale):
-        return plain(*tensors, attn_mask=attn_mask, scale=scale * (1 + 2**-21))
-
-    def differing(sharp: float, large: float) -> int:
-        monkeypatch.setattr(geometry, "SHARP", sharp)
-        monkeypatch.setattr(geometry, "LARGE", large)
-        shapes, results = geometry.Geometry(rows=1, queries=4, span=geometry.SPAN), []
-        for kernel in (plain, another):
-            monkeypatch.setattr(attention, "scaled_dot_product_attention", kernel)
-            with torch.inference_mode():
-                results += geometry._AttentionProbe(probed, "sdpa", shapes).attend([(0, geometry.LENGTH)])
-        return int((results[0] != results[1]).sum())
-
-    assert differing(geometry.SHARP, geometry.LARGE) > 3 * differing(1.0, 1.0)
-
-
 @pytest.mark.parametrize("multiple", geometry.ROWS)
 def test_rows_are_padded_to_few_numbers_and_by_little(multiple) -> None:
     counts = {padded_rows(count, multiple) for count in range(1, 513)}
