@@ -124,8 +124,8 @@ def test_a_hint_that_comes_while_a_block_is_drafted_cuts_it(hint, sent):
 
 def test_a_block_that_was_cut_took_its_share_of_the_time():
     drafted = Drafted(DraftBlock(3, (DraftToken(1), DraftToken(2), DraftToken(3), DraftToken(4))), 0.8)
-    assert _cut(drafted, Turn(1)) == (DraftBlock(3, (DraftToken(1),)), 0.2)
-    assert _cut(drafted, Turn(0)) == (DraftBlock(3), 0.0)
+    assert _cut(drafted, Turn(1)) == Drafted(DraftBlock(3, (DraftToken(1),)), 0.2)
+    assert _cut(drafted, Turn(0)) == Drafted(DraftBlock(3), 0.0)
     assert all(_cut(drafted, Turn(hint)) is drafted for hint in (None, 4, 9))
 
 
