@@ -202,7 +202,7 @@ class DraftJob:
             self._reads_on = True
             return False
         began, read, written = (yield), 0, 0
-        # A device that hardly reads faster than the server writes drafts all the same: its policy learns that it is slow
+        # A device that hardly reads faster than the server writes drafts all the same: its policy learns how slow
         while self._drafter.lags and not self.over and 2 * written <= read:
             self._drafter.read(self._piece)
             read += self._piece

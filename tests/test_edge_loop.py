@@ -252,3 +252,22 @@ def test_nothing_is_heard_after_the_last_verdict():
         thread.close()
 
     asyncio.run(scenario())
+
+
+def test_a_verdict_that_waited_for_the_prompt_is_no_measure_of_a_round():
+    """The server reads a long prompt first: one such round, and the policy left the writing to the server."""
+    seconds = []
+
+    class Measuring(FixedLength):
+        def answered(self, block, accepted, waited_s):
+            seconds.append(block.base)
+
+    async def scenario():
+        verdicts = [Verdict(3, (5,), 0, 1), Verdict(4, (6,), 0, 2), Verdict(5, (7,), finish_reason="eos")]
+        script, thread = Script(verdicts), DraftThread(OracleDrafter(1.0), Measuring(2))
+        async with aclosing(generate(script, thread, SamplingParams(temperature=0, max_tokens=9))) as commits:
+            _ = [commit async for commit in commits]
+        thread.close()
+
+    asyncio.run(scenario())
+    assert seconds == [4]
