@@ -137,9 +137,8 @@ class Exchange:
         """Tell the length policy what came of the latest block, or how fast the server is by itself."""
         now, policy, truth = self._clock(), self._drafter.stop, self._sequence.truth
         streams = self._sequence.turn.server_drives and answered is None
-        if answered is not None and answered.block.base == truth.prompt_length:
-            pass  # its verdict waited for the server's reading of the prompt: it would pass for a slow round
-        elif answered is not None:
+        # The first verdict may have waited for the server to read the prompt: that is no slow round.
+        if answered is not None and answered.block.base > truth.prompt_length:
             block = answered.block
             policy.answered(block, len(agreed(block, truth.tokens[block.base :])), now - self._sent_at)
         elif streams and self._streamed_at and news:

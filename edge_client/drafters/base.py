@@ -15,9 +15,8 @@ from opensled.sampling import Sampler
 
 Logits = TypeVar("Logits")  # of one token, or of several
 
-NEAR = (
-    48  # unread tokens that a drafter reads in one pass with its first draft token (chosen: a short question)
-)
+# Unread tokens that a drafter reads in one pass with its first draft token (chosen: a short question)
+NEAR = 48
 
 
 class Drafter(ABC):
