@@ -14,11 +14,11 @@ device loses at most the pass under way.
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import islice, takewhile
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
+from edge_client.draft_work import LookAhead, Pieces, Work
 from edge_client.drafters.base import Drafter
 from edge_client.lengths.base import DraftLengthPolicy, pulled
 from opensled.messages import DraftBlock, TreeNode
@@ -26,13 +26,6 @@ from opensled.protocol import rebase
 from opensled.sampling import Sampler
 
 log = logging.getLogger(__name__)
-
-FIRST_PIECE, LONGEST_PIECE = 16, 512  # tokens of a text that are read in one pass
-# Seconds that such a pass is to take: a verdict waits for its end, and short passes read slowly (chosen)
-PIECE_S = 0.05
-
-Result = TypeVar("Result")
-Work = Generator[None, float, Result]  # receives the time after each pass, in seconds
 
 
 class Drafted(NamedTuple):
@@ -51,34 +44,6 @@ class BlockBudget(NamedTuple):
     hint: int | None = None  # the server's advice: longest useful chain, or depth; None = it gave none
     policy: DraftLengthPolicy | None = None  # of this block alone, instead of the device's own
     awaited: bool = False  # the server waits for the block
-
-
-@dataclass
-class LookAhead:
-    """The work ahead of one block."""
-
-    block: DraftBlock  # a chain that was sent
-    over: bool = False  # may be set while the work goes on
-    tokens: int = 0  # drafted so far, and
-    seconds: float = 0.0  # what they took
-
-    def work(self, steps: Iterator[None], drafted: Callable[[int, float], None]) -> Work[None]:
-        """Take `steps`, one token each, until it is over; `drafted` hears of each token."""
-        began = yield
-        while not self.over and next(steps, self) is not self:
-            ended = yield
-            self.tokens, self.seconds = self.tokens + 1, self.seconds + ended - began
-            drafted(1, ended - began)
-            began = ended
-
-    @property
-    def token_s(self) -> float:
-        """Mean seconds of a token."""
-        return self.seconds / self.tokens if self.tokens else 0.0
-
-    def wasted(self, ready: int) -> int:
-        """Tokens drafted for nothing, where `ready` are still proposals: not those, nor the bonus token."""
-        return max(0, self.tokens - (ready + 1 if ready else 0))
 
 
 class DraftJob:
@@ -108,7 +73,7 @@ class DraftJob:
         # The truth, which grows; the base of the block being drafted, and how far the truth is known to reach
         self._truth: Sequence[int] = ()
         self._base = self._heard = 0
-        self._piece = FIRST_PIECE  # tokens of the next pass of reading
+        self._pieces = Pieces()  # of the text that is to be read
         self._reads_on = False  # the latest block is empty because there is much to read
         self._bet: LookAhead | None = None  # on the latest block
         self._fresh = True  # nothing was proposed yet, so that the prompt is still to be read
@@ -204,9 +169,9 @@ class DraftJob:
         began, read, written = (yield), 0, 0
         # A device that hardly reads faster than the server writes drafts all the same: its policy learns how slow
         while self._drafter.lags and not self.over and 2 * written <= read:
-            self._drafter.read(self._piece)
-            read += self._piece
-            began = self._paced(began, (yield))
+            self._drafter.read(self._pieces.length)
+            read += self._pieces.length
+            began = self._pieces.took(began, (yield))
             news = self._since
             if news:
                 written += len(news)
@@ -214,13 +179,6 @@ class DraftJob:
                 self._drafter.commit(news)
         self._fresh = True
         return True
-
-    def _paced(self, began: float, ended: float) -> float:
-        """A piece was read from `began` to `ended`; returns `ended`."""
-        if ended > began:
-            fitting = int(self._piece * PIECE_S / (ended - began))
-            self._piece = min(max(fitting, FIRST_PIECE // 2), LONGEST_PIECE)
-        return ended
 
     @property
     def _since(self) -> tuple[int, ...]:
@@ -279,8 +237,8 @@ class DraftJob:
             length = 0 if self.over else self._policy.ahead(budget.length, budget.hint)
             if length and self._drafter.behind:
                 began = yield
-                while not (bet.over or self.over) and self._drafter.read(self._piece):
-                    began = self._paced(began, (yield))
+                while not (bet.over or self.over) and self._drafter.read(self._pieces.length):
+                    began = self._pieces.took(began, (yield))
             if length:
                 yield from bet.work(self._drafter.look_ahead(bet.block.tokens, length), self._policy.drafted)
         except Exception:
