@@ -89,6 +89,8 @@ class Exchange:
         self._sequence, self._drafter, self._params, self._clock = sequence, drafter, params, clock
         self._counter = 0  # of the latest draft
         self._sent_at = 0.0
+        # Not for a block that was sent before the first token: its verdict waits until the server has read the prompt
+        self._times_round = True
         self._reads_on = False  # the latest block was empty, for the drafter has much to read
         # When the latest verdict came that the server decoded by itself, 0 = something else
         self._streamed_at = 0.0
@@ -109,6 +111,8 @@ class Exchange:
             self.draft()  # the server went on without it, and elsewhere
         elif block.tokens or not turn.server_drives:  # an empty block hands the drive back to the server
             self._counter, self._sent_at = self._counter + 1, self._clock()
+            truth = self._sequence.truth
+            self._times_round = len(truth) > truth.prompt_length
             return Draft(self._counter, block, seconds)
         return None
 
@@ -137,8 +141,7 @@ class Exchange:
         """Tell the length policy what came of the latest block, or how fast the server is by itself."""
         now, policy, truth = self._clock(), self._drafter.stop, self._sequence.truth
         streams = self._sequence.turn.server_drives and answered is None
-        # The first verdict may have waited for the server to read the prompt: that is no slow round.
-        if answered is not None and answered.block.base > truth.prompt_length:
+        if answered is not None and self._times_round:
             block = answered.block
             policy.answered(block, len(agreed(block, truth.tokens[block.base :])), now - self._sent_at)
         elif streams and self._streamed_at and news:
