@@ -66,6 +66,13 @@ class DeviceConfig:
         "file that keeps what these drafters learn from your texts between runs; off = forget it",
         metavar="FILE",
     )
+    draft_window: int = option(
+        0,
+        "most tokens of a text that the draft model reads, of its beginning and its end; drafts begin the sooner, the "
+        "text stays the same; 0 = as many as it reads in 1.5 s, as measured (llamacpp, onnx)",
+        low=0,
+        metavar="N",
+    )
     draft_length: int = option(
         0,
         "most tokens of a draft block; 0 = as many as pay (--stop adaptive, predicted), or the server's hint, "

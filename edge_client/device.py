@@ -260,9 +260,9 @@ def _factory(config: DeviceConfig) -> DrafterFactory:
             f"{config.drafter} is no drafter factory (edge_client/drafters/base.py says what one is)"
         )
     branches = config.lookahead_branches if config.look_ahead else 0
-    options = DrafterOptions(branches, config.draft_table, config.personal_table)
+    options = DrafterOptions(branches, config.draft_table, config.personal_table, config.draft_window)
     factory: DrafterFactory = kind(config.draft_model, config.threads, options)
-    if options._replace(branches=0) != DrafterOptions() and not factory.uses_tables:
+    if options._replace(branches=0, window=0) != DrafterOptions() and not factory.uses_tables:
         raise UsageError(
             "--draft-table and --personal-table are for drafters with tables, such as --drafter cacheback"
         )

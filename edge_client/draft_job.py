@@ -4,6 +4,9 @@ No thread and no clock are in here. Work is a generator. It yields before the fi
 one, and the driver sends the time: seconds on a clock of its own. The drafter's thread (drafting.py) sends real time;
 emulation and simulation send the time that the profile of a device gives.
 
+A long text is read in short pieces before the first draft: between two of them the job hears what the server commits by
+itself meanwhile, and drafts after that. While it reads, the server is never kept waiting.
+
 Look-ahead: while a verdict travels the drafter goes on. It bets that the whole block is accepted, and that the token it
 drafts next is the bonus token, which with shared noise is as likely as any draft token. When the verdict confirms that,
 what it drafted after that token is the head of the next block and needs no pass. Otherwise the work is wasted, and the
@@ -11,11 +14,11 @@ device loses at most the pass under way.
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import islice, takewhile
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
+from edge_client.draft_work import LookAhead, Pieces, Work
 from edge_client.drafters.base import Drafter
 from edge_client.lengths.base import DraftLengthPolicy, pulled
 from opensled.messages import DraftBlock, TreeNode
@@ -24,15 +27,13 @@ from opensled.sampling import Sampler
 
 log = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
-Work = Generator[None, float, Result]  # receives the time after each pass, in seconds
-
 
 class Drafted(NamedTuple):
     """A block, and how many seconds it took to draft, ahead of time or not; 0 = not told."""
 
     block: DraftBlock
     seconds: float = 0.0
+    reads_on: bool = False  # empty because the drafter has much to read first, and the server waits
 
 
 class BlockBudget(NamedTuple):
@@ -42,34 +43,7 @@ class BlockBudget(NamedTuple):
     tree: int = 0  # tokens of a tree; 0 = chains only
     hint: int | None = None  # the server's advice: longest useful chain, or depth; None = it gave none
     policy: DraftLengthPolicy | None = None  # of this block alone, instead of the device's own
-
-
-@dataclass
-class LookAhead:
-    """The work ahead of one block."""
-
-    block: DraftBlock  # a chain that was sent
-    over: bool = False  # may be set while the work goes on
-    tokens: int = 0  # drafted so far, and
-    seconds: float = 0.0  # what they took
-
-    def work(self, steps: Iterator[None], drafted: Callable[[int, float], None]) -> Work[None]:
-        """Take `steps`, one token each, until it is over; `drafted` hears of each token."""
-        began = yield
-        while not self.over and next(steps, self) is not self:
-            ended = yield
-            self.tokens, self.seconds = self.tokens + 1, self.seconds + ended - began
-            drafted(1, ended - began)
-            began = ended
-
-    @property
-    def token_s(self) -> float:
-        """Mean seconds of a token."""
-        return self.seconds / self.tokens if self.tokens else 0.0
-
-    def wasted(self, ready: int) -> int:
-        """Tokens drafted for nothing, where `ready` are still proposals: not those, nor the bonus token."""
-        return max(0, self.tokens - (ready + 1 if ready else 0))
+    awaited: bool = False  # the server waits for the block
 
 
 class DraftJob:
@@ -96,8 +70,11 @@ class DraftJob:
         self._looks_ahead = type(drafter).look_ahead is not Drafter.look_ahead
         self._has_trees = type(drafter).propose_tree is not Drafter.propose_tree
         self._known = known  # tokens of the truth that the drafter has heard of
-        self._base = 0  # of the block being drafted, and
-        self._since: tuple[int, ...] = ()  # what is known of the truth after that
+        # The truth, which grows; the base of the block being drafted, and how far the truth is known to reach
+        self._truth: Sequence[int] = ()
+        self._base = self._heard = 0
+        self._pieces = Pieces()  # of the text that is to be read
+        self._reads_on = False  # the latest block is empty because there is much to read
         self._bet: LookAhead | None = None  # on the latest block
         self._fresh = True  # nothing was proposed yet, so that the prompt is still to be read
 
@@ -116,8 +93,8 @@ class DraftJob:
         """
         news, self._known = tuple(truth[self._known :]), len(truth)
         self._end_bet()
-        self._base, self._since = len(truth), ()
-        return self._draft(news, self._base, budget)
+        self._truth, self._base, self._heard, self._reads_on = truth, len(truth), len(truth), False
+        return self._draft(news, budget)
 
     def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> Work[None] | None:
         """Work ahead of `block`, which was sent. None: the drafter cannot; nothing is bet on one path of a tree."""
@@ -128,7 +105,7 @@ class DraftJob:
 
     def heard(self, truth: Sequence[int]) -> None:
         """The truth grew: a block that it contradicts ends, and so does the work ahead of one."""
-        self._since = tuple(truth[self._base :])
+        self._heard = len(truth)
         if self._bet is not None and rebase(self._bet.block, truth) is None:
             self._bet.over = True
 
@@ -148,7 +125,7 @@ class DraftJob:
         log.exception("the drafter failed; this sequence goes on without drafts")
         self.over = True
 
-    def _draft(self, news: tuple[int, ...], base: int, budget: BlockBudget) -> Work[Drafted]:
+    def _draft(self, news: tuple[int, ...], budget: BlockBudget) -> Work[Drafted]:
         nodes: list[TreeNode] = []
         seconds = 0.0
         try:
@@ -157,12 +134,12 @@ class DraftJob:
         except Exception:
             self._fail()
         if not nodes:
-            return Drafted(DraftBlock(base), seconds)
+            return Drafted(DraftBlock(self._base), seconds, self._reads_on)
         known = list(takewhile(self._is_usable, nodes))
         tokens = tuple([node.token for node in known])
         is_chain = all(node.parent == index - 1 for index, node in enumerate(known))
         parents = () if is_chain else tuple([node.parent for node in known])
-        return Drafted(DraftBlock(base, tokens, parents), seconds)
+        return Drafted(DraftBlock(self._base, tokens, parents), seconds)
 
     def _is_usable(self, node: TreeNode) -> bool:
         """Whether the target knows the id and, where it must, the distribution it was drawn from."""
@@ -177,9 +154,36 @@ class DraftJob:
         seconds = 0.0
         if self._has_trees and budget.length and not self._sparse:
             seconds += yield from self._tree(budget, nodes)
-        if not nodes:
+        if not nodes and not self._reads_on:
             seconds += yield from self._chain(budget, ready, nodes)
         return seconds + min(ready, len(nodes)) * ready_s
+
+    def _catch_up(self, budget: BlockBudget) -> Work[bool]:
+        """Have the drafter read what it is behind, and draft after what the truth is then. False: the server waits for
+        the block, and is to go on instead."""
+        if not self._drafter.lags:
+            return True
+        if budget.awaited:
+            self._reads_on = True
+            return False
+        began, read, written = (yield), 0, 0
+        # A device that hardly reads faster than the server writes drafts all the same: its policy learns how slow
+        while self._drafter.lags and not self.over and 2 * written <= read:
+            self._drafter.read(self._pieces.length)
+            read += self._pieces.length
+            began = self._pieces.took(began, (yield))
+            news = self._since
+            if news:
+                written += len(news)
+                self._base = self._known = self._base + len(news)
+                self._drafter.commit(news)
+        self._fresh = True
+        return True
+
+    @property
+    def _since(self) -> tuple[int, ...]:
+        """What is known of the truth after the base of the block being drafted."""
+        return tuple(self._truth[self._base : self._heard])
 
     def _settle(self) -> tuple[int, float]:
         """Now that the truth is known: how many tokens are ready, and the seconds that each of them took."""
@@ -193,7 +197,7 @@ class DraftJob:
     def _tree(self, budget: BlockBudget, nodes: list[TreeNode]) -> Work[float]:
         """A tree where the policy wants one and the drafter has one; its seconds."""
         count = (budget.policy or self._policy).nodes(budget.tree, budget.hint)
-        if not count:
+        if not count or not (yield from self._catch_up(budget)):
             return 0.0
         began = yield
         nodes.extend(islice(self._drafter.propose_tree(), count))
@@ -204,7 +208,11 @@ class DraftJob:
         policy = budget.policy or self._policy
         # By rule `ratio` how much is sent must not depend on what was drawn, and what is ready may.
         length = policy.most(budget.length, budget.hint, 0 if self._sparse else ready)
-        # The first token of all comes with the reading of the prompt.
+        if length > ready:
+            if not (yield from self._catch_up(budget)):
+                return 0.0
+            ready = min(ready, self._drafter.ready)
+        # The first token after a long text comes with the end of its reading.
         untimed, self._fresh = max(ready, self._fresh), False
         tokens = pulled(policy, self._drafter.propose(), length, lambda: self._ends(nodes))
         for token in islice(tokens, ready):
@@ -227,6 +235,10 @@ class DraftJob:
     def _ahead(self, bet: LookAhead, budget: BlockBudget) -> Work[None]:
         try:
             length = 0 if self.over else self._policy.ahead(budget.length, budget.hint)
+            if length and self._drafter.behind:
+                began = yield
+                while not (bet.over or self.over) and self._drafter.read(self._pieces.length):
+                    began = self._pieces.took(began, (yield))
             if length:
                 yield from bet.work(self._drafter.look_ahead(bet.block.tokens, length), self._policy.drafted)
         except Exception:

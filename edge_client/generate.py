@@ -89,6 +89,9 @@ class Exchange:
         self._sequence, self._drafter, self._params, self._clock = sequence, drafter, params, clock
         self._counter = 0  # of the latest draft
         self._sent_at = 0.0
+        # Not for a block that was sent before the first token: its verdict waits until the server has read the prompt
+        self._times_round = True
+        self._reads_on = False  # the latest block was empty, for the drafter has much to read
         # When the latest verdict came that the server decoded by itself, 0 = something else
         self._streamed_at = 0.0
 
@@ -103,18 +106,23 @@ class Exchange:
         if self.drafting is None or not self.drafting.done():
             return None
         turn = self._sequence.turn
-        (block, seconds), self.drafting = _cut(self.drafting.result(), turn), None
+        (block, seconds, self._reads_on), self.drafting = _cut(self.drafting.result(), turn), None
         if not turn.server_drives and rebase(block, self._sequence.truth.tokens) is None:
             self.draft()  # the server went on without it, and elsewhere
         elif block.tokens or not turn.server_drives:  # an empty block hands the drive back to the server
             self._counter, self._sent_at = self._counter + 1, self._clock()
+            truth = self._sequence.truth
+            self._times_round = len(truth) > truth.prompt_length
             return Draft(self._counter, block, seconds)
         return None
 
     def look_ahead(self, block: DraftBlock) -> None:
-        """Work ahead on what may follow a block that was sent, until the truth is known."""
+        """Work ahead on what may follow a block that was sent, until the truth is known; or read on, where an empty
+        one gave the drive back to the server because there is much to read."""
         if block.tokens:
             self._drafter.look_ahead(block, self._budget(block.base + len(block.tokens) + 1))
+        elif self._reads_on:
+            self.draft()
 
     def hear(self, verdict: Verdict) -> Commit:
         """Extend the truth and take the turn that follows; the drafter goes on at once."""
@@ -133,7 +141,7 @@ class Exchange:
         """Tell the length policy what came of the latest block, or how fast the server is by itself."""
         now, policy, truth = self._clock(), self._drafter.stop, self._sequence.truth
         streams = self._sequence.turn.server_drives and answered is None
-        if answered is not None:
+        if answered is not None and self._times_round:
             block = answered.block
             policy.answered(block, len(agreed(block, truth.tokens[block.base :])), now - self._sent_at)
         elif streams and self._streamed_at and news:
@@ -144,14 +152,14 @@ class Exchange:
         """Draft tokens that can still commit from `base` on; the very last token of a sequence needs no draft."""
         truth, limits = self._sequence.truth, self._sequence.limits
         last = min(truth.prompt_length + self._params.max_tokens, limits.context_length)
-        return BlockBudget(
-            max(0, min(last - base - 1, limits.max_draft)), limits.max_tree, self._sequence.turn.hint
-        )
+        turn = self._sequence.turn
+        room = max(0, min(last - base - 1, limits.max_draft))
+        return BlockBudget(room, limits.max_tree, turn.hint, awaited=not turn.server_drives)
 
 
 def _cut(drafted: Drafted, turn: Turn) -> Drafted:
     """What of a chain the hint still allows, and that part's share of the seconds."""
-    block, seconds = drafted
+    block, seconds, _ = drafted
     length, allowed = len(block.tokens), turn.allowed(len(block.tokens))
     if block.parents or allowed == length:
         return drafted

@@ -16,7 +16,7 @@ from edge_client.lengths.board_watch import EVERY_S, board_watch
 from edge_client.lengths.gate import BUDGET, FIRST_PAUSE_S, LONGEST_PAUSE_S, TreeChoice, TrialTimer
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock, DraftToken
-from tests.draft_world import TOKEN, Site, World, best_fixed
+from tests.draft_world import TOKEN, Fixed, Site, World, best_fixed
 from tests.system import until
 
 PAYS = Site(token_s=0.01, rtt_s=0.02, step_s=0.05, chance=0.8, jitter_s=0.002, slope_s=0.001)
@@ -288,3 +288,43 @@ def test_a_board_is_read_beside_its_reader():
     now[0] += EVERY_S
     watch()
     asyncio.run(until(lambda: len(reads) == 2))
+
+
+class Busy(World):
+    """A device whose core another program takes in bursts: then a draft token takes `factor` times as long."""
+
+    def __init__(self, site, bursts, factor=12.0, seed=1) -> None:
+        super().__init__(site, seed)
+        self.bursts, self.factor, self.token_s = bursts, factor, site.token_s
+
+    def turn(self, rule) -> None:
+        is_busy = any(begin <= self.now < end for begin, end in self.bursts)
+        self.change(token_s=self.token_s * (self.factor if is_busy else 1.0))
+        super().turn(rule)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_device_that_was_busy_drafts_again_soon(seed):
+    """After a minute of other work on its core it rested for minutes, where blocks of four brought twice as much."""
+    world = Busy(PAYS, [(20.0, 80.0)], seed=seed)
+    rule = adaptive(world)
+    world.run(rule, 80)
+    assert not rule.status.drafting
+    while world.now < 110:
+        world.turn(rule)
+    assert rule.status.drafting
+    fixed, _ = best_fixed(PAYS, 30)
+    assert world.run(rule, 30) > 0.9 * fixed
+
+
+@pytest.mark.parametrize(("every_s", "busy_s", "factor"), [(2, 0.5, 4), (4, 1, 6), (10, 3, 6), (20, 4, 20)])
+def test_bursts_of_other_work_do_not_keep_it_silent(every_s, busy_s, factor):
+    """Blocks of four bring 1.2 to 1.4 times the server's own speed here; it drafted next to nothing."""
+    bursts = [(every_s * at, every_s * at + busy_s) for at in range(240 // every_s)]
+    rates = []
+    for seed in range(3):
+        ours, four = Busy(PAYS, bursts, factor, seed), Busy(PAYS, bursts, factor, seed)
+        rates.append((ours.run(adaptive(ours), 200), four.run(Fixed(4), 200)))
+    adapted, fixed = (statistics.mean(each) for each in zip(*rates))
+    assert fixed > 1.2 / PAYS.step_s
+    assert adapted > 0.8 * fixed

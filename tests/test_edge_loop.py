@@ -124,8 +124,8 @@ def test_a_hint_that_comes_while_a_block_is_drafted_cuts_it(hint, sent):
 
 def test_a_block_that_was_cut_took_its_share_of_the_time():
     drafted = Drafted(DraftBlock(3, (DraftToken(1), DraftToken(2), DraftToken(3), DraftToken(4))), 0.8)
-    assert _cut(drafted, Turn(1)) == (DraftBlock(3, (DraftToken(1),)), 0.2)
-    assert _cut(drafted, Turn(0)) == (DraftBlock(3), 0.0)
+    assert _cut(drafted, Turn(1)) == Drafted(DraftBlock(3, (DraftToken(1),)), 0.2)
+    assert _cut(drafted, Turn(0)) == Drafted(DraftBlock(3), 0.0)
     assert all(_cut(drafted, Turn(hint)) is drafted for hint in (None, 4, 9))
 
 
@@ -252,3 +252,22 @@ def test_nothing_is_heard_after_the_last_verdict():
         thread.close()
 
     asyncio.run(scenario())
+
+
+def test_a_verdict_that_waited_for_the_prompt_is_no_measure_of_a_round():
+    """The server reads a long prompt first: one such round, and the policy left the writing to the server."""
+    seconds = []
+
+    class Measuring(FixedLength):
+        def answered(self, block, accepted, waited_s):
+            seconds.append(block.base)
+
+    async def scenario():
+        verdicts = [Verdict(3, (5,), 0, 1), Verdict(4, (6,), 0, 2), Verdict(5, (7,), finish_reason="eos")]
+        script, thread = Script(verdicts), DraftThread(OracleDrafter(1.0), Measuring(2))
+        async with aclosing(generate(script, thread, SamplingParams(temperature=0, max_tokens=9))) as commits:
+            _ = [commit async for commit in commits]
+        thread.close()
+
+    asyncio.run(scenario())
+    assert seconds == [4]

@@ -125,7 +125,7 @@ def test_the_first_token_comes_with_the_prompt_and_the_others_one_by_one(replayi
     device = replaying()
     first = device.draft()
     assert device.seconds(first) == pytest.approx(0.4 + 3 * 0.1, abs=0.011)
-    block, told = first.result()
+    block, told, _ = first.result()
     assert block.base == 40 and block.ids == (50, 51, 99, 99)
     assert told == pytest.approx(0.4 + 3 * 0.1)
     device.commit(50, 51, 52)
@@ -174,7 +174,7 @@ def test_an_interrupt_frees_the_device_after_the_token_under_way(replaying):
 def test_at_the_end_of_the_text_nothing_is_drafted(replaying):
     device = replaying()
     device.commit(*TEXT)
-    assert device.draft().result() == (DraftBlock(48), 0.0)
+    assert device.draft().result() == Drafted(DraftBlock(48), 0.0)
 
 
 def test_a_text_that_was_not_recorded_is_told_at_once(replaying):

@@ -208,3 +208,31 @@ def test_a_pace_is_kept_also_where_drafting_would_commit_more() -> None:
     easy, hasty = drafting(draft=4, forecast=far), drafting(draft=4, forecast=far, pace=30.0, due=NOW)
     assert hints(plan(easy))[1]
     assert hints(plan(hasty)) == {1: 0}
+
+
+# -- the first answers ------------------------------------------------------------------------------------------
+
+SLOW_STEPS = HardwareProfile(256, Roofline(read_s=0.2, token_s=1e-6))
+
+
+def test_a_device_that_pays_drafts_from_its_first_review_on() -> None:
+    """With steps of 0.2 s three reviews took as long as an answer; nobody had chosen the rule before them."""
+    memory = Goodput(WAIT).plan(Snapshot((view(),), None), SLOW_STEPS, NOW - 1).memory
+    seen = Snapshot((drafting(draft=4, hint=None),), memory)
+    assert hints(Goodput(WAIT).plan(seen, SLOW_STEPS, NOW + 2))[1]
+
+
+def test_a_device_whose_times_are_guesses_is_not_told_to_rest_at_once() -> None:
+    """By the guess about unknown devices this one is too slow for steps of 6 ms."""
+    fast = HardwareProfile(256, Roofline(read_s=0.005, token_s=1e-6))
+    unknown = drafting(draft=4, hint=None, forecast=Forecast(drafts=0))
+    found = Goodput(WAIT).plan(Snapshot((unknown,), None), fast, NOW)
+    assert hints(found)[1], "it rested before anything was known of it"
+
+
+def test_what_is_much_better_is_taken_at_once() -> None:
+    """A choice made before the cost of steps was known need not be kept for three reviews."""
+    first = Goodput(WAIT).plan(Snapshot((drafting(draft=4, forecast=FAR),), None), SLOW_STEPS, NOW - 2)
+    assert hints(first) == {1: 0}
+    later = Snapshot((drafting(draft=4, hint=0),), first.memory)
+    assert Goodput(WAIT).plan(later, SLOW_STEPS, NOW).memory.hints[1]  # by choice, not as a probe

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from edge_client.draft_job import BlockBudget
+from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.remote import RetryPolicy
 from opensled.errors import UsageError
 from opensled.messages import Cancel, Draft, DraftBlock, DraftToken, Limits, Open, Opened
@@ -84,7 +84,7 @@ def test_a_device_without_a_drafter_answers_at_once_with_nothing():
         assert future.done()
         return future.result()
 
-    assert asyncio.run(scenario()) == (DraftBlock(3), 0.0)
+    assert asyncio.run(scenario()) == Drafted(DraftBlock(3), 0.0)
 
 
 def test_tokens_of_an_answer_are_shared_by_its_chunks():

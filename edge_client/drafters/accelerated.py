@@ -58,7 +58,7 @@ class AcceleratedDrafter(ModelDrafter):
         """`model`: a `ModelDrafter` with `forward_rows(tokens, start, wanted)`, which is like `forward` and gives the
         logits [vocabulary] after each of the last `wanted` tokens."""
         super().__init__(model.context_length)
-        self._model, self._tables = model, tables
+        self._model, self._tables, self.window = model, tables, model.window
         # False once the model has shown that it cannot: then a wrong guess would cost all that it has read
         self._rolls_back = True
 

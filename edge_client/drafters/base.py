@@ -1,5 +1,6 @@
 """What a drafter is, and the cache discipline that every model-backed drafter shares."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
@@ -7,11 +8,15 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from edge_client.drafters import OFF
+from edge_client.drafters.window import ENOUGH, Window, seen_of
 from opensled.messages import DraftToken, ModelInfo, TreeNode
 from opensled.protocol import common_prefix
 from opensled.sampling import Sampler
 
 Logits = TypeVar("Logits")  # of one token, or of several
+
+# Unread tokens that a drafter reads in one pass with its first draft token (chosen: a short question)
+NEAR = 48
 
 
 class Drafter(ABC):
@@ -44,6 +49,20 @@ class Drafter(ABC):
         """Tokens that `propose` gives without computing anything."""
         return 0
 
+    @property
+    def behind(self) -> bool:
+        """Whether a long text is to be read before a model can draft: `read` does it in pieces."""
+        return False
+
+    @property
+    def lags(self) -> bool:
+        """Whether `propose` has to wait for that."""
+        return self.behind
+
+    def read(self, most: int) -> bool:
+        """Read at most `most` tokens of the text; False: it is not `behind`, and nothing was read."""
+        return False
+
     def look_ahead(self, block: Sequence[DraftToken], length: int) -> Iterator[None]:
         """Draft what may follow `block`, a chain that was sent to follow the truth; each step drafts one token more.
 
@@ -63,6 +82,7 @@ class DrafterOptions(NamedTuple):
     branches: int = 0  # outcomes of a verdict that are drafted ahead, beside the main line
     draft_table: str = ""  # file of a frozen table; "" = the one beside the draft model, if there is one
     personal_table: str = OFF  # file of the user's own table
+    window: int = 0  # most tokens of a text that a draft model reads; 0 = as many as it soon reads
 
 
 class DrafterFactory(ABC):
@@ -93,22 +113,41 @@ class ModelDrafter(Drafter):
 
     `sequence` is the truth followed by the ids of `drafted`; its first `computed` tokens are in the KV cache.
     Proposals are kept until the truth contradicts them: look-ahead and a second `propose` compute nothing twice.
+
+    Of a long text `sequence` holds the beginning and the end only (window.py): that changes what is drafted, never the
+    answer. Places count in `sequence`; noise counts in the whole text.
     """
+
+    window = Window()  # how much of a text is read
 
     def __init__(self, context_length: int) -> None:
         self.context_length = context_length  # positions the KV cache holds
+        self._left_out = 0  # tokens of the text that are not in `sequence`
         self.sequence: list[int] = []
         self.drafted: list[DraftToken] = []
         self.computed = 0
         self._truths = 0  # counts begins and commits, so that a generator of an older truth ends
 
+    def prepare(self, window: Window) -> None:
+        """Read as much of a text as `window` says, and time a pass first where it has to know the speed."""
+        self.window = window
+        if window.wants_speed:
+            self.forward((0,), 0)  # the first pass of all is slower
+            self.truncate(0)
+            began = time.perf_counter()
+            self.forward((0,) * ENOUGH, 0)
+            window.took(ENOUGH, time.perf_counter() - began)
+            self.truncate(0)
+
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         self.sampler = sampler
-        self._replace_tail(0, prompt)
+        most = self.window.most(self.context_length)
+        self._left_out, seen = seen_of(prompt, self.sequence, self._left_out, most, self.context_length)
+        self._replace_tail(0, seen)
 
     @property
     def _base(self) -> int:
-        """Length of the truth."""
+        """Length of the truth, as far as it is in `sequence`."""
         return len(self.sequence) - len(self.drafted)
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -128,6 +167,20 @@ class ModelDrafter(Drafter):
     @property
     def ready(self) -> int:
         return len(self.drafted)
+
+    @property
+    def behind(self) -> bool:
+        return len(self.sequence) - self.computed > NEAR and len(self.sequence) < self.context_length
+
+    def read(self, most: int) -> bool:
+        if not self.behind:
+            return False
+        # The newest token is left: the logits after it are what the next draft token is drawn from
+        end = min(self.computed + most, len(self.sequence) - 1)
+        began, start = time.perf_counter(), self.computed
+        self._pass(self.forward, self.sequence[start:end])
+        self.window.took(end - start, time.perf_counter() - began)
+        return True
 
     def look_ahead(self, block: Sequence[DraftToken], length: int) -> Iterator[None]:
         self._suppose(block)
@@ -162,7 +215,7 @@ class ModelDrafter(Drafter):
         self.sequence.append(token.id)
 
     def _draw(self, logits: np.ndarray, position: int) -> DraftToken:
-        return self.sampler.draw(logits, position)
+        return self.sampler.draw(logits, self._left_out + position)
 
     def _pass(self, forward: Callable[[Sequence[int], int], Logits], fresh: Sequence[int]) -> Logits:
         """Compute `fresh` tokens and count them as cached."""
@@ -199,4 +252,4 @@ class ModelDrafter(Drafter):
 
     def close(self) -> None:
         self._truths += 1
-        self.sequence, self.drafted, self.computed = [], [], 0
+        self.sequence, self.drafted, self.computed, self._left_out = [], [], 0, 0

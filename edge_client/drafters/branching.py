@@ -113,7 +113,7 @@ class BranchingDrafter(ModelDrafter):
         return self._compared(logits, position, self._runners_up)
 
     def _compared(self, logits: np.ndarray, position: int, runners_up: dict[int, RunnerUp]) -> DraftToken:
-        token, second, lead = self.sampler.draw_with_rival(logits, position)
+        token, second, lead = self.sampler.draw_with_rival(logits, self._left_out + position)
         runners_up[position] = (token.id, second, lead)
         return token
 

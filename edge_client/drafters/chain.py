@@ -4,6 +4,9 @@ Tables always propose something. It is worth a block only where it brings more t
 So an earlier drafter drafts where it expects, by its confidences, more right tokens in a row than the last drafter has
 brought in this sequence. Where no earlier drafter is so sure, the last one drafts.
 
+While the last drafter still reads a long text, an earlier one drafts only where it expects SURE right tokens; elsewhere
+the server writes. So the reading delays nothing.
+
 A block that the tables begin is sent without a continuation by the model: that would cost a pass of the model for each
 token, which such a block saves. The model continues behind it while the verdict travels (`look_ahead`), and reads the
 tables' tokens in one pass then.
@@ -26,6 +29,9 @@ from opensled.sampling import Sampler
 HORIZON = 8  # tokens from the truth that drafters are compared over
 # The last drafter is assumed to be good: this share of its tokens stands, as if so many tokens had been tried.
 FIRST_SHARE, FIRST_TRIED = 0.9, 20.0
+# Right tokens expected of a block that is worth an interruption of the reading (chosen: a verdict may wait for the end
+# of a piece, which takes as long as a token or two of the server)
+SURE = 2.0
 FADING = 0.9  # what each new block leaves of the weight of older ones
 
 
@@ -110,6 +116,17 @@ class ChainDrafter(Drafter):
     def ready(self) -> int:
         return self._in_turn()[0].ready
 
+    @property
+    def behind(self) -> bool:
+        return self._last.behind
+
+    @property
+    def lags(self) -> bool:
+        return self._last.behind and self._in_turn()[0] is self._last
+
+    def read(self, most: int) -> bool:
+        return self._last.read(most)
+
     def look_ahead(self, block: Sequence[DraftToken], length: int) -> Iterator[None]:
         """See `Drafter`; the first drafter that can works ahead, whichever one began the block."""
         for drafter in self._drafters:
@@ -127,7 +144,7 @@ class ChainDrafter(Drafter):
     def _in_turn(self) -> list[Drafter]:
         """Earlier drafters that are sure, the last one, then the others, in case those before have nothing to say."""
         early = self._drafters[:-1]
-        usual = self._usual()
+        usual = SURE if self._last.behind else self._usual()
         sure = [drafter for drafter in early if _expected(drafter) > usual]
         return [*sure, self._last, *(drafter for drafter in early if drafter not in sure)]
 

@@ -19,6 +19,7 @@ import numpy as np
 from edge_client.drafters.base import DrafterFactory, DrafterOptions
 from edge_client.drafters.branching import BranchingDrafter
 from edge_client.drafters.threads import draft_threads
+from edge_client.drafters.window import Window
 from opensled import llama
 from opensled.errors import EngineError, UnsupportedModel
 from opensled.llama import LlamaModel
@@ -40,13 +41,16 @@ class LlamaCppFactory(DrafterFactory):
         self.name = f"llamacpp {path.name}"
         self.threads = draft_threads(threads, "llamacpp", model)
         self.branches = options.branches
+        self._window = Window(options.window)
         self._model = LlamaModel(path)
 
     def check_vocabulary(self, target: ModelInfo) -> None:
         require_same(self.name, self._model.pieces(), target.model_id, target.vocab_size, target.fingerprint)
 
     def create(self) -> LlamaCppDrafter:
-        return LlamaCppDrafter(self._model, self.threads, self.branches)
+        drafter = LlamaCppDrafter(self._model, self.threads, self.branches)
+        drafter.prepare(self._window)
+        return drafter
 
     def with_threads(self, threads: int) -> LlamaCppFactory:
         """A factory that shares the model; its drafters use `threads` threads."""

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 
 from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
 from edge_client.drafters.threads import draft_threads
+from edge_client.drafters.window import Window
 from edge_client.tokenizer import pieces_of
 from opensled.errors import EngineError, NotFound, UnsupportedModel
 from opensled.messages import ModelInfo
@@ -40,6 +41,7 @@ class OnnxFactory(DrafterFactory):
         _require_shared_buffer(path)
         self._session = _load(path, draft_threads(threads, "onnx", model))
         self._shape = _read_shape(self._session, path.parent)
+        self._window = Window(options.window)
 
     def check_vocabulary(self, target: ModelInfo) -> None:
         if not self._tokenizer_path.exists():
@@ -48,7 +50,9 @@ class OnnxFactory(DrafterFactory):
         require_same(self.name, pieces, target.model_id, target.vocab_size, target.fingerprint)
 
     def create(self) -> OnnxDrafter:
-        return OnnxDrafter(self._session, self._shape)
+        drafter = OnnxDrafter(self._session, self._shape)
+        drafter.prepare(self._window)
+        return drafter
 
 
 @dataclass(frozen=True)

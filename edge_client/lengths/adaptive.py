@@ -217,7 +217,10 @@ class Adaptive(DraftLengthPolicy):
             return False
         law = self._law(top)
         expected = max(law.rate, self._trees.rate if self._tree else 0.0)
+        trials = self._gate.trials
         drafts = not self._times.rounds or self._gate.drafts(now, expected, servers)
+        if self._gate.trials > trials:
+            self._times.doubt()
         self._tell(self._description(law, expected, servers))
         return drafts
 

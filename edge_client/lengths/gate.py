@@ -14,8 +14,11 @@ LEAVE, RETURN = 0.10, 0.05
 UNSURE, SURE = 0.5, 4  # the margin to leave before that many rounds are seen
 TRIAL = 4  # rounds of a trial; the first one of drafts mostly comes too late and counts as the way back
 LISTEN, LISTEN_S = 4, 3.0  # a trial of the server ends after so many tokens, or seconds
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
-BUDGET = 0.015
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+# A device rests no longer than this: what had kept it busy may be over.
+LONGEST_REST_S = 20.0
+BUDGET, LONGEST_DEBT_S = 0.015, 60.0  # seconds in which a trial is paid for at the latest
+SAVED_S = 3.0  # seconds that drafts have saved, and that trials may cost beyond their budget, at most
 TOO_SLOW = 1.5  # a trial of drafts ends at once where the server is so many times as fast
 # Chosen: the gaps keep trials of shapes under 1 % of all rounds in the end.
 FIRST_GAP, LONGEST_GAP = 24, 768  # rounds between two trials
@@ -27,14 +30,16 @@ CHAIN = 0  # nodes of the tree that stands for a chain
 class TrialTimer:
     """When the next trial is due."""
 
-    def __init__(self, due: float) -> None:
-        self.due = due  # clock time
+    def __init__(self, due: float, longest_s: float = LONGEST_PAUSE_S) -> None:
+        self.due, self._longest_s = due, longest_s  # clock time; of the pauses
         self._pause_s, self._ended, self._lost_s = FIRST_PAUSE_S, due, 0.0
 
-    def ended(self, now: float, lost_s: float) -> None:
-        """A trial that changed nothing has cost `lost_s`."""
-        self.due = now + max(self._pause_s, lost_s / BUDGET)
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+    def ended(self, now: float, lost_s: float, again: bool = False) -> None:
+        """A trial that changed nothing has cost `lost_s`; `again`: the next one comes as soon as after the first."""
+        if again:
+            self._pause_s = FIRST_PAUSE_S
+        self.due = now + max(self._pause_s, min(lost_s / BUDGET, LONGEST_DEBT_S))
+        self._pause_s = min(2 * self._pause_s, self._longest_s)
         self._ended, self._lost_s = now, lost_s
 
     def postponed(self, now: float) -> None:
@@ -44,7 +49,9 @@ class TrialTimer:
     def reset(self, now: float, paid: bool) -> None:
         """Conditions have changed: the next trial comes at once, or (`paid`) when the last one is paid for."""
         self._pause_s = FIRST_PAUSE_S
-        self.due = min(self.due, max(now, self._ended + self._lost_s / BUDGET) if paid else now)
+        self.due = min(
+            self.due, max(now, self._ended + min(self._lost_s / BUDGET, LONGEST_DEBT_S)) if paid else now
+        )
 
 
 class DraftGate:
@@ -55,8 +62,10 @@ class DraftGate:
         self._trial = 0  # rounds left of a trial of drafts
         self._listening, self._until = 0, 0.0  # tokens left of a trial of the server, and its latest end
         self._rounds = 0
+        self.trials = 0  # of drafts, begun so far
         self._lost_s = 0.0  # by the trial under way
-        self._drafts_due, self._server_due = TrialTimer(0.0), TrialTimer(0.0)
+        self._saved_s = 0.0  # by drafts before: it pays for trials where a device is busy now and then
+        self._drafts_due, self._server_due = TrialTimer(0.0, LONGEST_REST_S), TrialTimer(0.0)
 
     def drafts(self, now: float, draft_rate: float, server_rate: float | None) -> bool:
         """Whether to draft now, where drafts are expected to give `draft_rate`, the server alone `server_rate`."""
@@ -69,7 +78,7 @@ class DraftGate:
         margin = LEAVE if self._rounds >= SURE else UNSURE
         if self._rounds and server_rate is not None and server_rate > draft_rate * (1 + margin):
             self.server_alone, self._trial, self._listening = True, 0, 0
-            self._drafts_due.ended(now, 0.0)
+            self._drafts_due.ended(now, 0.0, again=self._saved_s > 0)
             return False
         if self._rounds and (server_rate is None or self._rounds >= SURE) and now >= self._server_due.due:
             # A server that is far behind needs no trial soon.
@@ -87,7 +96,7 @@ class DraftGate:
             return True
         if self._trial or now < self._drafts_due.due:
             return self._trial > 0
-        self._trial, self._lost_s = TRIAL, 0.0
+        self._trial, self._lost_s, self.trials = TRIAL, 0.0, self.trials + 1
         return True
 
     def round_over(
@@ -96,6 +105,8 @@ class DraftGate:
         """A round committed `tokens` tokens and took `seconds` from verdict to verdict."""
         self._rounds += 1
         if not self._trial:
+            if server_rate:
+                self._saved_s = min(SAVED_S, max(0.0, self._saved_s + tokens / server_rate - seconds))
             return
         self._lost_s += seconds - tokens / server_rate if server_rate else 0.0
         self._trial -= 1
@@ -103,7 +114,9 @@ class DraftGate:
             self._trial = 0
         if not self._trial:
             self.server_alone = server_rate is not None and server_rate > draft_rate * (1 + LEAVE)
-            self._drafts_due.ended(now, max(0.0, self._lost_s))
+            paid_s = min(self._saved_s, max(0.0, self._lost_s))
+            self._saved_s -= paid_s
+            self._drafts_due.ended(now, max(0.0, self._lost_s) - paid_s, again=self._saved_s > 0)
             self._server_due.postponed(now)
 
     def heard(self, now: float, tokens: int, seconds: float, draft_rate: float) -> None:

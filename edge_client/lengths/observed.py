@@ -23,6 +23,7 @@ NOISE, SLOPE, STAIR, HIDDEN = 0.3, 0.1, 0.1, 0.4
 STEADY = (2.0, 12.0)  # rounds for which the line counts against a stair: at least, at most
 OUTAGE = 6.0  # times the mean: a longer wait tells of an outage, not of the next round
 OUTAGE_AFTER = 4  # tokens that must be seen before a wait can pass for an outage
+IN_DOUBT = 3.0  # rounds for which all times before a rest count beside the rounds of a trial
 DOUBTFUL = 0.15  # share of the weight of everything learned that is left after a long silence
 
 
@@ -109,6 +110,10 @@ class RoundTimes:
         self._targets *= keep
         self._stairs *= keep
         self._errors *= keep
+
+    def doubt(self) -> None:
+        """What was learned before a rest counts for IN_DOUBT rounds at most: the device may have been busy."""
+        self.fade(min(1.0, IN_DOUBT / float(self._products[0, 0])))
 
     def _prior_rounds(self, usual: float) -> float:
         """Rounds after which an effect of usual size, `usual` mean rounds, counts for half."""

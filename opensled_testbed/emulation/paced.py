@@ -46,6 +46,11 @@ class PacedDrafter(ModelDrafter):
         self._free_at = max(self._free_at, time.perf_counter())
         yield from super().propose()
 
+    def read(self, most: int) -> bool:
+        """See `Drafter`; a pass that follows another one without a gap."""
+        self._free_at = max(self._free_at, time.perf_counter())
+        return super().read(most)
+
     def look_ahead(self, block: Sequence[DraftToken], length: int) -> Iterator[None]:
         """See `Drafter`; its passes follow each other like those of a block."""
         self._free_at = max(self._free_at, time.perf_counter())

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from edge_client.draft_job import BlockBudget, Drafted, DraftJob, Result, Work
+from edge_client.draft_job import BlockBudget, Drafted, DraftJob
+from edge_client.draft_work import Result, Work
 from edge_client.lengths.base import DraftLengthPolicy
 from hw_profiles.profiles import DraftSpeed
 from opensled.protocol import Truth

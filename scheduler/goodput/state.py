@@ -16,6 +16,9 @@ from scheduler.plan import SessionView, Slice
 
 PROMPTS_S = 5.0  # seconds over which rates of prompts are means: follows a burst, ignores a single prompt
 DOUBTS = 3  # reviews in a row that must agree, for a change costs every device a pause
+# Share of all tokens/s by which another assignment is taken at once: answers are over before slow steps have brought
+# so many reviews.
+MUCH_BETTER = 0.2
 EVERY_S, EVERY_STEPS = 0.25, 8  # seconds between two reviews, or steps where those take longer
 CHANGE = 0.1  # share of the sessions that are new or gone, from which on a review comes at once
 PROBE_EVERY_S, PROBE_EVERY = 10.0, 50  # between two probes of a session: seconds, and times its draft is away
@@ -86,7 +89,9 @@ def _reviewed(
     planner = DraftLengthPlanner(present, profile, old.prompts)
     kept, best = planner.best(old.rule, old.costs)
     doubts = old.doubts + 1 if best is not kept else 0
-    if 0 < doubts < DOUBTS:
+    # Without a device that drafts the present rule was never a choice.
+    is_clear = not old.hints or best.worth > kept.worth + MUCH_BETTER * kept.rate
+    if 0 < doubts < DOUBTS and not is_clear:
         best = kept
     state = replace(
         old,
@@ -113,7 +118,8 @@ def _hints(sessions: Sequence[SessionView], lengths: NDArray[np.int_]) -> dict[i
 
 
 def _with_probes(state: GoodputState, sessions: Sequence[SessionView], now: float) -> GoodputState:
-    """End probes that are answered or too old, and begin those that are due."""
+    """End probes that are answered or too old, and begin those that are due; a device whose times are only guesses is
+    asked for its first drafts before it is told to rest."""
     probes, probed = {}, {}
     for session in sessions:
         forecast, id = session.forecast, session.id
@@ -127,7 +133,7 @@ def _with_probes(state: GoodputState, sessions: Sequence[SessionView], now: floa
         last = probed[id] = state.probed.get(id, now - pause * (id * GOLDEN % 1))
         if state.hints[id]:
             probed[id] = now
-        elif session.hint == 0 and id not in probes and now >= last + pause:
+        elif (session.hint == 0 or not forecast.drafts) and id not in probes and now >= last + pause:
             probed[id] = now
             probes[id] = (forecast.drafts + PROBE_DRAFTS, now + max(PROBE_EVERY_S, pause) / 4)
     told = {**state.hints, **dict.fromkeys(probes, PROBE_LENGTH)}
