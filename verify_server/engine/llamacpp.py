@@ -8,8 +8,9 @@ are, it is several passes, and the path that stands of an early one is computed 
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,17 +22,30 @@ from verify_server.engine import llama_probe
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
 from verify_server.engine.host_memory import free_host_bytes
 from verify_server.engine.llama_batch import LlamaPiece
-from verify_server.engine.llama_cache import MAX_SEQUENCES, LlamaCache
+from verify_server.engine.llama_cache import MAX_SEQUENCES, CacheFull, LlamaCache
 from verify_server.engine.llama_sequences import Sequences
 from verify_server.engine.numpy_scores import NumpyScores
 from verify_server.trees import runs
 
-MIN_BLOCK = 16  # tokens per KV block, at least
+BLOCK = 16  # tokens per KV block: finer ones would share a little more, at more bookkeeping
 # Without --kv-tokens: as many full contexts as this, within a part of the free memory.
 CONTEXTS = 8
 MEMORY_SHARE = 0.25
-BRANCHES = MAX_TREE  # sequences for branches of draft trees
+BRANCHES = MAX_TREE  # sequences for branches of draft trees; those of sessions come before them
+SEQUENCES = MAX_SEQUENCES - BRANCHES
 KV_BYTES = 2  # of a number in the cache: float16, llama.cpp's default
+
+
+class Piece(NamedTuple):
+    """A segment, and what llama.cpp computes for it."""
+
+    segment: Segment
+    tokens: LlamaPiece
+
+
+def num_branches(segment: Segment) -> int:
+    """Sequences that a segment's tree takes beside its own."""
+    return len(list(runs(segment.parents))) - 1 if segment.parents else 0
 
 
 class LlamaCppEngine(TargetEngine):
@@ -40,7 +54,7 @@ class LlamaCppEngine(TargetEngine):
     def __init__(self, model: LlamaModel, cache: LlamaCache, info: EngineInfo) -> None:
         self.model, self.info = model, info
         self._cache = cache
-        self._sequences = Sequences(info.num_blocks, info.block_size)
+        self._sequences = Sequences(info.num_blocks, info.block_size, SEQUENCES)
         # Those that hold something, by the sequence they branch from
         self._branches: dict[int, tuple[int, ...]] = {}
         self._free: deque[int] = deque()  # blocks given back since the last step
@@ -53,13 +67,17 @@ class LlamaCppEngine(TargetEngine):
         self._check(segments)
         self._drop_branches()
         self._let_go()
+        passes: list[np.ndarray] = []
+        group: dict[int, Piece] = {}  # by sequence
         for segment in segments:
-            for loser, length in self._sequences.claim(segment).items():
-                self._cache.truncate(loser, length)
-        logits = self._decode(segments)
-        for segment in segments:
-            self._sequences.computed(segment)
-        return NumpyScores(logits)
+            if not self._fits(segment, group):
+                passes.append(self._pass(group))
+                self._drop_branches()
+                group = {}
+            sequence = self._claim(segment, group)
+            group[sequence] = Piece(segment, self._piece(sequence, segment))
+        passes.append(self._pass(group))
+        return NumpyScores(np.concatenate(passes) if len(passes) > 1 else passes[0])
 
     def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
         """See `verify_server.engine.base.TargetEngine`."""
@@ -68,28 +86,6 @@ class LlamaCppEngine(TargetEngine):
         if branches is not None:
             self._cache.copy(branches[settled.run - 1], settled.sequence, settled.start, settled.stop)
             self._sequences.found(settled)
-
-    def _decode(self, segments: Sequence[Segment]) -> np.ndarray:
-        """In as many passes as the branches need."""
-        logits: list[np.ndarray] = []
-        group: list[LlamaPiece] = []
-        for segment in segments:
-            count = len(list(runs(segment.parents))) - 1 if segment.parents else 0
-            if count > BRANCHES - self._num_branches():
-                logits.append(self._cache.decode(group))
-                group = []
-                self._drop_branches()
-            group.append(self._piece(segment, count))
-        logits.append(self._cache.decode(group))
-        return np.concatenate(logits) if len(logits) > 1 else logits[0]
-
-    def _num_branches(self) -> int:
-        return sum(map(len, self._branches.values()))
-
-    def _drop_branches(self) -> None:
-        for branch in range(self.info.num_blocks, self.info.num_blocks + self._num_branches()):
-            self._cache.truncate(branch, 0)
-        self._branches.clear()
 
     def forget(self, blocks: Sequence[int]) -> None:
         """See `verify_server.engine.base.TargetEngine`.
@@ -100,19 +96,65 @@ class LlamaCppEngine(TargetEngine):
 
     def _let_go(self) -> None:
         while self._free:
-            for loser, length in self._sequences.free(self._free.popleft()).items():
-                self._cache.truncate(loser, length)
+            self._shorten(self._sequences.free(self._free.popleft()))
 
-    def _piece(self, segment: Segment, branches: int) -> LlamaPiece:
+    def _shorten(self, losers: Mapping[int, int]) -> None:
+        for loser, length in losers.items():
+            self._cache.truncate(loser, length)
+
+    def _fits(self, segment: Segment, group: Collection[int]) -> bool:
+        """Whether there are sequences left for one more segment in a pass."""
+        branches = self._num_branches() + num_branches(segment)
+        return branches <= BRANCHES and self._sequences.has_room(group)
+
+    def _claim(self, segment: Segment, busy: Collection[int]) -> int:
+        """The sequence of a segment, which has the cells of other sequences for the text that it shares with them."""
+        claim = self._sequences.claim(segment, busy)
+        self._shorten(claim.losers)
+        if claim.source != claim.sequence:
+            self._cache.copy(claim.source, claim.sequence, 0, claim.shared)
+        return claim.sequence
+
+    def _piece(self, sequence: int, segment: Segment) -> LlamaPiece:
         """What must be computed: the segment, after whatever the cache has lost of the tokens before it."""
-        number = segment.blocks[0]
-        present = self._cache.truncate(number, self._sequences.kept(segment))
-        lost = self._sequences.before(segment)[present:]
-        first = self.info.num_blocks + self._num_branches()
-        taken = tuple(range(first, first + branches))
+        present = self._cache.truncate(sequence, self._sequences.kept(sequence))
+        lost = self._sequences.before(sequence)[present:]
+        first = SEQUENCES + self._num_branches()
+        taken = tuple(range(first, first + num_branches(segment)))
         if taken:
-            self._branches[number] = taken
-        return LlamaPiece(number, present, (*lost, *segment.tokens), segment.rows, segment.parents, taken)
+            self._branches[sequence] = taken
+        return LlamaPiece(sequence, present, (*lost, *segment.tokens), segment.rows, segment.parents, taken)
+
+    def _pass(self, group: Mapping[int, Piece]) -> np.ndarray:
+        """Logits of the group's rows."""
+        pieces = [piece.tokens for piece in group.values()]
+        try:
+            logits = self._cache.decode(pieces)
+        except CacheFull:
+            self._make_room(pieces)
+            logits = self._cache.decode(pieces)
+        for sequence, piece in group.items():
+            self._sequences.computed(sequence, piece.segment)
+        return logits
+
+    def _make_room(self, pieces: Sequence[LlamaPiece]) -> None:
+        """Two sequences may have computed the same text, and hold it twice: let go of all that have no piece now."""
+        for piece in pieces:
+            if self._cache.truncate(piece.sequence, piece.start) < piece.start:
+                raise EngineError(
+                    "llama.cpp has lost the start of a sequence; the next step computes it again"
+                )
+        for sequence in self._sequences.idle([piece.sequence for piece in pieces]):
+            self._cache.truncate(sequence, 0)
+            self._sequences.drop(sequence)
+
+    def _num_branches(self) -> int:
+        return sum(map(len, self._branches.values()))
+
+    def _drop_branches(self) -> None:
+        for branch in range(SEQUENCES, SEQUENCES + self._num_branches()):
+            self._cache.truncate(branch, 0)
+        self._branches.clear()
 
     def _check(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
@@ -140,8 +182,8 @@ def load(
     threads = threads or usable_cores()
     served = _context_length(model, context)
     takes_trees = llama_probe.run(model, threads)
-    num_blocks, block_size = _pool(kv_tokens, served, model)
-    cache = LlamaCache(model, num_blocks * block_size, num_blocks + BRANCHES, threads)
+    num_blocks = _num_blocks(kv_tokens, served, model)
+    cache = LlamaCache(model, num_blocks * BLOCK, MAX_SEQUENCES, threads)
     info = EngineInfo(
         model_id=str(path),
         vocab_size=model.vocab_size,
@@ -151,8 +193,8 @@ def load(
         dtype=model.precision(),
         device="cpu" if layers == 0 else "gpu",
         num_blocks=num_blocks,
-        block_size=block_size,
-        shares_blocks=False,  # a sequence is known by its first block
+        block_size=BLOCK,
+        shares_blocks=True,
         shape=_shape(model),
         max_tree=MAX_TREE if takes_trees else 0,
     )
@@ -205,12 +247,9 @@ def _shape(model: LlamaModel) -> TargetShape | None:
     )
 
 
-def _pool(kv_tokens: int, context: int, model: LlamaModel) -> tuple[int, int]:
-    """Number and size of the KV blocks: no more blocks than llama.cpp has sequences, for one may begin with each."""
+def _num_blocks(kv_tokens: int, context: int, model: LlamaModel) -> int:
+    """Of the KV pool."""
     if not kv_tokens:
         budget = int(free_host_bytes() * MEMORY_SHARE)
         kv_tokens = min(CONTEXTS * context, budget // max(1, KV_BYTES * 2 * model.layers * model.kv_width))
-    block_size = MIN_BLOCK
-    while block_size * (MAX_SEQUENCES - BRANCHES) < kv_tokens:
-        block_size *= 2
-    return max(1, -(-kv_tokens // block_size)), block_size
+    return max(1, -(-kv_tokens // BLOCK))
