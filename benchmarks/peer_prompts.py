@@ -12,9 +12,9 @@ from opensled_testbed.prompts import Chat
 DOCUMENTS = Path(__file__).parent.parent / "docs"
 SHORT, LONG = "40 tokens", "800 tokens"
 RULES = "You are a helpful assistant. Be brief."
-QUESTION = "In one paragraph, what does this mean?"
+QUESTION = "What does this mean?"
 SHARED, OWN = 380, 370  # tokens of the manual in a long system prompt, and of the passage that is asked about
-SHORT_OWN = 8  # tokens of a short prompt's passage
+SHORT_OWN = 12  # tokens of a short prompt's passage
 
 Count = Callable[[str], int]  # tokens of a text
 
@@ -32,7 +32,7 @@ class Chats:
     def next(self) -> Chat:
         """A chat that no other one equals."""
         passage = _passage(self._words, self._own, self._count)
-        question = f"{passage}\n\n{QUESTION}" if self._own == OWN else f"{QUESTION} {passage}"
+        question = f"{passage}\n\n{QUESTION}" if self._own == OWN else f"{passage}: {QUESTION}"
         return [{"role": "system", "content": self.system}, {"role": "user", "content": question}]
 
 

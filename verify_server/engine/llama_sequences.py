@@ -26,7 +26,6 @@ class Held:
     blocks: tuple[int, ...] = ()
     tokens: list[int] = field(default_factory=list)  # ids at positions 0, 1, ..., all within `blocks`
     kept: int = 0  # of which so many may be in the cache; the others never were
-    tree: Segment | None = None  # the latest segment, if it had a tree: `tokens` go on along its first run
 
 
 class Content(NamedTuple):
@@ -48,7 +47,7 @@ class Claim(NamedTuple):
 class Settled(NamedTuple):
     """What becomes of a tree of which a path stands."""
 
-    sequence: int
+    sequence: int | None  # None = it has been let go of
     run: int  # number of the run in which the path ends
     start: int  # position where the path begins
     stop: int  # and where it ends
@@ -64,6 +63,8 @@ class Sequences:
         self._holders: dict[int, set[int]] = {}  # block -> the sequences in whose `blocks` it is
         self._held: OrderedDict[int, Held] = OrderedDict()  # least recently used first
         self._spare = list(range(most - 1, -1, -1))
+        # The latest segments with a tree, by their last block: what is written goes on along the first run
+        self._trees: dict[int, Segment] = {}
 
     def has_room(self, busy: Collection[int]) -> bool:
         """Whether one more segment finds a sequence beside those that are `busy` in this pass."""
@@ -76,11 +77,13 @@ class Sequences:
         """
         self._check_blocks(segment)
         written = segment.start // self._block_size  # the blocks from here on are no one else's
-        number = self._own(segment, busy)
-        source, shared, losers = number, 0, {}
+        number, source, shared = self._own(segment, busy), None, 0
+        losers: dict[int, int] = {}
         if number is None:
             source, shared = self._source(segment)
-            number, losers = self._take({*busy, source})
+            number, losers = self._take(busy, source)
+            if number == source:  # there was no other: what it held is computed again
+                source, shared = None, 0
             self._held[number] = Held(tokens=self._text(segment), kept=shared)
         held = self._held[number]
         self._held.move_to_end(number)
@@ -89,12 +92,13 @@ class Sequences:
             for block in segment.blocks[written:]:
                 losers |= self._lose(block, self._holders.get(block, set()) - {number})
             self._hold(number, segment.blocks)
-        self._note(held, segment.start)
+        self._write(segment.blocks, segment.start, ())
         return Claim(number, losers, number if source is None else source, shared)
 
     def free(self, block: int) -> dict[int, int]:
         """A block's content is lost; returns which sequences lose tokens by it, and how many each keeps."""
         self._contents.pop(block, None)
+        self._trees.pop(block, None)
         return self._lose(block, set(self._holders.get(block, ())))
 
     def drop(self, number: int) -> None:
@@ -118,31 +122,38 @@ class Sequences:
 
     def computed(self, number: int, segment: Segment) -> None:
         """The step of a claimed segment is done."""
-        held = self._held[number]
         known = len(segment.tokens) - len(segment.parents)
-        held.tokens.extend(segment.tokens[: known + len(run_after(segment.parents, -1))])
-        held.kept, held.tree = len(held.tokens), segment if segment.parents else None
-        self._note(held, segment.start)
+        ids = segment.tokens[: known + len(run_after(segment.parents, -1))]
+        held = self._held[number]
+        held.tokens.extend(ids)
+        held.kept = len(held.tokens)
+        self._write(segment.blocks, segment.start, ids)
+        if segment.parents:
+            self._trees[segment.blocks[-1]] = segment
 
     def settle(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> Settled:
-        """Another path than the first run stands of the tree that a sequence has just computed: see `TargetEngine`.
+        """Another path than the first run stands of the tree that a session has just computed: see `TargetEngine`.
 
         What of the path is in the first run too is in the cache; of the rest, `found` tells.
         """
-        [number] = self._holders[blocks[-1]]  # a tree is written in blocks of one session only
-        held = self._held[number]
-        assert held.tree is not None, "nothing moves without a tree"
-        start, parents = held.tree.tree_start, held.tree.parents
+        tree = self._trees.pop(blocks[-1])
+        start, parents = tree.tree_start, tree.parents
         path = path_to(parents, moves[-1][0] - start)
-        ids = held.tree.tokens[-len(parents) :]
-        held.tokens[start:] = [ids[index] for index in path]
-        held.kept, held.tree = start + len(path) - len(moves), None
-        self._note(held, start)
+        ids = [tree.tokens[-len(parents) :][index] for index in path]
+        self._write(blocks, start, ids)
+        number = next(
+            iter(self._holders.get(blocks[-1], ())), None
+        )  # a tree's blocks are of one session only
+        if number is not None:
+            held = self._held[number]
+            held.tokens[start:] = ids
+            held.kept = start + len(path) - len(moves)
         run = [path[-1] in run for run in runs(parents)].index(True)
         return Settled(number, run, start, start + len(path))
 
     def found(self, settled: Settled) -> None:
         """The cache holds the whole path."""
+        assert settled.sequence is not None
         self._held[settled.sequence].kept = settled.stop
 
     # -- finding a sequence -------------------------------------------------------------------------------
@@ -173,14 +184,13 @@ class Sequences:
                     return number, length
         return None, 0
 
-    def _take(self, busy: Collection[int | None]) -> tuple[int, dict[int, int]]:
-        """A sequence that holds nothing, and those that lose all for it."""
-        losers: dict[int, int] = {}
-        if not self._spare:
-            oldest = self.idle({number for number in busy if number is not None})[0]
-            self.drop(oldest)
-            losers[oldest] = 0
-        return self._spare.pop(), losers
+    def _take(self, busy: Collection[int], source: int | None) -> tuple[int, dict[int, int]]:
+        """A sequence that holds nothing, `source` only if there is no other, and those that lose all for it."""
+        if self._spare:
+            return self._spare.pop(), {}
+        oldest = min(self.idle(busy), key=lambda number: number == source)
+        self.drop(oldest)
+        return self._spare.pop(), {oldest: 0}
 
     # -- blocks -------------------------------------------------------------------------------------------
 
@@ -213,13 +223,15 @@ class Sequences:
         ids = [id for block in segment.blocks[:needed] for id in self._contents[block].ids]
         return ids[: segment.start]
 
-    def _note(self, held: Held, start: int) -> None:
-        """What the blocks hold from position `start` on."""
-        size = self._block_size
-        for index in range(start // size, len(held.blocks)):
-            self._contents[held.blocks[index]] = Content(
-                index, held.tokens[index * size : (index + 1) * size]
-            )
+    def _write(self, blocks: Sequence[int], start: int, ids: Sequence[int]) -> None:
+        """From position `start` on these blocks hold `ids`, and nothing beyond."""
+        size, first = self._block_size, start // self._block_size
+        if start % size:
+            ids = (*self._contents[blocks[first]].ids[: start % size], *ids)
+        for index in range(first, len(blocks)):
+            self._trees.pop(blocks[index], None)
+            own = list(ids[(index - first) * size : (index - first + 1) * size])
+            self._contents[blocks[index]] = Content(index, own)
 
     def _hold(self, number: int, blocks: tuple[int, ...]) -> None:
         """These are the blocks of a sequence now."""
