@@ -29,6 +29,10 @@ class Chats:
             self.system = f"{RULES} The manual begins:\n{_passage(words, SHARED, count)}"
         self._words, self._own, self._count = words, OWN if kind == LONG else SHORT_OWN, count
 
+    def greeting(self) -> Chat:
+        """The system prompt, and next to nothing behind it."""
+        return [{"role": "system", "content": self.system}, {"role": "user", "content": "Hello!"}]
+
     def next(self) -> Chat:
         """A chat that no other one equals."""
         passage = _passage(self._words, self._own, self._count)

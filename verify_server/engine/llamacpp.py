@@ -33,8 +33,8 @@ CONTEXTS = 8
 MEMORY_SHARE = 0.25
 BRANCHES = MAX_TREE  # sequences for branches of draft trees; those of sessions come before them
 SEQUENCES = MAX_SEQUENCES - BRANCHES
-# Attention looks past each taken cell, whosever it is. On SmolLM2-135M and one CPU core that took about 4 ns for a layer
-# and head, and a token 0.1 ns for a parameter.
+# Attention looks past each taken cell, whosever it is. On SmolLM2-135M and one CPU core that took about 4 ns for a
+# layer and head, and a token 0.1 ns for a parameter.
 CELL_S, TOKEN_S = 4e-9, 1e-10
 CACHED_SHARE = 0.05  # of a token's time, which the KV of sessions that are over may cost all others (chosen)
 KV_BYTES = 2  # of a number in the cache: float16, llama.cpp's default

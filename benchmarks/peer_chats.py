@@ -1,0 +1,46 @@
+"""One contender of figure `peer`: users who ask an OpenAI server at the same time, and what that took."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from opensled_testbed.client import StreamedReply, stream_chat
+
+TIMEOUT_S = 600.0
+
+
+@dataclass
+class Contender:
+    """An OpenAI server, and what it answered over all repeats."""
+
+    url: str
+    first_s: list[float] = field(default_factory=list)  # of each answer: seconds to its first text
+
+    def speed(self, bodies: Sequence[dict[str, Any]]) -> float:
+        """Output tokens/s, from the first question to the last answer, of users who all ask at the same time."""
+        seconds, replies = asyncio.run(self._ask(bodies))
+        return sum(reply.usage["completion_tokens"] for reply in replies) / seconds
+
+    async def _ask(self, bodies: Sequence[dict[str, Any]]) -> tuple[float, list[StreamedReply]]:
+        async with httpx.AsyncClient(base_url=self.url, timeout=TIMEOUT_S, trust_env=False) as http:
+            await http.get("/v1/models")  # the connection is not what is measured
+            started = time.perf_counter()
+            replies = await asyncio.gather(*(self._hear(http, body) for body in bodies))
+            return time.perf_counter() - started, list(replies)
+
+    async def _hear(self, http: httpx.AsyncClient, body: dict[str, Any]) -> StreamedReply:
+        first, reply = 0.0, StreamedReply()
+        async for reply in stream_chat(http, body):
+            first = first or (reply.seconds if reply.text else 0.0)
+        self.first_s.append(first)
+        return reply
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that `share` of all do not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-len(ordered) * round(100 * share) // 100) - 1)]
