@@ -16,7 +16,7 @@ from benchmarks.figure import Comparison, Figure
 from benchmarks.peer_chats import Contender, percentile
 from benchmarks.peer_prompts import LONG, OWN, SHORT, SHORT_OWN, Chats
 from benchmarks.peer_raw import PROMPT_MS, TOKEN_MS, RawSpeeds
-from benchmarks.peer_server import command, running
+from benchmarks.peer_server import Running, command, running
 from opensled.llama import LlamaModel
 from opensled.store import model_file
 from opensled_testbed.processes import Process, free_port
@@ -67,7 +67,8 @@ class Results:
     """What all cells came to."""
 
     samples: dict[str, list[float]] = field(default_factory=dict)  # series -> output tokens/s of each repeat
-    first_ms: dict[str, dict[str, float]] = field(default_factory=dict)  # series -> time to first token
+    first_ms: dict[str, dict[str, float]] = field(default_factory=dict)  # series -> time to first text
+    cpu_ms: dict[str, float] = field(default_factory=dict)  # series -> of the server, an output token
     raw_ms: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # see `peer_raw.measured`
 
 
@@ -84,8 +85,8 @@ def measure(quick: bool) -> Figure:
 
 def measure_raw(model: Path, results: Results, repeats: int) -> None:
     """Both builds of llama.cpp on one core."""
-    with pinned(SERVER_CORE), _llama_server(model, "none") as url:
-        results.raw_ms = peer_raw.measured(RawSpeeds(model, url), repeats)
+    with pinned(SERVER_CORE), _llama_server(model, "none") as server:
+        results.raw_ms = peer_raw.measured(RawSpeeds(model, server.url), repeats)
 
 
 def measure_cell(cell: Cell, model: Path, results: Results, repeats: int) -> None:
@@ -96,12 +97,13 @@ def measure_cell(cell: Cell, model: Path, results: Results, repeats: int) -> Non
         contenders = {cell.peer: _peer(stack, model, cell.peer), cell.ours: _ours(stack, model, cell.ours)}
         for contender in contenders.values():
             contender.speed([{"messages": chats.greeting(), "max_tokens": 2}] * cell.users)
-            contender.first_s.clear()
+            contender.forget()
         for repeat in range(repeats):
             bodies = [_body(chats.next(), cell.temperature, user) for user in range(cell.users)]
             for name in sorted(contenders, reverse=bool(repeat % 2)):
                 results.samples.setdefault(cell.series(name), []).append(contenders[name].speed(bodies))
         for name, contender in contenders.items():
+            results.cpu_ms[cell.series(name)] = round(1000 * contender.cpu_s / contender.tokens, 3)
             results.first_ms[cell.series(name)] = {
                 f"p{share}": round(1000 * percentile(contender.first_s, share / 100), 1) for share in (50, 99)
             }
@@ -125,27 +127,43 @@ def pinned(core: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _llama_server(model: Path, speculative: str) -> AbstractContextManager[str]:
+def _llama_server(model: Path, speculative: str) -> AbstractContextManager[Running]:
     port = free_port()
     return running(command(model, port, SLOTS, CONTEXT, speculative), port)
 
 
 def _peer(stack: ExitStack, model: Path, name: str) -> Contender:
     with pinned(SERVER_CORE):
-        return Contender(
-            stack.enter_context(_llama_server(model, SPECULATIVE if name == PEER_DRAFTS else "none"))
-        )
+        server = stack.enter_context(_llama_server(model, SPECULATIVE if name == PEER_DRAFTS else "none"))
+    return Contender(server.url, server.pid)
 
 
 def _ours(stack: ExitStack, model: Path, name: str) -> Contender:
     kv = ("--kv-tokens", str(SLOTS * CONTEXT), "--threads", "1")
     serve = ("serve", "--engine", "llamacpp", "--model", str(model), "--listen", "127.0.0.1:0", *kv)
     with pinned(SERVER_CORE):
-        server = stack.enter_context(Process(serve, isolated=True)).wait_ready()
+        server = stack.enter_context(Process(serve, isolated=True))
     drafts = ("--drafter", "none") if name == OURS else ()
-    edge = ("edge", "--server", server, "--http", "127.0.0.1:0", "--threads", "1", *drafts)
+    edge = ("edge", "--server", server.wait_ready(), "--http", "127.0.0.1:0", "--threads", "1", *drafts)
     device = stack.enter_context(Process(edge, isolated=True)).wait_ready()
-    return Contender(f"http://{device}")
+    return Contender(f"http://{device}", server.process.pid)
+
+
+COMPARED = (
+    "`opensled serve --engine llamacpp` and one `opensled edge`, against llama.cpp's own server from the wheel "
+    f"`xllamacpp` (continuous batching, prompt cache; {SLOTS} slots of {CONTEXT} positions, as much KV for OpenSLED): "
+    "the same GGUF, one thread and one core for each server, the other core for the devices and the one HTTP client "
+    "of both; users who ask at the same time through the OpenAI API, streamed; passages of this project's documents "
+    f"behind a system prompt that all share and both have seen; {MAX_TOKENS} tokens each, behind the model's own end "
+    "if need be. OpenSLED's time includes its device's HTTP, templates and a gRPC hop. The facts correct each ratio "
+    "for the speed of the two builds of llama.cpp (by the prompt and answer tokens of a cell); they have the server's "
+    "own CPU time, which work beside it on the machine changes less, and times to the first text."
+)
+LOSES = (
+    "With one user, the device and the gRPC hop come on top. With several users, attention looks past the KV of all "
+    "others: OpenSLED keeps the cells of all sequences in one pool, which many sequences of any length and draft trees "
+    "need; llama-server was given a part for each slot. It shares a prefix to the token, OpenSLED to the block of 16."
+)
 
 
 def figure(model: Path, cells: Sequence[Cell], results: Results) -> Figure:
@@ -158,21 +176,8 @@ def figure(model: Path, cells: Sequence[Cell], results: Results) -> Figure:
         title="llama.cpp's own server on the same GGUF",
         unit="output tokens/s",
         more_is_better=True,
-        compared=(
-            f"`opensled serve --engine llamacpp` and one `opensled edge`, against llama.cpp's own server from the "
-            f"wheel `xllamacpp` (continuous batching, prompt cache; {SLOTS} slots of {CONTEXT} positions, as much KV "
-            "for OpenSLED): the same GGUF, one thread and one core for each server, the other core for the devices and the "
-            "one HTTP client of both; users who ask at the same time through the OpenAI API, streamed; passages of "
-            f"this project's documents behind a system prompt that all share and both have seen; {MAX_TOKENS} tokens "
-            "each, behind the model's own end if need be. OpenSLED's time includes its device's HTTP, templates and a "
-            "gRPC hop. The facts correct each ratio for the speed of the two builds of llama.cpp (the mean of prompt "
-            "and decoded tokens by how many of each a cell has), and have times to the first text."
-        ),
-        loses=(
-            "With several users, attention looks past the KV of all others: OpenSLED keeps the cells of all "
-            "sequences in one pool, which memory for many sequences and draft trees need; llama-server was given a "
-            "part for each slot. It shares a prefix to the token, OpenSLED to the block of 16."
-        ),
+        compared=COMPARED,
+        loses=LOSES,
         samples=results.samples,
         ratios=ratios,
         facts={
@@ -182,6 +187,7 @@ def figure(model: Path, cells: Sequence[Cell], results: Results) -> Figure:
                 for build, speeds in results.raw_ms.items()
             },
             "time to first text, ms": results.first_ms,
+            "CPU of the server, ms an output token": results.cpu_ms,
             "cells": {cell.name: _facts(cell, results) for cell in cells},
         },
     )
@@ -198,6 +204,9 @@ def _facts(cell: Cell, results: Results) -> dict[str, float]:
     ours, theirs = results.first_ms[cell.series(cell.ours)], results.first_ms[cell.series(cell.peer)]
     return {
         "ratio corrected for raw speed": round(ratio * raw_ratio(cell, results), 3),
+        "CPU of the server, theirs over ours": round(
+            results.cpu_ms[cell.series(cell.peer)] / results.cpu_ms[cell.series(cell.ours)], 3
+        ),
         **{f"time to first text, {key}, ours over theirs": round(ours[key] / theirs[key], 3) for key in ours},
     }
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -18,6 +18,11 @@ from opensled.errors import NotFound, OpenSledError
 
 START_S = 60.0
 SPECULATIVE = ("none", "ngram_simple", "ngram_map_k", "ngram_map_k4v", "ngram_mod", "ngram_cache")
+
+
+class Running(NamedTuple):
+    url: str
+    pid: int
 
 
 def command(model: Path, port: int, slots: int, context: int, speculative: str = "none") -> list[str]:
@@ -29,8 +34,8 @@ def command(model: Path, port: int, slots: int, context: int, speculative: str =
 
 
 @contextmanager
-def running(command: Sequence[str], port: int) -> Iterator[str]:
-    """A server process for the length of a `with`; yields its base URL once it answers there."""
+def running(command: Sequence[str], port: int) -> Iterator[Running]:
+    """A server process for the length of a `with`, from when it answers."""
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
@@ -39,7 +44,7 @@ def running(command: Sequence[str], port: int) -> Iterator[str]:
                 log.seek(0)
                 said = log.read().decode("utf-8", "replace")[-2000:]
                 raise OpenSledError(f"{' '.join(command)} did not become ready:\n{said}")
-            yield url
+            yield Running(url, process.pid)
         finally:
             _stop(process)
 

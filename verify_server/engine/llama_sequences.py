@@ -14,8 +14,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from opensled.errors import EngineError
 from verify_server.engine.base import Segment
+from verify_server.engine.llama_blocks import BlockContents
 from verify_server.trees import path_to, run_after, runs
 
 
@@ -26,13 +26,6 @@ class Held:
     blocks: tuple[int, ...] = ()
     tokens: list[int] = field(default_factory=list)  # ids at positions 0, 1, ..., all within `blocks`
     kept: int = 0  # of which so many may be in the cache; the others never were
-
-
-class Content(NamedTuple):
-    """What is written in a block."""
-
-    index: int  # of the block in its text
-    ids: list[int]
 
 
 class Claim(NamedTuple):
@@ -58,8 +51,8 @@ class Sequences:
 
     def __init__(self, num_blocks: int, block_size: int, most: int) -> None:
         """`most` sequences at a time."""
-        self._num_blocks, self._block_size = num_blocks, block_size
-        self._contents: dict[int, Content] = {}  # of each block
+        self._block_size = block_size
+        self._contents = BlockContents(num_blocks, block_size)
         self._holders: dict[int, set[int]] = {}  # block -> the sequences in whose `blocks` it is
         self._held: OrderedDict[int, Held] = OrderedDict()  # least recently used first
         self._spare = list(range(most - 1, -1, -1))
@@ -75,7 +68,7 @@ class Sequences:
 
         Raises EngineError for blocks that cannot be right, and for a start beyond what is computed.
         """
-        self._check_blocks(segment)
+        self._contents.check(segment)
         written = segment.start // self._block_size  # the blocks from here on are no one else's
         number, source, shared = self._own(segment, busy), None, 0
         losers: dict[int, int] = {}
@@ -84,7 +77,7 @@ class Sequences:
             number, losers = self._take(busy, source)
             if number == source:  # there was no other: what it held is computed again
                 source, shared = None, 0
-            self._held[number] = Held(tokens=self._text(segment), kept=shared)
+            self._held[number] = Held(tokens=self._contents.text(segment), kept=shared)
         held = self._held[number]
         self._held.move_to_end(number)
         del held.tokens[segment.start :]
@@ -97,7 +90,7 @@ class Sequences:
 
     def free(self, block: int) -> dict[int, int]:
         """A block's content is lost; returns which sequences lose tokens by it, and how many each keeps."""
-        self._contents.pop(block, None)
+        self._contents.free(block)
         self._trees.pop(block, None)
         return self._lose(block, set(self._holders.get(block, ())))
 
@@ -175,7 +168,7 @@ class Sequences:
 
     def _source(self, segment: Segment) -> tuple[int | None, int]:
         """The sequence with the most cells of the text before a segment, in whole blocks, and how many; None = none."""
-        text, size = self._text(segment), self._block_size
+        text, size = self._contents.text(segment), self._block_size
         for count in range(segment.start // size, 0, -1):
             for number in self._holders.get(segment.blocks[count - 1], ()):
                 held, length = self._held[number], count * size
@@ -192,46 +185,11 @@ class Sequences:
         self.drop(oldest)
         return self._spare.pop(), {oldest: 0}
 
-    # -- blocks -------------------------------------------------------------------------------------------
-
-    def _check_blocks(self, segment: Segment) -> None:
-        blocks, stop = segment.blocks, segment.start + len(segment.tokens)
-        if len(set(blocks)) < len(blocks) or not 0 <= min(blocks) <= max(blocks) < self._num_blocks:
-            raise EngineError(f"KV blocks {blocks} are not different numbers below {self._num_blocks}")
-        if stop > len(blocks) * self._block_size:
-            raise EngineError(
-                f"{len(blocks)} KV blocks of {self._block_size} tokens do not cover {stop} positions"
-            )
-        if (computed := self._computed(segment)) < segment.start:
-            raise EngineError(
-                f"a sequence goes on at position {segment.start}, but {computed} are computed in its KV blocks"
-            )
-
-    def _computed(self, segment: Segment) -> int:
-        """Positions before the segment that its blocks hold."""
-        needed = -(-segment.start // self._block_size)
-        for index, block in enumerate(segment.blocks[:needed]):
-            content = self._contents.get(block)
-            count = len(content.ids) if content is not None and content.index == index else 0
-            if count < min(self._block_size, segment.start - index * self._block_size):
-                return index * self._block_size + count
-        return segment.start
-
-    def _text(self, segment: Segment) -> list[int]:
-        """The ids before a segment."""
-        needed = -(-segment.start // self._block_size)
-        ids = [id for block in segment.blocks[:needed] for id in self._contents[block].ids]
-        return ids[: segment.start]
-
     def _write(self, blocks: Sequence[int], start: int, ids: Sequence[int]) -> None:
-        """From position `start` on these blocks hold `ids`, and nothing beyond."""
-        size, first = self._block_size, start // self._block_size
-        if start % size:
-            ids = (*self._contents[blocks[first]].ids[: start % size], *ids)
-        for index in range(first, len(blocks)):
-            self._trees.pop(blocks[index], None)
-            own = list(ids[(index - first) * size : (index - first + 1) * size])
-            self._contents[blocks[index]] = Content(index, own)
+        """From position `start` on these blocks hold `ids`, and nothing beyond; no tree is there any more."""
+        self._contents.write(blocks, start, ids)
+        for block in blocks[start // self._block_size :]:
+            self._trees.pop(block, None)
 
     def _hold(self, number: int, blocks: tuple[int, ...]) -> None:
         """These are the blocks of a sequence now."""
