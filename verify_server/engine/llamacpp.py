@@ -30,7 +30,7 @@ BRANCHES = MAX_TREE  # sequences for branches of draft trees; those of sessions 
 SEQUENCES = MAX_SEQUENCES - BRANCHES
 
 
-class Piece(NamedTuple):
+class Placed(NamedTuple):
     """A segment, and what llama.cpp computes for it."""
 
     segment: Segment
@@ -70,14 +70,14 @@ class LlamaCppEngine(TargetEngine):
         """Logits of all rows, in as many passes as there are sequences for."""
         self._drop_branches()
         passes: list[np.ndarray] = []
-        group: dict[int, Piece] = {}  # by sequence
+        group: dict[int, Placed] = {}  # by sequence
         for segment in segments:
             if not self._fits(segment, group):
                 passes.append(self._pass(group))
                 self._drop_branches()
                 group = {}
             sequence = self._claim(segment, group)
-            group[sequence] = Piece(segment, self._piece(sequence, segment))
+            group[sequence] = Placed(segment, self._piece(sequence, segment))
         passes.append(self._pass(group))
         return np.concatenate(passes) if len(passes) > 1 else passes[0]
 
@@ -137,7 +137,7 @@ class LlamaCppEngine(TargetEngine):
             self._branches[sequence] = taken
         return LlamaPiece(sequence, present, (*lost, *segment.tokens), segment.rows, segment.parents, taken)
 
-    def _pass(self, group: Mapping[int, Piece]) -> np.ndarray:
+    def _pass(self, group: Mapping[int, Placed]) -> np.ndarray:
         """Logits of the group's rows."""
         logits = self._cache.decode([piece.tokens for piece in group.values()])
         for sequence, piece in group.items():
