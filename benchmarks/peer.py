@@ -24,7 +24,7 @@ from opensled_testbed.prompts import Chat
 
 GGUF = "OPENSLED_PEER_GGUF"  # environment variable: the model file; without it the tiny one
 PEER, OURS = "llama-server", "OpenSLED"
-PEER_DRAFTS, OUR_DRAFTS = "llama-server, n-gram drafts", "OpenSLED, default drafts"
+PEER_DRAFTS, OUR_DRAFTS = "llama-server, n-gram drafts", "OpenSLED, lookup drafts"
 SLOTS, CONTEXT = 8, 1024
 MAX_TOKENS = 128
 SAMPLED = 0.8  # temperature
@@ -143,8 +143,8 @@ def _ours(stack: ExitStack, model: Path, name: str) -> Contender:
     serve = ("serve", "--engine", "llamacpp", "--model", str(model), "--listen", "127.0.0.1:0", *kv)
     with pinned(SERVER_CORE):
         server = stack.enter_context(Process(serve, isolated=True))
-    drafts = ("--drafter", "none") if name == OURS else ()
-    edge = ("edge", "--server", server.wait_ready(), "--http", "127.0.0.1:0", "--threads", "1", *drafts)
+    drafter = "none" if name == OURS else "lookup"  # the one that needs no model
+    edge = ("edge", "--server", server.wait_ready(), "--http", "127.0.0.1:0", "--threads", "1", "--drafter", drafter)
     device = stack.enter_context(Process(edge, isolated=True)).wait_ready()
     return Contender(f"http://{device}", server.process.pid)
 
