@@ -144,7 +144,8 @@ def _ours(stack: ExitStack, model: Path, name: str) -> Contender:
     with pinned(SERVER_CORE):
         server = stack.enter_context(Process(serve, isolated=True))
     drafter = "none" if name == OURS else "lookup"  # the one that needs no model
-    edge = ("edge", "--server", server.wait_ready(), "--http", "127.0.0.1:0", "--threads", "1", "--drafter", drafter)
+    own = ("--http", "127.0.0.1:0", "--threads", "1", "--drafter", drafter)
+    edge = ("edge", "--server", server.wait_ready(), *own)
     device = stack.enter_context(Process(edge, isolated=True)).wait_ready()
     return Contender(f"http://{device}", server.process.pid)
 
