@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import FIGURES
-from benchmarks.peer_server import LLAMA_SERVER
+from benchmarks.peer import GGUF
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, write_json
 from benchmarks.readme import table, write_readme
 from opensled_testbed.provenance import provenance
@@ -19,17 +19,17 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     )
     add_quick_and_out(parser)
     parser.add_argument(
-        "--llama-server",
-        metavar="PATH",
-        help=f"llama.cpp's own server, for figure peer; default: the environment's {LLAMA_SERVER}",
+        "--gguf",
+        metavar="FILE",
+        help=f"model of figure peer; default: the environment's {GGUF}, or the tiny one",
     )
     return parser.parse_args(words)
 
 
 def main(words: list[str] | None = None) -> int:
     arguments = _arguments(words)
-    if arguments.llama_server:
-        os.environ[LLAMA_SERVER] = arguments.llama_server
+    if arguments.gguf:
+        os.environ[GGUF] = arguments.gguf
     return exit_code(lambda: _measure_all(arguments.names, arguments.quick, folder_of(arguments)))
 
 

@@ -1,178 +1,225 @@
-"""Output tokens per second of `opensled serve` and its devices, against OpenAI servers from outside on the same GGUF.
+"""Output tokens per second and time to first token of `opensled serve --engine llamacpp`, against llama.cpp's server.
 
-Real processes on this machine, the same chats through the same HTTP client, contenders in turns.
+The same GGUF, one core for each server and the other for clients and devices, the same chats, contenders in turns.
 """
 
-import asyncio
 import os
 import statistics
-import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import httpx
-
-from benchmarks.figure import Comparison, Figure, in_turns
-from benchmarks.peer_server import LLAMA_SERVER, llama_cpp_python, llama_server, running
-from edge_client.tokenizer import EdgeTokenizer
-from opensled.store import model_file, model_path
-from opensled_testbed.client import stream_chat
+from benchmarks import peer_raw
+from benchmarks.figure import Comparison, Figure
+from benchmarks.peer_chats import Contender, percentile
+from benchmarks.peer_prompts import LONG, OWN, SHORT, SHORT_OWN, Chats
+from benchmarks.peer_raw import PROMPT_MS, TOKEN_MS, RawSpeeds
+from benchmarks.peer_server import Running, command, running
+from opensled.llama import LlamaModel
+from opensled.store import model_file
 from opensled_testbed.processes import Process, free_port
-from opensled_testbed.prompts import heldout_chats
+from opensled_testbed.prompts import Chat
 
-USERS = (1, 4)
-PEER, BINARY = "llama-cpp-python", "llama-server"
-PLAIN, DRAFTS = "OpenSLED, no drafts", "OpenSLED, drafts of 4"
-DRAFTERS = {PLAIN: "none", DRAFTS: "llamacpp"}
-MAX_TOKENS = 64
-# Its server punishes repetition unless it is told not to, which would be other texts and more work.
-OWN_WISHES = {PEER: {"repeat_penalty": 1.0}}
+GGUF = "OPENSLED_PEER_GGUF"  # environment variable: the model file; without it the tiny one
+PEER, OURS = "llama-server", "OpenSLED"
+PEER_DRAFTS, OUR_DRAFTS = "llama-server, n-gram drafts", "OpenSLED, lookup drafts"
+SLOTS, CONTEXT = 8, 1024
+MAX_TOKENS = 128
+SAMPLED = 0.8  # temperature
+SPECULATIVE = "ngram_mod"  # of llama-server's ways to draft without a second model
+PEER_WISHES = {"min_p": 0.0}  # else it draws from fewer tokens
+SERVER_CORE, CLIENT_CORE = 0, 1
+CORES = os.sched_getaffinity(0)
+REQUIRED = 0.95
+# Eight long prompts take a minute on one core.
+REPEATS = {(SHORT, 1): 5, (SHORT, 4): 3, (SHORT, 8): 3, (LONG, 1): 3, (LONG, 4): 2, (LONG, 8): 1}
+
+
+class Cell(NamedTuple):
+    """One comparison: how many users ask what, and how."""
+
+    users: int
+    kind: str
+    temperature: float
+    ours: str = OURS
+    peer: str = PEER
+
+    def series(self, contender: str) -> str:
+        return f"{contender}, {self.name}"
+
+    @property
+    def name(self) -> str:
+        how = f"T={self.temperature:g}" if self.temperature else "greedy"
+        drafts = ", with drafts" if self.ours == OUR_DRAFTS else ""
+        return f"{self.users} user{'s'[: self.users - 1]}, {self.kind}, {how}{drafts}"
+
+
+QUICK = (Cell(2, SHORT, 0.0),)
+ALL = (
+    *(Cell(users, kind, how) for how in (0.0, SAMPLED) for kind in (SHORT, LONG) for users in (1, 4, 8)),
+    *(Cell(1, SHORT, how, OUR_DRAFTS, PEER_DRAFTS) for how in (0.0, SAMPLED)),
+)
 
 
 @dataclass
-class Contender:
-    """One server asked by one number of users, and what it answered over all repeats."""
+class Results:
+    """What all cells came to."""
 
-    url: str
-    users: int
-    bodies: Sequence[dict[str, Any]]
-    tokenizer: EdgeTokenizer
-    texts: dict[int, str] = field(default_factory=dict)  # by number of the chat, of the latest repeat
-    ttft: list[float] = field(default_factory=list)  # seconds
-    tpot: list[float] = field(default_factory=list)
-
-    def speed(self) -> float:
-        """Output tokens/s while every user asks an equal share of the chats, one after another."""
-        self.texts.clear()
-        seconds = asyncio.run(self._ask_all())
-        return sum(map(self._tokens, self.texts.values())) / seconds
-
-    def _tokens(self, text: str) -> int:
-        return len(self.tokenizer.encode(text))
-
-    async def _ask_all(self) -> float:
-        """Seconds from the first question to the last answer."""
-        async with httpx.AsyncClient(base_url=self.url, timeout=120, trust_env=False) as http:
-            await http.get("/v1/models")  # the connection is not what is measured
-            started = time.perf_counter()
-            await asyncio.gather(*(self._ask_as(http, user) for user in range(self.users)))
-            return time.perf_counter() - started
-
-    async def _ask_as(self, http: httpx.AsyncClient, user: int) -> None:
-        for number in range(user, len(self.bodies), self.users):
-            first = last = 0.0
-            async for reply in stream_chat(http, self.bodies[number]):
-                self.texts[number] = reply.text
-                if reply.text:
-                    first = first or reply.seconds
-                    last = reply.seconds
-            self.ttft.append(first)
-            if (tokens := self._tokens(self.texts[number])) > 1:
-                self.tpot.append((last - first) / (tokens - 1))
+    samples: dict[str, list[float]] = field(default_factory=dict)  # series -> output tokens/s of each repeat
+    first_ms: dict[str, dict[str, float]] = field(default_factory=dict)  # series -> time to first text
+    cpu_ms: dict[str, float] = field(default_factory=dict)  # series -> of the server, an output token
+    raw_ms: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # see `peer_raw.measured`
 
 
 def measure(quick: bool) -> Figure:
-    """Every contender at each number of users."""
-    chats, repeats = (4, 2) if quick else (24, 7)
-    bodies = _bodies(chats)
-    tokenizer = EdgeTokenizer((model_path("tiny") / "tokenizer.json").read_bytes())
-    contenders: dict[str, Contender] = {}
-    samples: dict[str, list[float]] = {}
-    with ExitStack() as stack:
-        urls = _start(stack)
-        for users in USERS:
-            turn = {}
-            for name, url in urls.items():
-                own = [{**body, **OWN_WISHES.get(name, {})} for body in bodies]
-                turn[_series(name, users)] = Contender(url, users, own, tokenizer)
-            samples.update(in_turns({name: each.speed for name, each in turn.items()}, repeats))
-            contenders |= turn
-    return _figure(samples, contenders, chats)
+    """Every cell, with servers of its own."""
+    model = Path(os.environ.get(GGUF) or model_file("tiny", "*.gguf"))
+    results = Results()
+    cells = QUICK if quick else ALL
+    measure_raw(model, results, 2 if quick else 10)
+    for cell in cells:
+        measure_cell(cell, model, results, 2 if quick else REPEATS[cell.kind, cell.users])
+    return figure(model, cells, results)
 
 
-def _series(name: str, users: int) -> str:
-    return f"{name}, {_users(users)}"
+def measure_raw(model: Path, results: Results, repeats: int) -> None:
+    """Both builds of llama.cpp on one core."""
+    with pinned(SERVER_CORE), _llama_server(model, "none") as server:
+        results.raw_ms = peer_raw.measured(RawSpeeds(model, server.url), repeats)
 
 
-def _users(users: int) -> str:
-    return f"{users} user{'s' if users > 1 else ''}"
+def measure_cell(cell: Cell, model: Path, results: Results, repeats: int) -> None:
+    """Both contenders in turns, A B B A."""
+    weights = LlamaModel(model, 0)
+    chats = Chats(cell.kind, lambda text: len(weights.tokenize(text)))
+    with pinned(CLIENT_CORE), ExitStack() as stack:
+        contenders = {cell.peer: _peer(stack, model, cell.peer), cell.ours: _ours(stack, model, cell.ours)}
+        for contender in contenders.values():
+            contender.speed([{"messages": chats.greeting(), "max_tokens": 2}] * cell.users)
+            contender.forget()
+        for repeat in range(repeats):
+            bodies = [_body(chats.next(), cell.temperature, user) for user in range(cell.users)]
+            for name in sorted(contenders, reverse=bool(repeat % 2)):
+                own = {} if name == cell.ours else PEER_WISHES
+                speed = contenders[name].speed([{**body, **own} for body in bodies])
+                results.samples.setdefault(cell.series(name), []).append(speed)
+        for name, contender in contenders.items():
+            results.cpu_ms[cell.series(name)] = round(1000 * contender.cpu_s / contender.tokens, 3)
+            results.first_ms[cell.series(name)] = {
+                f"p{share}": round(1000 * percentile(contender.first_s, share / 100), 1) for share in (50, 99)
+            }
 
 
-def _start(stack: ExitStack) -> dict[str, str]:
-    """Every contender's server, up at the same time; name -> base URL. Only the one that is asked works."""
-    model = model_file("tiny", "*.gguf")
-    peers = {PEER: llama_cpp_python}
-    if os.environ.get(LLAMA_SERVER):
-        peers[BINARY] = llama_server
-    urls = {}
-    for name, command in peers.items():
-        port = free_port()
-        urls[name] = stack.enter_context(running(command(model, port), port))
-    serve = ("serve", "--engine", "llamacpp", "--model", "tiny", "--listen", "127.0.0.1:0", "--threads", "1")
-    server = stack.enter_context(Process(serve, isolated=True)).wait_ready()
-    for name, drafter in DRAFTERS.items():
-        edge = ("edge", "--server", server, "--drafter", drafter, "--http", "127.0.0.1:0", "--threads", "1")
-        process = stack.enter_context(Process((*edge, "--draft-length", "4"), isolated=True))
-        urls[name] = f"http://{process.wait_ready()}"
-    return urls
+def _body(chat: Chat, temperature: float, seed: int) -> dict[str, Any]:
+    """The same tokens to draw from for both."""
+    body = {"messages": chat, "max_tokens": MAX_TOKENS, "ignore_eos": True, "temperature": temperature}
+    return {**body, "seed": seed, "top_k": 40, "top_p": 0.95} if temperature else body
 
 
-def _bodies(count: int) -> list[dict[str, Any]]:
-    """Greedy chats, of every task in turn: the texts must agree, so that all write the same tokens."""
-    pools = heldout_chats()
-    chosen = [pools[n % len(pools)][n // len(pools)] for n in range(count)]
-    return [{"messages": chat, "max_tokens": MAX_TOKENS, "temperature": 0} for chat in chosen]
+@contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """Processes that start within stay on one core; so does this one meanwhile. Nothing happens without it."""
+    before = os.sched_getaffinity(0)
+    if core in CORES:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
-def _figure(samples: dict[str, list[float]], contenders: dict[str, Contender], chats: int) -> Figure:
-    names = [name for name in (PEER, BINARY) if _series(name, 1) in samples]
+def _llama_server(model: Path, speculative: str) -> AbstractContextManager[Running]:
+    port = free_port()
+    return running(command(model, port, SLOTS, CONTEXT, speculative), port)
+
+
+def _peer(stack: ExitStack, model: Path, name: str) -> Contender:
+    with pinned(SERVER_CORE):
+        server = stack.enter_context(_llama_server(model, SPECULATIVE if name == PEER_DRAFTS else "none"))
+    return Contender(server.url, server.pid)
+
+
+def _ours(stack: ExitStack, model: Path, name: str) -> Contender:
+    kv = ("--kv-tokens", str(SLOTS * CONTEXT), "--threads", "1")
+    serve = ("serve", "--engine", "llamacpp", "--model", str(model), "--listen", "127.0.0.1:0", *kv)
+    with pinned(SERVER_CORE):
+        server = stack.enter_context(Process(serve, isolated=True))
+    drafter = "none" if name == OURS else "lookup"  # the one that needs no model
+    own = ("--http", "127.0.0.1:0", "--threads", "1", "--drafter", drafter)
+    edge = ("edge", "--server", server.wait_ready(), *own)
+    device = stack.enter_context(Process(edge, isolated=True)).wait_ready()
+    return Contender(f"http://{device}", server.process.pid)
+
+
+COMPARED = (
+    "`opensled serve --engine llamacpp` and one `opensled edge`, against llama.cpp's own server from the wheel "
+    f"`xllamacpp` (continuous batching, prompt cache; {SLOTS} slots of {CONTEXT} positions, as much KV for OpenSLED): "
+    "the same GGUF, one thread and one core for each server, the other core for the devices and the one HTTP client "
+    "of both; users who ask at the same time through the OpenAI API, streamed; passages of this project's documents "
+    f"behind a system prompt that all share and both have seen; {MAX_TOKENS} tokens each, behind the model's own end "
+    "if need be. OpenSLED's time includes its device's HTTP, templates and a gRPC hop. The facts correct each ratio "
+    "for the speed of the two builds of llama.cpp (by the prompt and answer tokens of a cell); they have the server's "
+    "own CPU time, which work beside it on the machine changes less, and times to the first text."
+)
+LOSES = (
+    "With one user, the device and the gRPC hop come on top. With several users, attention looks past the KV of all "
+    "others: OpenSLED keeps the cells of all sequences in one pool, which many sequences of any length and draft trees "
+    "need; llama-server was given a part for each slot. It shares a prefix to the token, OpenSLED to the block of 16."
+)
+
+
+def figure(model: Path, cells: Sequence[Cell], results: Results) -> Figure:
+    """Ratios of output tokens/s; all else is among the facts."""
+    ratios = tuple(
+        Comparison(cell.name, cell.series(cell.ours), cell.series(cell.peer), _required(cell))
+        for cell in cells
+    )
     return Figure(
-        title="OpenAI servers on the same GGUF",
+        title="llama.cpp's own server on the same GGUF",
         unit="output tokens/s",
         more_is_better=True,
-        compared=(
-            "`opensled serve --engine llamacpp` and an `opensled edge` of one thread each, without drafts and with "
-            "drafts of 4 by tiny-draft, against llama-cpp-python's own OpenAI server (and llama.cpp's llama-server "
-            f"where {LLAMA_SERVER} names it) of one thread: the same tiny f16 GGUF, the same greedy chats of "
-            f"{MAX_TOKENS} tokens at most, streamed through the same HTTP client in a closed loop. Tokens are those "
-            "of the target's tokenizer over the answer, for all alike."
-        ),
-        loses=(
-            "With one user, on a model this small: a step of the tiny target takes a fraction of a millisecond, so "
-            "what is measured is what surrounds it, and OpenSLED has a device process and a gRPC hop more. Drafts "
-            "cannot pay where a token of the target costs no more than the round that verifies it. "
-            "llama-cpp-python answers one request at a time, which several users feel as time to the first token."
-        ),
-        samples=samples,
-        ratios=tuple(
-            Comparison(
-                f"{ours.removeprefix('OpenSLED, ')}, {_users(users)}, {name}",
-                _series(ours, users),
-                _series(name, users),
-            )
-            for name in names
-            for users in USERS
-            for ours in DRAFTERS
-        ),
+        compared=COMPARED,
+        loses=LOSES,
+        samples=results.samples,
+        ratios=ratios,
         facts={
-            "chats": chats,
-            "max_tokens": MAX_TOKENS,
-            "threads of each server": 1,
-            **_latencies(contenders),
+            "model": model.name,
+            "raw ms, the least of all repeats": {
+                build: {what: round(min(each), 3) for what, each in speeds.items()}
+                for build, speeds in results.raw_ms.items()
+            },
+            "time to first text, ms": results.first_ms,
+            "CPU of the server, ms an output token": results.cpu_ms,
+            "cells": {cell.name: _facts(cell, results) for cell in cells},
         },
     )
 
 
-def _latencies(contenders: dict[str, Contender]) -> dict[str, Any]:
-    """TTFT and TPOT medians, and how many texts are the ones of the first contender."""
-    first = next(iter(contenders.values())).texts
+def _required(cell: Cell) -> float | None:
+    return REQUIRED if cell.ours == OURS and not cell.temperature else None
+
+
+def _facts(cell: Cell, results: Results) -> dict[str, float]:
+    """The corrected ratio of speeds, and ours over the peer's time to first text: below 1 is better there."""
+    pairs = zip(results.samples[cell.series(cell.ours)], results.samples[cell.series(cell.peer)])
+    ratio = statistics.median(ours / theirs for ours, theirs in pairs)
+    ours, theirs = results.first_ms[cell.series(cell.ours)], results.first_ms[cell.series(cell.peer)]
     return {
-        series: {
-            "ttft_ms": round(1000 * statistics.median(each.ttft), 3),
-            "tpot_ms": round(1000 * statistics.median(each.tpot), 3),
-            "same texts": sum(text == first[number] for number, text in each.texts.items()),
-        }
-        for series, each in contenders.items()
+        "ratio corrected for raw speed": round(ratio * raw_ratio(cell, results), 3),
+        "CPU of the server, theirs over ours": round(
+            results.cpu_ms[cell.series(cell.peer)] / results.cpu_ms[cell.series(cell.ours)], 3
+        ),
+        **{f"time to first text, {key}, ours over theirs": round(ours[key] / theirs[key], 3) for key in ours},
     }
+
+
+def raw_ratio(cell: Cell, results: Results) -> float:
+    """How many times as long our build takes for the tokens of a cell, at its best: other work only adds to it."""
+    prompt = OWN if cell.kind == LONG else SHORT_OWN
+    took = [
+        prompt * min(speeds[PROMPT_MS]) + MAX_TOKENS * min(speeds[TOKEN_MS])
+        for speeds in (results.raw_ms["llama-cpp-python"], results.raw_ms["xllamacpp"])
+    ]
+    return took[0] / took[1]

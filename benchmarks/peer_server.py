@@ -1,52 +1,41 @@
-"""OpenAI servers from outside, started as their own documentation says: llama-cpp-python's, and llama.cpp's binary."""
+"""llama.cpp's own whole server, from the wheel `xllamacpp`, as a process: `python -m benchmarks.peer_server --help`."""
 
-import os
+import argparse
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import httpx
 
 from opensled.errors import NotFound, OpenSledError
 
-LLAMA_SERVER = "OPENSLED_LLAMA_SERVER"  # environment variable: path of llama.cpp's own llama-server
-CONTEXT = 1024  # positions of one sequence: all the tiny target has
-SLOTS = 4  # sequences at once, for the peer that can decode several
-THREADS = 1
 START_S = 60.0
+SPECULATIVE = ("none", "ngram_simple", "ngram_map_k", "ngram_map_k4v", "ngram_mod", "ngram_cache")
 
 
-def llama_cpp_python(model: Path, port: int) -> list[str]:
-    """The command of llama-cpp-python's server; raises NotFound where its packages are missing."""
-    if not all(find_spec(name) for name in ("fastapi", "sse_starlette", "starlette_context")):
-        raise NotFound("llama-cpp-python's server needs more packages: pip install 'opensled[bench]'", "peer")
-    flags = ("--n_ctx", str(CONTEXT), "--n_threads", str(THREADS), "--verbose", "False")
-    # Without this flag the server ends a stream as soon as another request arrives.
-    several = ("--interrupt_requests", "False")
-    return [sys.executable, "-m", "llama_cpp.server", "--model", str(model), *_at(port), *flags, *several]
+class Running(NamedTuple):
+    url: str
+    pid: int
 
 
-def llama_server(model: Path, port: int) -> list[str]:
-    """The command of llama.cpp's own server, continuous batching over SLOTS sequences."""
-    path = os.environ[LLAMA_SERVER]
-    if not Path(path).is_file():
-        raise NotFound(f"{LLAMA_SERVER} names {path!r}, which is no file", "peer")
-    room = ("--ctx-size", str(SLOTS * CONTEXT), "--parallel", str(SLOTS))
-    return [path, "--model", str(model), *_at(port), "--threads", str(THREADS), *room]
-
-
-def _at(port: int) -> tuple[str, ...]:
-    return ("--host", "127.0.0.1", "--port", str(port))
+def command(model: Path, port: int, slots: int, context: int, speculative: str = "none") -> list[str]:
+    """The command of a server of one thread whose `slots` have `context` positions each. Raises NotFound."""
+    if find_spec("xllamacpp") is None:
+        raise NotFound("llama.cpp's server needs one more package: pip install 'opensled[bench]'", "peer")
+    flags = ("--slots", str(slots), "--context", str(context), "--speculative", speculative)
+    return [sys.executable, "-m", "benchmarks.peer_server", str(model), str(port), *flags]
 
 
 @contextmanager
-def running(command: Sequence[str], port: int) -> Iterator[str]:
-    """A server process for the length of a `with`; yields its base URL once it answers there."""
+def running(command: Sequence[str], port: int) -> Iterator[Running]:
+    """A server process for the length of a `with`, from when it answers."""
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
@@ -55,7 +44,7 @@ def running(command: Sequence[str], port: int) -> Iterator[str]:
                 log.seek(0)
                 said = log.read().decode("utf-8", "replace")[-2000:]
                 raise OpenSledError(f"{' '.join(command)} did not become ready:\n{said}")
-            yield url
+            yield Running(url, process.pid)
         finally:
             _stop(process)
 
@@ -85,3 +74,37 @@ def _answers(http: httpx.Client) -> bool:
         return http.get("/v1/models").status_code == 200
     except httpx.TransportError:
         return False
+
+
+# -- the process ----------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peer_server", description=__doc__)
+    parser.add_argument("model", type=Path, help="GGUF file")
+    parser.add_argument("port", type=int)
+    parser.add_argument("--slots", type=int, default=1, help="sequences at once")
+    parser.add_argument("--context", type=int, default=1024, help="positions of each slot")
+    parser.add_argument("--speculative", choices=SPECULATIVE, default="none", help="its own way of drafting")
+    server = _serve(parser.parse_args())
+    threading.Event().wait()
+    del server
+
+
+def _serve(arguments: argparse.Namespace) -> Any:
+    """Its defaults, but for one thread and the number of slots; answers are streamed as OpenAI's API has them."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path, params.port = str(arguments.model), arguments.port
+    params.n_parallel, params.n_ctx = arguments.slots, arguments.slots * arguments.context
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.cont_batching = True
+    if arguments.speculative != "none":
+        kind = f"COMMON_SPECULATIVE_TYPE_{arguments.speculative.upper()}"
+        params.speculative.types = [getattr(xllamacpp.common_speculative_type, kind)]
+    return xllamacpp.Server(params)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from importlib.util import find_spec
 
 import pytest
 
@@ -52,7 +53,13 @@ LONG = (
     ),
     *("ragged", "rounds", "simulation"),
 )
-NAMES = [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in FIGURES.names()]
+NO_PEER = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="xllamacpp, the peer, is not installed")
+NAMES = [
+    pytest.param(
+        name, marks=(*([pytest.mark.long] if name in LONG else []), *([NO_PEER] if name == "peer" else []))
+    )
+    for name in FIGURES.names()
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

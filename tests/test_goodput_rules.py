@@ -156,6 +156,24 @@ def test_a_long_prompt_gets_a_share_of_a_full_step_and_no_more() -> None:
     assert len(found.slices) + chunk.tokens - 1 == 20
 
 
+def test_a_short_prompt_does_not_wait_for_a_long_one_that_came_before() -> None:
+    long, short = view(1, uncomputed=900, ready_since=NOW - 1), view(2, uncomputed=20)
+    first, second = plan(long, short, profile=of(100)).slices
+    assert (first.session, first.tokens, first.decide) == (2, 20, True)
+    assert (second.session, second.tokens, second.decide) == (1, 80, False)
+
+
+def test_short_prompts_leave_half_of_what_is_left_to_a_long_one() -> None:
+    short = [view(id, uncomputed=20) for id in range(2, 10)]
+    found = plan(view(1, uncomputed=900, ready_since=NOW - 1), *short, profile=of(100))
+    assert {piece.session: piece.tokens for piece in found.slices} == {2: 20, 3: 20, 1: 60}
+
+
+def test_a_short_prompt_in_the_background_passes_nobody() -> None:
+    long, short = view(1, uncomputed=900), view(2, uncomputed=20, background=True)
+    assert chosen(plan(long, short, profile=of(100))) == [1]
+
+
 def test_the_end_of_a_prompt_decides() -> None:
     (piece,) = plan(view(uncomputed=30)).slices
     assert piece.decide and piece.tokens == 30

@@ -75,7 +75,7 @@ class ServeConfig:
     kv_tokens: int = option(0, "KV cache size, in tokens; 0 = the available memory", low=0, metavar="N")
     prefix_cache: bool = option(
         True,
-        "share KV cache between a tenant's texts with the same beginning; no effect for GGUF targets and policy static",
+        "share KV cache between a tenant's texts with the same beginning; no effect for policy static",
     )
     max_sessions: int = option(256, "most sequences at the same time", low=1, metavar="N")
     min_pace: float = option(

@@ -47,7 +47,7 @@ class VerifyLoop:
         self.engine, self.policy, self.profile, self.clock = engine, policy, profile, clock
         info = engine.info
         key = (prefix_key or secrets.token_bytes(32)) if prefix_cache and info.shares_blocks else b""
-        self.pool = BlockPool(info.num_blocks, info.block_size, engine.forget, key)
+        self.pool = BlockPool(info.num_blocks, info.block_size, engine.forget, key, info.most_cached)
         self.sessions: dict[int, Session] = {}
         self.stats = LoopStats()
         self.costs = CostModel(profile.cost)

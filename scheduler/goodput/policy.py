@@ -133,6 +133,7 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
         Slice(session.id, 1, True, False, 0, draft, hint)
         for session, draft, hint in zip(chosen, drafts, _hints(chosen, state))
     ]
+    prompts = _short_first(prompts, budget)
     for session, hint in zip(prompts, _hints(prompts, state)):
         if budget <= 0:
             break
@@ -142,6 +143,18 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
         budget -= tokens + draft
         slices.append(Slice(session.id, tokens, decide, draft=draft, hint=hint))
     return slices
+
+
+def _short_first(prompts: Sequence[SessionView], budget: int) -> list[SessionView]:
+    """The rest of a step by urgency, but short prompts pass long ones: half of it at most, so that those go on, too."""
+    room, short, long = budget // 2, [], []
+    for session in prompts:
+        if session.uncomputed <= room and not session.background:
+            room -= session.uncomputed
+            short.append(session)
+        else:
+            long.append(session)
+    return short + long
 
 
 def _cut(

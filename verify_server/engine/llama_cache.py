@@ -20,6 +20,13 @@ BATCH = 512  # tokens per llama_decode
 MAX_SEQUENCES = int(llama_cpp.llama_max_parallel_sequences())
 
 
+NO_CELLS = 1  # llama_decode's answer where no cells are left
+
+
+class CacheFull(EngineError):
+    """No cells are left for the tokens of a batch."""
+
+
 class LlamaCache:
     """A llama.cpp context over a model: KV cells of many sequences, and one reusable batch. For one thread."""
 
@@ -73,8 +80,8 @@ class LlamaCache:
     def decode(self, pieces: Sequence[LlamaPiece]) -> np.ndarray:
         """One forward pass; logits float32 [wanted rows, vocabulary] in the order of `pieces`.
 
-        The branches of a tree must hold nothing; afterwards each of them is the text and a path. Raises EngineError;
-        the cache may then hold a part of the tokens, which `truncate` takes away.
+        The branches of a tree must hold nothing; afterwards each of them is the text and a path. Raises EngineError,
+        CacheFull among them; the cache may then hold a part of the tokens, which `truncate` takes away.
         """
         for piece in pieces:
             for branch in piece.branches:
@@ -105,7 +112,9 @@ class LlamaCache:
         llama.forget_complaints()
         status = llama_cpp.llama_decode(self._context, self._batch(count))
         if status != 0:
-            raise EngineError(f"llama.cpp failed on {count} tokens (status {status}): {llama.cause()}")
+            raise (CacheFull if status == NO_CELLS else EngineError)(
+                f"llama.cpp failed on {count} tokens (status {status}): {llama.cause()}"
+            )
 
     def _batch(self, count: int) -> Any:
         """The arrays as llama.cpp's struct; nothing is copied."""

@@ -8,30 +8,38 @@ are, it is several passes, and the path that stands of an early one is computed 
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from hw_profiles.detect import usable_cores
-from hw_profiles.profiles import TargetShape
-from opensled.errors import EngineError, UnsupportedModel, UsageError
-from opensled.llama import LlamaModel, uses_gpus
-from verify_server.engine import llama_probe
+from opensled.errors import EngineError
+from opensled.llama import LlamaModel
+from verify_server.engine import llama_probe, llama_settings
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
-from verify_server.engine.host_memory import free_host_bytes
 from verify_server.engine.llama_batch import LlamaPiece
-from verify_server.engine.llama_cache import MAX_SEQUENCES, LlamaCache
+from verify_server.engine.llama_cache import MAX_SEQUENCES, CacheFull, LlamaCache
 from verify_server.engine.llama_sequences import Sequences
+from verify_server.engine.llama_settings import BLOCK
 from verify_server.engine.numpy_scores import NumpyScores
 from verify_server.trees import runs
 
-MIN_BLOCK = 16  # tokens per KV block, at least
-# Without --kv-tokens: as many full contexts as this, within a part of the free memory.
-CONTEXTS = 8
-MEMORY_SHARE = 0.25
-BRANCHES = MAX_TREE  # sequences for branches of draft trees
-KV_BYTES = 2  # of a number in the cache: float16, llama.cpp's default
+BRANCHES = MAX_TREE  # sequences for branches of draft trees; those of sessions come before them
+SEQUENCES = MAX_SEQUENCES - BRANCHES
+
+
+class Placed(NamedTuple):
+    """A segment, and what llama.cpp computes for it."""
+
+    segment: Segment
+    tokens: LlamaPiece
+
+
+def num_branches(segment: Segment) -> int:
+    """Sequences that a segment's tree takes beside its own."""
+    return len(list(runs(segment.parents))) - 1 if segment.parents else 0
 
 
 class LlamaCppEngine(TargetEngine):
@@ -40,7 +48,7 @@ class LlamaCppEngine(TargetEngine):
     def __init__(self, model: LlamaModel, cache: LlamaCache, info: EngineInfo) -> None:
         self.model, self.info = model, info
         self._cache = cache
-        self._sequences = Sequences(info.num_blocks, info.block_size)
+        self._sequences = Sequences(info.num_blocks, info.block_size, SEQUENCES)
         # Those that hold something, by the sequence they branch from
         self._branches: dict[int, tuple[int, ...]] = {}
         self._free: deque[int] = deque()  # blocks given back since the last step
@@ -51,45 +59,45 @@ class LlamaCppEngine(TargetEngine):
         After an error nothing is lost but the step: the next one begins by taking away what was left half done.
         """
         self._check(segments)
-        self._drop_branches()
         self._let_go()
+        try:
+            return NumpyScores(self._together(segments))
+        except CacheFull:
+            # Several of them had lost the same text, which takes cells once only if they compute it in turn.
+            return NumpyScores(np.concatenate([self._alone(segment) for segment in segments]))
+
+    def _together(self, segments: Sequence[Segment]) -> np.ndarray:
+        """Logits of all rows, in as many passes as there are sequences for."""
+        self._drop_branches()
+        passes: list[np.ndarray] = []
+        group: dict[int, Placed] = {}  # by sequence
         for segment in segments:
-            for loser, length in self._sequences.claim(segment).items():
-                self._cache.truncate(loser, length)
-        logits = self._decode(segments)
-        for segment in segments:
-            self._sequences.computed(segment)
-        return NumpyScores(logits)
+            if not self._fits(segment, group):
+                passes.append(self._pass(group))
+                self._drop_branches()
+                group = {}
+            sequence = self._claim(segment, group)
+            group[sequence] = Placed(segment, self._piece(sequence, segment))
+        passes.append(self._pass(group))
+        return np.concatenate(passes) if len(passes) > 1 else passes[0]
+
+    def _alone(self, segment: Segment) -> np.ndarray:
+        """Logits of one segment, which all cells are for if need be."""
+        try:
+            return self._together([segment])
+        except CacheFull:
+            for sequence in self._sequences.idle(()):
+                self._cache.truncate(sequence, 0)
+                self._sequences.drop(sequence)
+            return self._together([segment])
 
     def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
         """See `verify_server.engine.base.TargetEngine`."""
         settled = self._sequences.settle(blocks, moves)
-        branches = self._branches.get(settled.sequence)
-        if branches is not None:
+        branches = self._branches.get(settled.sequence) if settled.sequence is not None else None
+        if branches is not None and settled.sequence is not None:
             self._cache.copy(branches[settled.run - 1], settled.sequence, settled.start, settled.stop)
             self._sequences.found(settled)
-
-    def _decode(self, segments: Sequence[Segment]) -> np.ndarray:
-        """In as many passes as the branches need."""
-        logits: list[np.ndarray] = []
-        group: list[LlamaPiece] = []
-        for segment in segments:
-            count = len(list(runs(segment.parents))) - 1 if segment.parents else 0
-            if count > BRANCHES - self._num_branches():
-                logits.append(self._cache.decode(group))
-                group = []
-                self._drop_branches()
-            group.append(self._piece(segment, count))
-        logits.append(self._cache.decode(group))
-        return np.concatenate(logits) if len(logits) > 1 else logits[0]
-
-    def _num_branches(self) -> int:
-        return sum(map(len, self._branches.values()))
-
-    def _drop_branches(self) -> None:
-        for branch in range(self.info.num_blocks, self.info.num_blocks + self._num_branches()):
-            self._cache.truncate(branch, 0)
-        self._branches.clear()
 
     def forget(self, blocks: Sequence[int]) -> None:
         """See `verify_server.engine.base.TargetEngine`.
@@ -100,19 +108,49 @@ class LlamaCppEngine(TargetEngine):
 
     def _let_go(self) -> None:
         while self._free:
-            for loser, length in self._sequences.free(self._free.popleft()).items():
-                self._cache.truncate(loser, length)
+            self._shorten(self._sequences.free(self._free.popleft()))
 
-    def _piece(self, segment: Segment, branches: int) -> LlamaPiece:
+    def _shorten(self, losers: Mapping[int, int]) -> None:
+        for loser, length in losers.items():
+            self._cache.truncate(loser, length)
+
+    def _fits(self, segment: Segment, group: Collection[int]) -> bool:
+        """Whether there are sequences left for one more segment in a pass."""
+        branches = self._num_branches() + num_branches(segment)
+        return branches <= BRANCHES and self._sequences.has_room(group)
+
+    def _claim(self, segment: Segment, busy: Collection[int]) -> int:
+        """The sequence of a segment, which has the cells of other sequences for the text that it shares with them."""
+        claim = self._sequences.claim(segment, busy)
+        self._shorten(claim.losers)
+        if claim.source != claim.sequence:
+            self._cache.copy(claim.source, claim.sequence, 0, claim.shared)
+        return claim.sequence
+
+    def _piece(self, sequence: int, segment: Segment) -> LlamaPiece:
         """What must be computed: the segment, after whatever the cache has lost of the tokens before it."""
-        number = segment.blocks[0]
-        present = self._cache.truncate(number, self._sequences.kept(segment))
-        lost = self._sequences.before(segment)[present:]
-        first = self.info.num_blocks + self._num_branches()
-        taken = tuple(range(first, first + branches))
+        present = self._cache.truncate(sequence, self._sequences.kept(sequence))
+        lost = self._sequences.before(sequence)[present:]
+        first = SEQUENCES + self._num_branches()
+        taken = tuple(range(first, first + num_branches(segment)))
         if taken:
-            self._branches[number] = taken
-        return LlamaPiece(number, present, (*lost, *segment.tokens), segment.rows, segment.parents, taken)
+            self._branches[sequence] = taken
+        return LlamaPiece(sequence, present, (*lost, *segment.tokens), segment.rows, segment.parents, taken)
+
+    def _pass(self, group: Mapping[int, Placed]) -> np.ndarray:
+        """Logits of the group's rows."""
+        logits = self._cache.decode([piece.tokens for piece in group.values()])
+        for sequence, piece in group.items():
+            self._sequences.computed(sequence, piece.segment)
+        return logits
+
+    def _num_branches(self) -> int:
+        return sum(map(len, self._branches.values()))
+
+    def _drop_branches(self) -> None:
+        for branch in range(SEQUENCES, SEQUENCES + self._num_branches()):
+            self._cache.truncate(branch, 0)
+        self._branches.clear()
 
     def _check(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
@@ -135,13 +173,13 @@ def load(
     `gpu_layers`: how many layers a build for GPUs puts there, -1 = all. `threads`: 0 = all cores. Raises UsageError,
     UnsupportedModel, SelfTestFailed.
     """
-    layers = _gpu_layers(device, gpu_layers)
+    layers = llama_settings.gpu_layers(device, gpu_layers)
     model = LlamaModel(path, layers)
     threads = threads or usable_cores()
-    served = _context_length(model, context)
+    served = llama_settings.context_length(model, context)
     takes_trees = llama_probe.run(model, threads)
-    num_blocks, block_size = _pool(kv_tokens, served, model)
-    cache = LlamaCache(model, num_blocks * block_size, num_blocks + BRANCHES, threads)
+    num_blocks = llama_settings.num_blocks(kv_tokens, served, model)
+    cache = LlamaCache(model, num_blocks * BLOCK, MAX_SEQUENCES, threads)
     info = EngineInfo(
         model_id=str(path),
         vocab_size=model.vocab_size,
@@ -151,66 +189,10 @@ def load(
         dtype=model.precision(),
         device="cpu" if layers == 0 else "gpu",
         num_blocks=num_blocks,
-        block_size=block_size,
-        shares_blocks=False,  # a sequence is known by its first block
-        shape=_shape(model),
+        block_size=BLOCK,
+        shares_blocks=True,
+        most_cached=llama_settings.most_cached(model),
+        shape=llama_settings.shape(model),
         max_tree=MAX_TREE if takes_trees else 0,
     )
     return LlamaCppEngine(model, cache, info)
-
-
-def _gpu_layers(device: str, wanted: int) -> int | None:
-    """Layers to put on a GPU: 0 on the CPU, None = all."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise UsageError(
-            f"engine llamacpp knows --device auto, cpu and cuda, not {device!r}; CUDA_VISIBLE_DEVICES picks the GPU"
-        )
-    if not uses_gpus() and (device == "cuda" or wanted > 0):
-        raise UsageError(
-            "this llama.cpp was built without a GPU; run: CMAKE_ARGS=-DGGML_CUDA=on pip install "
-            "--force-reinstall --no-cache-dir llama-cpp-python"
-        )
-    if device == "cpu" and wanted > 0:
-        raise UsageError(f"--gpu-layers {wanted} and --device cpu exclude each other; leave one of them out")
-    if device == "cpu" or not uses_gpus():
-        return 0
-    return wanted if wanted >= 0 else None
-
-
-def _context_length(model: LlamaModel, context: int) -> int:
-    """Positions to serve."""
-    longest = model.context_length
-    if longest <= 0:
-        raise UnsupportedModel(
-            f"{model.path} names no context length; convert it again with a current llama.cpp"
-        )
-    return min(context or longest, longest)
-
-
-def _shape(model: LlamaModel) -> TargetShape | None:
-    """None for experts: a GGUF file does not say how many of its weights they take."""
-    if model.has_experts:
-        return None
-    return TargetShape(
-        id=model.path.stem,
-        name=model.path.stem,
-        source="the weights as loaded",
-        params=model.params,
-        active_params=model.params,
-        layers=model.layers,
-        kv_heads=1,
-        head_dim=model.kv_width,
-        weight_bits=8 * model.num_bytes / model.params,
-        kv_bits=8 * KV_BYTES,
-    )
-
-
-def _pool(kv_tokens: int, context: int, model: LlamaModel) -> tuple[int, int]:
-    """Number and size of the KV blocks: no more blocks than llama.cpp has sequences, for one may begin with each."""
-    if not kv_tokens:
-        budget = int(free_host_bytes() * MEMORY_SHARE)
-        kv_tokens = min(CONTEXTS * context, budget // max(1, KV_BYTES * 2 * model.layers * model.kv_width))
-    block_size = MIN_BLOCK
-    while block_size * (MAX_SEQUENCES - BRANCHES) < kv_tokens:
-        block_size *= 2
-    return max(1, -(-kv_tokens // block_size)), block_size

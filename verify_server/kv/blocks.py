@@ -29,15 +29,18 @@ class BlockPool:
         block_size: int,
         on_free: Callable[[Sequence[int]], object] | None = None,
         prefix_key: bytes = b"",
+        most_cached: int | None = None,
     ) -> None:
         """Calls `on_free` with blocks whose content is lost, before they can be taken again. `prefix_key`: secret of
-        the prefix keys; b"" = no block is ever shared."""
+        the prefix keys; b"" = no block is ever shared. `most_cached`: blocks without holders that stay findable, at
+        most; None = all."""
         self.num_blocks = num_blocks
         self.block_size = block_size  # tokens
         self.prefixes = PrefixIndex(prefix_key) if prefix_key else None
         self.hits = 0  # tokens that were reused instead of computed
         self.evictions = 0  # blocks that lost content that could be found
         self._on_free = on_free
+        self._most_cached = num_blocks if most_cached is None else most_cached
         self._unused = list(range(num_blocks - 1, -1, -1))  # free and blank
         self._cached: OrderedDict[int, None] = OrderedDict()  # free and findable, least recently used first
         self._holders = [0] * num_blocks
@@ -102,6 +105,8 @@ class BlockPool:
         if self._on_free is not None and blank:
             self._on_free(tuple(blank))
         self._unused.extend(blank)
+        while len(self._cached) > self._most_cached:
+            self._unused.append(self._evict())
 
     def withdraw(self, blocks: Sequence[int]) -> None:
         """Make the content of these blocks, which have holders, unfindable."""

@@ -1,0 +1,262 @@
+"""Shared KV on the llama.cpp engine: every row is what a fresh context gives that knows its text only.
+
+Run: pytest tests/test_llama_prefix.py
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opensled.llama import LlamaModel
+from tests.test_llamacpp_engine import BLOCK, FAMILIES, NUM_BLOCKS, assert_close, tokens_of
+from tests.tiny_gguf import VOCABULARY, random_gguf
+from verify_server.engine import llamacpp
+from verify_server.engine.base import Segment
+from verify_server.engine.llama_batch import LlamaPiece
+from verify_server.engine.llama_cache import CacheFull, LlamaCache
+from verify_server.engine.llamacpp import LlamaCppEngine
+from verify_server.kv.blocks import BlockPool, BlockTable, OutOfBlocks
+
+KEY = b"a secret of this test"
+HEAD = tuple(tokens_of(40, 99))  # that texts have in common
+
+
+@pytest.fixture(scope="module")
+def gguf_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folder = tmp_path_factory.mktemp("gguf")
+    return cache(lambda family: random_gguf(family, folder / f"{family}.gguf"))
+
+
+@pytest.fixture
+def engine(gguf_of) -> Callable[[str], LlamaCppEngine]:
+    return lambda family: llamacpp.load(gguf_of(family), threads=1, kv_tokens=NUM_BLOCKS * BLOCK)
+
+
+@pytest.fixture(scope="module")
+def fresh(gguf_of) -> Callable[[str, Sequence[int]], np.ndarray]:
+    """Logits after each token of a text, from a cache that holds nothing else."""
+    cache_of = cache(
+        lambda family: LlamaCache(LlamaModel(gguf_of(family)), cells=256, sequences=1, threads=1)
+    )
+
+    def logits(family: str, tokens: Sequence[int]) -> np.ndarray:
+        cache_of(family).truncate(0, 0)
+        return cache_of(family).decode([LlamaPiece(0, 0, tokens, len(tokens))])
+
+    return logits
+
+
+def counted(loaded: LlamaCppEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens its llama.cpp will be given, pass by pass."""
+    counts: list[int] = []
+    real = loaded._cache.decode
+
+    def decode(pieces: Sequence[LlamaPiece]) -> np.ndarray:
+        counts.append(sum(len(piece.tokens) for piece in pieces))
+        return real(pieces)
+
+    monkeypatch.setattr(loaded._cache, "decode", decode)
+    return counts
+
+
+class Life:
+    """One session as the server keeps it: it begins like others, and publishes what it committed."""
+
+    def __init__(self, pool: BlockPool, tokens: Sequence[int], seed: int = 0, tenant: str = "a") -> None:
+        self.chance = random.Random(seed)
+        self.tokens, self.draft = list(tokens), []
+        self.table = BlockTable(pool, tenant)
+        self.computed = 0
+
+    def plan(self, most: int = 100, draft: Sequence[int] = ()) -> Segment:
+        self.computed = self.table.adopt(self.tokens, self.computed)
+        stop = min(len(self.tokens), self.computed + most)
+        self.draft = list(draft) if stop == len(self.tokens) else []
+        self.table.grow(stop + len(self.draft))
+        tokens = (*self.tokens[self.computed : stop], *self.draft)
+        rows = len(self.draft) + 1 if stop == len(self.tokens) else 0
+        return Segment(tokens, self.computed, tuple(self.table.blocks), rows)
+
+    def commit(self, segment: Segment, accepted: int = 0, bonus: int = 5) -> None:
+        self.computed = segment.start + len(segment.tokens) - len(self.draft) + accepted
+        self.tokens += [*self.draft[:accepted], bonus] if segment.rows else []
+        self.table.truncate(self.computed)
+        self.table.publish(self.tokens, min(self.computed, len(self.tokens) - 1))
+
+    def forget(self) -> None:
+        self.table.clear()
+        self.computed = 0
+
+    def random_plan(self) -> Segment:
+        draft = tokens_of(self.chance.randint(0, 6), self.chance.random())
+        return self.plan(self.chance.randint(1, 40), draft)
+
+    def random_commit(self, segment: Segment) -> None:
+        self.commit(segment, self.chance.randint(0, len(self.draft)), self.chance.randint(1, VOCABULARY - 1))
+
+
+def steps(seed: int, pool: BlockPool) -> Iterator[list[tuple[Life, Segment]]]:
+    """Sessions of two tenants that begin alike, or where an earlier one ended; they lose their KV, and go."""
+    chance, lives = random.Random(seed), []
+    said: list[Sequence[int]] = [HEAD]
+    for number in range(10_000):
+        if len(lives) < 5 and chance.random() < 0.5:
+            head = chance.choice(said)
+            text = [*head[: chance.randint(1, len(head))], *tokens_of(chance.randint(1, 20), number)]
+            lives.append(Life(pool, text[:90], number, chance.choice("ab")))
+        for life in list(lives):
+            if len(life.tokens) > 100 or chance.random() < 0.05:
+                said = [*said[-4:], HEAD, life.tokens]
+                life.forget()
+                lives.remove(life)
+            elif chance.random() < 0.08:
+                life.forget()
+        work = []
+        for life in chance.sample(lives, chance.randint(0, len(lives))):
+            try:
+                work.append((life, life.random_plan()))
+            except OutOfBlocks:
+                life.forget()
+        if work:
+            yield work
+
+
+@pytest.mark.parametrize("sequences", [llamacpp.SEQUENCES, 3], ids=["enough sequences", "three sequences"])
+@pytest.mark.parametrize("hears", [True, False], ids=["hears of free blocks", "finds out"])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("seed", range(3))
+def test_texts_that_begin_alike_come_roll_back_and_go(
+    seed, family, hears, sequences, engine, fresh, monkeypatch
+):
+    monkeypatch.setattr(llamacpp, "SEQUENCES", sequences)
+    loaded = engine(family)
+    pool = BlockPool(NUM_BLOCKS, BLOCK, loaded.forget if hears else None, KEY)
+    schedule = steps(seed, pool)
+    for _ in range(80):
+        work = next(schedule)
+        logits = loaded.forward([segment for _, segment in work]).logits
+        for life, segment in work:
+            rows, logits = logits[: segment.rows], logits[segment.rows :]
+            if segment.rows:
+                assert_close(rows, fresh(family, [*life.tokens, *life.draft])[-segment.rows :])
+            life.random_commit(segment)
+        assert len(logits) == 0
+    assert pool.hits > 0
+
+
+def pool_of(loaded: LlamaCppEngine, most_cached: int | None = None) -> BlockPool:
+    return BlockPool(NUM_BLOCKS, BLOCK, loaded.forget, KEY, most_cached)
+
+
+def told(loaded: LlamaCppEngine, life: Life, **plan) -> np.ndarray:
+    segment = life.plan(**plan)
+    logits = loaded.forward([segment]).logits
+    life.commit(segment)
+    return logits
+
+
+def test_what_another_session_computed_is_not_computed_again(engine, fresh, monkeypatch):
+    """While that one lives, and after it."""
+    loaded = engine("llama")
+    computed = counted(loaded, monkeypatch)
+    pool = pool_of(loaded)
+    first, second, third = (Life(pool, (*HEAD, number)) for number in (7, 8, 9))
+    told(loaded, first)
+    assert_close(told(loaded, second), fresh("llama", (*HEAD, 8))[-1:])
+    first.forget()
+    assert_close(told(loaded, third), fresh("llama", (*HEAD, 9))[-1:])
+    assert computed == [41, 41 - 32, 41 - 32]
+
+
+def test_a_rollback_of_one_takes_nothing_from_another(engine, fresh, monkeypatch):
+    loaded = engine("llama")
+    computed = counted(loaded, monkeypatch)
+    pool = pool_of(loaded)
+    first, second = Life(pool, (*HEAD, 7)), Life(pool, (*HEAD, 8))
+    told(loaded, first)
+    told(loaded, second, draft=[3] * 12)  # beyond a block; nothing of it stands
+    assert_close(told(loaded, first, draft=[4] * 3), fresh("llama", (*HEAD, 7, 5, 4, 4, 4))[-4:])
+    assert_close(told(loaded, second), fresh("llama", (*HEAD, 8, 5))[-1:])
+    assert computed == [41, 9 + 12, 4, 1]
+
+
+def test_tenants_share_nothing(engine, fresh, monkeypatch):
+    loaded = engine("llama")
+    computed = counted(loaded, monkeypatch)
+    pool = pool_of(loaded)
+    for tenant in "ab":
+        told(loaded, Life(pool, (*HEAD, 7), tenant=tenant))
+    assert computed == [41, 41] and pool.hits == 0
+
+
+def test_a_preempted_session_finds_what_others_still_hold(engine, fresh, monkeypatch):
+    loaded = engine("llama")
+    computed = counted(loaded, monkeypatch)
+    pool = pool_of(loaded)
+    first, second = Life(pool, (*HEAD, 7)), Life(pool, (*HEAD, 8))
+    told(loaded, first)
+    told(loaded, second)
+    second.forget()
+    assert_close(told(loaded, second), fresh("llama", (*HEAD, 8, 5))[-1:])
+    assert computed == [41, 9, 10]
+
+
+def test_blocks_with_the_same_text_serve_each_other(engine, fresh, monkeypatch):
+    """Two sessions computed the same text at once; a third one has the first block of one and the next of the other."""
+    loaded = engine("llama")
+    computed = counted(loaded, monkeypatch)
+    pool = pool_of(loaded)
+    text = (*HEAD[:16], *tokens_of(16, 1), 5)
+    first, second = Life(pool, (*HEAD[:16], *tokens_of(16, 2), 5)), Life(pool, text)
+    segments = [first.plan(), second.plan()]
+    loaded.forward(segments)
+    for life, segment in zip((first, second), segments):
+        life.commit(segment)
+    third = Life(pool, (*text, 6))
+    assert_close(told(loaded, third), fresh("llama", third.tokens[:-1])[-1:])
+    assert third.table.blocks[:2] == [first.table.blocks[0], second.table.blocks[1]]
+    assert computed == [66, 2]
+
+
+def test_a_cache_that_is_full_of_the_same_text_lets_go_of_what_is_idle(engine, fresh, monkeypatch):
+    loaded = engine("llama")
+    computed = counted(loaded, monkeypatch)
+    pool = pool_of(loaded)
+    told(loaded, Life(pool, (*HEAD, 7)))
+    real, failed = LlamaCache._decode, []
+
+    def full_once(self: LlamaCache, part) -> None:
+        if len(failed) < 2:
+            failed.append(self)
+            raise CacheFull("no cells")
+        real(self, part)
+
+    monkeypatch.setattr(LlamaCache, "_decode", full_once)
+    second = Life(pool, (*HEAD, 8))
+    assert_close(told(loaded, second), fresh("llama", (*HEAD, 8))[-1:])
+    assert len(failed) == 2 and computed == [41, 9, 9, 41]
+
+
+def test_texts_that_are_over_are_let_go_of_beyond_the_limit(engine, monkeypatch):
+    """Attention looks past their cells."""
+    loaded = engine("llama")
+    computed = counted(loaded, monkeypatch)
+    pool = pool_of(loaded, most_cached=2)
+    life = Life(pool, tokens_of(100, 3))
+    told(loaded, life)
+    life.forget()
+    assert pool.states()["cached"] == 2 and pool.num_free == NUM_BLOCKS
+    again = Life(pool, tokens_of(100, 3))
+    told(loaded, again)
+    assert computed == [100, 100 - 2 * BLOCK] and pool.hits == 2 * BLOCK
+
+
+def test_a_small_model_keeps_less_of_what_is_over_than_the_pool_has(engine):
+    info = llamacpp.load(Path("models/tiny/tiny-f16.gguf"), threads=1, kv_tokens=100_000).info
+    assert info.most_cached is not None and 0 < info.most_cached < info.num_blocks
