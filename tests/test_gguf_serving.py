@@ -27,8 +27,8 @@ BOUND = 0.03  # logits, as in the demo
 
 
 @pytest.fixture
-def without_torch(tmp_path, monkeypatch):
-    """Python processes from here on import none of the blocked."""
+def without_torch(cold_start, tmp_path, monkeypatch):
+    """Python processes from here on import none of the blocked; servers start cold, for a warm one has them already."""
     (tmp_path / "sitecustomize.py").write_text(BLOCKER)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[1]}")
 
