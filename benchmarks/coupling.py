@@ -96,7 +96,7 @@ def _open(path: Path) -> llama_cpp.Llama:
 
 def _places(network: PreTrainedModel, draft: llama_cpp.Llama, written: Sequence[Any]) -> Iterator[Place]:
     for kind, ids, start in written:
-        with torch.inference_mode(), selftest._attention(network, "eager"):
+        with torch.inference_mode(), selftest.attending_by(network, "eager"):
             target = network(input_ids=torch.tensor([ids]), use_cache=False).logits[0, start - 1 : -1]
         draft.reset()
         draft.eval(ids)

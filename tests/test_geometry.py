@@ -88,6 +88,23 @@ def test_a_kernel_that_changes_at_large_steps_only_is_noticed(folder, monkeypatc
     assert below is not None and below.rows <= 64
 
 
+def test_a_kernel_for_every_number_of_rows_is_met_by_tiles(folder, monkeypatch) -> None:
+    """No multiple holds; with tiles each product has one shape, and the level is exact all the same."""
+    plain = nn.functional.linear
+
+    def by_rows(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        return plain(inputs, layer.weight, layer.bias) * (1 + 2**-20 * (inputs.shape[-2] % 61))
+
+    monkeypatch.setattr(nn.Linear, "forward", by_rows)
+    engine = load(str(folder("llama")), "cpu", "float32", 64 * 16, most_rows=300)
+    assert (engine.info.numerics, engine._model.geometry.tile) == ("exact", 16)
+    text = tuple([(37 * position) % 90 for position in range(MOST)])
+    whole = engine.forward([Segment(text, 0, tuple(range(6)), MOST)]).logits
+    own = Segment(text[40:45], 40, tuple(range(6)), 5)
+    other = Segment(text[:30], 0, (20, 21), 30)
+    assert torch.equal(engine.forward([other, own]).logits, torch.cat([whole[:30], whole[40:45]]))
+
+
 def test_attention_that_depends_on_its_neighbours_makes_pieces_attend_alone(folder, monkeypatch) -> None:
     plain = attention.scaled_dot_product_attention
 

@@ -35,12 +35,23 @@ def find(network: PreTrainedModel, backend: str, most_rows: int) -> Geometry | N
     none here."""
     if not _only_linear(network):
         return None
-    rows = next((multiple for multiple in ROWS if _rows_hold(network, most_rows, multiple)), None)
-    if rows is None:
+    known = _rows_of(network, most_rows)
+    if known is None:
         return None
-    known = Geometry(rows, queries=1, span=SPAN, by_path=True, head_rows=max(rows, HEAD_ROWS))
     choices = [replace(known, queries=count, alone=alone) for alone in (False, True) for count in QUERIES]
     return next((choice for choice in choices if _queries_hold(network, backend, choice)), None)
+
+
+def _rows_of(network: PreTrainedModel, most_rows: int) -> Geometry | None:
+    """The smallest multiple of rows that holds, else the smallest tile: with tiles, which cost launches, every matrix
+    product has the same shape. (GPUs choose among many kernels; it was not tried on one.)"""
+    for rows in ROWS:
+        if _rows_hold(network, rows, most_rows):
+            return Geometry(rows, queries=1, span=SPAN, by_path=True, head_rows=max(rows, HEAD_ROWS))
+    for rows in ROWS[2:]:
+        if _rows_hold(network, rows, rows):
+            return Geometry(rows, queries=1, span=SPAN, by_path=True, head_rows=rows, tile=rows)
+    return None
 
 
 def _only_linear(network: PreTrainedModel) -> bool:
@@ -59,12 +70,14 @@ def _only_linear(network: PreTrainedModel) -> bool:
 
 
 @torch.inference_mode()
-def _rows_hold(network: PreTrainedModel, most_rows: int, multiple: int) -> bool:
+def _rows_hold(network: PreTrainedModel, multiple: int, most_rows: int) -> bool:
+    """Whether any multiple up to `most_rows` gives a row the same bits; of the output layer, up to HEAD_ROWS."""
     head = network.get_output_embeddings()
     layers = {module.weight.shape: module for module in network.modules() if isinstance(module, nn.Linear)}
     layers.pop(head.weight.shape, None)
+    most_head = max(multiple, min(most_rows, HEAD_ROWS))
     return all(_layer_holds(layer, multiple, most_rows) for layer in layers.values()) and _layer_holds(
-        head, multiple, max(multiple, HEAD_ROWS)
+        head, multiple, most_head
     )
 
 
@@ -73,6 +86,8 @@ def _layer_holds(layer: nn.Linear, multiple: int, most_rows: int) -> bool:
     counts = list(_counts(multiple, most_rows))
     inputs = _noise((counts[-1], layer.in_features), layer.weight)
     expected = layer(inputs)
+    if not torch.equal(layer(inputs.roll(1, 0)), expected.roll(1, 0)):
+        return False
     for number, count in enumerate(counts):
         place = slice(0, count) if number % 2 else slice(len(inputs) - count, None)
         if not torch.equal(layer(inputs[place]), expected[place]):

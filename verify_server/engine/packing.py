@@ -42,7 +42,8 @@ class Geometry:
     # A branch of a draft tree is computed like a chain: the same bits, but more keys to gather
     by_path: bool = False
     alone: bool = False  # each piece in an attention call of its own
-    head_rows: int = 0  # rows of the output layer computed at once, 0 = all; a multiple of `rows`
+    head_rows: int = 0  # most rows of the output layer computed at once, 0 = all; a multiple of `rows`
+    tile: int = 0  # rows of every other matrix product, 0 = all of the step; a multiple of `rows`
 
 
 def padded_rows(count: int, multiple: int) -> int:

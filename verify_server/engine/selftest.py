@@ -141,12 +141,12 @@ def _compare(network: PreTrainedModel, logits: Sequence[Tensor]) -> None:
 @torch.inference_mode()
 def _plain_logits(network: PreTrainedModel, tokens: list[int]) -> Tensor:
     """By "eager" attention, the one that knows every model's extras: transformers 5.17 drops softcaps under "sdpa"."""
-    with _attention(network, "eager"):
+    with attending_by(network, "eager"):
         return network(input_ids=torch.tensor([tokens], device=network.device), use_cache=False).logits[0]
 
 
 @contextmanager
-def _attention(network: PreTrainedModel, name: str) -> Iterator[None]:
+def attending_by(network: PreTrainedModel, name: str) -> Iterator[None]:
     network.set_attn_implementation(name)
     try:
         yield

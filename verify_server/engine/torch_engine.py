@@ -15,7 +15,7 @@ from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import GATHER_TOKENS, Geometry
 from verify_server.engine.shape import shape_of
-from verify_server.engine.tiles import TiledLinear
+from verify_server.engine.tiles import tile, untile
 from verify_server.engine.torch_scores import TorchScores
 
 # Wider spans mean fewer groups and more padded keys: for 16 sessions of 100 to 900 tokens on one x86 core, a step was
@@ -130,12 +130,11 @@ def _exact(network: PreTrainedModel, attention: str, most_rows: int) -> PackedMo
     found = geometry.find(network, attention, most_rows)
     if found is None:
         return None
-    head = network.get_output_embeddings()
-    network.set_output_embeddings(TiledLinear(head, found.head_rows))
+    tile(network, found)
     exact = PackedModel(network, KVMemory(selftest.NUM_BLOCKS), found, attention)
     if selftest.run(exact, check_exact=True):
         return exact
-    network.set_output_embeddings(head)
+    untile(network)
     return None
 
 
