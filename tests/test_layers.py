@@ -46,14 +46,22 @@ GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/repl
 BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"
 BARE_RAGGED = "benchmarks/ragged.py"
 BARE_SAMPLING = "benchmarks/sampling.py"
+BARE_PAIR, BARE_STEPS = "benchmarks/coupling.py", "benchmarks/steps.py"
 MODEL_HOMES = (
     "verify_server/engine/",
     "opensled_training/",
     "opensled_testbed/reference.py",
     BARE_RAGGED,
+    BARE_PAIR,
+    BARE_STEPS,
 )
 TORCH_HOMES = (*MODEL_HOMES, BARE_SAMPLING)
-LLAMA_HOMES = ("opensled/llama.py", "edge_client/drafters/llamacpp.py", "verify_server/engine/llama_cache.py")
+LLAMA_HOMES = (
+    "opensled/llama.py",
+    "edge_client/drafters/llamacpp.py",
+    "verify_server/engine/llama_cache.py",
+    BARE_PAIR,
+)
 PLOT_HOMES = (
     "opensled_testbed/planner/picture.py",
     "opensled_testbed/report/plots",

@@ -79,6 +79,9 @@ def test_who_does_not_read_is_not_read():
         async with running(FakeEngine()) as network:
             session, _ = await network.manager.open(Open(PROMPT, LONG), "local")
             outbox = network.manager.loop.attach(session, len(PROMPT))
+            await until(
+                lambda: len(session.sequence.tokens) > len(PROMPT)
+            )  # from now on the drafts are stale
             taken = 0
 
             async def receive():
