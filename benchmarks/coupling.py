@@ -169,12 +169,12 @@ def main() -> int:
     parser.add_argument("--positions", type=int, default=640, help="positions in all; default 640")
     add_quick_and_out(parser)
     arguments = parser.parse_args()
-    pairs = measure(model_file("smollm2", "*.gguf"), 160 if arguments.quick else arguments.positions)
+    positions = 160 if arguments.quick else arguments.positions
+    origin = provenance(f"python -m benchmarks.coupling --positions {positions}")
+    pairs = measure(model_file("smollm2", "*.gguf"), positions)
     if folder := folder_of(arguments):
         facts = {"figure": "coupling", "label": "real", "keys": KEYS, "pairs": pairs}
-        write_json(
-            folder / "coupling.json", facts | {"provenance": provenance("python -m benchmarks.coupling")}
-        )
+        write_json(folder / "coupling.json", facts | {"provenance": origin})
     _tell(pairs)
     return 0
 

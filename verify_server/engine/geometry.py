@@ -27,7 +27,7 @@ HEAD_ROWS = 64
 LENGTH = 704
 CHUNKS = tuple([(97 * count % (LENGTH - count), count) for count in range(1, SPAN + 2)])
 CROWD = (1, 3, 16)  # sequences computed together
-SHARP, LARGE = 8.0, 256.0  # sizes of the queries, and of the values that cancel; all others are about 1
+SHARP, LARGE = 8.0, 256.0  # sizes of the queries, and of what cancels; all else is about 1
 
 
 def find(network: PreTrainedModel, backend: str, most_rows: int) -> Geometry | None:
@@ -84,7 +84,7 @@ def _rows_hold(network: PreTrainedModel, multiple: int, most_rows: int) -> bool:
 def _layer_holds(layer: nn.Linear, multiple: int, most_rows: int) -> bool:
     """Whether rows have the same bits among few rows as among the most, at the beginning of a batch or at its end."""
     counts = list(_counts(multiple, most_rows))
-    inputs = _noise((counts[-1], layer.in_features), layer.weight)
+    layer, inputs = _sensitive(layer, counts[-1])
     expected = layer(inputs)
     if not torch.equal(layer(inputs.roll(1, 0)), expected.roll(1, 0)):
         return False
@@ -93,6 +93,22 @@ def _layer_holds(layer: nn.Linear, multiple: int, most_rows: int) -> bool:
         if not torch.equal(layer(inputs[place]), expected[place]):
             return False
     return True
+
+
+def _sensitive(layer: nn.Linear, count: int) -> tuple[nn.Linear, Tensor]:
+    """A layer of that shape, and `count` rows for it, whose results are mostly rounding.
+
+    Of every four inputs two have the same weights and are large and opposite: see `_AttentionProbe`.
+    """
+    weight = layer.weight.clone()
+    inputs = _noise((count, layer.in_features), weight)
+    quarter = layer.in_features // 4 * 4
+    weight[:, 1:quarter:4] = weight[:, :quarter:4]
+    inputs[:, :quarter:4] *= LARGE
+    inputs[:, 1:quarter:4] = -inputs[:, :quarter:4]
+    twin = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
+    twin.weight = nn.Parameter(weight, requires_grad=False)
+    return twin, inputs
 
 
 def _counts(multiple: int, most_rows: int) -> Iterator[int]:
