@@ -47,7 +47,7 @@ class DemoDevice:
     def speeds(self) -> tuple[float, float]:
         """Tokens/s of the replies alone, with and without drafts; 0.0 before there are any."""
         count = min(self.alone, len(self.replies), len(self.plain))
-        return _speed(self.replies[:count]), _speed(self.plain[:count])
+        return speed(self.replies[:count]), speed(self.plain[:count])
 
     def report(self) -> dict[str, Any]:
         drafted, rounds = self.total("drafted"), self.total("rounds")
@@ -61,14 +61,14 @@ class DemoDevice:
             "accepted": self.total("accepted"),
             "acceptance_rate": round(self.total("accepted") / drafted, 3) if drafted else 0.0,
             "tokens_per_round": round(round_tokens / rounds, 3) if rounds else 0.0,
-            "tokens_per_second": round(_speed(self.replies), 1),
+            "tokens_per_second": round(speed(self.replies), 1),
             "identical": self.compared > 0 and self.identical == self.compared,
             "flips": total(self.paths)[0],
             "unlike_plain": self.unlike_plain,
         }
 
 
-def _speed(replies: Sequence[StreamedReply]) -> float:
+def speed(replies: Sequence[StreamedReply]) -> float:
     """Tokens/s from the request to the end of the answer."""
     seconds = sum(reply.seconds for reply in replies)
     return sum(reply.usage.get("completion_tokens", 0) for reply in replies) / seconds if seconds else 0.0

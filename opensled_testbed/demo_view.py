@@ -62,7 +62,7 @@ class DemoView:
             self._console.print(_exchange(question, answer))
 
     def _frame(self) -> Group:
-        return Group(*filter(None, (self._writing, self.table())))
+        return Group(self._writing, self.table()) if self._writing else Group(self.table())
 
     def table(self) -> Table:
         table = Table(
@@ -131,7 +131,6 @@ TINY: Columns = {
 REAL: Columns = {
     "device": lambda device: device.name,
     "drafter": lambda device: device.drafter,
-    "answers": _answers,
     "tok/s": _drafted_speed,
     "no drafts": _plain_speed,
     "gain": _gain,

@@ -50,10 +50,16 @@ MODEL_HOMES = (
     "verify_server/engine/",
     "opensled_training/",
     "opensled_testbed/reference.py",
+    "opensled_testbed/gguf_reference.py",
     BARE_RAGGED,
 )
 TORCH_HOMES = (*MODEL_HOMES, BARE_SAMPLING)
-LLAMA_HOMES = ("opensled/llama.py", "edge_client/drafters/llamacpp.py", "verify_server/engine/llama_cache.py")
+LLAMA_HOMES = (
+    "opensled/llama.py",
+    "edge_client/drafters/llamacpp.py",
+    "verify_server/engine/llama_cache.py",
+    "opensled_testbed/gguf_reference.py",
+)
 PLOT_HOMES = (
     "opensled_testbed/planner/picture.py",
     "opensled_testbed/report/plots",
@@ -89,7 +95,7 @@ HOMES = {
     "opensled.v1.verify_pb2_grpc": GRPC_HOMES,
 }
 # Files whose worth is that they share nothing with the product.
-INDEPENDENT = ("opensled_testbed/reference.py",)
+INDEPENDENT = ("opensled_testbed/reference.py", "opensled_testbed/gguf_reference.py")
 
 PRODUCT = ("opensled", "hw_profiles", "scheduler", "edge_client", "verify_server")
 # Files that may share their name: each of them does the same for its own package.
@@ -188,8 +194,9 @@ def test_no_home_stands_empty() -> None:
     assert {(library, home) for library, homes in HOMES.items() for home in homes} == lived_in
 
 
-def test_the_reference_shares_nothing_with_the_product() -> None:
-    assert list(_forbidden(list(INDEPENDENT), dict.fromkeys(INDEPENDENT, ()))) == []
+def test_the_references_share_nothing_with_the_product() -> None:
+    each_other = tuple(map(_module, INDEPENDENT))
+    assert list(_forbidden(list(INDEPENDENT), dict.fromkeys(INDEPENDENT, each_other))) == []
 
 
 def test_a_device_loads_nothing_of_the_server() -> None:
