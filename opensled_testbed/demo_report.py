@@ -71,12 +71,12 @@ def _lines(devices: Sequence[DemoDevice], run: Run) -> list[str]:
     lines = [
         f"without drafts: the server writes {same} of {count} answers in the same words",
         f"plain transformers: would have written {count - _wrong(devices)} of {count} answers{ties}",
-        f"llama.cpp alone with the 4-bit file: {run.file_speed:.1f} tok/s, {run.file_same} of {devices[0].alone} "
-        "answers the same. This file drafts for its",
-        "  own weights here: the demo shows that all of it works, not what a large target gains",
+        f"llama.cpp alone: {run.file_speed:.1f} tok/s, {run.file_same} of {devices[0].alone} answers the same; it "
+        "has the server's weights in 4 bits,",
+        "  so this demo shows that drafts change no text, not what a large target gains",
     ]
     if lost := [device.name for device in devices if device.speeds[0] < device.speeds[1]]:
         lines.append(f"drafts cost more time than they saved: {', '.join(lost)}")
     steps = f"{run.totals['steps']:.0f} steps of the server"
-    lines.append(f"{run.model} has 135 million parameters: it is often wrong, with drafts and without")
+    lines.append(f"{run.model} is small (135 million weights) and often wrong, with drafts and without")
     return [*lines, f"{run.dtype}, level exact, {steps}, {run.seconds:.0f} s in all"]

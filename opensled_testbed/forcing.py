@@ -37,16 +37,25 @@ class _Place:
 
 
 class _Rows:
-    """The reference's logits after a prompt and some tokens: a forward pass for each, or one along a whole guess."""
+    """The reference's logits after a prompt and some tokens: a forward pass for each, or one along a guessed text."""
 
-    def __init__(self, reference: Reference, prompt: Sequence[int], guess: Sequence[int]) -> None:
-        self._reference, self._prompt, self._guess = reference, list(prompt), tuple(guess)
-        self._known = reference.logits([*prompt, *guess], last=len(guess) + 1) if guess else ()
+    def __init__(self, reference: Reference, prompt: Sequence[int], text: str = "") -> None:
+        self._reference, self._prompt, self._text = reference, list(prompt), text
+        self._guess: tuple[int, ...] = ()
+        self._known: Sequence[np.ndarray] = ()
 
     def after(self, tokens: tuple[int, ...]) -> np.ndarray:
-        if len(tokens) < len(self._known) and self._guess[: len(tokens)] == tokens:
-            return self._known[len(tokens)]
-        return self._reference.logits([*self._prompt, *tokens])[0]
+        if not self._text:
+            return self._reference.logits([*self._prompt, *tokens])[0]
+        if len(tokens) >= len(self._known) or self._guess[: len(tokens)] != tokens:
+            self._compute(tokens)
+        return self._known[len(tokens)]
+
+    def _compute(self, tokens: tuple[int, ...]) -> None:
+        """Along `tokens`, then along the rest of the text as the tokenizer cuts it."""
+        rest = self._text[len(self._reference.decode(tokens).rstrip(UNFINISHED)) :]
+        self._guess = (*tokens, *self._reference.encode(rest))
+        self._known = self._reference.logits([*self._prompt, *self._guess], last=len(self._guess) + 1)
 
 
 def follow(
@@ -55,13 +64,14 @@ def follow(
     """Read the answer `text` to an OpenAI request `body` (messages, temperature, seed, max_tokens).
 
     `bound`: a lead below this many logits may flip; 0 = none. None if the target would not have written the text.
-    `one_pass`: compute the text, as the tokenizer cuts it, in one pass; other last bits, and much quicker.
+    `one_pass`: compute the text in one pass as the tokenizer cuts it, and again from where the target cuts it
+    otherwise: other last bits, and much quicker.
     """
     prompt = reference.render_chat(body["messages"])
     seed = body.get("seed")
     sampling = Sampling(body["temperature"], key=b"" if seed is None else key_of_seed(seed))
     room = min(body["max_tokens"], reference.context_length - len(prompt))
-    rows = _Rows(reference, prompt, reference.encode(text)[:room] if one_pass else ())
+    rows = _Rows(reference, prompt, text if one_pass else "")
     places, tries = [_Place()], MAX_TRIES * room
     while places and tries:
         place = places.pop()

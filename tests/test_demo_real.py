@@ -104,7 +104,7 @@ def test_equal_texts_and_a_near_tie(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         "would have written 2 of 2 answers, up to 1 near ties (0.0004 logits at most, bound 0.001)" in shown
     )
-    assert "30.0 tok/s, 1 of 1 answers the same." in shown and "cost more time" not in shown
+    assert "30.0 tok/s, 1 of 1 answers the same;" in shown and "cost more time" not in shown
 
 
 def test_a_device_that_loses_time_is_named(capsys: pytest.CaptureFixture[str]) -> None:
