@@ -8,8 +8,6 @@ from opensled.errors import OpenSledError, UsageError
 from opensled.pull import PullConfig, pull
 from opensled.store import FETCHABLE, fetched_folder
 from opensled_testbed.config import DemoConfig
-from opensled_testbed.demo_real import demo_real
-from opensled_testbed.demo_tiny import demo_tiny
 
 REAL = "smollm2"
 
@@ -19,10 +17,16 @@ def demo(config: DemoConfig) -> int:
     for_tiny = config.engine != "torch" or config.mtls
     if config.model == REAL and for_tiny:
         raise UsageError("--engine llamacpp and --mtls are for --model tiny; leave them out, or take that")
-    if config.model == "tiny" or for_tiny:
+    path = None if config.model == "tiny" or for_tiny else _fetched(config.model == REAL)
+    if path is None:
+        from opensled_testbed.demo_tiny import demo_tiny
+
         return demo_tiny(config)
-    path = _fetched(config.model == REAL)
-    return demo_tiny(config) if path is None else demo_real(config, path)
+    # Said before torch and transformers are imported, which takes seconds.
+    print(f"the demo runs {REAL}: {path}", file=sys.stderr)
+    from opensled_testbed.demo_real import demo_real
+
+    return demo_real(config, path)
 
 
 def _fetched(needed: bool) -> Path | None:

