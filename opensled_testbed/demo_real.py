@@ -103,7 +103,11 @@ def _onnx_draft(path: Path, reference: GgufReference, view: DemoView) -> Path | 
     from opensled_training.onnx_draft import write_draft
 
     view.say("making the ONNX draft: the same weights in 4 bits, once")
-    write_draft(reference.model, GgufText(path).tokenizer_json, folder)
+    try:
+        write_draft(reference.model, GgufText(path).tokenizer_json, folder)
+    except RuntimeError as error:
+        view.say(f"without the ONNX device: {str(error).strip().splitlines()[-1]}")
+        return None
     return folder
 
 

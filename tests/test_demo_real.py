@@ -18,6 +18,8 @@ from opensled_testbed.demo_real import FLEET, TURNS
 from opensled_testbed.demo_report import Run, conclude
 from opensled_testbed.demo_view import REAL, DemoView
 from opensled_testbed.forcing import Followed
+from opensled_testbed.gguf_reference import GgufReference
+from opensled_training import onnx_draft
 
 # Which model
 
@@ -134,6 +136,25 @@ def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.err == "asking\n"
     assert shown.out.startswith("> Which [city]?\nParis [bold]\n\ndevice") and "2.00x" in shown.out
     assert max(map(len, shown.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("missing", ["the exporter", "its success"])
+def test_without_an_onnx_draft_its_device_is_left_out(
+    missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the ONNX model builder failed:\nno room")
+
+    monkeypatch.setattr(onnx_draft, "write_draft", fail)
+    if missing == "the exporter":
+        monkeypatch.setattr(demo_real, "find_spec", lambda name: None)
+    file = model_path("tiny") / "tiny-f16.gguf"
+    path = Path(shutil.copy(file, tmp_path))
+    with DemoView([], REAL, quiet=False) as view:
+        assert demo_real._onnx_draft(path, GgufReference(path), view) is None
+    why = "pip install 'opensled[train]'" if missing == "the exporter" else "no room"
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if "without the ONNX device" in each]
+    assert why in line
 
 
 @pytest.mark.long
