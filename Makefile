@@ -7,7 +7,7 @@ PRODUCT := opensled edge_client verify_server scheduler hw_profiles opensled_tra
 EDGE := opensled edge_client hw_profiles scheduler
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long bench bench-quick conformance fuzz netns-check compose-check lint format proto wheel-test clean
+.PHONY: help install demo test test-long test-real bench bench-quick conformance fuzz netns-check compose-check lint format proto wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -24,15 +24,18 @@ $(STAMP): pyproject.toml constraints.txt
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,train]'
 	@touch $@
 
-demo: $(STAMP) ## a server and devices on this machine, checked against the plain target model
+demo: $(STAMP) ## a server and four devices with a real model on this machine, every text checked
 	@$(BIN)/opensled demo
 
 test: lint ## lint, then the tests: two workers, file by file; then the tests that measure time, alone
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long and not timed'
-	@$(BIN)/python -m pytest -m 'timed and not long' $$(grep -l 'mark\.timed' tests/test_*.py)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long and not timed and not real'
+	@$(BIN)/python -m pytest -m 'timed and not long and not real' $$(grep -l 'mark\.timed' tests/test_*.py)
 
 test-long: $(STAMP) ## the tests that `make test` leaves out: overload, failover, benchmark programs (minutes)
-	@$(BIN)/python -m pytest -m long
+	@$(BIN)/python -m pytest -m 'long and not real'
+
+test-real: $(STAMP) ## the tests on SmolLM2, if it is here: opensled pull smollm2 (minutes)
+	@$(BIN)/python -m pytest -m real -rs
 
 bench: $(STAMP) ## every figure of docs/benchmarks anew, and the report (long; wants a quiet machine)
 	@$(BIN)/python -m benchmarks.suite

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,21 @@ class StreamedReply:
     # Its "opensled" entry: rounds, drafted, accepted, ...
     usage: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+
+
+async def ask(
+    url: str,
+    prompts: Sequence[dict[str, Any]],
+    replies: list[StreamedReply],
+    refresh: Callable[[], None] = lambda: None,
+) -> None:
+    """Chat prompts one after the other; `replies` grows as they are answered, and `refresh` hears of every event."""
+    async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as http:
+        for body in prompts:
+            replies.append(StreamedReply())
+            async for reply in stream_chat(http, body):
+                replies[-1] = reply
+                refresh()
 
 
 def stream_chat(http: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIterator[StreamedReply]:

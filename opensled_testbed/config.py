@@ -9,12 +9,19 @@ from opensled.config import option
 class DemoConfig:
     """A server and devices on this machine."""
 
+    model: str = option(
+        "auto",
+        "target: smollm2 (fetched once), the bundled tiny, or auto: smollm2, or tiny if it cannot be fetched",
+        choices=("auto", "smollm2", "tiny"),
+    )
     max_tokens: int = option(64, "most tokens of an answer", low=1, metavar="N")
-    prompts: int = option(4, "prompts for each device", low=1, metavar="N")
-    draft_length: int = option(0, "most tokens of a draft block; 0 = as the server hints", low=0, metavar="K")
-    engine: str = option("torch", "the server's engine", choices=("torch", "llamacpp"))
+    prompts: int = option(4, "prompts for each device, with tiny", low=1, metavar="N")
+    draft_length: int = option(
+        0, "most tokens of a draft block, with tiny; 0 = as the server hints", low=0, metavar="K"
+    )
+    engine: str = option("torch", "the server's engine; llamacpp takes tiny", choices=("torch", "llamacpp"))
     mtls: bool = option(
-        False, "server and devices ask each other for certificates, and the server for tokens"
+        False, "server and devices ask each other for certificates, and the server for tokens; takes tiny"
     )
     json: bool = option(False, "print the figures as JSON")
 

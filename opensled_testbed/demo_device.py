@@ -18,8 +18,8 @@ class DemoDevice:
     drafter: str
     prompts: list[dict[str, Any]]  # OpenAI request bodies
     replies: list[StreamedReply] = field(default_factory=list)
-    # The same answers without drafts, where bits may differ
-    plain: list[StreamedReply] = field(default_factory=list)
+    plain: list[StreamedReply] = field(default_factory=list)  # the same answers without drafts
+    alone: int = 0  # replies, the first ones, that were written while nothing else asked
     paths: list[Followed | None] = field(default_factory=list)  # how the target alone follows each answer
 
     @property
@@ -43,10 +43,15 @@ class DemoDevice:
     def tokens(self) -> int:
         return sum(reply.usage.get("completion_tokens", 0) for reply in self.replies)
 
+    @property
+    def speeds(self) -> tuple[float, float]:
+        """Tokens/s of the replies alone, with and without drafts; 0.0 before there are any."""
+        count = min(self.alone, len(self.replies), len(self.plain))
+        return speed(self.replies[:count]), speed(self.plain[:count])
+
     def report(self) -> dict[str, Any]:
         drafted, rounds = self.total("drafted"), self.total("rounds")
         round_tokens = self.tokens - self.total("server_decoded")
-        seconds = sum(reply.seconds for reply in self.replies)
         return {
             "name": self.name,
             "drafter": self.drafter,
@@ -56,11 +61,17 @@ class DemoDevice:
             "accepted": self.total("accepted"),
             "acceptance_rate": round(self.total("accepted") / drafted, 3) if drafted else 0.0,
             "tokens_per_round": round(round_tokens / rounds, 3) if rounds else 0.0,
-            "tokens_per_second": round(self.tokens / seconds, 1) if seconds else 0.0,
+            "tokens_per_second": round(speed(self.replies), 1),
             "identical": self.compared > 0 and self.identical == self.compared,
             "flips": total(self.paths)[0],
             "unlike_plain": self.unlike_plain,
         }
+
+
+def speed(replies: Sequence[StreamedReply]) -> float:
+    """Tokens/s from the request to the end of the answer."""
+    seconds = sum(reply.seconds for reply in replies)
+    return sum(reply.usage.get("completion_tokens", 0) for reply in replies) / seconds if seconds else 0.0
 
 
 def why_low(devices: Sequence[DemoDevice]) -> str:

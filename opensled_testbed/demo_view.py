@@ -1,26 +1,31 @@
-"""What the demo shows: a live table on a terminal, plain lines where there is none."""
+"""What the demo shows: answers and a live table on a terminal, plain lines where there is none."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from opensled_testbed.demo_device import DemoDevice
+
+Columns = Mapping[str, Callable[[DemoDevice], str]]  # heading -> cell of a device
 
 
 class DemoView:
     """A table of devices that follows them; `quiet` says nothing on standard output."""
 
-    def __init__(self, devices: Sequence[DemoDevice], *, quiet: bool) -> None:
-        self._devices = devices
-        self._console = Console(stderr=quiet)
+    def __init__(self, devices: Sequence[DemoDevice], columns: Columns, *, quiet: bool) -> None:
+        self._devices, self._columns = devices, columns
+        self._console = Console(stderr=quiet, highlight=False)
+        self._quiet = quiet
         self._status = ""
-        self._live = Live(console=self._console, get_renderable=self.table, refresh_per_second=8)
+        self._writing: Text | None = None
+        self._live = Live(console=self._console, get_renderable=self._frame, refresh_per_second=8)
         self._animated = self._console.is_terminal and not quiet
 
     def __enter__(self) -> DemoView:
@@ -29,10 +34,10 @@ class DemoView:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._status = ""
+        self._status, self._writing = "", None
         if self._animated:
             self._live.stop()
-        elif exception[0] is None and not self._console.stderr:
+        elif exception[0] is None and not self._quiet:
             self._console.print(self.table())
 
     def say(self, status: str) -> None:
@@ -45,6 +50,20 @@ class DemoView:
         if self._animated:
             self._live.refresh()
 
+    def write(self, question: str, answer: str) -> None:
+        """An answer as far as it is written."""
+        self._writing = _exchange(question, answer)
+        self.refresh()
+
+    def keep(self, question: str, answer: str) -> None:
+        """An answer that stays above the table."""
+        self._writing = None
+        if not self._quiet:
+            self._console.print(_exchange(question, answer))
+
+    def _frame(self) -> Group:
+        return Group(self._writing, self.table()) if self._writing else Group(self.table())
+
     def table(self) -> Table:
         table = Table(
             box=box.SIMPLE_HEAD,
@@ -54,25 +73,68 @@ class DemoView:
             show_edge=False,
             pad_edge=False,
         )
-        for name in ("device", "drafter"):
-            table.add_column(name, no_wrap=True)
-        for name in ("answers", "tokens", "tok/s", "accepted", "tok/round", "identical"):
-            table.add_column(name, justify="right", no_wrap=True)
+        for number, name in enumerate(self._columns):
+            table.add_column(name, justify="left" if number < 2 else "right", no_wrap=True)
         for device in self._devices:
-            table.add_row(*_cells(device))
+            table.add_row(*(cell(device) for cell in self._columns.values()))
         return table
 
 
-def _cells(device: DemoDevice) -> list[str]:
-    report = device.report()
-    drafted = bool(report["drafted"])
-    return [
-        report["name"],
-        report["drafter"],
-        f"{len(device.replies)}/{len(device.prompts)}",
-        str(report["tokens"]),
-        f"{report['tokens_per_second']:.1f}",
-        f"{report['acceptance_rate']:.0%}" if drafted else "-",
-        f"{report['tokens_per_round']:.2f}" if drafted else "-",
-        f"{device.identical}/{device.compared}" if device.compared else "...",
-    ]
+def _exchange(question: str, answer: str) -> Text:
+    return Text.assemble((f"> {question}\n", "bold"), f"{answer.strip()}\n")
+
+
+def _answers(device: DemoDevice) -> str:
+    return f"{len(device.replies)}/{len(device.prompts)}"
+
+
+def _accepted(device: DemoDevice) -> str:
+    return f"{device.report()['acceptance_rate']:.0%}" if device.total("drafted") else "-"
+
+
+def _per_round(device: DemoDevice) -> str:
+    return f"{device.report()['tokens_per_round']:.2f}" if device.total("drafted") else "-"
+
+
+def _identical(device: DemoDevice) -> str:
+    return f"{device.identical}/{device.compared}" if device.compared else "..."
+
+
+def _same(device: DemoDevice) -> str:
+    compared = min(len(device.replies), len(device.plain))
+    return f"{compared - device.unlike_plain}/{compared}" if compared else "..."
+
+
+def _drafted_speed(device: DemoDevice) -> str:
+    return f"{device.speeds[0]:.1f}" if all(device.speeds) else "..."
+
+
+def _plain_speed(device: DemoDevice) -> str:
+    return f"{device.speeds[1]:.1f}" if all(device.speeds) else "..."
+
+
+def _gain(device: DemoDevice) -> str:
+    drafted, plain = device.speeds
+    return f"{drafted / plain:.2f}x" if drafted and plain else "..."
+
+
+TINY: Columns = {
+    "device": lambda device: device.name,
+    "drafter": lambda device: device.drafter,
+    "answers": _answers,
+    "tokens": lambda device: str(device.tokens),
+    "tok/s": lambda device: f"{device.report()['tokens_per_second']:.1f}",
+    "accepted": _accepted,
+    "tok/round": _per_round,
+    "identical": _identical,
+}
+REAL: Columns = {
+    "device": lambda device: device.name,
+    "drafter": lambda device: device.drafter,
+    "tok/s": _drafted_speed,
+    "no drafts": _plain_speed,
+    "gain": _gain,
+    "accepted": _accepted,
+    "tok/round": _per_round,
+    "same text": _same,
+}

@@ -36,15 +36,42 @@ class _Place:
     ended: bool = False  # by an end token
 
 
-def follow(reference: Reference, body: Mapping[str, Any], text: str, bound: float) -> Followed | None:
+class _Rows:
+    """The reference's logits after a prompt and some tokens: a forward pass for each, or one along a guessed text."""
+
+    def __init__(self, reference: Reference, prompt: Sequence[int], text: str = "") -> None:
+        self._reference, self._prompt, self._text = reference, list(prompt), text
+        self._guess: tuple[int, ...] = ()
+        self._known: Sequence[np.ndarray] = ()
+
+    def after(self, tokens: tuple[int, ...]) -> np.ndarray:
+        if not self._text:
+            return self._reference.logits([*self._prompt, *tokens])[0]
+        if len(tokens) >= len(self._known) or self._guess[: len(tokens)] != tokens:
+            self._compute(tokens)
+        return self._known[len(tokens)]
+
+    def _compute(self, tokens: tuple[int, ...]) -> None:
+        """Along `tokens`, then along the rest of the text as the tokenizer cuts it."""
+        rest = self._text[len(self._reference.decode(tokens).rstrip(UNFINISHED)) :]
+        self._guess = (*tokens, *self._reference.encode(rest))
+        self._known = self._reference.logits([*self._prompt, *self._guess], last=len(self._guess) + 1)
+
+
+def follow(
+    reference: Reference, body: Mapping[str, Any], text: str, bound: float, *, one_pass: bool = False
+) -> Followed | None:
     """Read the answer `text` to an OpenAI request `body` (messages, temperature, seed, max_tokens).
 
     `bound`: a lead below this many logits may flip; 0 = none. None if the target would not have written the text.
+    `one_pass`: compute the text in one pass as the tokenizer cuts it, and again from where the target cuts it
+    otherwise: other last bits, and much quicker.
     """
     prompt = reference.render_chat(body["messages"])
     seed = body.get("seed")
     sampling = Sampling(body["temperature"], key=b"" if seed is None else key_of_seed(seed))
     room = min(body["max_tokens"], reference.context_length - len(prompt))
+    rows = _Rows(reference, prompt, text if one_pass else "")
     places, tries = [_Place()], MAX_TRIES * room
     while places and tries:
         place = places.pop()
@@ -54,7 +81,7 @@ def follow(reference: Reference, body: Mapping[str, Any], text: str, bound: floa
             continue
         tries -= 1
         position = len(prompt) + len(place.tokens)
-        scores = sampling.scores(reference.logits([*prompt, *place.tokens])[0], position)
+        scores = sampling.scores(rows.after(place.tokens), position)
         near = _near(scores, sampling.temperature, bound)
         steps = [_step(reference, place, token, lead) for token, lead in near]
         places += [step for step in reversed(steps) if _fits(reference, step, text)]

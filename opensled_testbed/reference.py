@@ -51,6 +51,8 @@ def masked(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> 
     Tokens rank by logit descending, then id ascending. Top-p keeps the shortest ranked prefix that reaches `top_p`.
     """
     scaled = logits.astype(np.float64) / temperature
+    if not top_k and top_p == 1:
+        return scaled
     ranked = sorted(range(len(scaled)), key=lambda token: (-scaled[token], token))
     kept = ranked[:top_k] if top_k else ranked
     if top_p < 1:

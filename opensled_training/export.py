@@ -86,14 +86,17 @@ PRECISION = "int8"
 def write_onnx(folder: Path, path: Path) -> None:
     """The builder writes weights beside the graph; they are small enough to go into it."""
     with tempfile.TemporaryDirectory() as scratch:
-        _run_builder(folder, Path(scratch))
+        run_builder(folder, Path(scratch), PRECISION)
         model = onnx.load(Path(scratch) / "model.onnx")
     onnx.save(model, path, save_as_external_data=False)
 
 
-def _run_builder(folder: Path, out: Path) -> None:
-    """In a process of its own: the builder is written as a program and keeps global state."""
-    options = ["-i", str(folder), "-o", str(out), "-p", PRECISION, "-e", "cpu", "-c", str(out / "cache")]
+def run_builder(folder: Path, out: Path, precision: str) -> None:
+    """Writes model.onnx and its weights into `out`.
+
+    In a process of its own: the builder is written as a program and keeps global state.
+    """
+    options = ["-i", str(folder), "-o", str(out), "-p", precision, "-e", "cpu", "-c", str(out / "cache")]
     command = [sys.executable, "-m", "onnxruntime_genai.models.builder", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -51,6 +51,7 @@ MODEL_HOMES = (
     "verify_server/engine/",
     "opensled_training/",
     "opensled_testbed/reference.py",
+    "opensled_testbed/gguf_reference.py",
     BARE_RAGGED,
     BARE_PAIR,
     BARE_STEPS,
@@ -61,6 +62,7 @@ LLAMA_HOMES = (
     "edge_client/drafters/llamacpp.py",
     "verify_server/engine/llama_cache.py",
     BARE_PAIR,
+    "opensled_testbed/gguf_reference.py",
 )
 PLOT_HOMES = (
     "opensled_testbed/planner/picture.py",
@@ -97,7 +99,7 @@ HOMES = {
     "opensled.v1.verify_pb2_grpc": GRPC_HOMES,
 }
 # Files whose worth is that they share nothing with the product.
-INDEPENDENT = ("opensled_testbed/reference.py",)
+INDEPENDENT = ("opensled_testbed/reference.py", "opensled_testbed/gguf_reference.py")
 
 PRODUCT = ("opensled", "hw_profiles", "scheduler", "edge_client", "verify_server")
 # Files that may share their name: each of them does the same for its own package.
@@ -196,8 +198,9 @@ def test_no_home_stands_empty() -> None:
     assert {(library, home) for library, homes in HOMES.items() for home in homes} == lived_in
 
 
-def test_the_reference_shares_nothing_with_the_product() -> None:
-    assert list(_forbidden(list(INDEPENDENT), dict.fromkeys(INDEPENDENT, ()))) == []
+def test_the_references_share_nothing_with_the_product() -> None:
+    each_other = tuple(map(_module, INDEPENDENT))
+    assert list(_forbidden(list(INDEPENDENT), dict.fromkeys(INDEPENDENT, each_other))) == []
 
 
 def test_a_device_loads_nothing_of_the_server() -> None:

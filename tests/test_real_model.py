@@ -1,0 +1,97 @@
+"""SmolLM2 behind engine torch at level exact: drafts, and other sequences in the batch, change no text.
+
+make test-real                             # a few prompts, answers of 16 tokens: minutes
+OPENSLED_REAL_PROMPTS=60 make test-real    # all of benchmarks/real_prompts.json: hours without fast bfloat16
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from benchmarks.real_prompts import PROMPTS, text_of
+from edge_client.drafters import DRAFTERS
+from edge_client.lengths.fixed import FixedLength
+from opensled.messages import ChatMessage, SamplingParams
+from opensled.store import FETCHABLE, fetched_folder
+from tests.system import ask, running
+from verify_server.engine.torch_engine import TorchEngine, load
+from verify_server.text.gguf_text import GgufText
+
+# Read when the tests are collected: during tests the cache is an empty folder (tests/conftest.py).
+MODEL = fetched_folder("smollm2") / Path(FETCHABLE["smollm2"].member).name
+COUNT, TOKENS = int(os.environ.get("OPENSLED_REAL_PROMPTS", "3")), 16
+KINDS = ("chat", "questions", "arithmetic", "translation", "summary", "retrieval")  # short prompts first
+AT_ONCE = 8
+DRAFTERS_TESTED = ("none", "llamacpp", "cacheback", "lookup")
+SAMPLINGS = ({"temperature": 0.0}, {"temperature": 0.8}, {"temperature": 1.0, "top_p": 0.9})
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not MODEL.is_file(), reason="needs SmolLM2; run: opensled pull smollm2"),
+]
+
+
+@cache
+def prompts() -> list[tuple[int, ...]]:
+    """As token ids; the kinds in turns."""
+    document, text = json.loads(PROMPTS.read_text()), GgufText(MODEL)
+    rows = zip(*(document[kind] for kind in KINDS))
+    asked = [text_of(prompt, document["characters"]) for row in rows for prompt in row][:COUNT]
+    return [text.render([ChatMessage("user", question)]) for question in asked]
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def engine(request: pytest.FixtureRequest) -> TorchEngine:
+    found = load(str(MODEL), device="cpu", dtype=request.param, numerics="exact", kv_tokens=AT_ONCE * 1536)
+    assert (found.info.numerics, found.info.dtype) == ("exact", request.param)
+    return found
+
+
+@cache
+def factory(name: str):
+    return DRAFTERS.get(name)(str(MODEL), 1)
+
+
+async def answers(engine: TorchEngine, drafter: str, sampling: dict, at_once: int) -> list[tuple[int, ...]]:
+    """Of all prompts, `at_once` at the same time."""
+    found = []
+    async with running(engine, draft_wait=0.5, max_step_tokens=512) as network:
+        for start in range(0, len(prompts()), at_once):
+            asked = [
+                ask(
+                    network,
+                    prompt,
+                    factory(drafter).create(),
+                    SamplingParams(**sampling, seed=start + number, max_tokens=TOKENS),
+                    stop=FixedLength(4),
+                )
+                for number, prompt in enumerate(prompts()[start : start + at_once])
+            ]
+            found += await asyncio.gather(*asked)
+    return [answer.tokens for answer in found]
+
+
+_expected: dict[tuple[str, str], list[tuple[int, ...]]] = {}
+
+
+def expected(engine: TorchEngine, sampling: dict) -> list[tuple[int, ...]]:
+    """What the engine writes alone, one sequence at a time, without drafts."""
+    key = (engine.info.dtype, str(sampling))
+    if key not in _expected:
+        _expected[key] = asyncio.run(answers(engine, "none", sampling, 1))
+    return _expected[key]
+
+
+@pytest.mark.parametrize("at_once", [1, AT_ONCE], ids=["one by one", "at once"])
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("drafter", DRAFTERS_TESTED)
+def test_a_text_is_the_engines_own(engine: TorchEngine, drafter: str, sampling: dict, at_once: int) -> None:
+    given = asyncio.run(answers(engine, drafter, sampling, at_once))
+    assert given == expected(engine, sampling)
+    assert len(given) == min(COUNT, 60) and all(given)
