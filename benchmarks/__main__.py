@@ -21,7 +21,7 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--gguf",
         metavar="FILE",
-        help=f"model of figure peer; default: the environment's {GGUF}, or the tiny one",
+        help=f"model of figures peer and steps; default: the environment's {GGUF}, else tiny and smollm2",
     )
     return parser.parse_args(words)
 

@@ -1,13 +1,16 @@
 """What a step of a real target costs: levels `exact` and `fast` against transformers' own forward, and sampling."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from benchmarks.figure import Comparison, Figure, in_turns
+from benchmarks.peer import GGUF
 from opensled.messages import SamplingParams
 from opensled.noise import noise_key
 from opensled.store import model_file
@@ -18,7 +21,8 @@ from verify_server.engine.kv_memory import BLOCK_SIZE
 from verify_server.engine.selftest import attending_by
 from verify_server.engine.torch_engine import TorchEngine
 
-MODEL, CONTEXT = "smollm2", 256  # tokens that each session has
+MODEL = "smollm2"  # without the environment's GGUF
+CONTEXT = 256  # tokens that each session has
 CELLS = ((1, 1), (1, 5), (4, 5), (16, 1), (16, 5))  # sessions, rows of each
 LEVELS = ("exact", "fast")
 MOST_ROWS = max(sessions * rows for sessions, rows in CELLS)
@@ -27,7 +31,7 @@ PARAMS = {"greedy": SamplingParams(temperature=0), "T=0.8": SamplingParams(tempe
 
 
 def measure(quick: bool) -> Figure:
-    """SmolLM2 as `opensled pull smollm2` fetched it; raises NotFound without it."""
+    """The GGUF that the environment names, else SmolLM2 as `opensled pull smollm2` fetched it; raises NotFound."""
     torch.set_num_threads(1)
     cells = CELLS[:2] if quick else CELLS
     engines = {level: _load(level) for level in LEVELS}
@@ -51,7 +55,7 @@ def measure(quick: bool) -> Figure:
         unit="ms",
         more_is_better=False,
         compared=(
-            f"One step of SmolLM2-135M-Instruct (engine torch, its GGUF dequantized), one thread, {CONTEXT} tokens of "
+            f"One step of {_model().stem} (engine torch, its GGUF dequantized), one thread, {CONTEXT} tokens of "
             "context for each session, logits of all rows: the engine against transformers' own forward of as many "
             "rows, as one sequence with one such context (DynamicCache, its SDPA): the same matrices, without the KV "
             "of the other sessions. Sampling is `Scores.sample` of all rows."
@@ -63,7 +67,7 @@ def measure(quick: bool) -> Figure:
         samples={name: [1000 * value for value in values] for name, values in samples.items()},
         ratios=tuple(_ratios(cells)),
         facts={
-            "model": MODEL,
+            "model": _model().name,
             "dtype": engines["fast"].info.dtype,
             "geometry": str(engines["exact"]._model.geometry),
             "processor": torch.backends.cpu.get_cpu_capability(),
@@ -71,11 +75,13 @@ def measure(quick: bool) -> Figure:
     )
 
 
+def _model() -> Path:
+    return Path(os.environ.get(GGUF) or model_file(MODEL, "*.gguf"))
+
+
 def _load(level: str) -> TorchEngine:
     kv_tokens = 16 * (CONTEXT + BLOCK_SIZE)
-    return torch_engine.load(
-        str(model_file(MODEL, "*.gguf")), numerics=level, kv_tokens=kv_tokens, most_rows=MOST_ROWS
-    )
+    return torch_engine.load(str(_model()), numerics=level, kv_tokens=kv_tokens, most_rows=MOST_ROWS)
 
 
 def _name(sessions: int, rows: int, what: str) -> str:

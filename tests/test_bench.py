@@ -9,8 +9,10 @@ import pytest
 from benchmarks import FIGURES, overload
 from benchmarks.__main__ import main
 from benchmarks.figure import Comparison, Figure, in_turns
+from benchmarks.peer import GGUF
 from benchmarks.tenants import TenantRequest
 from opensled.errors import OpenSledError, UsageError
+from opensled.store import model_file
 
 FIGURE = Figure(
     title="One",
@@ -54,16 +56,13 @@ LONG = (
     *("ragged", "rounds", "simulation"),
 )
 NO_PEER = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="xllamacpp, the peer, is not installed")
-NAMES = [
-    pytest.param(
-        name, marks=(*([pytest.mark.long] if name in LONG else []), *([NO_PEER] if name == "peer" else []))
-    )
-    for name in FIGURES.names()
-]
+OWN_MARKS = {**dict.fromkeys(LONG, pytest.mark.long), "peer": NO_PEER}
+NAMES = [pytest.param(name, marks=[OWN_MARKS[name]] if name in OWN_MARKS else []) for name in FIGURES.names()]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_figure_is_measured_and_written_with_its_origin(name, tmp_path, capsys):
+def test_every_figure_is_measured_and_written_with_its_origin(name, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv(GGUF, str(model_file("tiny", "*.gguf")))
     assert main([name, "--quick", "--out", str(tmp_path)]) == 0
     written = json.loads((tmp_path / f"{name}.json").read_text())
     assert written["label"] in ("real", "emulated")

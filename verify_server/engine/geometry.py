@@ -25,7 +25,8 @@ SPAN = 64  # positions; smaller ones make more pieces, wider ones more padded ke
 HEAD_ROWS = 64
 # Probe of attention: positions of the text, and parts of it as (first position, queries).
 LENGTH = 704
-CHUNKS = tuple([(97 * count % (LENGTH - count), count) for count in range(1, SPAN + 2)])
+QUERIES_TRIED = (*range(1, 18), 20, 24, 31, 32, 33, 40, 47, 48, 49, 63, 64, 65)
+CHUNKS = tuple([(97 * count % (LENGTH - count), count) for count in QUERIES_TRIED])
 CROWD = (1, 3, 16)  # sequences computed together
 SHARP, LARGE = 8.0, 256.0  # sizes of the queries, and of what cancels; all else is about 1
 
