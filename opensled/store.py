@@ -45,8 +45,8 @@ def bundled_folder() -> Path:
 
 def fetched_folder(name: str) -> Path:
     """Where `opensled pull` puts a model, whether it is there or not."""
-    cache = os.environ.get("OPENSLED_CACHE_DIR") or Path.home() / ".cache" / "opensled"
-    return Path(cache) / "models" / name
+    cache = Path(os.environ.get("OPENSLED_CACHE_DIR") or "~/.cache/opensled")
+    return cache.expanduser() / "models" / name
 
 
 def known_models() -> list[str]:

@@ -1,11 +1,14 @@
 """One device of the demo: what it was asked, what it answered, and what the target alone says to that."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from opensled.errors import OpenSledError
 from opensled_testbed.client import StreamedReply
 from opensled_testbed.forcing import Followed, total
+from opensled_testbed.processes import Process
 
 LOW = 0.5  # accepted share of the drafts below which `why_low` says why
 
@@ -83,3 +86,13 @@ def why_low(devices: Sequence[DemoDevice]) -> str:
     if "lookup" in low:
         reasons.append("lookup has no draft model and only repeats earlier words")
     return f"accepted is low: {'; '.join(reasons)}" if reasons else ""
+
+
+def stop_fleet(server: Process, edges: Sequence[Process]) -> dict[str, float]:
+    """Ends all processes; the server's totals. Raises OpenSledError if the server failed."""
+    for edge in edges:
+        edge.stop()
+    if server.stop() != 0:
+        raise OpenSledError("the server of the demo failed; its errors are above")
+    totals: dict[str, float] = json.loads(server.lines[-1])
+    return totals

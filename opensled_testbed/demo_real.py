@@ -11,10 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from opensled.errors import OpenSledError
 from opensled_testbed.client import StreamedReply, ask
 from opensled_testbed.config import DemoConfig
-from opensled_testbed.demo_device import DemoDevice, speed
+from opensled_testbed.demo_device import DemoDevice, speed, stop_fleet
 from opensled_testbed.demo_report import Run, conclude
 from opensled_testbed.demo_view import REAL, DemoView
 from opensled_testbed.forcing import Followed, follow
@@ -77,7 +76,7 @@ def demo_real(config: DemoConfig, path: Path) -> int:
         devices += [_device(number, *each, tokens) for number, each in enumerate(fleet)]
         urls = {name: f"http://{edge.wait_ready()}" for name, edge in edges.items()}
         asyncio.run(_ask_all(devices, urls, f"http://{plain.wait_ready()}", view))
-        totals = _stop(server, [*edges.values(), plain])
+        totals = stop_fleet(server, [*edges.values(), plain])
         file_alone = _file_alone(path, devices, view)
         _compare(devices, reference, BOUNDS[dtype], view)
     run = Run(MODEL_ID, dtype, BOUNDS[dtype], time.monotonic() - started, totals, *file_alone)
@@ -162,16 +161,6 @@ async def _in_turns(devices: list[DemoDevice], urls: dict[str, str], plain: str,
 
 def _show(view: DemoView, question: str, replies: list[StreamedReply]) -> None:
     view.write(question, replies[-1].text)
-
-
-def _stop(server: Process, edges: list[Process]) -> dict[str, float]:
-    """Ends all processes; the server's totals."""
-    for edge in edges:
-        edge.stop()
-    if server.stop() != 0:
-        raise OpenSledError("the server of the demo failed; its errors are above")
-    totals: dict[str, float] = json.loads(server.lines[-1])
-    return totals
 
 
 def _file_alone(path: Path, devices: list[DemoDevice], view: DemoView) -> tuple[float, int]:

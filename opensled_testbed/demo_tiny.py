@@ -9,11 +9,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from opensled.errors import OpenSledError
 from opensled.store import model_path
 from opensled_testbed.client import ask
 from opensled_testbed.config import DemoConfig
-from opensled_testbed.demo_device import DemoDevice, why_low
+from opensled_testbed.demo_device import DemoDevice, stop_fleet, why_low
 from opensled_testbed.demo_view import TINY, DemoView
 from opensled_testbed.forcing import follow, total
 from opensled_testbed.processes import Process, exit_on_signals
@@ -80,12 +79,7 @@ def _run_fleet(devices: list[DemoDevice], config: DemoConfig, view: DemoView) ->
             view.say("the same prompts without drafts")
             edges.append(start(FLEET[0][0], "none"))
             asyncio.run(_ask_plain(devices, f"http://{edges[-1].wait_ready()}"))
-        for edge in edges:
-            edge.stop()
-        if server.stop() != 0:
-            raise OpenSledError("the server of the demo failed; its errors are above")
-    totals: dict[str, float] = json.loads(server.lines[-1])
-    return totals
+        return stop_fleet(server, edges)
 
 
 def _credentials(stack: ExitStack) -> FleetFlags:

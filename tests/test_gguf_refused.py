@@ -19,6 +19,7 @@ from verify_server import target
 from verify_server.config import ServeConfig
 from verify_server.engine import gguf_model, torch_engine
 from verify_server.engine.base import Segment
+from verify_server.text import gguf_file
 from verify_server.text.gguf_ends import ROLES, SPELLINGS, eos_ids
 from verify_server.text.gguf_file import read_metadata
 
@@ -242,3 +243,18 @@ def test_auto_takes_a_file_as_its_folder(chosen: Callable[..., str], tmp_path: P
 def test_a_hub_id_goes_to_torch(chosen: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     assert chosen("Qwen/Qwen3-0.6B", "torch", "llama_cpp") == "torch"
     assert capsys.readouterr().err == ""
+
+
+def test_a_load_parses_the_file_once_and_a_changed_file_again(tmp_path: Path, monkeypatch) -> None:
+    parsed, parse = [], gguf_file._head
+
+    def counted(reader):
+        parsed.append(reader)
+        return parse(reader)
+
+    monkeypatch.setattr(gguf_file, "_head", counted)
+    path = write(tmp_path / "a.gguf", LLAMA)
+    target.load_torch(dataclasses.replace(LOADED, model=str(path), numerics="fast"))
+    assert len(parsed) == 1
+    write(path, keyed(rope__freq_base=123.0))
+    assert read_metadata(path)["llama.rope.freq_base"] == 123.0

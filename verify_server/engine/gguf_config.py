@@ -148,7 +148,7 @@ def _known(path: Path, head: Head) -> str:
 
 
 def _check_keys(head: Head, architecture: str) -> None:
-    """A key that nobody reads here, and that says more than "none of it", would change the logits."""
+    """A key that is not read here would change the logits, unless its value is 0, false or empty."""
     known = OTHER_KEYS | KEYS.keys() | MORE_KEYS.get(architecture, {}).keys()
     for key, value in head.metadata.items():
         owner, _, rest = key.partition(".")

@@ -19,8 +19,6 @@ from verify_server.text.gguf_file import TensorInfo, read_head
 ROPE_FACTORS = "rope_freqs.weight"  # of Llama 3.1: what each frequency is divided by
 # llama.cpp pairs the rotary dimensions 2i and 2i + 1 of their queries and keys, transformers i and i + half.
 PAIRED = {"llama", "granite", "smollm3"}
-
-
 WIDE = {gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F64}
 
 
