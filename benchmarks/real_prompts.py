@@ -2,8 +2,8 @@
 
     python -m benchmarks.real_prompts --target FOLDER --draft FILE.gguf [--quick] [--kinds chat,...] [--keep]
 
-One server on core 0, one `opensled edge` for each contender on core 1; every prompt goes to all of them in turns, and
-all must write the same text. The server's prefix cache is off: each turn reads its prompt anew, as a new user's does.
+One server on core 0, one `opensled edge` for each contender on core 1, and a second server on both cores; every prompt
+goes to all of them in turns, and all must write the same text. The server's prefix cache is off: each turn reads its prompt anew, as a new user's does.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from opensled_testbed.provenance import SEED, provenance
 
 PROMPTS = Path(__file__).with_suffix(".json")
 KINDS = ("chat", "translation", "summary", "questions", "arithmetic", "retrieval")
-NONE, DEFAULT = "none", "default"
+NONE, BOTH, DEFAULT = "none", "none on both cores", "default"
 CONTENDERS: Mapping[str, tuple[str, ...]] = {
     NONE: ("--drafter", "none"),
+    BOTH: ("--drafter", "none"),  # what the device's core would bring if the server had it
     DEFAULT: (),
     "fixed k = 4": ("--stop", "fixed", "--draft-length", "4"),
     "tables": ("--drafter", "cacheback"),
@@ -130,31 +131,29 @@ def _docstring(name: str) -> str:
 
 
 def _start(stack: ExitStack, arguments: Namespace, contenders: Sequence[str]) -> dict[str, str]:
-    """The server and a device for each contender; name -> base URL. Only the one that is asked works."""
-    serve = (
-        *("serve", "--model", arguments.target, "--engine", arguments.engine, "--dtype", arguments.dtype),
-        *("--numerics", "exact", "--threads", "1", "--listen", "127.0.0.1:0", "--no-prefix-cache"),
-    )
-    os.sched_setaffinity(0, {SERVER_CORE})  # what is started from here on inherits it
-    server = stack.enter_context(Process(serve, isolated=True, environment={"OMP_NUM_THREADS": "1"}))
-    address = server.wait_ready(600)
-    os.sched_setaffinity(0, {DEVICE_CORE})
-    edge = (
-        "edge",
-        "--server",
-        address,
-        "--draft-model",
-        arguments.draft,
-        "--threads",
-        "1",
-        "--http",
-        "127.0.0.1:0",
-    )
+    """The servers and a device for each contender; name -> base URL. Only the one that is asked works."""
+    server = _serve(stack, arguments, {SERVER_CORE})
+    servers = {BOTH: _serve(stack, arguments, {SERVER_CORE, DEVICE_CORE})} if BOTH in contenders else {}
+    os.sched_setaffinity(0, {DEVICE_CORE})  # what is started from here on inherits it
+    edge = ("edge", "--draft-model", arguments.draft, "--threads", "1", "--http", "127.0.0.1:0")
     urls = {}
     for name in contenders:
-        device = stack.enter_context(Process((*edge, *CONTENDERS[name]), isolated=True))
-        urls[name] = f"http://{device.wait_ready()}"
+        words = (*edge, "--server", servers.get(name, server), *CONTENDERS[name])
+        urls[name] = f"http://{stack.enter_context(Process(words, isolated=True)).wait_ready()}"
     return urls
+
+
+def _serve(stack: ExitStack, arguments: Namespace, cores: set[int]) -> str:
+    """Address of a server with a thread on each of `cores`."""
+    threads = str(len(cores))
+    serve = (
+        *("serve", "--model", arguments.target, "--engine", arguments.engine, "--dtype", arguments.dtype),
+        *("--numerics", "exact", "--threads", threads, "--listen", "127.0.0.1:0", "--no-prefix-cache"),
+    )
+    os.sched_setaffinity(0, cores)
+    return stack.enter_context(
+        Process(serve, isolated=True, environment={"OMP_NUM_THREADS": threads})
+    ).wait_ready(600)
 
 
 async def _ask_all(urls: Mapping[str, str], prompts: Sequence[tuple[str, str]], max_tokens: int) -> Speeds:

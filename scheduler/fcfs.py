@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hw_profiles.step_cost import HardwareProfile
-from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
+from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot, fitting
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Fcfs:
             piece = self._slice(session, budget, now)
             if piece is not None:
                 slices.append(piece)
-                budget -= piece.tokens + (session.draft or 0) * piece.decide
+                budget -= piece.tokens + min(session.draft or 0, budget - piece.tokens) * piece.decide
         return BatchPlan(tuple(slices), self._wake_at(present, now))
 
     def _slice(self, session: SessionView, budget: int, now: float) -> Slice | None:
@@ -41,7 +41,9 @@ class Fcfs:
         tokens = min(wanted, budget)
         if tokens <= 0:
             return None
-        return Slice(session.id, tokens, decide and tokens == session.uncomputed, ahead=not decide)
+        if tokens < session.uncomputed:
+            return Slice(session.id, tokens, False, ahead=not decide)
+        return Slice(session.id, tokens, True, draft=fitting(session, budget - tokens))
 
     def _may_decide(self, session: SessionView, now: float) -> bool:
         if session.draft is not None:

@@ -56,6 +56,11 @@ class Slice(NamedTuple):
     hint: int | None = None
 
 
+def fitting(session: SessionView, room: int) -> int | None:
+    """`Slice.draft` of a session in a step with `room` tokens left: None = its whole draft fits."""
+    return room if room < (session.draft or 0) else None
+
+
 @dataclass(frozen=True)
 class BatchPlan:
     """The next step. When nothing of it can be done: sleep until an arrival or `wake_at` (None = an arrival)."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hw_profiles.step_cost import HardwareProfile
-from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
+from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot, fitting
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,9 @@ def _prompt_slices(prompts: Sequence[SessionView], budget: int) -> tuple[Slice, 
             break
         tokens = _chunk(session.uncomputed, budget)
         decide = tokens == session.uncomputed
-        slices.append(Slice(session.id, tokens, decide))
-        budget -= tokens + (session.draft or 0) * decide
+        budget -= tokens
+        slices.append(Slice(session.id, tokens, decide, draft=fitting(session, budget) if decide else None))
+        budget -= min(session.draft or 0, budget) * decide
     return tuple(slices)
 
 
@@ -85,12 +86,15 @@ def _padded_slices(batch: Sequence[SessionView], budget: int) -> tuple[Slice, ..
     chosen: list[SessionView] = []
     longest = 0
     for session in batch:
-        length = max(longest, _length(session))
+        length = max(longest, min(_length(session), budget))
         if chosen and length * (len(chosen) + 1) > budget:
             break
         chosen.append(session)
         longest = length
-    return tuple(Slice(each.id, 1, True, padding=longest - _length(each)) for each in chosen)
+    return tuple(
+        Slice(each.id, 1, True, padding=max(0, longest - _length(each)), draft=fitting(each, longest - 1))
+        for each in chosen
+    )
 
 
 def _length(session: SessionView) -> int:

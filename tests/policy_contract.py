@@ -41,7 +41,6 @@ COSTS = (
 class Promises:
     """Where policies differ in what they keep."""
 
-    overruns: bool = False  # the last slice of a step may bring a draft along for which there is no room
     for_ever: bool = False  # it may wait for a device for ever
     longest_wait: float = inf  # seconds it lets pass at most when somebody could be served
     trims: bool = False  # it verifies no more of a draft than the session may be asked for
@@ -158,7 +157,7 @@ def require_contract(
     assert len(set(chosen)) == len(chosen), "a session twice in a step"
     for piece in plan.slices:
         require_slice(piece, views[piece.session], promises)
-    require_budget(plan.slices, views, profile.max_step_tokens, promises)
+    require_budget(plan.slices, views, profile.max_step_tokens)
     require_wake(plan, snapshot, now, promises)
     return plan
 
@@ -179,14 +178,10 @@ def require_slice(piece: Slice, view: SessionView, promises: Promises) -> None:
     assert piece.decide or not piece.draft, "a chunk of a prompt verifies nothing"
 
 
-def require_budget(
-    slices: tuple[Slice, ...], views: dict[int, SessionView], budget: int, promises: Promises
-) -> None:
+def require_budget(slices: tuple[Slice, ...], views: dict[int, SessionView], budget: int) -> None:
     """Positions computed, verified drafts and padding included, stay within max_step_tokens."""
     sizes = [positions(piece, views[piece.session]) for piece in slices]
-    drafts = [views[piece.session].draft or 0 for piece in slices if piece.decide]
-    excess = max(drafts, default=0) if promises.overruns else 0
-    assert sum(sizes) <= budget + excess, f"{sum(sizes)} positions in a step of {budget}"
+    assert sum(sizes) <= budget, f"{sum(sizes)} positions in a step of {budget}"
 
 
 def positions(piece: Slice, view: SessionView) -> int:

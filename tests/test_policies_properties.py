@@ -31,11 +31,11 @@ from tests.policy_contract import (
 
 POLICIES: dict[str, tuple[SchedulingPolicy, Promises]] = {
     "goodput": (Goodput(0.25), Promises(trims=True, longest_wait=1.0)),
-    "fcfs": (Fcfs(0.25), Promises(overruns=True, longest_wait=0.25)),
-    "fcfs, patient": (Fcfs(inf), Promises(overruns=True, for_ever=True)),
-    "fcfs, impatient": (Fcfs(0.0), Promises(overruns=True, longest_wait=0.0)),
-    "static": (Static(0.25), Promises(overruns=True, longest_wait=0.25)),
-    "static, by three": (Static(0.25, 3), Promises(overruns=True, longest_wait=0.25)),
+    "fcfs": (Fcfs(0.25), Promises(longest_wait=0.25)),
+    "fcfs, patient": (Fcfs(inf), Promises(for_ever=True)),
+    "fcfs, impatient": (Fcfs(0.0), Promises(longest_wait=0.0)),
+    "static": (Static(0.25), Promises(longest_wait=0.25)),
+    "static, by three": (Static(0.25, 3), Promises(longest_wait=0.25)),
 }
 ANY = HardwareProfile()
 PROMPT = SessionView(1, uncomputed=5, draft=None, server_drives=True, waiting_since=0.0)

@@ -105,7 +105,8 @@ class VerifyLoop:
 
     async def _run_step(self, work: Sequence[StepItem]) -> list[Outcome]:
         """The outcomes of a step in the engine's thread; if the engine fails, an error for each session."""
-        started = self.clock()
+        started, tokens = self.clock(), sum(len(item.segment.tokens) for item in work)
+        assert tokens <= self.profile.max_step_tokens, "level exact was probed for steps up to this size"
         try:
             outcomes = await asyncio.get_running_loop().run_in_executor(
                 self._thread, run_step, self.engine, work
@@ -115,7 +116,7 @@ class VerifyLoop:
             outcomes = [step_failed()] * len(work)
         else:
             self._learn(work, self.clock() - started)
-        self.stats.step(len(work), sum(len(item.segment.tokens) for item in work), self.clock() - started)
+        self.stats.step(len(work), tokens, self.clock() - started)
         return outcomes
 
     def _snapshot(self) -> Snapshot:
