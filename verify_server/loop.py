@@ -81,10 +81,11 @@ class VerifyLoop:
         self.wake()
         return outbox
 
-    def submit(self, session: Session, draft: Draft) -> None:
+    def submit(self, session: Session, draft: Draft) -> bool:
         """See `Session.submit`."""
-        session.submit(draft, self.clock())
+        gains = session.submit(draft, self.clock())
         self.wake()
+        return gains
 
     def remove(self, session: Session) -> None:
         """Forget a live session; if the engine is computing it, its blocks come back when the step ends."""

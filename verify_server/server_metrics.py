@@ -87,6 +87,7 @@ def _session_metrics(manager: SessionManager) -> list[Metric]:
         ),
         Metric("session_places", "Most sequences at the same time.", lambda: manager.limits.max_sessions),
         Metric("requests_refused_total", "Requests refused before any work.", lambda: stats.refused, "code"),
+        Metric("client_limits_total", "Times that a client met a limit.", lambda: stats.limited, "limit"),
         Metric("draining", "1 while the server takes no new sequences.", lambda: float(manager.draining)),
     ]
 

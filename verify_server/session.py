@@ -97,20 +97,26 @@ class Session:
             self.outbox.put(Moved())
             self.detach()
 
-    def submit(self, draft: Draft, now: float) -> None:
-        """Take a draft by the position rules; answers at once when nothing of it needs computing."""
+    def submit(self, draft: Draft, now: float) -> bool:
+        """Take a draft by the position rules; answers at once when nothing of it needs computing.
+
+        Returns whether it can gain a token, and takes no other draft's place: devices that keep to their turns nearly
+        always send such drafts.
+        """
         if not self.turn.is_new(draft):
-            return
+            return False
         self._check(draft.block)
         if draft.block.parents:
             draft = replace(draft, block=without_twins(draft.block))
         block, rest = draft.block, self.sequence.rebase(draft.block)
         self.turn.draft(draft)
         self.timing.arrived(block.base, depth(block.tokens, block.parents), draft.seconds, now)
+        replaces = self.pending is not None
         if self.sequence.finish_reason or rest is None:
             self._drop(draft, now)
-        else:
-            self.pending = PendingDraft(draft, rest, now) if block.tokens else None
+            return False
+        self.pending = PendingDraft(draft, rest, now) if block.tokens else None
+        return self.pending is not None and not replaces
 
     def _check(self, block: DraftBlock) -> None:
         limits, prompt = self.limits, self.sequence.prompt_length
