@@ -30,6 +30,9 @@ class RawStream:
             for frame in frames:
                 await self._call.write(frame)
 
+    async def half_close(self) -> None:
+        await self._call.done_writing()
+
     async def receive(self) -> ServerMessage | str:
         """The next message, or the name of the status that ended the call."""
         with contextlib.suppress(grpc.aio.AioRpcError):

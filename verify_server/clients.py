@@ -11,7 +11,7 @@ from typing import NamedTuple
 from opensled.errors import Overloaded
 from verify_server.client_limits import ClientLimits
 from verify_server.connections import ConnectionCloser, address_of
-from verify_server.security import Tenants
+from verify_server.security import LOCAL_TENANT, Tenants
 from verify_server.token_bucket import TokenBuckets
 
 RETRY_S = 0.25  # after which a client with too many streams is told to come back; chosen
@@ -86,7 +86,7 @@ class Clients:
 
     def client(self, peer: str, tenant: str) -> Client:
         """The client at `peer`; `tenant` has been checked."""
-        known = () if self._tenants.anonymous else (f"tenant {tenant}",)
+        known = () if tenant == LOCAL_TENANT else (f"tenant {tenant}",)
         return Client(tenant, peer, (*self._places_of(peer), *known))
 
     def _places_of(self, peer: str) -> tuple[str, ...]:

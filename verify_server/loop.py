@@ -87,6 +87,11 @@ class VerifyLoop:
         self.wake()
         return gains
 
+    def listen(self, session: Session) -> None:
+        """No more drafts come from its device, which reads on."""
+        session.listens = True
+        self.wake()
+
     def remove(self, session: Session) -> None:
         """Forget a live session; if the engine is computing it, its blocks come back when the step ends."""
         self.sessions.pop(session.id, None)

@@ -113,7 +113,7 @@ def _reason(session: Session, loop: VerifyLoop) -> str:
         return "absent"
     if session.id in loop.left_out:
         return "kv"
-    if pending is None and not session.turn.server_drives:
+    if pending is None and not session.server_drives:
         return "device"
     if pending is None and session.outbox.full:
         return "reader"

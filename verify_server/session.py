@@ -68,6 +68,7 @@ class Session:
     failed: bool = False
     leaving: bool = False  # its reader goes on elsewhere
     has_reader: bool = False
+    listens: bool = False  # its device sends nothing more, and reads on
     outbox: Outbox = field(default_factory=Outbox)
 
     def __post_init__(self) -> None:
@@ -79,7 +80,7 @@ class Session:
         """A new reader, who holds `known` tokens, takes over: the older stream ends, the server drives again."""
         self.outbox.put(None)
         self.outbox = Outbox()
-        self.has_reader, self.pending = True, None
+        self.has_reader, self.pending, self.listens = True, None, False
         self.turn.reopened(self.turn.hint)
         self.timing.reopened()
         if known < len(self.sequence) or self.sequence.finish_reason:
@@ -154,9 +155,14 @@ class Session:
     # -- the scheduler's side ---------------------------------------------------------------------------
 
     @property
+    def server_drives(self) -> bool:
+        """Whether it is decoded unasked, as no draft is expected."""
+        return self.listens or self.turn.server_drives
+
+    @property
     def awaits_draft(self) -> bool:
         """Whether its device is at work on one."""
-        return self.has_reader and self.turn.awaits_draft
+        return self.has_reader and not self.listens and self.turn.awaits_draft
 
     @property
     def rests(self) -> bool:
@@ -171,7 +177,7 @@ class Session:
             self.id,
             sequence.uncomputed,
             len(pending.rest.tokens) if pending else None,
-            turn.server_drives,
+            self.listens or turn.server_drives,
             timing.waiting_since,
             self.outbox.full,
             not self.has_reader,

@@ -172,6 +172,7 @@ async def _read(
         elif message is None:
             return Ending.GONE
         elif isinstance(message, Ending):
+            loop.listen(session)
             return message
         elif isinstance(message, Cancel):
             return Ending.CANCELLED
