@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -124,4 +125,12 @@ async def run_stream(
             finally:
                 stream.close()
     except Overloaded as error:
-        await context.write(codec.server_bytes(Failure.of(error)))
+        await _refuse(context, error, clients.limits.farewell_s)
+
+
+async def _refuse(context: Any, error: Overloaded, seconds: float) -> None:
+    """Refuse a stream unread. Its first message is waited for: a client that cannot send it would not read on."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await context.write(codec.server_bytes(Failure.of(error)))
+            await context.read()

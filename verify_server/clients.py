@@ -135,15 +135,12 @@ class Clients:
         self._met["streams"] += 1
         raise Overloaded("too many of your streams are open; end some, or try again", retry_after=RETRY_S)
 
-    def silent(self) -> None:
-        """A reader has taken nothing for too long."""
-        self._met["silence"] += 1
-
     async def hang_up(self, client: Client) -> None:
         """Wait until a peer is gone that does not read the end of a stream: gRPC cannot end such a call.
 
         Its connection is closed at once if all its streams are like this, or too many of them, else after STUCK_S.
         """
+        self._met["silence"] += 1
         self._stuck[client.peer] += 1
         try:
             stuck = self._stuck[client.peer]
