@@ -138,8 +138,6 @@ class AdmissionController:
     def promised(self, pace: float, tenant: str) -> float:
         """What is promised to a session that asks for `pace` tokens/s: as much as its tenant may have and as one
         session can get."""
-        if not pace:
-            return 0.0
         most = most_promised(0.0, self._loop.profile, self._max_pace)
         return min(pace, most, self._tenants.limits_of(tenant).max_pace or most)
 

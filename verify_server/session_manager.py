@@ -172,8 +172,9 @@ class SessionManager:
 
     def _pace(self, message: Open, tenant: str) -> float:
         """The pace that is promised: of what is asked for, as much as the tenant may have and one session can get."""
-        pace = message.pace or (0.0 if message.background else self.limits.min_pace)
-        return self._admission.promised(pace, tenant)
+        if message.pace:
+            return self._admission.promised(message.pace, tenant)
+        return 0.0 if message.background else self.limits.min_pace
 
     async def _create(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session:
         rule = self.rules.create(message.rule)

@@ -4,9 +4,8 @@ from collections import OrderedDict
 
 from verify_server.client_limits import Rate
 
-MOST_BUCKETS = (
-    8192  # that are kept; chosen. The one used longest ago goes first, and would be full again by then
-)
+# That are kept. Chosen; the one used longest ago goes first, and would be full again by then.
+MOST_BUCKETS = 8192
 
 
 class TokenBucket:
