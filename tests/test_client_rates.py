@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from opensled.errors import Unreachable
 from opensled.messages import Failure, Open, SamplingParams
 from tests.bad_input import CANCEL, drafting, opening
 from tests.fakes import FakeEngine, OracleDrafter, continuation
@@ -107,6 +108,23 @@ def test_calls_wait_for_their_turn():
             started = time.monotonic()
             await asyncio.gather(*(link.describe() for _ in range(20)))
             assert time.monotonic() - started > 0.25 and manager.stats.limited["calls"] > 10
+
+    asyncio.run(scenario())
+
+
+def test_calls_beyond_those_that_may_wait_are_sent_away():
+    async def scenario():
+        limits = ClientLimits(calls=Rate(0.1, 1.0), opening=4)
+        async with serving(client_limits=limits) as (manager, address), linked(address) as link:
+            calls = [asyncio.ensure_future(link.describe()) for _ in range(20)]
+            await until(lambda: sum(call.done() for call in calls) == 20 - 4)
+            for call in calls:
+                call.cancel()
+            ends = await asyncio.gather(*calls, return_exceptions=True)
+            assert (
+                sum(isinstance(end, Unreachable) for end in ends) == 15
+                and manager.stats.limited["streams"] == 15
+            )
 
     asyncio.run(scenario())
 

@@ -31,6 +31,15 @@ async def client_of(context: Any, tenants: Tenants, clients: Clients, refused: C
     return clients.client(context.peer(), tenant)
 
 
+async def admit_call(context: Any, clients: Clients, client: Client) -> None:
+    """Let a call with one answer wait for its turn; ends it with UNAVAILABLE if too many of its client wait."""
+    try:
+        with clients.stream(client):
+            await clients.call(client)
+    except Overloaded as error:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+
+
 class ByteStream:
     """The messages of one call of `Sequence`, as bytes.
 
@@ -125,12 +134,18 @@ async def run_stream(
             finally:
                 stream.close()
     except Overloaded as error:
-        await _refuse(context, error, clients.limits.farewell_s)
+        await _refuse(clients, client, context, error)
 
 
-async def _refuse(context: Any, error: Overloaded, seconds: float) -> None:
+async def _refuse(clients: Clients, client: Client, context: Any, error: Overloaded) -> None:
     """Refuse a stream unread. Its first message is waited for: a client that cannot send it would not read on."""
-    with contextlib.suppress(TimeoutError):
+    seconds = clients.limits.farewell_s
+    try:
         async with asyncio.timeout(seconds):
             await context.write(codec.server_bytes(Failure.of(error)))
+    except TimeoutError:
+        await clients.hang_up(client)
+        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
             await context.read()

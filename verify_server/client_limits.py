@@ -36,6 +36,7 @@ class Rate(NamedTuple):
     burst: float
 
 
+MOST_OPENING = 128  # streams without an answer to their `Open`
 CALLS = Rate(500, 1000)
 BYTES = Rate(4 << 20, 16 << 20)
 IDLE_MESSAGES = Rate(1000, 2000)
@@ -53,8 +54,8 @@ class ClientLimits:
     """See the table above. All chosen: several times what 64 devices on one connection send at 200 rounds/s each."""
 
     message_bytes: int = 4 << 20
-    streams: int = 256
-    opening: int = 128
+    streams: int = 256 + MOST_OPENING
+    opening: int = MOST_OPENING
     opening_bytes: int = 64 << 20  # in which that many largest messages must fit
     first_s: float = 10.0
     farewell_s: float = 5.0

@@ -23,7 +23,7 @@ from scheduler import make_policy
 from scheduler.plan import PolicyOptions
 from verify_server import service
 from verify_server.acceptance.served import ServedRules
-from verify_server.client_limits import ClientLimits, Rate, message_bytes
+from verify_server.client_limits import MOST_OPENING, ClientLimits, Rate, message_bytes
 from verify_server.config import ServeConfig
 from verify_server.costs import first_cost
 from verify_server.engine import ENGINES
@@ -156,7 +156,7 @@ def _limits(config: ServeConfig, tenants: Tenants) -> SessionLimits:
 def client_limits(config: ServeConfig, manager: SessionManager | None = None) -> ClientLimits:
     """What one client may send to this server; without a `manager`, to a gateway, which does not know the context."""
     limits = ClientLimits(
-        streams=config.client_streams,
+        streams=config.client_streams or config.max_sessions + MOST_OPENING,
         calls=Rate(config.client_calls, 2 * config.client_calls),
         idle_messages=Rate(config.client_messages, 2 * config.client_messages),
         by_address=not config.shared_address,

@@ -135,7 +135,12 @@ class ServeConfig:
         low=0,
         metavar="N",
     )
-    client_streams: int = option(256, "most streams on one connection at the same time", low=1, metavar="N")
+    client_streams: int = option(
+        0,
+        "most streams on one connection at the same time; 0 = as many as --max-sessions, and 128 that wait",
+        low=0,
+        metavar="N",
+    )
     client_calls: int = option(
         500,
         "calls per second that a tenant, a connection or an address may make on average; others wait",

@@ -13,7 +13,7 @@ from opensled import codec
 from opensled.bounds import MAX_POSITIONS
 from opensled.errors import InvalidRequest, OpenSledError
 from opensled.messages import ClientMessage, ModelInfo, ServerMessage
-from verify_server.byte_stream import ByteStream, client_of, run_stream
+from verify_server.byte_stream import ByteStream, admit_call, client_of, run_stream
 from verify_server.client_limits import ClientLimits
 from verify_server.clients import Client, Clients
 from verify_server.security import Tenants, Tls
@@ -71,11 +71,11 @@ class VerifyService:
         )
 
     async def Describe(self, request: bytes, context: Any) -> bytes:
-        await self.clients.call(await self._client(context))
+        await admit_call(context, self.clients, await self._client(context))
         return self._info
 
     async def GetTokenizer(self, request: bytes, context: Any) -> bytes:
-        await self.clients.call(await self._client(context))
+        await admit_call(context, self.clients, await self._client(context))
         return self._tokenizer
 
     async def Sequence(self, requests: Any, context: Any) -> None:

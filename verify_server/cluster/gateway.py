@@ -23,7 +23,7 @@ from opensled.errors import ProtocolError
 from opensled.messages import Moved, Open
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server import service
-from verify_server.byte_stream import ByteStream, client_of, run_stream
+from verify_server.byte_stream import ByteStream, admit_call, client_of, run_stream
 from verify_server.client_limits import ClientLimits
 from verify_server.clients import Client, Clients
 from verify_server.cluster.replica_links import LinkClosed, ReplicaLinks, own_cancellation
@@ -104,7 +104,7 @@ class Gateway:
 
     async def _ask(self, method: str, request: bytes, context: Any) -> bytes:
         """The answer of any replica: all serve the same model."""
-        await self.clients.call(await self._client(context))
+        await admit_call(context, self.clients, await self._client(context))
         for beat in self.links.serving():
             # If this one has just stopped, the next one answers
             with contextlib.suppress(grpc.aio.AioRpcError, LinkClosed):
