@@ -44,20 +44,21 @@ def encode_client(message: ClientMessage) -> pb.ClientMessage:
     return pb.ClientMessage(cancel=pb.Cancel())
 
 
-def decode_client(message: pb.ClientMessage) -> ClientMessage:
+def decode_client(message: pb.ClientMessage, positions: int = bounds.MAX_POSITIONS) -> ClientMessage:
+    """Our message; `positions`: see `bounds.check_open`."""
     kind = message.WhichOneof("kind")
     if kind == "draft":
         return _decode_draft(message.draft)
     if kind == "open":
-        return decode_open(message.open)
+        return decode_open(message.open, positions)
     if kind == "cancel":
         return Cancel()
     raise InvalidRequest("the message is empty, or of a kind this version does not know", "kind")
 
 
-def client_message(data: bytes) -> ClientMessage:
+def client_message(data: bytes, positions: int = bounds.MAX_POSITIONS) -> ClientMessage:
     """The message that these bytes encode; raises `Malformed` and what `decode_client` raises."""
-    return decode_client(pb.ClientMessage.FromString(data))
+    return decode_client(pb.ClientMessage.FromString(data), positions)
 
 
 def server_bytes(message: ServerMessage) -> bytes:

@@ -46,9 +46,10 @@ def _encode_turn(turn: ChatMessage) -> pb.ChatMessage:
     )
 
 
-def decode_open(message: pb.Open) -> Open:
+def decode_open(message: pb.Open, positions: int = bounds.MAX_POSITIONS) -> Open:
+    """Our message; `positions`: see `bounds.check_open`."""
     refuse_reserved(message, "features")
-    bounds.check_open(message)
+    bounds.check_open(message, positions)
     if message.noise_key:
         require_key(message.noise_key)
     return Open(

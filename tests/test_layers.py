@@ -40,7 +40,7 @@ ALLOWED = {
     "opensled_training": WHEEL,
     "benchmarks": EVERYTHING,
 }
-GRPC_HOMES = ("edge_client/link.py", "verify_server/service.py")
+GRPC_HOMES = ("edge_client/link.py", "verify_server/service.py", "verify_server/byte_stream.py")
 GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/replica_links.py")
 # Figures measure the bare libraries beside the product.
 BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"
@@ -96,7 +96,7 @@ HOMES = {
     "onnxruntime": ("edge_client/drafters/onnx.py",),
     "google.protobuf": ("opensled/codec.py",),
     "opensled.v1.verify_pb2": ("opensled/codec.py", "opensled/open_codec.py", BARE_ROUNDS),
-    "opensled.v1.verify_pb2_grpc": GRPC_HOMES,
+    "opensled.v1.verify_pb2_grpc": ("edge_client/link.py",),
 }
 # Files whose worth is that they share nothing with the product.
 INDEPENDENT = ("opensled_testbed/reference.py", "opensled_testbed/gguf_reference.py")

@@ -8,6 +8,7 @@ import logging
 import signal
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from scheduler import make_policy
 from scheduler.plan import PolicyOptions
 from verify_server import service
 from verify_server.acceptance.served import ServedRules
+from verify_server.client_limits import MOST_OPENING, ClientLimits, Rate, message_bytes
 from verify_server.config import ServeConfig
 from verify_server.costs import first_cost
 from verify_server.engine import ENGINES
@@ -82,6 +84,7 @@ def _tenants(config: ServeConfig) -> Tenants:
         max_prompt=config.tenant_prompt,
         positions_per_s=config.tenant_positions,
         kv_tokens=config.tenant_kv_tokens,
+        max_pace=config.tenant_max_pace,
     )
     if config.tokens:
         return read_tenants(Path(config.tokens), default)
@@ -110,7 +113,8 @@ def make_manager(
 async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls | None) -> int:
     manager = make_manager(config, target, tenants)
     loop = manager.loop
-    frontend = service.VerifyService(manager, describe(manager, target), target.text, tenants)
+    limits = client_limits(config, manager)
+    frontend = service.VerifyService(manager, describe(manager, target), target.text, tenants, limits)
     readiness = service.Readiness()
     signals = arriving_signals()
     stopping = asyncio.ensure_future(signals.get())
@@ -147,6 +151,20 @@ def _limits(config: ServeConfig, tenants: Tenants) -> SessionLimits:
         max_pace=max(config.max_pace, config.min_pace) or None,
         min_acceptance=config.min_acceptance,
     )
+
+
+def client_limits(config: ServeConfig, manager: SessionManager | None = None) -> ClientLimits:
+    """What one client may send to this server; without a `manager`, to a gateway, which does not know the context."""
+    limits = ClientLimits(
+        streams=config.client_streams or config.max_sessions + MOST_OPENING,
+        calls=Rate(config.client_calls, 2 * config.client_calls),
+        idle_messages=Rate(config.client_messages, 2 * config.client_messages),
+        by_address=not config.shared_address,
+    )
+    if manager is None:
+        return limits
+    context, vocab_size = manager.sequence_limits.context_length, manager.inputs.vocab_size
+    return replace(limits, message_bytes=message_bytes(context, vocab_size))
 
 
 def arriving_signals(*more: int) -> asyncio.Queue[int]:

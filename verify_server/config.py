@@ -110,7 +110,7 @@ class ServeConfig:
     tokens: str = option(
         "",
         "bearer tokens that may connect, one per line: TOKEN TENANT [max_sessions=N] [max_prompt=N] "
-        "[positions_per_s=N] [kv_tokens=N]; file mode 600",
+        "[positions_per_s=N] [kv_tokens=N] [max_pace=N]; file mode 600",
         metavar="FILE",
     )
     tenant_sessions: int = option(
@@ -129,6 +129,32 @@ class ServeConfig:
         low=0,
         metavar="N",
     )
+    tenant_max_pace: int = option(
+        0,
+        "highest pace that is promised to one sequence of a tenant, in tokens/s; 0 = --max-pace",
+        low=0,
+        metavar="N",
+    )
+    client_streams: int = option(
+        0,
+        "most streams on one connection at the same time; 0 = as many as --max-sessions, and 128 that wait",
+        low=0,
+        metavar="N",
+    )
+    client_calls: int = option(
+        500,
+        "calls per second that a tenant, a connection or an address may make on average; others wait",
+        low=1,
+        metavar="N",
+    )
+    client_messages: int = option(
+        1000,
+        "messages per second that gain nothing (late, empty and repeated drafts) that a tenant, a connection or an "
+        "address may send on average; others wait",
+        low=1,
+        metavar="N",
+    )
+    shared_address: bool = option(False, "clients come through a proxy: do not count them by their address")
     trust_device_probabilities: bool = option(
         False, "serve rules such as ratio, under which a device that lies decides what its user reads"
     )

@@ -12,8 +12,6 @@ from verify_server.security import Tenants
 from verify_server.target import TextCodec
 from verify_server.text.guide import Constraint, GuideCompiler
 
-# Chosen, as in edge_client/api/sampling_fields.py: each Open carries them all.
-MAX_STOP_IDS = 256
 # Characters of text per token: the usual rule of thumb for English.
 CHARACTERS = 4
 # Most characters of text per position of the context: hardly any token is longer. A longer prompt is not tokenized.
@@ -63,8 +61,6 @@ class InputProcessor:
             raise InvalidRequest(f"{length} tokens do not fit; this server's context is {context}", "prompt")
         if length >= ends.last_length:
             raise InvalidRequest("all max_tokens are committed already", "max_tokens")
-        if len(ends.stop_ids) > MAX_STOP_IDS:
-            raise InvalidRequest(f"at most {MAX_STOP_IDS} stop ids, not {len(ends.stop_ids)}", "stop_ids")
 
     async def prompt_ids(self, message: Open, tenant: str) -> tuple[int, ...]:
         """Token ids of the prompt of an `Open`."""

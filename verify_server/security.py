@@ -13,7 +13,7 @@ from opensled.files import Identity, read_authorities, read_identity, read_secre
 log = logging.getLogger(__name__)
 
 LOCAL_TENANT = "local"
-LINE = "TOKEN TENANT [max_sessions=N] [max_prompt=N] [positions_per_s=N] [kv_tokens=N]"
+LINE = "TOKEN TENANT [max_sessions=N] [max_prompt=N] [positions_per_s=N] [kv_tokens=N] [max_pace=N]"
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class TenantLimits:
     max_prompt: int = 0  # tokens; the committed tokens of a reopened sequence do not count
     positions_per_s: int = 0  # draft tokens that the target verifies, accepted or not
     kv_tokens: int = 0  # tokens of KV memory that all sequences hold together
+    max_pace: int = 0  # tokens/s that are promised to one sequence at most
 
 
 @dataclass(frozen=True)
