@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -36,6 +37,8 @@ from opensled.fork_frames import (
 
 # Isolated from the environment and from the current folder, with the modules of this process.
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from opensled.fork_loop import main; main()"
+# glibc reserves 128 MB of addresses for each thread that allocates; under a limit it then allocates page by page.
+ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 SETUP_SECONDS = 60.0  # a vocabulary of 150,000 tokens takes 1.2 s; chosen
 END_SECONDS = 1.0  # for a process without questions to end; chosen
 
@@ -138,6 +141,7 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env={**os.environ, **ONE_ARENA},
         )
         assert self._popen.stdin is not None and self._popen.stdout is not None
         self._pipe, self._answers = self._popen.stdin, self._popen.stdout

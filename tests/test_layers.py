@@ -89,7 +89,7 @@ HOMES = {
     "prometheus_client": ("opensled/metrics.py",),
     "ray": ("scheduler/cluster/ray_runtime.py",),
     "cryptography": ("opensled_testbed/credentials.py",),
-    "llguidance": ("verify_server/text/guide.py",),
+    "llguidance": ("verify_server/text/guide.py", "verify_server/text/grammar_compiler.py"),
     "uvloop": ("verify_server/command.py",),
     "llama_cpp": (*LLAMA_HOMES, BARE_LOOP),
     "jinja2": ("verify_server/text/gguf_text.py", "edge_client/offline/local_only.py"),
