@@ -92,7 +92,7 @@ HOMES = {
     "llguidance": ("verify_server/text/guide.py", "verify_server/text/grammar_compiler.py"),
     "uvloop": ("verify_server/command.py",),
     "llama_cpp": (*LLAMA_HOMES, BARE_LOOP),
-    "jinja2": ("verify_server/text/gguf_text.py", "edge_client/offline/local_only.py"),
+    "jinja2": ("opensled/chat_sandbox.py",),
     "onnxruntime": ("edge_client/drafters/onnx.py",),
     "google.protobuf": ("opensled/codec.py",),
     "opensled.v1.verify_pb2": ("opensled/codec.py", "opensled/open_codec.py", BARE_ROUNDS),
