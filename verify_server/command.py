@@ -17,6 +17,7 @@ from hw_profiles.step_cost import HardwareProfile
 from opensled import notify
 from opensled.address import host_port, joined
 from opensled.errors import UsageError
+from opensled.exit_watch import ExitWatch
 from opensled.messages import GUIDE, ModelInfo
 from opensled.metrics import metrics_port, require_safe_metrics
 from scheduler import make_policy
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 # allows for both.
 DRAIN_SECONDS = 30.0
 LAST_MESSAGES_SECONDS = 2.0
+# Time after that for threads to end; native code that goes on is left. Chosen.
+EXIT_SECONDS = 3.0
 
 
 def serve(config: ServeConfig) -> int:
@@ -116,7 +119,7 @@ async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls
     limits = client_limits(config, manager)
     frontend = service.VerifyService(manager, describe(manager, target), target.text, tenants, limits)
     readiness = service.Readiness()
-    signals = arriving_signals()
+    signals, watch = arriving_signals(), ExitWatch()
     stopping = asyncio.ensure_future(signals.get())
     with metrics_port(config.metrics, metrics(manager)):
         await readiness.set(True)
@@ -129,9 +132,11 @@ async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls
             await readiness.set(False)  # first of all: gateways and load balancers then choose another server
             manager.draining = True
             if stopping.done():
+                watch.arm(DRAIN_SECONDS + LAST_MESSAGES_SECONDS + EXIT_SECONDS)
                 await _drain(server, manager, signals)
     serving.cancel()
-    loop.close()
+    watch.arm(EXIT_SECONDS, status=0 if stopping.done() else 1)
+    manager.close()
     if config.json:
         print(json.dumps(loop.stats.as_json()), flush=True)
     if stopping.done():

@@ -128,6 +128,11 @@ class SessionManager:
             else:
                 self.forget(session)
 
+    def close(self) -> None:
+        """End the threads and processes of a server that has stopped serving."""
+        self.inputs.close()
+        self.loop.close()
+
     def _cancel_expiry(self, session: Session) -> None:
         if (expiry := self._expiries.pop(session.id, None)) is not None:
             expiry.cancel()
@@ -180,7 +185,7 @@ class SessionManager:
         rule = self.rules.create(message.rule)
         ends = self.inputs.ends(message, len(prompt_ids), tenant)
         self.inputs.check(message, prompt_ids, ends, tenant)
-        constraint = await self.inputs.constraint(message)
+        constraint = await self.inputs.constraint(message, tenant)
         if self.draining:
             raise _shutting_down()
         if (absent := self._admission.yielding(tenant)) is not None:
