@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from opensled import codec
 from opensled.errors import InvalidRequest, OpenSledError, Unauthorized
-from opensled.messages import ClientMessage, ModelInfo, ServerMessage
+from opensled.messages import ClientMessage, Framed, ModelInfo, ServerMessage
 from opensled.v1 import verify_pb2_grpc
 from verify_server.security import Tenants, Tls
 from verify_server.session_manager import SessionManager
@@ -66,7 +66,7 @@ class VerifyService(verify_pb2_grpc.VerifyServicer):
                 raise malformed(error) from error
             return None if message is grpc.aio.EOF else codec.decode_client(message)
 
-        async def send(message: ServerMessage) -> None:
+        async def send(message: ServerMessage | Framed) -> None:
             await context.write(codec.encode_server(message))
 
         try:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
+from dataclasses import replace
 
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError
-from opensled.messages import Cancel, ClientMessage, Draft, Failure, Moved, Open, ServerMessage, Verdict
+from opensled.messages import Cancel, Draft, Dummy, Failure, Moved, Open, Verdict
+from opensled.shaping import agreed
 from verify_server.loop import VerifyLoop
 from verify_server.outbox import MAX_UNREAD, Outbox
 from verify_server.session import Session
 from verify_server.session_manager import SessionManager
+from verify_server.shaped_wire import Receive, Send, shaped
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +26,6 @@ CLOSE_SECONDS = 1.0
 # A client gives up before its deadline as the server computes it: gRPC rounds deadlines up on their way. At most so
 # many seconds, and this share of the time.
 EARLY, EARLY_SHARE = 0.05, 0.02
-
-Receive = Callable[[], Awaitable["ClientMessage | None"]]  # None = the peer is gone
-Send = Callable[[ServerMessage], Awaitable[None]]
 
 
 class Deadline:
@@ -63,6 +63,7 @@ async def _serve(
             return
         if not isinstance(first, Open):
             raise ProtocolError("the first message of a stream must be Open")
+        arrived, shaping = asyncio.get_running_loop().time(), agreed(first.shaping, manager.limits.shaping)
         session, opened = await manager.open(first, tenant)
     except Exception as error:
         if manager.hands_over:
@@ -74,28 +75,31 @@ async def _serve(
         return
     outbox = manager.loop.attach(session, len(opened.prompt_ids) + len(first.committed))
     done = False
-    try:
-        await send(opened)
-        done = await _converse(
-            _read(manager.loop, session, receive, first),
-            _write(manager.loop, outbox, send),
-            outbox,
-            manager.loop.stats.failures,
-        )
-    finally:
-        if session.outbox is outbox:  # else a newer stream has taken the session over
-            if done or session.failed or session.leaving or deadline.passed:
-                manager.forget(session)
-            else:
-                manager.leave(session)
+    async with shaped(receive, send, shaping, arrived) as wire:
+        try:
+            await wire.send(replace(opened, shaping=shaping))
+            done = await _converse(
+                _read(manager.loop, session, wire.receive, first),
+                _write(manager.loop, outbox, wire.send),
+                outbox,
+                manager.loop.stats.failures,
+                0.0 if wire.fills else CLOSE_SECONDS,
+            )
+        finally:
+            if session.outbox is outbox:  # else a newer stream has taken the session over
+                if done or session.failed or session.leaving or deadline.passed:
+                    manager.forget(session)
+                else:
+                    manager.leave(session)
+        await wire.finish()
 
 
 async def _converse(
-    read: Awaitable[bool], write: Awaitable[bool], outbox: Outbox, failures: Counter[str]
+    read: Awaitable[bool], write: Awaitable[bool], outbox: Outbox, failures: Counter[str], linger: float
 ) -> bool:
     """Read and write until the sequence or the peer ends; returns True if the peer cancelled it or made an error.
 
-    Only the writer sends: two sends must not overlap.
+    Only the writer sends: two sends must not overlap. `linger`: seconds for the peer to end a finished stream.
     """
     reading, writing = asyncio.ensure_future(read), asyncio.ensure_future(write)
     try:
@@ -108,7 +112,7 @@ async def _converse(
             await writing
             return True
         if writing.done() and writing.result():
-            await asyncio.wait({reading}, timeout=CLOSE_SECONDS)
+            await asyncio.wait({reading}, timeout=linger)
         return reading.done() and reading.exception() is None and reading.result()
     finally:
         reading.cancel()
@@ -141,6 +145,8 @@ async def _read(loop: VerifyLoop, session: Session, receive: Receive, first: Ope
             return False
         elif isinstance(message, Cancel):
             return True
+        elif isinstance(message, Dummy):
+            raise InvalidRequest("a dummy on a stream without a tick; Open.shaping asks for one", "kind")
         elif message != first:  # else a repeated frame
             raise InvalidRequest("the sequence is already open; a stream carries one", "open")
 
