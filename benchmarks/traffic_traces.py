@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from hw_profiles import catalog
-from opensled_testbed.client import StreamedReply, stream_chat
+from opensled_testbed.client import stream_chat
 from opensled_testbed.link_relay import Relay
 from opensled_testbed.processes import Process
 
@@ -90,9 +90,7 @@ class WatchedDevice:
     async def answer(self, prompt: int, body: dict[str, Any]) -> Answered:
         """Ask, read the answer, and wait until the wire is quiet."""
         self._tap.take()
-        reply = StreamedReply()
-        async for reply in stream_chat(self._http, body):
-            pass
+        reply = [each async for each in stream_chat(self._http, body)][-1]
         await self._tap.quiet(self._quiet)
         return Answered(prompt, self._tap.take(), reply.usage["completion_tokens"], reply.seconds)
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from opensled.errors import Unsupported
 from opensled.messages import ClientMessage, Framed, Open, Opened, ServerMessage
-from opensled.shaping import LEAST_FRAMES, OPENING_BYTES, Shaping
+from opensled.shaping import OPENING_BYTES, Shaping
 from opensled.ticked_stream import TickedStream
-
-# Seconds beyond a power of two of its frames for which a server may keep a finished stream. Chosen: round trips of a
-# slow link.
-SLACK_SECONDS = 5.0
 
 
 class Carrier(Protocol):
@@ -61,7 +56,6 @@ class ShapedStream:
             )
         self._shaping = agreed
         if agreed.tick_ms:
-            self._began = asyncio.get_running_loop().time()
             self._ticked = TickedStream(self._send_framed, self._stream.receive, agreed.tick_ms / 1000)
 
     async def close(self, linger: float = 0.0) -> None:
@@ -74,11 +68,9 @@ class ShapedStream:
             await self._end(self._ticked, linger)
 
     async def _fill(self, ticked: TickedStream, linger: float) -> None:
-        """Go on until the server has filled the answer up; what it takes longer than that it may not ask for."""
-        lasted = asyncio.get_running_loop().time() - self._began
-        shortest = LEAST_FRAMES * self._shaping.tick_ms / 1000
+        """Go on until the server has filled the answer up."""
         try:
-            await ticked.ended(max(lasted, shortest) + SLACK_SECONDS)
+            await ticked.ended()
         finally:
             await self._end(ticked, linger)
 

@@ -11,10 +11,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from opensled.messages import Dummy
-from opensled.shaping import is_whole
+from opensled.shaping import LEAST_FRAMES, is_whole
 
 # Messages that arrived and that nobody has asked for; with more of them no frame is read. Chosen, as `MAX_UNREAD`.
 MAX_ARRIVED = 64
+
+# Seconds for frames that a slow link or a busy machine holds up. Chosen: round trips of a slow link.
+SLACK_SECONDS = 5.0
 
 Join = Callable[[Any, Any], "Any | None"]  # two messages as one; None = they cannot be
 
@@ -69,9 +72,8 @@ class TickedStream:
             taking.cancel()
 
     async def flush(self) -> None:
-        """Wait until what was sent has left, or nothing can leave any more."""
-        while (self._waiting is not None or self._leaving) and not self._sending.done():
-            await self._after_tick()
+        """Wait until what was sent has left; not for long, for a peer may read nothing more."""
+        await self._until(lambda: self._waiting is None and not self._leaving, SLACK_SECONDS)
 
     async def fill(self) -> None:
         """`flush`, then wait until the answer may end after so many frames (`is_whole`), or the other end is gone.
@@ -80,13 +82,22 @@ class TickedStream:
         """
         self._drop_arrivals()
         await self.flush()
-        while not (is_whole(self.frames) or self._reading.done() or self._sending.done()):
-            await self._after_tick()
+        await self._until(lambda: is_whole(self.frames) or self._reading.done(), self._most_to_fill())
 
-    async def ended(self, seconds: float) -> None:
-        """Wait until the other end is gone, so many seconds at most; what arrives meanwhile is dropped."""
+    async def ended(self) -> None:
+        """Wait until the other end, which fills the answer up, is gone; what arrives meanwhile is dropped."""
         self._drop_arrivals()
-        await asyncio.wait({self._reading}, timeout=seconds)
+        await asyncio.wait({self._reading}, timeout=self._most_to_fill())
+
+    def _most_to_fill(self) -> float:
+        """Seconds to the next power of two, and some slack."""
+        return max(self._clock() - self._start, LEAST_FRAMES * self._tick) + SLACK_SECONDS
+
+    async def _until(self, done: Callable[[], bool], seconds: float) -> None:
+        """Wait until `done()` after some frame, for so many seconds at most, or until nothing can leave any more."""
+        end = self._clock() + seconds
+        while not done() and not self._sending.done() and (left := end - self._clock()) > 0:
+            await self._after_tick(left)
 
     def _drop_arrivals(self) -> None:
         """Nobody reads any more: drop everything that arrives."""
@@ -118,9 +129,10 @@ class TickedStream:
         now = self._clock() - self._start
         return self._tick - now % self._tick
 
-    async def _after_tick(self) -> None:
-        """Until the next frame has left, or nothing can leave any more."""
-        await asyncio.wait({self._ticked, self._sending}, return_when=asyncio.FIRST_COMPLETED)
+    async def _after_tick(self, timeout: float | None = None) -> None:
+        """Until the next frame has left, nothing can leave any more, or so many seconds have passed."""
+        waited_for = {self._ticked, self._sending}
+        await asyncio.wait(waited_for, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     async def _read(self) -> Any:
         while (message := await self._receive()) is not None:

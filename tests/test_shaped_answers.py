@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -19,9 +18,10 @@ from opensled import codec
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import Failure, Framed, Open, Opened, SamplingParams
 from opensled.shaping import FRAME_BYTES, LEAST_FRAMES, OPENING_BYTES, SHAPING, Shaping
+from tests.devices import device_on, read
 from tests.fakes import IMPATIENT, FakeEngine, MemoryNetwork, OracleDrafter, Weather, continuation
 from tests.serving import PROMPT, finish, first_reply, linked, serving
-from tests.system import ask, running
+from tests.system import ask, running, until
 from verify_server.session_manager import SessionLimits
 
 PADDED, TICKED = Shaping(FRAME_BYTES), Shaping(FRAME_BYTES, 10)
@@ -73,12 +73,12 @@ class ShapedNetwork(MemoryNetwork):
 def test_the_text_is_the_targets_own(shaping, weather):
     kind = type("Network", (ShapedNetwork,), {"shaping": shaping})
     calm = weather == Weather()
-    patience = replace(IMPATIENT, silence=5.0 if calm else 0.3)
+    patience = replace(IMPATIENT, silence=5.0 if calm else 0.2)
 
     async def scenario():
         engine = FakeEngine(num_blocks=200)
         async with running(engine, draft_wait=0.05, weather=weather, network_type=kind) as network:
-            prompts = [(1 + number, 2, 3) for number in range(4)]
+            prompts = [(1 + number, 2, 3) for number in range(3)]
             asked = [
                 ask(network, prompt, OracleDrafter(0.7, seed), LONG, patience=patience, shaping=shaping)
                 for seed, prompt in enumerate(prompts)
@@ -143,8 +143,11 @@ def test_without_shaping_frames_tell_how_many_tokens_they_hold():
     assert len(set(wire)) == 5
 
 
-@pytest.mark.parametrize("params", [LONG, SamplingParams(temperature=0, max_tokens=3)], ids=["long", "short"])
-@pytest.mark.parametrize("acceptance", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("params", "acceptance"),
+    [(LONG, 0.0), (SamplingParams(temperature=0, max_tokens=3), 1.0)],
+    ids=["long", "short"],
+)
 def test_a_filled_answer_has_as_many_frames_as_any_other(params, acceptance):
     ((tokens, frames, read),) = over_grpc((FILLED, params, acceptance))
     assert list(tokens) == continuation(PROMPT, params.max_tokens)
@@ -164,16 +167,12 @@ def test_the_place_of_an_answer_that_is_being_filled_up_is_free():
     async def scenario():
         async with serving(limits=SessionLimits(max_sessions=1, max_draft=8)) as (manager, address):
             short = SamplingParams(temperature=0, max_tokens=2)
-            async with asyncio.timeout(20):
-                await asyncio.gather(*(recorded(address, FILLED, short) for _ in range(1)))
-                started = asyncio.get_running_loop().time()
-                rest = asyncio.ensure_future(recorded(address, FILLED, short))
-                while not any(not one.has_reader for one in manager.remembered):
-                    await asyncio.sleep(0.001)
-                assert asyncio.get_running_loop().time() - started < LEAST_FRAMES * 0.01
-                async with linked(address) as link:
-                    await finish(link)
-                await rest
+            filling = asyncio.ensure_future(recorded(address, FILLED, short))
+            await until(lambda: any(not each.has_reader for each in manager.remembered))
+            async with linked(address) as link:
+                await finish(link)
+            assert not filling.done(), "it was no longer being filled up"
+            await filling
 
     asyncio.run(scenario())
 
@@ -181,19 +180,14 @@ def test_the_place_of_an_answer_that_is_being_filled_up_is_free():
 # -- how both ends agree --------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def requiring(least):
-    async with serving(limits=SessionLimits(max_sessions=3, max_draft=8, shaping=least)) as (
-        manager,
-        address,
-    ):
-        async with linked(address) as link:
-            yield link
+def requiring(least):
+    """A server that requires this shaping."""
+    return serving(limits=SessionLimits(max_sessions=3, max_draft=8, shaping=least))
 
 
 def test_a_server_that_requires_shaping_says_so_and_refuses_others():
     async def scenario():
-        async with requiring(TICKED) as link:
+        async with requiring(TICKED) as (_, address), linked(address) as link:
             info = await link.describe()
             assert info.shaping == TICKED and SHAPING in info.capabilities
             assert shaping_for(None, info) == TICKED
@@ -206,9 +200,31 @@ def test_a_server_that_requires_shaping_says_so_and_refuses_others():
     asyncio.run(scenario())
 
 
+def test_a_device_without_flags_does_what_its_server_requires():
+    async def scenario():
+        async with requiring(TICKED) as (manager, address), device_on(address) as device:
+            chunks = await read(device)
+            assert [id for chunk in chunks for id in chunk.token_ids] == continuation(PROMPT, 20)
+            assert not manager.stats.refused
+
+    asyncio.run(scenario())
+
+
+def test_a_device_closes_when_its_last_answer_is_filled_up():
+    async def scenario():
+        started = asyncio.get_running_loop().time()
+        async with requiring(FILLED) as (_, address):
+            async with device_on(address) as device:
+                await read(device)
+                assert asyncio.get_running_loop().time() - started < 0.6
+            assert asyncio.get_running_loop().time() - started > LEAST_FRAMES * 0.01 - 0.02
+
+    asyncio.run(scenario())
+
+
 def test_a_device_is_told_of_a_server_that_cannot_shape():
     async def scenario():
-        async with requiring(None) as link:
+        async with requiring(None) as (_, address), linked(address) as link:
             info = await link.describe()
             assert shaping_for(None, info) is None and shaping_for(FILLED, info) == FILLED
             with pytest.raises(Unsupported, match="cannot pad frames"):
@@ -238,7 +254,7 @@ def test_a_server_that_ignores_the_wish_is_found_out():
 
 def test_a_stream_without_a_tick_takes_no_dummies():
     async def scenario():
-        async with requiring(None) as link:
+        async with requiring(None) as (_, address), linked(address) as link:
             reply = await first_reply(link, Open(PROMPT, LONG, shaping=PADDED), codec.Dummy())
             assert isinstance(reply, Failure) and isinstance(reply.error(), InvalidRequest)
 

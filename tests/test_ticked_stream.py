@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from opensled import ticked_stream
 from opensled.errors import Unreachable
 from opensled.messages import Dummy
 from opensled.shaping import LEAST_FRAMES, is_whole
@@ -137,6 +138,22 @@ def test_nothing_is_filled_up_for_a_peer_that_is_gone():
             line.arriving.put_nowait(None)
             await ticked.fill()
             assert ticked.frames < LEAST_FRAMES
+
+    asyncio.run(scenario())
+
+
+def test_a_peer_that_reads_nothing_more_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(ticked_stream, "SLACK_SECONDS", 0.05)
+    monkeypatch.setattr(ticked_stream, "LEAST_FRAMES", 4)
+
+    async def scenario():
+        async with ticking() as (_, ticked):
+            stuck = asyncio.Event()
+            ticked._send = lambda message: stuck.wait()
+            await ticked.send("a")
+            started = asyncio.get_running_loop().time()
+            await ticked.fill()
+            assert asyncio.get_running_loop().time() - started < 5 and not ticked.frames
 
     asyncio.run(scenario())
 
