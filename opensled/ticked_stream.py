@@ -45,7 +45,7 @@ class TickedStream:
         self.frames = 0  # that have left
         self._ticked: asyncio.Future[None] = loop.create_future()  # a frame has left
         self._arrived: asyncio.Queue[Any] = asyncio.Queue(MAX_ARRIVED)
-        self._covering = False
+        self._covering = self._filling = False
         self._sending = asyncio.ensure_future(self._beat())
         self._reading = asyncio.ensure_future(self._read())
 
@@ -82,6 +82,7 @@ class TickedStream:
         """
         self._drop_arrivals()
         await self.flush()
+        self._filling = True
         await self._until(lambda: is_whole(self.frames) or self._reading.done(), self._most_to_fill())
 
     async def ended(self) -> None:
@@ -117,7 +118,7 @@ class TickedStream:
         await asyncio.gather(self._reading, return_exceptions=True)
 
     async def _beat(self) -> None:
-        while True:
+        while not (self._filling and is_whole(self.frames)):
             await asyncio.sleep(self._until_tick())
             message, self._waiting, self._leaving = self._waiting, None, True
             await self._send(Dummy() if message is None else message)
