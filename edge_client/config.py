@@ -12,6 +12,7 @@ from opensled.config import option
 from opensled.errors import UsageError
 from opensled.logs import LEVELS
 from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE, SamplingParams
+from opensled.shaping import MAX_TICK, tick_length
 
 COLOR_CHOICES = ("auto", "always", "never")
 COLOR_HELP = "auto: on a terminal, unless NO_COLOR is set"
@@ -133,6 +134,22 @@ class DeviceConfig:
         "name under which the server remembers how this device drafts; default: a new name for each run",
         metavar="NAME",
         check=device_name,
+    )
+    pad_frames: bool = option(
+        False, "give frames fixed sizes, which do not tell an observer how many tokens they hold"
+    )
+    tick: int = option(
+        0,
+        "let frames leave at multiples of so many milliseconds only, dummies where there is nothing to send: their "
+        "times tell nothing; 0 = no; needs --pad-frames",
+        low=0,
+        high=MAX_TICK,
+        metavar="MS",
+        check=tick_length,
+    )
+    pad_answer: bool = option(
+        False,
+        "go on with dummies after an answer until the number of frames is a power of two; needs --tick",
     )
     offline: str = option(
         STALL,

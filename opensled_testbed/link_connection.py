@@ -181,6 +181,8 @@ class Direction:
             self._link.bytes_up += size
         else:
             self._link.bytes_down += size
+        if self._link.observer is not None and size:
+            self._link.observer(self.up, size)
 
     def _wait(self) -> None:
         if self._pieces and not self._held and not self._waits:

@@ -127,6 +127,8 @@ class LinkState:
             raise UsageError("dilation must be above 0")
         self.bytes_up = 0  # payload from the device's side so far
         self.bytes_down = 0
+        # Hears of every read from a peer: whether it comes from the device's side, and how many bytes
+        self.observer: Callable[[bool, int], None] | None = None
         self.profile, self.dilation, self.chaos = profile, dilation, chaos
         self._seeds = random.Random(seed)
         self._wires = {up: Wire(profile, up) for up in (True, False)}

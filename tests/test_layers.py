@@ -93,6 +93,7 @@ HOMES = {
     "uvloop": ("verify_server/command.py",),
     "llama_cpp": (*LLAMA_HOMES, BARE_LOOP),
     "jinja2": ("opensled/chat_sandbox.py",),
+    "sklearn": ("benchmarks/traffic_attack.py",),
     "onnxruntime": ("edge_client/drafters/onnx.py",),
     "google.protobuf": ("opensled/codec.py",),
     "opensled.v1.verify_pb2": ("opensled/codec.py", "opensled/open_codec.py", BARE_ROUNDS),

@@ -44,9 +44,13 @@ REFUSALS = Rate(20, 200)
 
 
 def message_bytes(context_length: int, vocab_size: int) -> int:
-    """Most bytes of a message: a text that fills the context, as many ids, and all else of an `Open`."""
+    """Most bytes of a message: a text that fills the context, as many ids, and all else of an `Open`.
+
+    A power of two: a padded `Open` grows to one.
+    """
     id_bytes = -(-max(1, vocab_size - 1).bit_length() // MAX_VARINT)
-    return FIXED_BYTES + context_length * (TEXT_BYTES + id_bytes)
+    size = FIXED_BYTES + context_length * (TEXT_BYTES + id_bytes)
+    return 1 << (size - 1).bit_length()
 
 
 @dataclass(frozen=True)

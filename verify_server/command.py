@@ -20,6 +20,7 @@ from opensled.errors import UsageError
 from opensled.exit_watch import ExitWatch
 from opensled.messages import GUIDE, ModelInfo
 from opensled.metrics import metrics_port, require_safe_metrics
+from opensled.shaping import SHAPING, configured
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions
 from verify_server import service
@@ -48,6 +49,7 @@ EXIT_SECONDS = 3.0
 def serve(config: ServeConfig) -> int:
     """Serve until SIGTERM; returns the exit status."""
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
+    configured(config.pad_frames, config.tick, config.pad_answer)  # refused before a target is loaded
     if config.replicas or config.ray_address:
         from verify_server.cluster.cluster_command import serve_cluster
 
@@ -155,6 +157,7 @@ def _limits(config: ServeConfig, tenants: Tenants) -> SessionLimits:
         min_pace=config.min_pace,
         max_pace=max(config.max_pace, config.min_pace) or None,
         min_acceptance=config.min_acceptance,
+        shaping=configured(config.pad_frames, config.tick, config.pad_answer),
     )
 
 
@@ -210,5 +213,6 @@ def describe(manager: SessionManager, target: Target) -> ModelInfo:
         version=opensled.__version__,
         tokenizer_hash=text.tokenizer_hash,
         has_chat_template=bool(text.chat_template),
-        capabilities=(GUIDE,),
+        capabilities=(GUIDE, SHAPING),
+        shaping=manager.limits.shaping,
     )

@@ -6,6 +6,7 @@ from hw_profiles import catalog
 from opensled.address import host_port
 from opensled.config import option
 from opensled.logs import LEVELS
+from opensled.shaping import MAX_TICK, tick_length
 from scheduler import POLICIES
 from scheduler.cluster.ray_guard import networks
 from verify_server.engine import ENGINES
@@ -163,6 +164,23 @@ class ServeConfig:
         "acceptance rules to serve, comma-separated: registered names, or your own module:Class; "
         "empty = all registered rules",
         metavar="NAMES",
+    )
+    pad_frames: bool = option(
+        False,
+        "require of every device that frames have fixed sizes, which do not tell how many tokens they hold",
+    )
+    tick: int = option(
+        0,
+        "require that frames leave at multiples of so many milliseconds only, dummies where there is nothing to send; "
+        "0 = no; needs --pad-frames",
+        low=0,
+        high=MAX_TICK,
+        metavar="MS",
+        check=tick_length,
+    )
+    pad_answer: bool = option(
+        False,
+        "require that frames go on after an answer until their number is a power of two; needs --tick",
     )
     insecure: bool = option(False, "listen beyond this machine without TLS, or to unknown clients")
     metrics: str = option(

@@ -12,13 +12,14 @@ from grpc_reflection.v1alpha import reflection
 from opensled import codec
 from opensled.bounds import MAX_POSITIONS
 from opensled.errors import InvalidRequest, OpenSledError
-from opensled.messages import ClientMessage, ModelInfo, ServerMessage
+from opensled.messages import ClientMessage, Framed, ModelInfo, ServerMessage
 from verify_server.byte_stream import ByteStream, admit_call, client_of, run_stream
 from verify_server.client_limits import ClientLimits
 from verify_server.clients import Client, Clients
 from verify_server.security import Tenants, Tls
 from verify_server.session_manager import SessionManager
-from verify_server.session_stream import Ending, serve_stream
+from verify_server.session_stream import serve_stream
+from verify_server.shaped_wire import Ending
 from verify_server.target import TextCodec
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class VerifyService:
             data = await stream.read()
             return Ending.HALF_CLOSED if data is None else client_message(data, positions)
 
-        async def send(message: ServerMessage) -> None:
+        async def send(message: ServerMessage | Framed) -> None:
             await stream.write(codec.server_bytes(message))
 
         await serve_stream(

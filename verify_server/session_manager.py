@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from opensled.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
 from opensled.messages import Limits, Open, Opened, is_chat
 from opensled.noise import KEY_BYTES, noise_key
+from opensled.shaping import Shaping
 from scheduler.admission import AdmissionRequest
 from scheduler.estimates import DeviceBook
 from verify_server.acceptance.served import ServedRules
@@ -46,6 +47,7 @@ class SessionLimits:
     # Share of a device's drafts with an accepted token; below it they are ignored
     min_acceptance: float = 0.05
     max_tree: int = MAX_TREE  # tokens of a draft tree, if the engine computes trees; 0 = chains only
+    shaping: Shaping | None = None  # that every stream must have at least
 
 
 class SessionManager:
