@@ -30,8 +30,8 @@ from opensled.messages import ChatMessage, Prompt, SamplingParams
 from opensled.metrics import metrics_port, require_safe_metrics
 
 if TYPE_CHECKING:
-    from edge_client.api.app import ApiServer
     from edge_client.api.guard import Access
+    from edge_client.api.server import ApiServer
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,8 @@ def edge(config: EdgeConfig) -> int:
 
 
 async def _edge(config: EdgeConfig) -> int:
-    from edge_client.api.app import ApiServer, build_app
+    from edge_client.api.app import build_app
+    from edge_client.api.server import ApiServer
 
     access = _access(config)
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)

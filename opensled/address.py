@@ -58,5 +58,7 @@ def calls_loopback(host_header: str) -> bool:
 
     Strict (RFC 9110, 7.2): a header with anything else in it, such as user information, names nobody.
     """
-    found = re.fullmatch(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9.-]+))(?::[0-9]{0,5})?", host_header.lower(), re.ASCII)
+    found = re.fullmatch(
+        r"(?:\[([0-9a-f:.]+)\]|([a-z0-9.-]+))(?::[0-9]{0,5})?", host_header.lower(), re.ASCII
+    )
     return found is not None and is_loopback(found[1] or found[2])

@@ -1,7 +1,7 @@
 """Metrics that device and server share: plain counters on the hot path; Prometheus only at a scrape.
 
-Counters are integers that their owners increase. `metrics_port` serves them in the Prometheus text format; the library is
-imported only then. Names begin with `opensled:`, as vLLM's begin with `vllm:`.
+Counters are integers that their owners increase. `metrics_port` serves them in the Prometheus text format; only then
+is the library imported. Names begin with `opensled:`, as vLLM's begin with `vllm:`.
 """
 
 from __future__ import annotations

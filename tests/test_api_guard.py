@@ -11,8 +11,9 @@ import openai
 import pytest
 import trustme
 
-from edge_client.api.app import ApiServer, build_app
+from edge_client.api.app import build_app
 from edge_client.api.guard import Access, read_keys
+from edge_client.api.server import ApiServer
 from edge_client.command import _access
 from edge_client.config import EdgeConfig
 from opensled.address import web_origins
