@@ -172,7 +172,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return run(sys.argv[1:] if argv is None else argv)
     except OpenSledError as error:
-        _complain(" ".join(str(error).split("\n")))
+        _complain(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -1,4 +1,4 @@
-"""`python -m tests.starved_api LIMIT`: the API in a process that may have LIMIT file descriptors, until it is killed."""
+"""`python -m tests.starved_api LIMIT`: the API with LIMIT file descriptors, until it is killed."""
 
 import asyncio
 import resource

@@ -86,7 +86,10 @@ HOMES = {
         "benchmarks/look_ahead_plot.py",
     ),
     "rich": ("opensled_testbed/demo_view.py", "opensled_testbed/load/load_view.py"),
-    "prometheus_client": ("opensled/exposition.py", "opensled/metrics.py",),
+    "prometheus_client": (
+        "opensled/exposition.py",
+        "opensled/metrics.py",
+    ),
     "ray": ("scheduler/cluster/ray_runtime.py",),
     "cryptography": ("opensled_testbed/credentials.py",),
     "llguidance": ("verify_server/text/guide.py",),
