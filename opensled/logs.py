@@ -117,9 +117,23 @@ def configure(level: str = "warning", as_json: bool = False) -> None:
         sys.excepthook = _log_crash
 
 
+def announce(message: str) -> None:
+    """What a user should know at the start, at every log level: one line on standard error, in the form of the logs."""
+    if _as_json():
+        record = logging.LogRecord("opensled", logging.WARNING, __file__, 0, message, (), None)
+        for handler in logging.getLogger().handlers:
+            handler.handle(record)
+    else:
+        print("note:", visible_line(message), file=sys.stderr)
+
+
+def _as_json() -> bool:
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
+
+
 def last_word(message: str) -> None:
     """Why a command ends: one line on standard error, in the form of the logs."""
-    if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
+    if _as_json():
         logging.getLogger("opensled").error(" ".join(message.split("\n")))
     else:
         print("error:", visible_line(message), file=sys.stderr)

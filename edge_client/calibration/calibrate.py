@@ -33,7 +33,7 @@ BY_US = "measured by opensled profile calibrate"
 
 def calibrate(config: CalibrateConfig) -> int:
     """Measure, write and print the profile; about 20 s besides loading the draft model."""
-    config = with_edge_section(config)
+    config = with_edge_section(config, "profile.calibrate")
     drafter = model_drafter(config.drafter)
     if not drafter:
         raise UsageError(
