@@ -91,7 +91,7 @@ HOMES = {
         "opensled/metrics.py",
     ),
     "ray": ("scheduler/cluster/ray_runtime.py",),
-    "cryptography": ("opensled_testbed/credentials.py",),
+    "cryptography": ("opensled_testbed/credentials.py", "verify_server/certificates.py"),
     "llguidance": ("verify_server/text/guide.py",),
     "uvloop": ("verify_server/command.py",),
     "llama_cpp": (*LLAMA_HOMES, BARE_LOOP),

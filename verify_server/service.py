@@ -85,13 +85,21 @@ class VerifyService(verify_pb2_grpc.VerifyServicer):
 async def tenant_of(context: Any, tenants: Tenants, refused: Counter[str]) -> str:
     """The tenant of a call. Every call begins here: a client without access costs no work."""
     metadata = dict(context.invocation_metadata())
-    names = context.auth_context().get("x509_common_name", ())
+    names = _names(context) if tenants.named_by_certificate else ()
     try:
-        return tenants.of(str(metadata.get("authorization", "")), tuple(names))
+        return tenants.of(str(metadata.get("authorization", "")), names)
     except Unauthorized as error:
         refused[error.code] += 1
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         raise
+
+
+def _names(context: Any) -> tuple[bytes, ...]:
+    from verify_server.certificates import common_names  # its library is needed with client certificates only
+
+    return tuple(
+        name for pem in context.auth_context().get("x509_pem_cert", ()) for name in common_names(pem)
+    )
 
 
 def malformed(error: Exception) -> InvalidRequest:
