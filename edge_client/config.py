@@ -33,7 +33,12 @@ class DeviceConfig:
     server: str = option(
         "127.0.0.1:7411", "address of the verification server", metavar="HOST:PORT", check=host_port
     )
-    token_file: str = option("", "bearer token for the server, file mode 600", metavar="FILE")
+    token_file: str = option(
+        "",
+        "bearer token for the server, file mode 600",
+        metavar="FILE",
+        sent_to=("server", "tls", "tls_ca", "tls_cert"),
+    )
     tls: bool = option(False, "connect with TLS")
     tls_ca: str = option(
         "", "certificates (PEM) to trust instead of the system's; turns TLS on", metavar="FILE"

@@ -78,7 +78,7 @@ HOMES = {
     "transformers": (*MODEL_HOMES, "verify_server/text/hf_text.py"),
     "huggingface_hub": ("opensled/pull.py", "verify_server/engine/loading.py"),
     "starlette": ("edge_client/api/",),
-    "uvicorn": ("edge_client/api/app.py",),
+    "uvicorn": ("edge_client/api/server.py",),
     "httpx": ("opensled_testbed/", "benchmarks/"),
     "matplotlib": (
         "opensled_testbed/planner/picture.py",
@@ -86,9 +86,12 @@ HOMES = {
         "benchmarks/look_ahead_plot.py",
     ),
     "rich": ("opensled_testbed/demo_view.py", "opensled_testbed/load/load_view.py"),
-    "prometheus_client": ("opensled/metrics.py",),
+    "prometheus_client": (
+        "opensled/exposition.py",
+        "opensled/metrics.py",
+    ),
     "ray": ("scheduler/cluster/ray_runtime.py",),
-    "cryptography": ("opensled_testbed/credentials.py",),
+    "cryptography": ("opensled_testbed/credentials.py", "verify_server/certificates.py"),
     "llguidance": ("verify_server/text/guide.py", "verify_server/text/grammar_compiler.py"),
     "uvloop": ("verify_server/command.py",),
     "llama_cpp": (*LLAMA_HOMES, BARE_LOOP),

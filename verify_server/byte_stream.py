@@ -20,15 +20,23 @@ from verify_server.security import Tenants
 async def client_of(context: Any, tenants: Tenants, clients: Clients, refused: Counter[str]) -> Client:
     """The client of a call. Every call begins here: a client without access costs no work."""
     metadata = dict(context.invocation_metadata())
-    names = context.auth_context().get("x509_common_name", ())
+    names = _names(context) if tenants.named_by_certificate else ()
     try:
-        tenant = tenants.of(str(metadata.get("authorization", "")), tuple(names))
+        tenant = tenants.of(str(metadata.get("authorization", "")), names)
     except Unauthorized as error:
         refused[error.code] += 1
         clients.refused(context.peer())
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
         raise
     return clients.client(context.peer(), tenant)
+
+
+def _names(context: Any) -> tuple[bytes, ...]:
+    from verify_server.certificates import common_names  # its library is needed with client certificates only
+
+    return tuple(
+        name for pem in context.auth_context().get("x509_pem_cert", ()) for name in common_names(pem)
+    )
 
 
 async def admit_call(context: Any, clients: Clients, client: Client) -> None:

@@ -93,6 +93,8 @@ def _tenants(config: ServeConfig) -> Tenants:
     )
     if config.tokens:
         return read_tenants(Path(config.tokens), default)
+    if config.tls_client_ca:
+        import verify_server.certificates  # noqa: F401  a missing library is an error now, not at the first call
     return Tenants(by_certificate=bool(config.tls_client_ca), default=default)
 
 

@@ -45,6 +45,11 @@ class Tenants:
     default: TenantLimits = TenantLimits()  # for tenants that are not in `limits`
 
     @property
+    def named_by_certificate(self) -> bool:
+        """Whether the common name of a client's certificate is its tenant."""
+        return self.by_certificate and not self.by_token
+
+    @property
     def anonymous(self) -> bool:
         """Whether clients need neither a token nor a certificate."""
         return not (self.by_token or self.by_certificate)
@@ -81,8 +86,10 @@ def _of_names(names: Sequence[bytes]) -> str:
         (name,) = (name.decode() for name in names)
     except ValueError:  # none, several, or not UTF-8
         name = ""
-    if not name:
-        raise Unauthorized("the client certificate needs exactly one common name, the tenant's")
+    if not (name and name.isprintable()):  # a NUL would end the name for some of its readers
+        raise Unauthorized(
+            "the client certificate needs exactly one common name, the tenant's, without control characters"
+        )
     return name
 
 

@@ -1,6 +1,7 @@
 """From a folder or a hub id to a transformers decoder that attends through our paged attention."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from opensled.errors import NotFound, Unauthorized, Unreachable, UnsupportedModel, UsageError
+from opensled.hub import pinned
 from opensled.store import model_file
 from verify_server.engine import gguf_config, gguf_model
 from verify_server.engine.attention import NAME
@@ -98,11 +100,15 @@ def _download(model: str) -> Path:
             f"no folder {model!r}; give an existing model folder or a hub id such as Qwen/Qwen3-0.6B", "model"
         )
     try:
-        return Path(snapshot_download(model, allow_patterns=HUB_PATTERNS))
+        return pinned(model, partial(_snapshot, model))
     except HFValidationError as error:
         raise NotFound(f"{model!r} is neither a folder nor a hub id: {error}", "model") from error
     except (LocalEntryNotFoundError, OSError) as error:
         raise _hub_error(model, error) from error
+
+
+def _snapshot(model: str, commit: str | None) -> Path:
+    return Path(snapshot_download(model, revision=commit, allow_patterns=HUB_PATTERNS))
 
 
 def _hub_error(model: str, error: Exception) -> NotFound | Unauthorized | Unreachable:
