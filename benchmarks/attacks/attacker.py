@@ -1,4 +1,4 @@
-"""The attacker's process: it waits for its start, attacks from one core until it is told to stop, and says what it did."""
+"""The attacker's process: it attacks from one core between two signals, and says what it did."""
 
 from __future__ import annotations
 

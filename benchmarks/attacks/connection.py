@@ -43,7 +43,9 @@ class Peer:
 
     def connect(self) -> socket.socket:
         host, _, port = self.address.rpartition(":")
-        made = socket.create_connection((host, int(port)), SILENCE_S, (self.source, 0) if self.source else None)
+        made = socket.create_connection(
+            (host, int(port)), SILENCE_S, (self.source, 0) if self.source else None
+        )
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self.tls_ca:
             return made

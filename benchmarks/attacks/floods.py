@@ -99,5 +99,3 @@ def failed(peer: Peer, running: Running, tally: Tally) -> None:
                 connection.pump()
                 connection.reset(stream)
                 tally["streams"] += 1
-
-

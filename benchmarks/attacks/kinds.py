@@ -20,6 +20,7 @@ class Attack:
     does: str
     connections: int = 1
     limits: str = "max_sessions=2"  # of the attacker's line in the token file
+    readers: int = 1  # of the victim
     front: bool = False  # a flood of streams, which the front has to stop
 
 
@@ -75,7 +76,13 @@ ATTACKS: Mapping[str, Attack] = {
     "multipleOf": Attack(
         partial(holds.grammars, 6), "schemas", "six schemas with multipleOf 99999989", limits="max_sessions=8"
     ),
-    "pace": Attack(holds.pace, "sequences", "one sequence that asks for 1,000,000 tokens/s"),
+    "pace": Attack(
+        holds.pace,
+        "sequences",
+        "two sequences that ask for 1,000,000 tokens/s each",
+        connections=2,
+        readers=16,
+    ),
     "resumed texts": Attack(
         partial(holds.resumed_texts, 32), "texts", "32 long texts at a time under a known resume token"
     ),

@@ -100,7 +100,7 @@ def measure(
             honest = stack.enter_context(fronted(honest, SERVER_CORE))
         hostile = replace(honest, token=ATTACKER, source=SOURCE)
         meter = stack.enter_context(Meter(server.process.pid))
-        reader = stack.enter_context(victim(honest, SERVER_CORE, reference))
+        reader = stack.enter_context(victim(honest, SERVER_CORE, ATTACKS[name].readers, reference))
         enemy = stack.enter_context(attacker(name, hostile, ATTACK_CORE))
         marks = [(time.monotonic(), meter.cpu())]
         time.sleep(windows.before)

@@ -63,7 +63,11 @@ def long_description() -> bytes:
 
 def multiple_of(divisor: int) -> bytes:
     """41 bytes of schema whose automaton has as many states as its divisor says."""
-    return opening(guide=pb.Guide(json_schema=f'{{"type":"integer","multipleOf":{divisor}}}'))
+    guide = pb.Guide(json_schema=f'{{"type":"integer","multipleOf":{divisor}}}')
+    params = pb.SamplingParams(temperature=0, max_tokens=LONG)  # a guided answer ends where its guide says
+    return pb.ClientMessage(
+        open=pb.Open(ids=pb.Ids(ids=PROMPT), params=params, guide=guide)
+    ).SerializeToString()
 
 
 def text(words: int, resume_token: bytes) -> bytes:
