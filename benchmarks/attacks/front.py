@@ -32,14 +32,14 @@ def haproxy() -> str:
 
 
 @contextmanager
-def fronted(server: Peer, core: int) -> Iterator[Peer]:
-    """HAProxy before `server`, on this core; yields the way through it, which is TLS. Raises NotFound."""
+def fronted(server: Peer, core: int) -> Iterator[tuple[Peer, int]]:
+    """HAProxy before `server`, on this core; yields the way through it, over TLS, and its process. Raises NotFound."""
     program, address = haproxy(), f"{HOST}:{free_port()}"
     with TemporaryDirectory() as name:
         folder = Path(name)
         environment = {
             "OPENSLED_FRONT": address,
-            "OPENSLED_FRONT_CERT": str(_certificate(folder)),
+            "OPENSLED_FRONT_CERT": str(write_certificate(folder)),
             "OPENSLED_SERVER": server.address,
         }
         command = [program, "-db", "-q", "-f", str(CONFIGURATION)]
@@ -47,13 +47,13 @@ def fronted(server: Peer, core: int) -> Iterator[Peer]:
         try:
             os.sched_setaffinity(process.pid, {core})
             _wait(process, address)
-            yield replace(server, address=address, tls_ca=folder / "ca.pem")
+            yield replace(server, address=address, tls_ca=folder / "ca.pem"), process.pid
         finally:
             process.kill()
             process.wait()
 
 
-def _certificate(folder: Path) -> Path:
+def write_certificate(folder: Path) -> Path:
     """Certificate and key in one file, as HAProxy reads them; the authority beside it."""
     authority = Authority("attacks")
     (folder / "ca.pem").write_bytes(authority.pem)

@@ -96,10 +96,12 @@ def measure(
     with ExitStack() as stack:
         server = stack.enter_context(served(checkout, SERVER_CORE, ATTACKS[name].limits))
         honest = Peer(server.address, VICTIM)
+        beside: list[int] = []
         if front:
-            honest = stack.enter_context(fronted(honest, SERVER_CORE))
+            honest, process = stack.enter_context(fronted(honest, SERVER_CORE))
+            beside.append(process)
         hostile = replace(honest, token=ATTACKER, source=SOURCE)
-        meter = stack.enter_context(Meter(server.process.pid))
+        meter = stack.enter_context(Meter(server.process.pid, beside))
         reader = stack.enter_context(victim(honest, SERVER_CORE, ATTACKS[name].readers, reference))
         enemy = stack.enter_context(attacker(name, hostile, ATTACK_CORE))
         marks = [(time.monotonic(), meter.cpu())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,10 +40,10 @@ def served(checkout: Path, core: int, limits: str, *flags: str) -> Iterator[Proc
 
 
 class Meter:
-    """A process and its children, looked at ten times a second."""
+    """The server's process and its children, looked at ten times a second; `beside`: processes that work for it."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid, self._done = pid, threading.Event()
+    def __init__(self, pid: int, beside: Sequence[int] = ()) -> None:
+        self._pid, self._beside, self._done = pid, beside, threading.Event()
         self.memory: list[tuple[float, float]] = []  # (time.monotonic(), MiB resident)
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -70,8 +70,8 @@ class Meter:
         return max(size for at, size in self.memory if start <= at <= end)
 
     def cpu(self) -> float:
-        """Seconds of processor time so far."""
-        return sum(_cpu(pid) for pid in _family(self._pid))
+        """Seconds of processor time so far, of all that serves."""
+        return sum(_cpu(pid) for pid in (*_family(self._pid), *self._beside))
 
 
 def _family(pid: int) -> Iterator[int]:
