@@ -67,7 +67,7 @@ def _long_message(peer: Peer) -> bool:
     with Connection(peer, lambda: True) as connection:
         stream = connection.call()
         assert connection.send(stream, b"\x0a" * (4 * frames.FIRST_WINDOW))
-        return connection.wait(lambda: stream in connection.heard or stream not in connection.open, 10)
+        return connection.wait_for_answer(stream)
 
 
 def test_a_wrong_token_ends_a_stream_and_nothing_more():
@@ -78,7 +78,7 @@ def test_a_wrong_token_ends_a_stream_and_nothing_more():
             def refused():
                 with Connection(peer, lambda: True) as connection:
                     stream = connection.call(peer.block("a bad token"))
-                    return connection.wait(lambda: stream not in connection.open, 10)
+                    return connection.wait_for_end(stream)
 
             assert await asyncio.to_thread(refused)
             assert manager.stats.refused == {"unauthorized": 1}

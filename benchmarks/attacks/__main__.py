@@ -9,6 +9,7 @@ after it. With --front, server and victim are behind the HAProxy of deploy/front
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -39,6 +40,12 @@ def _parser() -> ArgumentParser:
         help="sources of the server; default: this",
     )
     parser.add_argument(
+        "--server-flags",
+        default="",
+        metavar="FLAGS",
+        help="more flags of the server, in one word: '--a 1 --b'",
+    )
+    parser.add_argument(
         "--seconds", type=float, default=10.0, help="before and during an attack; default %(default)g"
     )
     parser.add_argument("--repeats", type=int, default=1, help="of each attack; default %(default)d")
@@ -61,7 +68,8 @@ def _measure_all(arguments: Namespace) -> int:
     text = reference(arguments.server_path)
     outcomes: list[Outcome] = []
     for name in [name for name in names for _ in range(arguments.repeats)]:
-        outcomes.append(measure(name, arguments.server_path, windows, text, arguments.front))
+        flags = tuple(shlex.split(arguments.server_flags))
+        outcomes.append(measure(name, arguments.server_path, windows, text, arguments.front, flags))
         say(table(outcomes[-1:])[-1])
     print("\n".join(table(outcomes)), flush=True)
     if out := folder_of(arguments):

@@ -128,6 +128,13 @@ class Connection:
             self.pump(0.05)
         return True
 
+    def wait_for_answer(self, stream: int) -> bool:
+        """Read until the server has said something there, or ended it."""
+        return self.wait(lambda: stream in self.heard or stream not in self.open)
+
+    def wait_for_end(self, stream: int) -> bool:
+        return self.wait(lambda: stream not in self.open)
+
     def pump(self, seconds: float = 0.0) -> None:
         """Send what is collected, and take in what arrives within so many seconds."""
         self.flush()

@@ -21,7 +21,7 @@ def refused(message: Callable[[], bytes], peer: Peer, running: Running, tally: T
             stream = connection.call()
             if connection.send(stream, body):
                 tally["messages"] += 1
-            connection.wait(lambda stream=stream: stream in connection.heard or stream not in connection.open)
+            connection.wait_for_answer(stream)
             if stream in connection.open:
                 connection.reset(stream)
 
@@ -34,7 +34,7 @@ def held(message: Callable[[], bytes], peer: Peer, running: Running, tally: Tall
             stream = connection.call()
             if connection.send(stream, body):
                 tally["messages"] += 1
-            connection.wait(lambda stream=stream: stream in connection.heard or stream not in connection.open)
+            connection.wait_for_answer(stream)
             while len(connection.open) > HELD:
                 connection.reset(next(iter(connection.open)))
             if stream not in connection.open:
@@ -83,7 +83,7 @@ def _begin(connection: Connection, sequences: dict[int, int]) -> None:
     """A sequence that has begun to grow."""
     stream = connection.call()
     if connection.send(stream, messages.opening()):
-        connection.wait(lambda: stream in connection.heard or stream not in connection.open)
+        connection.wait_for_answer(stream)
         if stream in connection.open:
             sequences[stream] = 0
 
@@ -94,7 +94,7 @@ def failed(peer: Peer, running: Running, tally: Tally) -> None:
         while running():
             stream = connection.call()
             connection.send(stream, messages.opening())
-            connection.wait(lambda stream=stream: stream in connection.heard or stream not in connection.open)
+            connection.wait_for_answer(stream)
             if connection.send(stream, messages.draft(1, 1_000)):
                 connection.pump()
                 connection.reset(stream)

@@ -55,7 +55,7 @@ def pace(peer: Peer, running: Running, tally: Tally) -> None:
             stream = connection.call()
             connection.send(stream, messages.opening(pace=1e6))
             tally["sequences"] += 1
-            connection.wait(lambda stream=stream: stream not in connection.open)
+            connection.wait_for_end(stream)
 
 
 def resumed_texts(count: int, peer: Peer, running: Running, tally: Tally) -> None:

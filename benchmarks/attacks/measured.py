@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,11 +91,16 @@ def _short(value: object) -> object:
 
 
 def measure(
-    name: str, checkout: Path, windows: Windows, reference: tuple[int, ...], front: bool = False
+    name: str,
+    checkout: Path,
+    windows: Windows,
+    reference: tuple[int, ...],
+    front: bool = False,
+    flags: Sequence[str] = (),
 ) -> Outcome:
-    """Attack a new server of the sources in `checkout`, directly or through the front."""
+    """Attack a new server of the sources in `checkout`, with these flags besides, directly or through the front."""
     with ExitStack() as stack:
-        server = stack.enter_context(served(checkout, SERVER_CORE, ATTACKS[name].limits))
+        server = stack.enter_context(served(checkout, SERVER_CORE, ATTACKS[name].limits, *flags))
         honest = Peer(server.address, VICTIM)
         beside: list[int] = []
         if front:

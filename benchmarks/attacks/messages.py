@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from opensled.v1 import verify_pb2 as pb
 
@@ -12,7 +13,7 @@ MEGABYTES_4 = 4_000_000  # under gRPC's usual limit of a message
 WRONG = 2  # a draft token that no text has there
 
 
-def opening(*, ids: tuple[int, ...] = PROMPT, max_tokens: int = LONG, **fields: object) -> bytes:
+def opening(*, ids: tuple[int, ...] = PROMPT, max_tokens: int = LONG, **fields: Any) -> bytes:
     """An `Open` that is served, but for `fields`."""
     params = pb.SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
     return pb.ClientMessage(open=pb.Open(ids=pb.Ids(ids=ids), params=params, **fields)).SerializeToString()

@@ -33,7 +33,7 @@ class Arrival(NamedTuple):
     """So many tokens came to a reader."""
 
     at: float
-    count: int
+    tokens: int
     reader: int
 
 
@@ -55,7 +55,7 @@ class Record:
         return self.tokens(start, end) / (end - start)
 
     def tokens(self, start: float, end: float) -> int:
-        return sum(each.count for each in self.arrivals if start <= each.at < end)
+        return sum(each.tokens for each in self.arrivals if start <= each.at < end)
 
     def longest_stall(self, start: float, end: float) -> float:
         """Seconds between two arrivals of one reader at most; before its first one and after its last one, too."""
