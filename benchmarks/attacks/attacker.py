@@ -27,7 +27,6 @@ class Attacker(NamedTuple):
     start: Event
     stop: Event
     told: Pipe
-    process: object
 
     def result(self) -> Tally:
         """What it did, once it has been stopped."""
@@ -46,7 +45,7 @@ def attacker(name: str, peer: Peer, core: int) -> Iterator[Attacker]:
     process.start()
     try:
         here.recv()  # it has loaded what it needs
-        yield Attacker(start, stop, here, process)
+        yield Attacker(start, stop, here)
     finally:
         process.kill()
         process.join()
