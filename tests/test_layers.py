@@ -46,6 +46,7 @@ GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/repl
 BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"
 BARE_RAGGED = "benchmarks/ragged.py"
 BARE_SAMPLING = "benchmarks/sampling.py"
+ATTACKERS = "benchmarks/attacks/messages.py"  # what no client of ours would say
 BARE_PAIR, BARE_STEPS = "benchmarks/coupling.py", "benchmarks/steps.py"
 MODEL_HOMES = (
     "verify_server/engine/",
@@ -99,7 +100,7 @@ HOMES = {
     "sklearn": ("benchmarks/traffic_attack.py",),
     "onnxruntime": ("edge_client/drafters/onnx.py",),
     "google.protobuf": ("opensled/codec.py",),
-    "opensled.v1.verify_pb2": ("opensled/codec.py", "opensled/open_codec.py", BARE_ROUNDS),
+    "opensled.v1.verify_pb2": ("opensled/codec.py", "opensled/open_codec.py", BARE_ROUNDS, ATTACKERS),
     "opensled.v1.verify_pb2_grpc": ("edge_client/link.py",),
 }
 # Files whose worth is that they share nothing with the product.
