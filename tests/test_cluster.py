@@ -23,7 +23,7 @@ from opensled_testbed.processes import Process
 from scheduler.cluster import ray_guard
 from scheduler.cluster.placement import STALE
 from scheduler.cluster.supervisor import ClusterSpec
-from tests.replica_processes import alone
+from opensled_testbed.replica_cluster import alone
 from verify_server.config import ServeConfig
 
 REPLICAS = ("replica-0", "replica-1")

@@ -13,7 +13,7 @@ from benchmarks.failover import (
     run,
 )
 from tests.crowd import questions
-from tests.replica_processes import REPLICA, ReplicaCluster
+from opensled_testbed.replica_cluster import REPLICA, ReplicaCluster
 
 USERS = 16
 PATIENCE = 600.0  # seconds; a busy machine takes long to start replicas
