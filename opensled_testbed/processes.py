@@ -46,7 +46,7 @@ class Process:
         self._reader.start()
 
     def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[str]:
-        with open(self.log, "ab") if self.log else nullcontext() as errors:
+        with self.log.open("ab") if self.log else nullcontext() as errors:
             return subprocess.Popen(
                 self.arguments,
                 stdout=subprocess.PIPE,

@@ -12,8 +12,8 @@ from benchmarks.failover import (
     roll_replicas,
     run,
 )
-from tests.crowd import questions
 from opensled_testbed.replica_cluster import REPLICA, ReplicaCluster
+from tests.crowd import questions
 
 USERS = 16
 PATIENCE = 600.0  # seconds; a busy machine takes long to start replicas

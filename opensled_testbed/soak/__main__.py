@@ -2,7 +2,7 @@
 
     python -m opensled_testbed.soak --minutes 60 --seed N --out FILE        `make soak`
 
-Linux. Clock steps need libfaketime (Debian: apt-get install faketime). Exit code 1 if anything is wrong.
+Linux. Exit code 1 if anything is wrong.
 """
 
 from __future__ import annotations

@@ -55,9 +55,13 @@ class Account:
     resumed: int = 0  # times that an answer under way went on after its stream was lost
     left: int = 0  # answers whose reader left on purpose
     suspects: list[Suspect] = field(default_factory=list)
-    damages: list[Damage] = field(default_factory=list)  # for certain; those of suspects join when they are judged
+    damages: list[Damage] = field(
+        default_factory=list
+    )  # for certain; those of suspects join when they are judged
     flips: int = 0  # tokens that a target of level `fast` chose otherwise at a near tie
-    refused: Counter[str] = field(default_factory=Counter)  # by code: requests that failed before the first token
+    refused: Counter[str] = field(
+        default_factory=Counter
+    )  # by code: requests that failed before the first token
     broken: Counter[str] = field(default_factory=Counter)  # by code: answers that failed after it
     wrongs: list[str] = field(default_factory=list)  # what should never happen
     notes: Counter[str] = field(default_factory=Counter)  # what a fault did, such as a process that it ended

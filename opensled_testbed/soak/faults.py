@@ -1,4 +1,4 @@
-"""The kinds of faults. Each is injected, lasts for a while and is healed again; the nemesis chooses when and on whom."""
+"""The kinds of faults. Each is injected, lasts for a while and is healed; the nemesis chooses when and on whom."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hw_profiles import catalog
 from opensled.errors import OpenSledError
-from opensled_testbed.soak import clocks, floods
+from opensled_testbed.soak import floods
 from opensled_testbed.soak.account import EDGE_LOST, STARVED, Account, Window
 from opensled_testbed.soak.readers import Reader
 from opensled_testbed.soak.targets import (
@@ -138,14 +138,22 @@ async def clock_step(ground: Ground, window: Window) -> None:
     clock = ground.target.place.clock
     clock.step(STEPS[ground.turn % len(STEPS)])
     try:
-        await asyncio.sleep(clocks.SEEN_S + HOLD_S)
+        await asyncio.sleep(HOLD_S)
     finally:
         clock.step(0)
 
 
 def _flood(kind: str) -> Strike:
     async def flood(ground: Ground, window: Window) -> None:
-        command = [sys.executable, "-m", floods.__name__, kind, ground.target.address, "--seconds", str(HOLD_S)]
+        command = [
+            sys.executable,
+            "-m",
+            floods.__name__,
+            kind,
+            ground.target.address,
+            "--seconds",
+            str(HOLD_S),
+        ]
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
@@ -170,11 +178,3 @@ FAULTS: Mapping[str, Strike] = {
     "memory pressure": memory_pressure,
     **{f"flood of {kind}": _flood(kind) for kind in floods.FLOODS},
 }
-
-
-def possible() -> dict[str, Strike]:
-    """The kinds that can be injected on this machine."""
-    missing = set() if clocks.library() else {"clock step"}
-    return {name: strike for name, strike in FAULTS.items() if name not in missing}
-
-

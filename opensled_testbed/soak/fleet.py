@@ -23,6 +23,9 @@ from opensled_testbed.soak.roads import Roads
 from opensled_testbed.soak.targets import SoakTarget
 
 DRAFT = "tiny-draft"
+PATIENT = RetryPolicy()
+# An impatient device reopens its sequence while a paused server still has the stream before.
+IMPATIENT = replace(PATIENT, silence=3.0, first_open=60.0)
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,9 @@ class DeviceKind:
     drafter: str
     lengths: DraftLengthPolicy
     link: str
-    patience: RetryPolicy = RetryPolicy()
+    patience: RetryPolicy = PATIENT
 
 
-# An impatient device reopens its sequence while a paused server still has the stream before.
-IMPATIENT = replace(RetryPolicy(), silence=3.0)
 DEVICES = (
     DeviceKind("none", FixedLength(0), "wifi-good"),
     DeviceKind("lookup", FixedLength(8), "lte", IMPATIENT),

@@ -30,7 +30,9 @@ class Judge:
 
     def truths(self, course: Course, engine: str) -> list[str]:
         """What is wrong with the truths of a target: each must be what the reference writes, up to flips."""
-        passed = [self._leads(question, truth.ids) for question, truth in zip(course.questions, course.truths)]
+        passed = [
+            self._leads(question, truth.ids) for question, truth in zip(course.questions, course.truths)
+        ]
         return [
             f"the truth of question {number} is not what the reference writes"
             for number, leads in enumerate(passed)

@@ -131,7 +131,7 @@ class SoakTarget(ABC):
             arguments, isolated=True, environment=environment, log=self.place.folder / f"{name}.log"
         )
         try:
-            process.wait_ready()
+            process.wait_ready(READY_S)
         except BaseException:
             process.stop()
             raise
@@ -233,7 +233,8 @@ class ClusterTarget(SoakTarget):
     def stop(self) -> None:
         """See `SoakTarget`; Ray's processes end with it."""
         super().stop()
-        self._cluster.__exit__()
+        if self.parts[GATEWAY].process is not None:  # else the cluster did not start, and cleaned up
+            self._cluster.__exit__()
 
 
 def target_of(kind: TargetKind, place: Place) -> SoakTarget:
