@@ -40,12 +40,13 @@ def _differences(
     extra: list[int] = []
     duplicated = 0
     for kind, i1, i2, j1, j2 in SequenceMatcher(None, truth, told, autojunk=False).get_opcodes():
-        if kind == "equal" or (not complete and kind == "delete" and i2 == len(truth)):
+        cut = not complete and i2 == len(truth)  # what the answer never came to is not missing
+        if kind == "equal":
             continue
-        if kind == "insert" and _is_repeated(told, j1, j2):
+        if (cut or kind == "insert") and _is_repeated(told, j1, j2):
             duplicated += j2 - j1
         else:
-            missing += truth[i1:i2]
+            missing += truth[i1 : min(i2, i1 + j2 - j1) if cut else i2]
             extra += told[j1:j2]
     return missing, extra, duplicated
 

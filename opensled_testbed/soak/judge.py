@@ -25,7 +25,7 @@ class Judge:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # so small a model gains nothing by threads
         from opensled_testbed.reference import Reference
 
-        self._reference: Reference = Reference(model_path(TARGET), dtype="float64")
+        self.reference: Reference = Reference(model_path(TARGET), dtype="float64")
         self._known: dict[tuple[str, tuple[int, ...]], list[float]] = {}
 
     def truths(self, course: Course, engine: str) -> list[str]:
@@ -70,10 +70,10 @@ class Judge:
         params = question.params
         noise_key = b"" if params.seed is None else key_of_seed(params.seed)
         sampling = Sampling(params.temperature, key=noise_key)
-        prompt = self._reference.render_chat(question.body["messages"])
+        prompt = self.reference.render_chat(question.body["messages"])
         if not told:
             return []
-        rows = self._reference.logits([*prompt, *told[:-1]], last=len(told))
+        rows = self.reference.logits([*prompt, *told[:-1]], last=len(told))
         scores = [sampling.scores(row, len(prompt) + place) for place, row in enumerate(rows)]
         unit = params.temperature or 1.0
         return [unit * float(row.max() - row[token]) for row, token in zip(scores, told)]

@@ -60,12 +60,18 @@ class Nemesis:
         """Strike until the schedule is over."""
         clock = self._ground.account.clock
         start = clock() + self._offset
-        for number, kind in enumerate(_order(list(self._kinds), self._ground.random)):
+        for number, kind in enumerate(self.order(list(self._kinds), self._ground.random)):
             self._ground.turn = number // len(self._kinds)
             await asyncio.sleep(max(0.0, start + number * self._schedule.slot - clock()))
             if self._schedule.over(number, clock() - start):
                 return
             await self._strike(kind)
+
+    @staticmethod
+    def order(kinds: list[str], chance: random.Random) -> Iterator[str]:
+        """The kinds without end: round after round, each in an order of its own."""
+        while True:
+            yield from chance.sample(kinds, len(kinds))
 
     async def _strike(self, kind: str) -> None:
         """Inject one fault, heal it, and wait until every reader hears again."""
@@ -99,9 +105,3 @@ class Nemesis:
                 return False
             await asyncio.sleep(0.05)
         return True
-
-
-def _order(kinds: list[str], chance: random.Random) -> Iterator[str]:
-    """Round after round, each in an order of its own."""
-    while True:
-        yield from chance.sample(kinds, len(kinds))

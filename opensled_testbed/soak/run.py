@@ -25,7 +25,6 @@ from opensled_testbed.soak.targets import Place, SoakTarget, TargetKind, target_
 
 log = logging.getLogger(__name__)
 
-QUESTIONS = 16
 FINISH_S = 150.0  # for the answers under way at the end
 PROGRESS_S = 60.0
 GUEST_LIMITS = "max_sessions=8"
@@ -39,6 +38,7 @@ class Soak:
     seed: int
     targets: Sequence[TargetKind]
     faults: Sequence[str] = ()
+    questions: int = 16  # to each target; every one has a truth of its own
 
 
 @dataclass
@@ -63,7 +63,7 @@ class SoakRun:
         self._token, self._guest = secrets.token_hex(16), secrets.token_hex(16)
         chosen = soak.faults or tuple(FAULTS)
         self._kinds = {name: strike for name, strike in FAULTS.items() if name in chosen}
-        self._asked = questions(QUESTIONS, soak.seed)
+        self._asked = questions(soak.questions, soak.seed)
 
     async def run(self) -> Report:
         """All of it. Raises OpenSledError when a target does not start."""
