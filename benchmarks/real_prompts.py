@@ -3,7 +3,8 @@
     python -m benchmarks.real_prompts --target FOLDER --draft FILE.gguf [--quick] [--kinds chat,...] [--keep]
 
 One server on core 0, one `opensled edge` for each contender on core 1, and a second server on both cores; every prompt
-goes to all of them in turns, and all must write the same text. The server's prefix cache is off: each turn reads its prompt anew, as a new user's does.
+goes to all of them in turns, and all must write the same text. The server's prefix cache is off: each turn reads its
+prompt anew, as a new user's does.
 """
 
 from __future__ import annotations
@@ -199,13 +200,14 @@ def mean_ratio(ours: Sequence[float], none: Sequence[float]) -> dict[str, float]
 
 def _figure(samples: Speeds, arguments: Namespace) -> Figure:
     pairs = [name.rsplit(", ", 1) for name in samples if not name.endswith(f", {NONE}")]
+    target, draft = Path(arguments.target).name, Path(arguments.draft).name
     return Figure(
         title="Real prompts on a real pair",
         unit="tokens/s",
         more_is_better=True,
         compared=(
-            f"{Path(arguments.target).name} behind `opensled serve` ({arguments.engine}, {arguments.dtype}, level exact, one "
-            f"thread on core {SERVER_CORE}) and `opensled edge` with {Path(arguments.draft).name} (one thread on core "
+            f"{target} behind `opensled serve` ({arguments.engine}, {arguments.dtype}, level exact, one thread on core "
+            f"{SERVER_CORE}) and `opensled edge` with {draft} (one thread on core "
             f"{DEVICE_CORE}), against the same without drafts. Greedy answers of {arguments.max_tokens} tokens at "
             "most, one user, from the request to the last token, the reading of the prompt included; all contenders "
             "in turns, prompt by prompt. All wrote the same texts."
