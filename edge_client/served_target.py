@@ -86,7 +86,7 @@ class TargetMemory:
             fields["limits"] = Limits(**fields["limits"])
             fields["rules"] = tuple(RuleFacts(**rule) for rule in fields["rules"])
             return RememberedTarget(ModelInfo(**fields), str(document["chat_template"]))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
     async def target(self, factory: DrafterFactory, error: Unreachable) -> ServedTarget:

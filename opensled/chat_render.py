@@ -55,7 +55,10 @@ class ChatRenderer:
 
         Raises TemplateRefused, OverLimit, EngineError, and Cancelled by `opensled.fork_server.STOP`.
         """
-        question = json.dumps({"messages": turns, "tools": tools}).encode()
+        try:
+            question = json.dumps({"messages": turns, "tools": tools}).encode()
+        except RecursionError as error:
+            raise TemplateRefused("they are nested too deeply") from error
         answer = json.loads(self._forks.ask(question))
         if "error" in answer:
             raise TemplateRefused(answer["error"])
