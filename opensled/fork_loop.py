@@ -59,9 +59,8 @@ def main() -> None:
 def _be_ended_first() -> None:
     """Out of memory, the kernel ends this process and its forks before the server; no core dumps."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
 
 
 def _prepared(module: str, name: str, setup: bytes, limits: ForkLimits, answers: int) -> Handler:
@@ -198,4 +197,3 @@ def _serve(loop: ForkLoop) -> None:
             loop.cancel(frame.ticket)
     for fork in loop.forks.values():
         loop.end(fork, CANCEL)
-

@@ -87,13 +87,21 @@ def test_no_layers_are_no_model(model):
     assert "num_hidden_layers = 0" in refusal(load, model)
 
 
-@pytest.mark.parametrize("numbers", [{"hidden_size": 64}, {"vocab_size": 10**12}, {"intermediate_size": 10**8}])
+@pytest.mark.parametrize("numbers", [{"hidden_size": 64}, {"vocab_size": 4000}])
 def test_weights_of_other_shapes(model, numbers):
     state(model, **numbers)
     assert "other shapes" in refusal(load, model)
 
 
-@pytest.mark.parametrize("numbers", [{"num_attention_heads": 0}, {"num_hidden_layers": "many"}, {"rope_parameters": 1}])
+@pytest.mark.parametrize("key", ["vocab_size", "intermediate_size", "head_dim"])
+def test_absurd_sizes_are_refused_before_memory_is_allocated(model, key):
+    state(model, **{key: 10**8})
+    assert f"{key} = {10**8}" in refusal(load, model)
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"num_attention_heads": 0}, {"num_hidden_layers": "many"}, {"rope_parameters": 1}]
+)
 def test_values_that_no_config_has(model, numbers):
     state(model, **numbers)
     refusal(load, model)
@@ -138,7 +146,6 @@ GREEDY_TEMPLATES = {
     "loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     "times": "{{ messages[0].content * 10**10 }}",
     "doubling": "{% set ns = namespace(a='x' * 1000) %}{% for i in range(40) %}{% set ns.a = ns.a ~ ns.a %}{% endfor %}",
-    "power": "{{ (messages | length + 8) ** 10**9 }}",
     "as it is compiled": "{{ 'a' * 10**10 }}",
 }
 

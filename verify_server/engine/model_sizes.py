@@ -12,6 +12,9 @@ from opensled.errors import UnsupportedModel
 MOST_PARTS = 4096
 # Keys that count parts which are built one by one: num_hidden_layers, n_layer, num_local_experts.
 COUNTS = re.compile(r"^(num|n)_\w*(layers?|experts?)$|_(layers|experts)$")
+# transformers allocates what a config states before it finds that the weights are smaller. Real sizes end at 300,000.
+MOST_SIZE = 1 << 22
+SIZES = re.compile(r"_size$|_dim$")
 
 
 def require_sane(path: Path) -> None:
@@ -22,10 +25,9 @@ def require_sane(path: Path) -> None:
         raise UnsupportedModel(f"{path} is not valid JSON: {error}; download it again") from error
     for key, value in _numbers(config):
         least = 1 if key == "num_hidden_layers" else 0
-        if COUNTS.search(key) and not least <= value <= MOST_PARTS:
-            raise UnsupportedModel(
-                f"{path} states {key} = {value}; a model has {least} to {MOST_PARTS} of these: download it again"
-            )
+        most = MOST_PARTS if COUNTS.search(key) else MOST_SIZE if SIZES.search(key) else value
+        if value > most or (value < least and COUNTS.search(key)):
+            raise UnsupportedModel(f"{path} states {key} = {value}, not {least} to {most}; download it again")
 
 
 def _numbers(value: Any) -> Iterator[tuple[str, int]]:

@@ -151,7 +151,9 @@ class GuideCompiler:
         try:
             answer = json.loads(self._forks.ask(asked))
         except OverLimit as error:
-            raise InvalidRequest(f"to compile this schema takes more than {error}; make it simpler", field) from error
+            raise InvalidRequest(
+                f"to compile this schema takes more than {error}; make it simpler", field
+            ) from error
         if "code" in answer:
             raise from_code(answer["code"], answer["reason"], answer["field"])
         return int(answer["bytes"])
