@@ -1,4 +1,4 @@
-"""Refuses what no model has before a library builds it: a billion layers in a config keep transformers busy for ever."""
+"""Refuses what no model has before a library builds it: a billion layers keep transformers busy for ever."""
 
 import json
 import re
