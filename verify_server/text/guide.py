@@ -92,8 +92,8 @@ class Constraint:
 class GuideCompiler:
     """Makes the constraints of one target; several threads may use it at once.
 
-    `width` is that of the logits. A grammar is compiled in a fork before it is compiled here; one that is repeated needs
-    no second fork.
+    `width` is that of the logits. A grammar is compiled in a fork before it is compiled here; a repeated one needs no
+    second fork.
     """
 
     def __init__(self, tokenizer_json: bytes, width: int, eos_ids: Sequence[int], chat_template: str) -> None:
