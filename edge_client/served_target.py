@@ -100,7 +100,7 @@ class TargetMemory:
             fields["shaping"] = Shaping(**fields["shaping"]) if fields.get("shaping") else None
             fields["rules"] = tuple(RuleFacts(**rule) for rule in fields["rules"])
             return RememberedTarget(ModelInfo(**fields), str(document["chat_template"]))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
     async def target(self, factory: DrafterFactory, error: Unreachable) -> ServedTarget:

@@ -41,13 +41,13 @@ class ChatRenderer:
             pass  # it wants another chat
         except EngineError as error:
             raise UnsupportedModel(
-                f"the chat template of {origin} cannot be compiled: {error}; put another chat_template.jinja beside its "
-                "tokenizer.json"
+                f"the chat template of {origin} cannot be compiled: {error}; put another chat_template.jinja "
+                "beside its tokenizer.json"
             ) from error
         except OverLimit as error:
             raise UnsupportedModel(
-                f"the chat template of {origin} takes more than {error} for a short chat; put another chat_template.jinja "
-                "beside its tokenizer.json"
+                f"the chat template of {origin} takes more than {error} for a short chat; put another "
+                "chat_template.jinja beside its tokenizer.json"
             ) from error
 
     def render(self, turns: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
@@ -55,7 +55,10 @@ class ChatRenderer:
 
         Raises TemplateRefused, OverLimit, EngineError, and Cancelled by `opensled.fork_server.STOP`.
         """
-        question = json.dumps({"messages": turns, "tools": tools}).encode()
+        try:
+            question = json.dumps({"messages": turns, "tools": tools}).encode()
+        except RecursionError as error:
+            raise TemplateRefused("they are nested too deeply") from error
         answer = json.loads(self._forks.ask(question))
         if "error" in answer:
             raise TemplateRefused(answer["error"])
@@ -76,7 +79,9 @@ def answering(setup: bytes) -> Callable[[bytes], bytes]:
 
     def answer(question: bytes) -> bytes:
         try:
-            text = render(**fields["special"], **json.loads(question), documents=None, add_generation_prompt=True)
+            text = render(
+                **fields["special"], **json.loads(question), documents=None, add_generation_prompt=True
+            )
         except MemoryError:
             raise
         except Exception as error:  # a template may raise any error

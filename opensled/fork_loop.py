@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from opensled.fork_frames import (
     ANSWER,
@@ -60,8 +61,7 @@ def _be_ended_first() -> None:
     """Out of memory, the kernel ends this process and its forks before the server; no core dumps."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _prepared(module: str, name: str, setup: bytes, limits: ForkLimits, answers: int) -> Handler:
@@ -89,8 +89,7 @@ def _limit(limits: ForkLimits) -> int:
     """Hold this process to the limits from now on; returns the hard limit of its address space."""
     hard: int = resource.getrlimit(resource.RLIMIT_AS)[1]
     if sys.platform == "linux":
-        with open("/proc/self/statm") as file:
-            taken = int(file.read().split()[0]) * resource.getpagesize()
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         most = taken + limits.memory
         resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
     signal.setitimer(signal.ITIMER_PROF, limits.seconds)
@@ -198,4 +197,3 @@ def _serve(loop: ForkLoop) -> None:
             loop.cancel(frame.ticket)
     for fork in loop.forks.values():
         loop.end(fork, CANCEL)
-

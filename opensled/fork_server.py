@@ -36,7 +36,9 @@ from opensled.fork_frames import (
 )
 
 # Isolated from the environment and from the current folder, with the modules of this process.
-BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from opensled.fork_loop import main; main()"
+BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from opensled.fork_loop import main; main()"
+)
 # glibc reserves 128 MB of addresses for each thread that allocates; under a limit it then allocates page by page.
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 SETUP_SECONDS = 60.0  # a vocabulary of 150,000 tokens takes 1.2 s; chosen
@@ -91,7 +93,9 @@ class ForkServer:
 
     def ask(self, question: bytes) -> bytes:
         """The answer. Raises OverLimit, Cancelled if the context's `STOP` is set, and EngineError for a failure."""
-        frame = self._asked(question) or self._asked(question)  # a process that was ended from outside is replaced
+        frame = self._asked(question) or self._asked(
+            question
+        )  # a process that was ended from outside is replaced
         if frame is None:
             raise EngineError("the process for this work has ended twice; is there memory left?")
         if frame.kind != ANSWER:

@@ -64,7 +64,9 @@ def test_the_tools_are_bounded_too():
     assert refusal.value.field == "tools"
 
 
-@pytest.mark.parametrize("multiple", [0.01, 1e-7, 5, 0.25, 1000, 10**6, 9_999, True, "7", None, [], 10**4000, 1e300, float("inf")])
+@pytest.mark.parametrize(
+    "multiple", [0.01, 1e-7, 5, 0.25, 1000, 10**6, 9_999, True, "7", None, [], 10**4000, 1e300, float("inf")]
+)
 def test_usual_multiples_are_served_or_refused_by_the_compiler(multiple):
     try:
         tiny().start(schema_guide({"type": "number", "multipleOf": multiple}), ())
@@ -81,18 +83,14 @@ def test_a_schema_that_compiles_for_ever_is_ended_and_the_next_one_is_served(har
 
 def test_a_schema_that_takes_gigabytes_is_ended(hard_limit_alone):
     limits = ForkLimits(seconds=20.0, memory=grammar_compiler.COMPILER_STACK + (24 << 20))
-    hard_limit_alone._forks = ForkServer(
-        grammar_compiler.HANDLER, hard_limit_alone._compiler.setup(), limits
-    )
+    hard_limit_alone._forks = ForkServer(grammar_compiler.HANDLER, hard_limit_alone._compiler.setup(), limits)
     with pytest.raises(InvalidRequest, match="MB of memory"):
         hard_limit_alone.start(schema_guide(ENDLESS), ())
 
 
 def test_a_cancelled_compile_frees_its_thread(hard_limit_alone):
     limits = ForkLimits(seconds=600.0, memory=64 << 30)
-    hard_limit_alone._forks = ForkServer(
-        grammar_compiler.HANDLER, hard_limit_alone._compiler.setup(), limits
-    )
+    hard_limit_alone._forks = ForkServer(grammar_compiler.HANDLER, hard_limit_alone._compiler.setup(), limits)
     hard_limit_alone._forks.start()
     stop, entered = Stop(), Future()
 

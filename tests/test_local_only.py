@@ -195,7 +195,9 @@ def test_a_target_is_remembered_by_server_and_asked_for_once(tmp_path):
     assert link.asked == 2 and TargetMemory(tmp_path, "b:1").recall() is None
 
 
-@pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b'{"info": {}}', b"\xff", b'{"info": 3}'])
+@pytest.mark.parametrize(
+    "damage", [b"", b"[]", b"{}", b'{"info": {}}', b"\xff", b'{"info": 3}', b"[" * 100_000]
+)
 def test_a_damaged_memory_is_none(tmp_path, damage):
     memory = TargetMemory(tmp_path, "a:1")
     asyncio.run(memory.keep(Teller(), INFO))

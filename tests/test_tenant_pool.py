@@ -1,4 +1,4 @@
-"""Threads for strangers' work: one of a tenant at a time, nobody held up by another kind or tenant, and an end in time."""
+"""Threads for strangers' work: one of a tenant at a time, and nobody held up by another tenant."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Threads for one kind of work that keeps a processor busy and that the event loop must not wait for.
 
-Each kind has a pool of its own, so no kind can hold up another one. In a pool a tenant has one thread at a time, and those
-who wait are served in order of arrival, so a tenant holds up mostly itself.
+Each kind has a pool of its own, so no kind can hold up another one. In a pool a tenant has one thread at a time, and
+those who wait are served in order of arrival, so a tenant holds up mostly itself.
 """
 
 from __future__ import annotations

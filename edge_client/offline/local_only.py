@@ -105,7 +105,9 @@ def render(
     try:
         text = _renderer(template, tuple(_special(info, tokenizer).items())).render(turns, None)
     except OverLimit as error:
-        raise InvalidRequest(f"to render these messages the chat template takes more than {error}", "messages") from error
+        raise InvalidRequest(
+            f"to render these messages the chat template takes more than {error}", "messages"
+        ) from error
     except (TemplateRefused, EngineError) as error:  # EngineError: it cannot be compiled
         raise InvalidRequest(f"the chat template refuses these messages: {error}", "messages") from error
     return tokenizer.encode_rendered(text)

@@ -33,7 +33,8 @@ def rendered(messages: Sequence[ChatMessage], tools: Sequence[Tool], template: s
         text = render(turns, functions)
     except OverLimit as error:
         raise InvalidRequest(
-            f"to render these messages the chat template takes more than {error}; send fewer or shorter ones", "messages"
+            f"to render these messages the chat template takes more than {error}; send fewer or shorter ones",
+            "messages",
         ) from error
     except TemplateRefused as error:
         raise InvalidRequest(f"the chat template refuses these messages: {error}", "messages") from error

@@ -134,9 +134,11 @@ class _TokenizerFolder:
         if not self._present or not path.is_file():
             return {}
         try:
-            config: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        except ValueError as error:
+            config = json.loads(path.read_text("utf-8"))
+        except (ValueError, RecursionError) as error:
             raise UnsupportedModel(f"{path} is not JSON: {error}; download it again") from error
+        if not isinstance(config, dict):
+            raise UnsupportedModel(f"{path} holds no JSON object; download it again")
         return config
 
 

@@ -1,7 +1,7 @@
 """llguidance: grammars compiled for one vocabulary, and the same in a fork with limits.
 
-The compiler takes seconds to minutes and gigabytes for some short schemas, and nothing can interrupt it. So a grammar is
-compiled in a fork first (opensled/fork_server.py), and in the server only what a fork has compiled within `LIMITS`.
+The compiler takes seconds to minutes and gigabytes for some short schemas, and nothing can interrupt it. So a grammar
+is compiled in a fork first (opensled/fork_server.py), and in the server only what a fork has compiled within `LIMITS`.
 """
 
 import json

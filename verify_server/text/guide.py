@@ -92,8 +92,8 @@ class Constraint:
 class GuideCompiler:
     """Makes the constraints of one target; several threads may use it at once.
 
-    `width` is that of the logits. A grammar is compiled in a fork before it is compiled here, each once for all requests
-    that repeat it.
+    `width` is that of the logits. A grammar is compiled in a fork before it is compiled here; a repeated one needs no
+    second fork.
     """
 
     def __init__(self, tokenizer_json: bytes, width: int, eos_ids: Sequence[int], chat_template: str) -> None:
@@ -151,7 +151,9 @@ class GuideCompiler:
         try:
             answer = json.loads(self._forks.ask(asked))
         except OverLimit as error:
-            raise InvalidRequest(f"to compile this schema takes more than {error}; make it simpler", field) from error
+            raise InvalidRequest(
+                f"to compile this schema takes more than {error}; make it simpler", field
+            ) from error
         if "code" in answer:
             raise from_code(answer["code"], answer["reason"], answer["field"])
         return int(answer["bytes"])

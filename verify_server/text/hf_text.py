@@ -3,8 +3,10 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from opensled.chat_render import ChatRenderer
+from opensled.errors import UnsupportedModel, first_line
 from opensled.messages import ChatMessage, Tool
 from opensled.vocabulary import fingerprint
 from verify_server.text.chat_template import chosen, rendered, valid_text
@@ -14,9 +16,8 @@ class HFText:
     """See `verify_server.target.TextCodec`; uses the tokenizer in the model's folder."""
 
     def __init__(self, folder: Path) -> None:
-        from transformers import AutoTokenizer
-
-        self._tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, use_fast=True)
+        """Raises UnsupportedModel for a tokenizer that cannot be read, or a chat template that takes too much."""
+        self._tokenizer = _tokenizer(folder)
         self.tokenizer_json = self._tokenizer.backend_tokenizer.to_str().encode()
         self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
         template: str | dict[str, str] | None = self._tokenizer.chat_template
@@ -36,3 +37,16 @@ class HFText:
         """Token ids of a chat up to the start of the assistant's next turn, in which it may call `tools`."""
         text = rendered(messages, tools, self.chat_template, self._chats.render)
         return tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
+
+
+def _tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, use_fast=True)
+    except Exception as error:  # tokenizers raises bare Exception, transformers many kinds
+        cause = first_line(error)
+        raise UnsupportedModel(
+            f"the tokenizer of {folder} cannot be read: {cause}; download its tokenizer.json and "
+            "tokenizer_config.json again"
+        ) from error

@@ -180,8 +180,8 @@ def _check_multiples(nodes: Sequence[dict[str, Any]], field: str) -> None:
     if (math.prod(sizes) if joined else sum(sizes)) > MAX_MULTIPLE:
         verb = "multiply" if joined else "add up"
         raise InvalidRequest(
-            f"multipleOf: the values in a schema may {verb} to at most {MAX_MULTIPLE} (without the decimal point; powers "
-            "of ten do not count); use smaller ones, or minimum and maximum alone",
+            f"multipleOf: the values in a schema may {verb} to at most {MAX_MULTIPLE} (without the decimal point; "
+            "powers of ten do not count); use smaller ones, or minimum and maximum alone",
             field,
         )
 
