@@ -95,17 +95,17 @@ def measure(
     checkout: Path,
     windows: Windows,
     reference: tuple[int, ...],
-    front: bool = False,
+    front: int | None = None,
     flags: Sequence[str] = (),
 ) -> Outcome:
-    """Attack a new server of the sources in `checkout`, with these flags besides, directly or through the front."""
+    """Attack a new server of the sources in `checkout`, with these flags besides; through a front on core `front`."""
     with ExitStack() as stack:
         server = stack.enter_context(served(checkout, SERVER_CORE, ATTACKS[name].limits, *flags))
         honest = Peer(server.address, VICTIM)
         beside: list[int] = []
-        if front:
-            honest, process = stack.enter_context(fronted(honest, SERVER_CORE))
-            beside.append(process)
+        if front is not None:
+            honest, process = stack.enter_context(fronted(honest, front))
+            beside += [process] if front == SERVER_CORE else []
         hostile = replace(honest, token=ATTACKER, source=SOURCE)
         meter = stack.enter_context(Meter(server.process.pid, beside))
         reader = stack.enter_context(victim(honest, SERVER_CORE, ATTACKS[name].readers, reference))
