@@ -10,9 +10,8 @@ from benchmarks.attacks.floods import Tally
 from edge_client.link import Endpoint, Link
 from opensled.messages import Open, Opened, SamplingParams
 
-REFILL_S = (
-    0.1  # between two looks at what has ended: to hold much is the attack here, not to ask for it often
-)
+# Seconds between two looks at what has ended: to hold much is the attack here, not to ask for it often.
+REFILL_S = 0.1
 CLOSED = 0  # a window: the server cannot send a byte of an answer
 DIVISOR = 99_999_989
 

@@ -16,6 +16,7 @@ from benchmarks.attacks.front import fronted
 from benchmarks.attacks.kinds import ATTACKS
 from benchmarks.attacks.server import ATTACKER, VICTIM, Meter, served
 from benchmarks.attacks.victim import Record, reference_text, victim
+from opensled.errors import OpenSledError
 
 SERVER_CORE, ATTACK_CORE = 0, 1
 SOURCE = "127.0.0.2"  # the attackers' address: limits for an address must not hit the victim for what they do
@@ -132,6 +133,10 @@ def _outcome(
     record: Record,
 ) -> Outcome:
     (start, idle), (begun, middle), (over, busy) = marks
+    if not record.tokens(start, begun):
+        raise OpenSledError(
+            "the victim read nothing before the attack; this machine is too busy to measure on"
+        )
     return Outcome(
         name,
         tally,
