@@ -123,7 +123,7 @@ def test_an_outcome_is_a_row_and_an_entry():
         "| wrong token | 1,234 streams/s | 100 to 80 | 0.80 | 0.75 | 0.50 (0.05) | 4 to none | 400, +100, +10 "
         "| 4 | 1 | 0 |"
     )
-    written = document("attacks", [outcome(), outcome(during=60.0)], Windows(), Path("/"), True, {})
+    written = document("attacks", [outcome(), outcome(during=60.0)], Windows(), Path("/"), 1, {})
     assert written["figure"] == "attacks" and "front" in written["title"]
     assert written["samples"] == {"wrong token: before": [100.0, 100.0], "wrong token: during": [80.0, 60.0]}
     assert written["ratios"][0] == {

@@ -3,7 +3,7 @@
     python -m benchmarks.attacks [--only NAME,...] [--front] [--server-path CHECKOUT] [--out FOLDER]
 
 Server and victim have core 0, the attackers core 1. Every attack meets a new server and is measured before, during and
-after it. With --front, server and victim are behind the HAProxy of deploy/front, which shares core 0.
+after it. With --front, server and victim are behind the HAProxy of deploy/front, on the attackers' core.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.attacks.document import document, table
 from benchmarks.attacks.kinds import ATTACKS
-from benchmarks.attacks.measured import Outcome, Windows, measure, reference
+from benchmarks.attacks.measured import ATTACK_CORE, SERVER_CORE, Outcome, Windows, measure, reference
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, write_json
 from opensled.errors import UsageError
 from opensled_testbed.provenance import provenance
@@ -31,6 +31,9 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--only", metavar="NAME,...", help=f"of {', '.join(ATTACKS)}; default: all")
     parser.add_argument(
         "--front", action="store_true", help="through HAProxy; default attacks: floods of streams"
+    )
+    parser.add_argument(
+        "--front-core", type=int, choices=(SERVER_CORE, ATTACK_CORE), default=ATTACK_CORE, help="of HAProxy"
     )
     parser.add_argument(
         "--server-path",
@@ -65,18 +68,18 @@ def _measure_all(arguments: Namespace) -> int:
     windows = Windows(2.0, 2.0, 2.0) if arguments.quick else Windows(arguments.seconds, arguments.seconds)
     command = "python -m benchmarks.attacks" + " --front" * arguments.front + " --quick" * arguments.quick
     origin = provenance(command)
-    text = reference(arguments.server_path)
+    text, front = reference(arguments.server_path), arguments.front_core if arguments.front else None
     outcomes: list[Outcome] = []
     for name in [name for name in names for _ in range(arguments.repeats)]:
         flags = tuple(shlex.split(arguments.server_flags))
-        outcomes.append(measure(name, arguments.server_path, windows, text, arguments.front, flags))
+        outcomes.append(measure(name, arguments.server_path, windows, text, front, flags))
         say(table(outcomes[-1:])[-1])
     print("\n".join(table(outcomes)), flush=True)
     if out := folder_of(arguments):
         name = "attacks_front" if arguments.front else "attacks"
         write_json(
             out / f"{name}.json",
-            document(name, outcomes, windows, arguments.server_path, arguments.front, origin),
+            document(name, outcomes, windows, arguments.server_path, front, origin),
         )
     return 0
 

@@ -64,6 +64,7 @@ class Connection:
         self._out, self._in = bytearray(), bytearray()
         self._room, self._first = frames.FIRST_WINDOW, frames.FIRST_WINDOW  # bytes that this end may send
         self._next = 1
+        self.most = 1 << 31  # streams that the server takes at the same time, as far as it has said so
         self.open: dict[int, int] = {}  # streams that have not ended -> bytes that this end may send there
         self.heard: set[int] = set()  # open streams that a message of the server has reached
         self._out += frames.PREFACE + frames.settings({frames.INITIAL_WINDOW_SIZE: window})
@@ -135,6 +136,14 @@ class Connection:
     def wait_for_end(self, stream: int) -> bool:
         return self.wait(lambda: stream not in self.open)
 
+    def rest(self, seconds: float) -> None:
+        """Read for so long, or until the attack ends."""
+        self.wait(lambda: False, seconds)
+
+    def lacks(self, count: int) -> int:
+        """How many streams may be opened until there are `count`, or as many as the server takes."""
+        return max(0, min(count, self.most) - len(self.open))
+
     def pump(self, seconds: float = 0.0) -> None:
         """Send what is collected, and take in what arrives within so many seconds."""
         self.flush()
@@ -179,6 +188,8 @@ class Connection:
             if name == frames.INITIAL_WINDOW_SIZE:
                 self.open = {stream: room + value - self._first for stream, room in self.open.items()}
                 self._first = value
+            elif name == frames.MAX_CONCURRENT_STREAMS:
+                self.most = value
         self._add(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
 
     def _more(self, stream: int, more: int) -> None:

@@ -49,13 +49,14 @@ def document(
     outcomes: Sequence[Outcome],
     windows: Windows,
     checkout: Path,
-    front: bool,
+    front: int | None,
     origin: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What is written as NAME.json."""
-    way = " through the HAProxy of deploy/front, which shares the server's core" if front else ""
+    behind = front is not None
+    way = f" through the HAProxy of deploy/front on core {front}" if behind else ""
     figure = Figure(
-        title="Attacks on availability" + (", behind the front" if front else ""),
+        title="Attacks on availability" + (", behind the front" if behind else ""),
         unit="tokens/s",
         more_is_better=True,
         compared=(

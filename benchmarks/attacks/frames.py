@@ -8,7 +8,7 @@ from collections.abc import Mapping
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
-INITIAL_WINDOW_SIZE = 4  # a setting
+MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 3, 4  # settings
 HEAD = 9  # bytes before a frame's payload
 FIRST_WINDOW = 65_535  # bytes that either end may send before the other one says more (RFC 9113, 6.9.2)
 MOST_PAYLOAD = 16_384  # bytes of a frame that every peer takes

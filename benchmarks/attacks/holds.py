@@ -10,6 +10,8 @@ from benchmarks.attacks.floods import Tally
 from edge_client.link import Endpoint, Link
 from opensled.messages import Open, Opened, SamplingParams
 
+# Seconds between two looks at what has ended: to hold much is the attack here, not to ask for it often.
+REFILL_S = 0.1
 CLOSED = 0  # a window: the server cannot send a byte of an answer
 DIVISOR = 99_999_989
 
@@ -19,30 +21,30 @@ def unread(count: int, max_tokens: int, peer: Peer, running: Running, tally: Tal
     body = messages.opening(max_tokens=max_tokens)
     with Connection(peer, running, CLOSED) as connection:
         while running():
-            for _ in range(min(50, count - len(connection.open))):
+            for _ in range(min(50, connection.lacks(count))):
                 stream = connection.call()
                 connection.send(stream, body)
                 tally["streams"] += 1
             tally["held"] = max(tally["held"], len(connection.open))
-            connection.pump(0.05)
+            connection.rest(REFILL_S)
 
 
 def silent(count: int, peer: Peer, running: Running, tally: Tally) -> None:
     """So many streams without a first message, replaced as they end."""
     with Connection(peer, running) as connection:
         while running():
-            for _ in range(min(500, count - len(connection.open))):
+            for _ in range(min(500, connection.lacks(count))):
                 connection.call()
                 tally["streams"] += 1
             tally["held"] = max(tally["held"], len(connection.open))
-            connection.pump(0.05)
+            connection.rest(REFILL_S)
 
 
 def grammars(count: int, peer: Peer, running: Running, tally: Tally) -> None:
     """So many schemas that take for ever, each a little different; a new one for each that is refused."""
     with Connection(peer, running) as connection:
         while running():
-            for _ in range(count - len(connection.open)):
+            for _ in range(connection.lacks(count)):
                 connection.send(connection.call(), messages.multiple_of(DIVISOR - 2 * tally["schemas"]))
                 tally["schemas"] += 1
             connection.pump(0.05)
@@ -63,7 +65,7 @@ def resumed_texts(count: int, peer: Peer, running: Running, tally: Tally) -> Non
     body = messages.text(4_500, asyncio.run(_resume_token(peer)))
     with Connection(peer, running) as connection:
         while running():
-            for _ in range(count - len(connection.open)):
+            for _ in range(connection.lacks(count)):
                 connection.send(connection.call(), body)
                 tally["texts"] += 1
             connection.pump(0.05)

@@ -16,6 +16,7 @@ from benchmarks.attacks.front import fronted
 from benchmarks.attacks.kinds import ATTACKS
 from benchmarks.attacks.server import ATTACKER, VICTIM, Meter, served
 from benchmarks.attacks.victim import Record, reference_text, victim
+from opensled.errors import OpenSledError
 
 SERVER_CORE, ATTACK_CORE = 0, 1
 SOURCE = "127.0.0.2"  # the attackers' address: limits for an address must not hit the victim for what they do
@@ -95,17 +96,17 @@ def measure(
     checkout: Path,
     windows: Windows,
     reference: tuple[int, ...],
-    front: bool = False,
+    front: int | None = None,
     flags: Sequence[str] = (),
 ) -> Outcome:
-    """Attack a new server of the sources in `checkout`, with these flags besides, directly or through the front."""
+    """Attack a new server of the sources in `checkout`, with these flags besides; through a front on core `front`."""
     with ExitStack() as stack:
         server = stack.enter_context(served(checkout, SERVER_CORE, ATTACKS[name].limits, *flags))
         honest = Peer(server.address, VICTIM)
         beside: list[int] = []
-        if front:
-            honest, process = stack.enter_context(fronted(honest, SERVER_CORE))
-            beside.append(process)
+        if front is not None:
+            honest, process = stack.enter_context(fronted(honest, front))
+            beside += [process] if front == SERVER_CORE else []
         hostile = replace(honest, token=ATTACKER, source=SOURCE)
         meter = stack.enter_context(Meter(server.process.pid, beside))
         reader = stack.enter_context(victim(honest, SERVER_CORE, ATTACKS[name].readers, reference))
@@ -132,6 +133,10 @@ def _outcome(
     record: Record,
 ) -> Outcome:
     (start, idle), (begun, middle), (over, busy) = marks
+    if not record.tokens(start, begun):
+        raise OpenSledError(
+            "the victim read nothing before the attack; this machine is too busy to measure on"
+        )
     return Outcome(
         name,
         tally,
