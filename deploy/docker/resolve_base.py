@@ -2,8 +2,8 @@
 
     docker build --build-arg BASE_IMAGE="$(python3 deploy/docker/resolve_base.py python:3.12-slim)" ...
 
-Speaks the registry API of the OCI (distribution-spec 1.1: "Pulling manifests") without a container engine. The digest is
-computed from the bytes that the registry sends, and must be the one that it names. Needs nothing but Python.
+Speaks the registry API of the OCI (distribution-spec 1.1: "Pulling manifests") without a container engine. The digest
+is computed from the bytes that the registry sends, and must be the one that it names. Needs nothing but Python.
 """
 
 import hashlib
@@ -92,10 +92,8 @@ def main(arguments: list[str]) -> int:
     try:
         print(f"{arguments[0]}@{digest(image)}")
     except (OSError, ValueError) as error:
-        print(
-            f"{image.registry} gives no digest of {arguments[0]}: {error}; ask a machine that reaches it",
-            file=sys.stderr,
-        )
+        problem = f"{image.registry} gives no digest of {arguments[0]}: {error}"
+        print(f"{problem}; run this where a registry is reachable", file=sys.stderr)
         return 1
     return 0
 
