@@ -14,9 +14,14 @@ from opensled.errors import UsageError
 class Described(Protocol):
     """The part of `config.Option` that matters here."""
 
-    name: str
-    default: Any
-    metadata: Mapping[str, Any]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def default(self) -> Any: ...
+
+    @property
+    def metadata(self) -> Mapping[str, Any]: ...
 
     @property
     def flag(self) -> str: ...
