@@ -11,7 +11,7 @@ from benchmarks.traffic_traces import Answered, Passed
 FIRST = 80  # reads whose sizes and gaps are features one by one
 STEPS = 40  # points of the cumulated bytes
 BIN_S, BINS = 0.05, 40  # counts of reads by time
-TREES = 200
+TREES = 100
 
 
 def features(trace: Sequence[Passed]) -> np.ndarray:
@@ -60,7 +60,7 @@ def recognised(answers: Sequence[Sequence[Answered]], folds: int) -> list[float]
     for fold in range(folds):
         tested = [number for number in range(len(rows)) if number % folds == fold]
         trained = [number for number in range(len(rows)) if number % folds != fold]
-        forest = RandomForestClassifier(TREES, random_state=0)
+        forest = RandomForestClassifier(TREES, random_state=0, n_jobs=-1)
         forest.fit(*(np.concatenate([part[number] for number in trained]) for part in (rows, labels)))
         test_rows, test_labels = (
             np.concatenate([part[number] for number in tested]) for part in (rows, labels)

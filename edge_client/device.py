@@ -75,7 +75,9 @@ class Device:
         with self.telemetry.answer() as started:
             async with self._drafter() as drafter:
                 request = self._open(task, drafter.drafts)
-                session = RemoteSession(self._link.shaped(request.shaping), request, self._retry)
+                shaping = request.shaping
+                way = self._link.connect if shaping is None else self._link.shaped(shaping)
+                session = RemoteSession(way, request, self._retry)
                 await self._begin(session, task)
                 self._latest = None if session.away else session
                 stream = AnswerStream(

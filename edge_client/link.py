@@ -108,10 +108,8 @@ class Link:
         """
         return (self._channel_to(address) if address else self._home).connect()
 
-    def shaped(self, shaping: Shaping | None) -> Connect:
+    def shaped(self, shaping: Shaping) -> Connect:
         """`connect`, to streams with this shaping."""
-        if shaping is None:
-            return self.connect
 
         def connect(address: str = "") -> ShapedStream:
             return ShapedStream(self.connect(address), shaping, self._go_on)
