@@ -35,13 +35,17 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, metavar="FILE", help="for the figures as JSON")
     parser.add_argument("--targets", default=",".join(NAMES), metavar="NAMES", help="some of %(default)s")
     parser.add_argument("--faults", default="", metavar="NAMES", help=f"some of {','.join(FAULTS)}")
-    parser.add_argument("--questions", type=int, default=16, metavar="N", help="different ones to each target")
+    parser.add_argument(
+        "--questions", type=int, default=16, metavar="N", help="different ones to each target"
+    )
     return parser.parse_args(arguments)
 
 
 def _soak(given: argparse.Namespace) -> Soak:
     names, faults = _chosen(given.targets, NAMES), _chosen(given.faults, tuple(FAULTS))
-    return Soak(given.minutes, given.seed, [kind for kind in KINDS if kind.name in names], faults, given.questions)
+    return Soak(
+        given.minutes, given.seed, [kind for kind in KINDS if kind.name in names], faults, given.questions
+    )
 
 
 def _chosen(words: str, known: Sequence[str]) -> list[str]:
