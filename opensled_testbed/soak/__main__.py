@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from opensled.errors import OpenSledError
@@ -33,6 +34,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=60.0, metavar="M", help="how long faults strike")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which questions and which schedule")
     parser.add_argument("--out", type=Path, metavar="FILE", help="for the figures as JSON")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the logs of all processes there")
     parser.add_argument("--targets", default=",".join(NAMES), metavar="NAMES", help="some of %(default)s")
     parser.add_argument("--faults", default="", metavar="NAMES", help=f"some of {','.join(FAULTS)}")
     parser.add_argument(
@@ -57,6 +59,17 @@ def _chosen(words: str, known: Sequence[str]) -> list[str]:
     return names
 
 
+@contextlib.contextmanager
+def _folder(logs: Path | None) -> Iterator[Path]:
+    """Where every target has a folder; a temporary one unless the logs are to stay."""
+    if logs is not None:
+        logs.mkdir(parents=True, exist_ok=True)
+        yield Path(tempfile.mkdtemp(prefix="osled-soak-", dir=logs))
+        return
+    with tempfile.TemporaryDirectory(prefix="osled-soak-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
 def _conclude(report: Report, start: dict[str, object], out: Path | None) -> int:
     print(report.table())
     for goal, reached in report.goals().items():
@@ -79,8 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = f"python -m opensled_testbed.soak --minutes {given.minutes:g} --seed {given.seed}"
     start = provenance(command) | {"seed": given.seed}
     try:
-        with tempfile.TemporaryDirectory(prefix="osled-soak-", ignore_cleanup_errors=True) as folder:
-            report = asyncio.run(SoakRun(_soak(given), Path(folder)).run())
+        with _folder(given.logs) as folder:
+            report = asyncio.run(SoakRun(_soak(given), folder).run())
     except OpenSledError as error:
         print(error, file=sys.stderr)
         return error.exit_code
