@@ -1,6 +1,9 @@
 # Each target makes .venv and installs what it needs first; a second run finds the stamp and starts at once.
 PYTHON ?= python3
 RUNS ?= 1000000
+MINUTES ?= 60
+SEED ?= 0
+OUT ?= soak.json
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := .venv/.installed
@@ -8,7 +11,7 @@ PRODUCT := opensled edge_client verify_server scheduler hw_profiles opensled_tra
 EDGE := opensled edge_client hw_profiles scheduler
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long test-real bench bench-quick conformance fuzz netns-check compose-check lock audit lint format proto wheel-test clean
+.PHONY: help install demo test test-long test-real bench bench-quick conformance fuzz soak netns-check compose-check lock audit lint format proto wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -71,6 +74,9 @@ fuzz: $(STAMP) ## RUNS executions of the fuzz targets (minutes per million), the
 
 conformance: $(STAMP) ## both official OpenAI clients, and thousands of requests, against real processes (npm; minutes)
 	@$(BIN)/python -m tests.conformance
+
+soak: $(STAMP) ## an hour of faults of every kind on every kind of target, every answer checked (Linux; SEED, MINUTES, OUT)
+	@$(BIN)/python -m opensled_testbed.soak --minutes $(MINUTES) --seed $(SEED) --out $(OUT)
 
 netns-check: $(STAMP) ## as root: a fleet in network namespaces, asked, killed and restarted, checked (minutes)
 	@$(BIN)/python -m opensled_testbed.netns

@@ -247,7 +247,7 @@ def test_a_link_changes_and_goes_dark_under_a_connection():
             await echo(reader, writer)
 
         server = await asyncio.start_server(greet, "127.0.0.1", 0)
-        to = "127.0.0.1:{}".format(server.sockets[0].getsockname()[1])
+        to = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with server, Relay(catalog.link("ethernet"), to, source="127.1.2.3") as relay:
             host, _, port = relay.address.rpartition(":")
             ends = await asyncio.open_connection(host, int(port))

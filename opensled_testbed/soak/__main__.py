@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from opensled.errors import OpenSledError
@@ -33,15 +34,20 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=60.0, metavar="M", help="how long faults strike")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which questions and which schedule")
     parser.add_argument("--out", type=Path, metavar="FILE", help="for the figures as JSON")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the logs of all processes there")
     parser.add_argument("--targets", default=",".join(NAMES), metavar="NAMES", help="some of %(default)s")
     parser.add_argument("--faults", default="", metavar="NAMES", help=f"some of {','.join(FAULTS)}")
-    parser.add_argument("--questions", type=int, default=16, metavar="N", help="different ones to each target")
+    parser.add_argument(
+        "--questions", type=int, default=16, metavar="N", help="different ones to each target"
+    )
     return parser.parse_args(arguments)
 
 
 def _soak(given: argparse.Namespace) -> Soak:
     names, faults = _chosen(given.targets, NAMES), _chosen(given.faults, tuple(FAULTS))
-    return Soak(given.minutes, given.seed, [kind for kind in KINDS if kind.name in names], faults, given.questions)
+    return Soak(
+        given.minutes, given.seed, [kind for kind in KINDS if kind.name in names], faults, given.questions
+    )
 
 
 def _chosen(words: str, known: Sequence[str]) -> list[str]:
@@ -51,6 +57,17 @@ def _chosen(words: str, known: Sequence[str]) -> list[str]:
         if name not in known:
             raise OpenSledError(f"unknown name {name!r}; choose from {', '.join(known)}")
     return names
+
+
+@contextlib.contextmanager
+def _folder(logs: Path | None) -> Iterator[Path]:
+    """Where every target has a folder; a temporary one unless the logs are to stay."""
+    if logs is not None:
+        logs.mkdir(parents=True, exist_ok=True)
+        yield Path(tempfile.mkdtemp(prefix="osled-soak-", dir=logs))
+        return
+    with tempfile.TemporaryDirectory(prefix="osled-soak-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def _conclude(report: Report, start: dict[str, object], out: Path | None) -> int:
@@ -75,8 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = f"python -m opensled_testbed.soak --minutes {given.minutes:g} --seed {given.seed}"
     start = provenance(command) | {"seed": given.seed}
     try:
-        with tempfile.TemporaryDirectory(prefix="osled-soak-", ignore_cleanup_errors=True) as folder:
-            report = asyncio.run(SoakRun(_soak(given), Path(folder)).run())
+        with _folder(given.logs) as folder:
+            report = asyncio.run(SoakRun(_soak(given), folder).run())
     except OpenSledError as error:
         print(error, file=sys.stderr)
         return error.exit_code

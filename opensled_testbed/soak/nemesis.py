@@ -16,9 +16,8 @@ log = logging.getLogger(__name__)
 
 ROUNDS = 4  # of an hour: with six targets every kind strikes 24 times
 LEAST_SLOT_S = 4.0  # from one fault to the next
-RECOVERY_S = (
-    240.0  # until every reader must hear again; a replica that starts on a busy machine takes a minute
-)
+# Until every reader must hear again; a replica that starts on a busy machine takes minutes.
+RECOVERY_S = 240.0
 LATE = 1.25  # a full schedule may take so much longer than planned
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -13,11 +15,14 @@ from edge_client.drafting import DraftThread
 from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, Link
-from edge_client.remote import RemoteSession
+from edge_client.remote import RemoteSession, RetryPolicy
 from edge_client.tokenizer import EdgeTokenizer
+from opensled.errors import Unreachable
 from opensled.messages import ModelInfo, Open, SamplingParams
 from opensled_testbed.prompts import messages_of, prompts_of
 
+READY_S = 120.0  # for a target that listens already
+PATIENT = RetryPolicy(first_open=READY_S)
 LONGEST = 120  # tokens of an answer; stories end there, tool calls long before
 
 
@@ -75,7 +80,7 @@ async def course_of(address: str, token: str, asked: Sequence[Question]) -> Cour
     link = Link(Endpoint(address, token))
     thread = DraftThread(NoneDrafter(), FixedLength(0))
     try:
-        info = await link.describe()
+        info = await _described(link)
         tokenizer = EdgeTokenizer(await link.tokenizer_json())
         return Course(asked, [await _truth(link, thread, each, tokenizer) for each in asked], info)
     finally:
@@ -83,8 +88,20 @@ async def course_of(address: str, token: str, asked: Sequence[Question]) -> Cour
         await link.close()
 
 
+async def _described(link: Link) -> ModelInfo:
+    """What the target says of itself; a gateway may not have heard of its replicas yet."""
+    deadline = time.monotonic() + READY_S
+    while True:
+        try:
+            return await link.describe()
+        except Unreachable:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(0.2)
+
+
 async def _truth(link: Link, thread: DraftThread, question: Question, tokenizer: EdgeTokenizer) -> Truth:
-    session = RemoteSession(link.connect, question.opening())
+    session = RemoteSession(link.connect, question.opening(), PATIENT)
     await session.open()
     async with aclosing(generate(session, thread, question.params)) as commits:
         async for _ in commits:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from abc import ABC
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from opensled_testbed.soak.clocks import StepClock
 ANY_PORT = "127.0.0.1:0"
 EDGE, SERVER, GATEWAY, REPLICA_ROLE, SCHEDULER_ROLE = "edge", "server", "gateway", "replica", "scheduler"
 ROLL = "replicas, one after another"
+RAY_STARTS = 4  # before a soak gives up
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ class SoakTarget(ABC):
     def __init__(self, kind: TargetKind, place: Place) -> None:
         self.kind, self.place = kind, place
         self.parts: dict[str, Part] = {}
+        self._one_at_a_time = threading.RLock()
+        self._over = False
 
     @property
     def name(self) -> str:
@@ -106,8 +110,17 @@ class SoakTarget(ABC):
     def address(self) -> str:
         return self.parts[self.main].address
 
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Processes start and end in here; once all is stopped nothing starts any more."""
+        with self._one_at_a_time:
+            if self._over:
+                raise OpenSledError(f"{self.name} is stopped")
+            yield
+
     def start(self) -> None:
-        self.parts[self.main].start()
+        with self._at_work():
+            self.parts[self.main].start()
 
     def add_edge(self, server: str, token: Path) -> Part:
         """A real device that asks `server`; raises OpenSledError if it does not start."""
@@ -122,7 +135,8 @@ class SoakTarget(ABC):
             return self._listening(["edge", *flags], EDGE)
 
         part = self.parts[EDGE] = Part(start)
-        part.start()
+        with self._at_work():
+            part.start()
         return part
 
     def _listening(self, arguments: Sequence[str], name: str) -> Process:
@@ -143,20 +157,25 @@ class SoakTarget(ABC):
 
     def end(self, role: str, number: int) -> None:
         """End what has this role, and have it back: the supervisor of a service would start it again."""
-        self.parts[role].end(number)
-        self.parts[role].start()
+        with self._at_work():
+            self.parts[role].end(number)
+            self.parts[role].start()
 
     def mend(self) -> list[str]:
         """Start again what has ended by itself; its names."""
-        ended = [name for name, part in self.parts.items() if part.ended]
-        for name in ended:
-            self.parts[name].start()
-        return ended
+        with self._at_work():
+            ended = [name for name, part in self.parts.items() if part.ended]
+            for name in ended:
+                self.parts[name].start()
+            return ended
 
     def stop(self) -> None:
-        for part in self.parts.values():
-            if part.process is not None:
-                part.process.stop()
+        """All of it; waits for what is being started."""
+        with self._one_at_a_time:
+            self._over = True
+            for part in self.parts.values():
+                if part.process is not None:
+                    part.process.stop()
 
 
 class ServerTarget(SoakTarget):
@@ -182,21 +201,31 @@ class ClusterTarget(SoakTarget):
 
     def __init__(self, kind: TargetKind, place: Place) -> None:
         super().__init__(kind, place)
-        self._cluster = ReplicaCluster(
-            kind.replicas,
-            proxy=kind.proxy,
-            flags=("--tokens", str(place.tokens), "--log-level", "info", *kind.flags),
-            environment=place.clock.environment,
-            log=place.folder / "gateway.log",
-        )
         self.parts[GATEWAY] = Part(self._gateway)
+
+    def _new_cluster(self) -> ReplicaCluster:
+        """One that runs."""
+        return ReplicaCluster(
+            self.kind.replicas,
+            proxy=self.kind.proxy,
+            flags=("--tokens", str(self.place.tokens), "--log-level", "info", *self.kind.flags),
+            environment=self.place.clock.environment,
+            log=self.place.folder / "gateway.log",
+        ).__enter__()
 
     def _gateway(self, listen: str) -> Process:
         if listen == ANY_PORT:
-            self._cluster.__enter__()
+            self._cluster = self._first_cluster()
         else:
             self._cluster.start_gateway()
         return self._cluster.gateway
+
+    def _first_cluster(self) -> ReplicaCluster:
+        """`ray start` gives up after 30 s, which a busy machine may need."""
+        for _ in range(RAY_STARTS - 1):
+            with contextlib.suppress(OpenSledError):
+                return self._new_cluster()
+        return self._new_cluster()
 
     def pids(self, role: str) -> list[int]:
         """See `SoakTarget`; one replica of several, all of them for ROLL."""
