@@ -10,11 +10,13 @@ import pytest
 
 from opensled.errors import Overloaded, TruthConflict
 from opensled.messages import Draft, DraftBlock, DraftToken, Failure, Open, SamplingParams
+from scheduler.admission import most_promised
 from tests.bad_input import opening, text
 from tests.fakes import FakeEngine, continuation
 from tests.raw_wire import raw_connection
 from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import running, until
+from tests.test_overload import PROFILE
 from tests.test_tenants import SlowText
 from verify_server.client_limits import ClientLimits, message_bytes
 from verify_server.connections import TOGETHER_S
@@ -223,13 +225,33 @@ def test_openings_are_bounded_by_the_memory_of_their_messages():
 
 def test_an_absurd_pace_shuts_the_door_for_nobody():
     async def scenario():
-        limits = SessionLimits(max_sessions=8)
-        async with serving(TWO, limits=limits) as (manager, _):
+        async with serving(TWO, limits=SessionLimits(max_sessions=200)) as (manager, _):
             manager.loop.wake = lambda: None  # nothing finishes
-            first, _ = await manager.open(Open(PROMPT, LONG, pace=1e6), "a")
-            manager.loop.attach(first, len(PROMPT))
-            other, _ = await manager.open(Open(PROMPT, LONG), "b")
-            manager.loop.attach(other, len(PROMPT))
-            assert first.timing.pace < 1e6
+            manager.loop.profile = PROFILE
+
+            async def come(tenant, pace=0.0):
+                session, _ = await manager.open(Open(PROMPT, LONG, pace=pace), tenant)
+                manager.loop.attach(session, len(PROMPT))
+                return session
+
+            first = await come("a", 1e6)
+            with pytest.raises(Overloaded, match="pace"):
+                while len(manager.remembered) < 100:
+                    await come("a", 1e6)
+            await come("b")
+            assert first.timing.pace == most_promised(0.0, PROFILE) < 1e3
+
+    asyncio.run(scenario())
+
+
+def test_a_tenant_is_promised_no_more_than_his_line_says():
+    async def scenario():
+        tenants = Tenants(TWO.by_token, limits={"a": TenantLimits(max_pace=3)})
+        async with serving(tenants, limits=SessionLimits(tenants=tenants)) as (manager, _):
+            paces = [
+                (await manager.open(Open(PROMPT, LONG, pace=pace), tenant))[0].timing.pace
+                for tenant, pace in (("a", 10.0), ("a", 2.0), ("b", 10.0))
+            ]
+            assert paces == [3.0, 2.0, 10.0]
 
     asyncio.run(scenario())

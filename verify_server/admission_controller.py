@@ -164,10 +164,10 @@ class AdmissionController:
         if not self._has_memory(request):
             return busy.total()
         fit = most_sessions(load, self._loop.profile, self._max_sessions, self._max_pace)
-        # However fast a pace others were promised, it leaves each tenant one place.
-        fit = max(fit, len({*busy, request.tenant}))
         beside = busy.total() - self._arriving.total() - (load.sessions - 1)  # whose pace is not at stake
-        return min(places, fit + beside)
+        # However fast a pace others were promised, a tenant without a place finds one, if it asks for no pace itself.
+        least = 0 if request.pace or busy[request.tenant] else busy.total() + 1
+        return min(places, max(fit + beside, least))
 
     def _has_memory(self, request: AdmissionRequest) -> bool:
         """Whether its prompt fits beside the KV of present sessions: to compute that again would cost them pace."""

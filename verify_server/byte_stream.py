@@ -58,7 +58,7 @@ class ByteStream:
         self._context, self.client, self.account = context, client, account
         self.seconds: float | None = context.time_remaining()
         self.begun = self.silent = False  # whether a message has arrived; whether the peer takes none
-        self._silent_s, self._answered = silent_s, False
+        self._silent_s, self._answered, self._small = silent_s, False, account.limits.small_bytes
         self._task, self._clock = asyncio.current_task(), asyncio.get_running_loop().time
         self._since: float | None = None  # when the present write began
         self._timer: asyncio.TimerHandle | None = None  # as long as writes are watched
@@ -68,7 +68,7 @@ class ByteStream:
         data = await (self._context.read() if self.begun else self._first())
         if data is grpc.aio.EOF:
             return None
-        if len(data) > self.account.limits.small_bytes:
+        if len(data) > self._small:
             await self.account.large(len(data))
         return data
 

@@ -50,6 +50,10 @@ class StreamAccount:
         """A message of `size` bytes has arrived: wait until it may be parsed."""
         await self._clients.wait("bytes", self._client.names, size)
 
+    def parsed(self, seconds: float) -> None:
+        """It took `seconds` of processor time to parse a message: the next calls of this client pay for it."""
+        self._clients.spend("parsing", self._client.names, seconds)
+
     async def idle(self) -> None:
         """A message gained nothing: wait before the next one is read."""
         await self._clients.wait("idle_messages", self._client.names)
@@ -76,7 +80,7 @@ class Clients:
         """`places`: sequences at the same time, of a tenant without a limit of its own; `met`: how often each limit was
         met; `clock`: in seconds."""
         self.limits, self._tenants, self._places, self._met, self._clock = limits, tenants, places, met, clock
-        kinds = ("calls", "bytes", "idle_messages", "refusals")
+        kinds = ("calls", "bytes", "parsing", "idle_messages", "refusals")
         self._buckets = {kind: TokenBuckets(getattr(limits, kind)) for kind in kinds}
         self.opening = Tally()  # streams without an answer to their first message, by name
         self._streams = Tally()  # by tenant
@@ -97,16 +101,21 @@ class Clients:
     def refused(self, peer: str) -> None:
         """A call from there has no access, or was cancelled at once; too many of them end the connection."""
         names = self._places_of(peer)
-        if self._buckets["refusals"].take(names, 1.0, self._clock()):
+        if self.spend("refusals", names, 1.0):
             self._close(peer, "refusals")
 
     async def call(self, client: Client) -> None:
-        """One more call: it waits for its turn if its client makes too many."""
+        """One more call: it waits for its turn if its client makes too many, or too expensive ones."""
+        await self.wait("parsing", client.names, 0.0)
         await self.wait("calls", client.names)
+
+    def spend(self, kind: str, names: tuple[str, ...], cost: float) -> float:
+        """Take `cost` from the buckets of `kind`; returns the seconds until they have earned it."""
+        return self._buckets[kind].take(names, cost, self._clock())
 
     async def wait(self, kind: str, names: tuple[str, ...], cost: float = 1.0) -> None:
         """Take `cost` from the buckets of `kind`; wait until they have earned it."""
-        seconds = self._buckets[kind].take(names, cost, self._clock())
+        seconds = self.spend(kind, names, cost)
         if seconds:
             self._met[kind] += 1
             await asyncio.sleep(seconds)

@@ -16,7 +16,7 @@ from opensled.address import host_port
 log = logging.getLogger(__name__)
 
 DESCRIPTORS = "/dev/fd"  # the open ones of this process, on Linux and macOS
-TOGETHER_S = 0.2  # for which connections are collected before the descriptors are looked through; chosen
+TOGETHER_S = 0.05  # for which connections are collected before the descriptors are looked through; chosen
 IPV6_PREFIX = 64  # bits: one customer of a provider has that many addresses
 
 Peer = tuple[str, int]  # address and port
