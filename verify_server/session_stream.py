@@ -34,7 +34,6 @@ async def unlimited() -> None:
     """Where nobody counts what peers send."""
 
 
-
 class Deadline:
     """When a stream's client stops waiting for it."""
 
@@ -105,9 +104,7 @@ async def _serve(
         await wire.finish()
 
 
-async def _converse(
-    read: Awaitable[Ending], write: Awaitable[bool], session: Session, linger: float
-) -> bool:
+async def _converse(read: Awaitable[Ending], write: Awaitable[bool], session: Session, linger: float) -> bool:
     """Read and write until the sequence or the peer ends; returns True if the peer cancelled it.
 
     Only the writer sends: two sends must not overlap. After an error the session has failed, whether or not its peer
