@@ -128,9 +128,9 @@ def test_a_stuck_tokenizer_holds_up_its_tenant_alone():
     async def scenario():
         async with serving(text=text) as (manager, _):
             stuck = [asyncio.ensure_future(manager.inputs.prompt_ids(TEXT, "attacker")) for _ in range(40)]
-            await until(lambda: text.entered == 1)
-            victim = asyncio.ensure_future(manager.inputs.prompt_ids(TEXT, "victim"))
             await until(lambda: text.entered == 2)
+            victim = asyncio.ensure_future(manager.inputs.prompt_ids(TEXT, "victim"))
+            await until(lambda: text.entered == 3)
             text.gate.set()
             assert await victim
             await asyncio.gather(*stuck)

@@ -17,8 +17,8 @@ from verify_server.text.guide import Constraint, GuideCompiler
 CHARACTERS = 4
 # Most characters of text per position of the context: hardly any token is longer. A longer prompt is not tokenized.
 MAX_CHARACTERS = 64
-# Threads for texts, and as many for chats; for grammars. Chosen: a tenant has one of each at a time.
-THREADS, GRAMMAR_THREADS = 4, 2
+# Threads for texts, and as many for chats; of these for one tenant; for grammars, one for a tenant. Chosen.
+THREADS, EACH, GRAMMAR_THREADS = 4, 2, 2
 
 
 class InputProcessor:
@@ -28,7 +28,10 @@ class InputProcessor:
         self.text, self._info, self._limits, self._tenants = text, info, limits, tenants
         # Ids beyond the tokenizer's are padding of the logits: they have no text, and only the target commits one.
         self.vocab_size = min(text.vocab_size, info.vocab_size)
-        self._texts, self._chats = TenantPool("tokenizer", THREADS), TenantPool("chat template", THREADS)
+        self._texts, self._chats = (
+            TenantPool("tokenizer", THREADS, EACH),
+            TenantPool("chat template", THREADS, EACH),
+        )
         self._grammars = TenantPool("grammar", GRAMMAR_THREADS)
         self._guides = GuideCompiler(text.tokenizer_json, info.vocab_size, info.eos_ids, text.chat_template)
 

@@ -1,6 +1,6 @@
 """Threads for one kind of work that keeps a processor busy and that the event loop must not wait for.
 
-Each kind has a pool of its own, so no kind can hold up another one. In a pool a tenant has one thread at a time, and
+Each kind has a pool of its own, so no kind can hold up another one. In a pool a tenant has few threads at a time, and
 those who wait are served in order of arrival, so a tenant holds up mostly itself.
 """
 
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class TenantPool:
-    """`threads` threads for the work called `name`; for one event loop."""
+    """`threads` threads for the work called `name`, at most `each` of a tenant; for one event loop."""
 
-    def __init__(self, name: str, threads: int) -> None:
-        self._name, self._threads = name, threads
+    def __init__(self, name: str, threads: int, each: int = 1) -> None:
+        self._name, self._each = name, each
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._free = asyncio.Semaphore(threads)
         self._turns: dict[str, _Turns] = {}
@@ -50,7 +50,7 @@ class TenantPool:
 
     async def _enter(self, tenant: str) -> ExitStack:
         """Wait for a thread; closing the stack gives it back."""
-        turns = self._turns.setdefault(tenant, _Turns())
+        turns = self._turns.setdefault(tenant, _Turns(self._each))
         if turns.taken >= MOST_WAITING:
             raise Overloaded(
                 f"{MOST_WAITING} requests of your tenant wait for the {self._name} of this server; try again later",
@@ -59,8 +59,8 @@ class TenantPool:
         with ExitStack() as leave:
             turns.taken += 1
             leave.callback(self._left, tenant, turns)
-            await turns.lock.acquire()
-            leave.callback(turns.lock.release)
+            await turns.threads.acquire()
+            leave.callback(turns.threads.release)
             await self._free.acquire()
             leave.callback(self._free.release)
             return leave.pop_all()
@@ -76,10 +76,10 @@ class TenantPool:
 
 
 class _Turns:
-    """Of one tenant: who has the thread, and how many want it."""
+    """Of one tenant: the threads it may have, and how many requests have or want one."""
 
-    def __init__(self) -> None:
-        self.lock, self.taken = asyncio.Lock(), 0
+    def __init__(self, each: int) -> None:
+        self.threads, self.taken = asyncio.Semaphore(each), 0
 
 
 def _leave(leave: ExitStack, running: asyncio.Future[T]) -> None:
