@@ -212,6 +212,7 @@ def test_a_message_has_room_for_all_that_fits_the_context(context, vocab):
     assert len(opening([vocab - 1] * context)) < limit
     assert len(text("The quick brown fox " * (context * 4 // 5 // 4))) < limit  # at four characters a token
     assert limit <= 4 << 20 or context > 131_072
+    assert message_bytes(1 << 40, vocab) < 1 << 31
 
 
 def test_openings_are_bounded_by_the_memory_of_their_messages():

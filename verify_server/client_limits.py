@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 MAX_VARINT = 7  # payload bits of a byte of a protobuf integer
 FIXED_BYTES = 256 << 10  # of a message: a schema of MAX_SCHEMA characters, biases, stop ids and names
+MOST_BYTES = 64 << 20  # of a message, however long the context: gRPC counts in 32 bits
 TEXT_BYTES = 16  # of a message for each position: hardly any text has more bytes per token
 
 
@@ -48,7 +49,7 @@ REFUSALS = Rate(20, 200)
 def message_bytes(context_length: int, vocab_size: int) -> int:
     """Most bytes of a message: a text that fills the context, as many ids, and all else of an `Open`."""
     id_bytes = -(-max(1, vocab_size - 1).bit_length() // MAX_VARINT)
-    return FIXED_BYTES + context_length * (TEXT_BYTES + id_bytes)
+    return min(FIXED_BYTES + context_length * (TEXT_BYTES + id_bytes), MOST_BYTES)
 
 
 @dataclass(frozen=True)
