@@ -39,6 +39,7 @@ class Rate(NamedTuple):
 
 
 MOST_OPENING = 128  # streams without an answer to their `Open`
+LEAST_OPENING = 64  # of them, however large messages may be: one device begins that many at once
 CALLS = Rate(500, 1000)
 BYTES = Rate(2 << 20, 4 << 20)
 PARSING = Rate(0.1, 0.5)  # seconds of processor time
@@ -80,4 +81,4 @@ class ClientLimits:
     @property
     def most_opening(self) -> int:
         """Streams that may wait for their `Open` or its answer."""
-        return max(1, min(self.opening, self.opening_bytes // self.message_bytes))
+        return min(self.opening, max(LEAST_OPENING, self.opening_bytes // self.message_bytes))
