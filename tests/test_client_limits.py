@@ -18,7 +18,7 @@ from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import running, until
 from tests.test_overload import PROFILE
 from tests.test_tenants import SlowText
-from verify_server.client_limits import ClientLimits, message_bytes
+from verify_server.client_limits import LEAST_OPENING, ClientLimits, message_bytes
 from verify_server.connections import TOGETHER_S
 from verify_server.security import TenantLimits, Tenants
 from verify_server.session_manager import SessionLimits
@@ -212,12 +212,13 @@ def test_a_message_has_room_for_all_that_fits_the_context(context, vocab):
     assert len(opening([vocab - 1] * context)) < limit
     assert len(text("The quick brown fox " * (context * 4 // 5 // 4))) < limit  # at four characters a token
     assert limit <= 4 << 20 or context > 131_072
+    assert message_bytes(1 << 40, vocab) < 1 << 31
 
 
 def test_openings_are_bounded_by_the_memory_of_their_messages():
     assert ClientLimits(message_bytes=300_000).most_opening == 128
-    assert ClientLimits(message_bytes=4 << 20).most_opening == 16
-    assert ClientLimits(message_bytes=1 << 30).most_opening == 1
+    assert ClientLimits(message_bytes=700_000).most_opening == 95
+    assert ClientLimits(message_bytes=1 << 30).most_opening == LEAST_OPENING
 
 
 # -- promises of a pace -----------------------------------------------------------------------------------

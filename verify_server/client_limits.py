@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 MAX_VARINT = 7  # payload bits of a byte of a protobuf integer
 FIXED_BYTES = 256 << 10  # of a message: a schema of MAX_SCHEMA characters, biases, stop ids and names
+MOST_BYTES = 64 << 20  # of a message, however long the context: gRPC counts in 32 bits
 TEXT_BYTES = 16  # of a message for each position: hardly any text has more bytes per token
 
 
@@ -38,6 +39,7 @@ class Rate(NamedTuple):
 
 
 MOST_OPENING = 128  # streams without an answer to their `Open`
+LEAST_OPENING = 64  # of them, however large messages may be: one device begins that many at once
 CALLS = Rate(500, 1000)
 BYTES = Rate(2 << 20, 4 << 20)
 PARSING = Rate(0.1, 0.5)  # seconds of processor time
@@ -51,7 +53,7 @@ def message_bytes(context_length: int, vocab_size: int) -> int:
     A power of two: a padded `Open` grows to one.
     """
     id_bytes = -(-max(1, vocab_size - 1).bit_length() // MAX_VARINT)
-    size = FIXED_BYTES + context_length * (TEXT_BYTES + id_bytes)
+    size = min(FIXED_BYTES + context_length * (TEXT_BYTES + id_bytes), MOST_BYTES)
     return 1 << (size - 1).bit_length()
 
 
@@ -83,4 +85,4 @@ class ClientLimits:
     @property
     def most_opening(self) -> int:
         """Streams that may wait for their `Open` or its answer."""
-        return max(1, min(self.opening, self.opening_bytes // self.message_bytes))
+        return min(self.opening, max(LEAST_OPENING, self.opening_bytes // self.message_bytes))
