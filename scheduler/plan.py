@@ -78,6 +78,9 @@ class PolicyOptions(NamedTuple):
 
 
 class SchedulingPolicy(Protocol):
-    """Decides what one step computes. Pure: same arguments, same plan."""
+    """Decides what one step computes. Pure: same arguments, same plan.
+
+    Never more positions than `profile.max_step_tokens`: level exact is tried at load for steps up to that size.
+    """
 
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan: ...
