@@ -1,13 +1,17 @@
 # Each target makes .venv and installs what it needs first; a second run finds the stamp and starts at once.
 PYTHON ?= python3
 RUNS ?= 1000000
+MINUTES ?= 60
+SEED ?= 0
+OUT ?= soak.json
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := .venv/.installed
 PRODUCT := opensled edge_client verify_server scheduler hw_profiles opensled_training opensled_testbed benchmarks
 EDGE := opensled edge_client hw_profiles scheduler
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long test-real bench bench-quick conformance fuzz netns-check compose-check lint format proto wheel-test clean
+.PHONY: help install demo test test-long test-real bench bench-quick conformance fuzz soak netns-check compose-check lock audit lint format proto wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -15,13 +19,17 @@ help: ## this list
 install: $(STAMP) ## .venv with everything needed to run and test
 
 # llama-cpp-python comes as source: let its build use every core.
-$(STAMP): pyproject.toml constraints.txt
+# With hashes where they were tried; elsewhere the versions alone (deploy/lock.sh says what has no hash, and why).
+$(STAMP): pyproject.toml constraints.txt requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "OpenSLED needs Python 3.11 or newer here: make PYTHON=python3.12")'
 	@command -v c++ >/dev/null || { echo "a C++ compiler is needed (Debian: apt-get install g++)" >&2; exit 1; }
 	@echo 'installing into .venv: minutes the first time, most of them spent compiling llama.cpp'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@CMAKE_BUILD_PARALLEL_LEVEL=$$($(PYTHON) -c 'import os; print(os.cpu_count())') \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,train]'
+	@export CMAKE_BUILD_PARALLEL_LEVEL=$$($(PYTHON) -c 'import os; print(os.cpu_count())'); \
+	if [ "$$(uname -sm)" = "Linux x86_64" ]; then \
+		$(PIP) --no-deps --require-hashes -r requirements.lock && $(PIP) -c constraints.txt torch && \
+		$(PIP) --no-deps --no-build-isolation -e . && $(BIN)/python -m pip check --quiet; \
+	else $(PIP) -c constraints.txt -e '.[dev,train]'; fi
 	@touch $@
 
 demo: $(STAMP) ## a server and four devices with a real model on this machine, every text checked
@@ -67,11 +75,20 @@ fuzz: $(STAMP) ## RUNS executions of the fuzz targets (minutes per million), the
 conformance: $(STAMP) ## both official OpenAI clients, and thousands of requests, against real processes (npm; minutes)
 	@$(BIN)/python -m tests.conformance
 
+soak: $(STAMP) ## an hour of faults of every kind on every kind of target, every answer checked (Linux; SEED, MINUTES, OUT)
+	@$(BIN)/python -m opensled_testbed.soak --minutes $(MINUTES) --seed $(SEED) --out $(OUT)
+
 netns-check: $(STAMP) ## as root: a fleet in network namespaces, asked, killed and restarted, checked (minutes)
 	@$(BIN)/python -m opensled_testbed.netns
 
 compose-check: $(STAMP) ## a fleet in real containers, asked, killed and restarted, checked (needs Docker; many minutes)
 	@deploy/compose_check.sh
+
+lock: ## the lock files anew, after a change of pyproject.toml or constraints.txt (needs uv)
+	@deploy/lock.sh
+
+audit: $(STAMP) ## known vulnerabilities of the locked packages (needs the network)
+	@deploy/audit.sh $(BIN)/python
 
 wheel-test: $(STAMP) ## build the wheel, install it in a clean environment and use it there
 	@$(BIN)/python tests/wheel_check.py

@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.figure import Figure
 from opensled.errors import OpenSledError
+from opensled_testbed.replica_cluster import READY_S, REPLICA, SCHEDULER, ReplicaCluster
 from tests.crowd import Crowd, Question, Resumption, User, judge, questions
-from tests.replica_processes import READY_S, REPLICA, SCHEDULER, ReplicaCluster
 
 USERS, REPLICAS = 16, 2
 MODES = {"direct": False, "proxy": True}

@@ -28,10 +28,11 @@ from opensled.errors import OpenSledError, UsageError
 from opensled.files import read_identity
 from opensled.messages import ChatMessage, Prompt, SamplingParams
 from opensled.metrics import metrics_port, require_safe_metrics
+from opensled.printable import visible, visible_line
 
 if TYPE_CHECKING:
-    from edge_client.api.app import ApiServer
     from edge_client.api.guard import Access
+    from edge_client.api.server import ApiServer
 
 log = logging.getLogger(__name__)
 
@@ -76,12 +77,18 @@ async def _shown(device: Device, prompt: Prompt, params: SamplingParams, quiet: 
             if "local" in chunk.origins and not alone:
                 alone = True
                 log.warning(LOCAL_WARNING)
-            status.wrote("" if quiet else chunk.text)
+            text = "" if quiet else _printable(chunk.text)
+            status.wrote(text)
             if not quiet:
-                sys.stdout.write(chunk.text)
+                sys.stdout.write(text)
                 sys.stdout.flush()
             status.waiting(chunk.waiting)
             yield chunk
+
+
+def _printable(text: str) -> str:
+    """A piece of an answer, as standard output may have it: a file or a pipe gets it as it is."""
+    return visible(text.replace("\r\n", "\n")) if sys.stdout.isatty() else text
 
 
 def _report(chunks: list[Chunk], rule: str) -> dict[str, object]:
@@ -102,7 +109,8 @@ def edge(config: EdgeConfig) -> int:
 
 
 async def _edge(config: EdgeConfig) -> int:
-    from edge_client.api.app import ApiServer, build_app
+    from edge_client.api.app import build_app
+    from edge_client.api.server import ApiServer
 
     access = _access(config)
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
@@ -116,13 +124,17 @@ async def _edge(config: EdgeConfig) -> int:
     address = joined(*listener.getsockname()[:2])
     try:
         with metrics_port(config.metrics, metrics(device)):
-            print(f"drafting with {device.drafter_name} for {device.info.model_id} at {config.server}")
+            print(_introduced(device, config.server))
             print(f"listening on {address}", flush=True)
             async with notify.announced():
                 await server.run(listener)
     finally:
         await device.close()
     return 0
+
+
+def _introduced(device: Device, server: str) -> str:
+    return visible_line(f"drafting with {device.drafter_name} for {device.info.model_id} at {server}")
 
 
 def _stop(server: ApiServer) -> None:

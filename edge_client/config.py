@@ -12,6 +12,7 @@ from opensled.config import option
 from opensled.errors import UsageError
 from opensled.logs import LEVELS
 from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE, SamplingParams
+from opensled.shaping import MAX_TICK, tick_length
 
 COLOR_CHOICES = ("auto", "always", "never")
 COLOR_HELP = "auto: on a terminal, unless NO_COLOR is set"
@@ -32,7 +33,12 @@ class DeviceConfig:
     server: str = option(
         "127.0.0.1:7411", "address of the verification server", metavar="HOST:PORT", check=host_port
     )
-    token_file: str = option("", "bearer token for the server, file mode 600", metavar="FILE")
+    token_file: str = option(
+        "",
+        "bearer token for the server, file mode 600",
+        metavar="FILE",
+        sent_to=("server", "tls", "tls_ca", "tls_cert"),
+    )
     tls: bool = option(False, "connect with TLS")
     tls_ca: str = option(
         "", "certificates (PEM) to trust instead of the system's; turns TLS on", metavar="FILE"
@@ -133,6 +139,22 @@ class DeviceConfig:
         "name under which the server remembers how this device drafts; default: a new name for each run",
         metavar="NAME",
         check=device_name,
+    )
+    pad_frames: bool = option(
+        False, "give frames fixed sizes, which do not tell an observer how many tokens they hold"
+    )
+    tick: int = option(
+        0,
+        "let frames leave at multiples of so many milliseconds only, dummies where there is nothing to send: their "
+        "times tell nothing; 0 = no; needs --pad-frames",
+        low=0,
+        high=MAX_TICK,
+        metavar="MS",
+        check=tick_length,
+    )
+    pad_answer: bool = option(
+        False,
+        "go on with dummies after an answer until the number of frames is a power of two; needs --tick",
     )
     offline: str = option(
         STALL,

@@ -22,7 +22,7 @@ from edge_client.link import Endpoint, Link
 from edge_client.offline.local_only import own_key, own_prompt, require_possible
 from edge_client.offline.modes import LOCAL_ONLY, Offline, retry_policy
 from edge_client.remote import RemoteSession, RetryPolicy
-from edge_client.served_target import ServedTarget, TargetMemory, fetch_target, is_another
+from edge_client.served_target import ServedTarget, TargetMemory, fetch_target, is_another, shaping_for
 from edge_client.telemetry import Telemetry
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.address import is_local
@@ -30,6 +30,7 @@ from opensled.errors import NotFound, OpenSledError, Unreachable, UsageError, Vo
 from opensled.files import read_identity, read_secret_text
 from opensled.messages import MATCH, ModelInfo, Open
 from opensled.protocol import Truth
+from opensled.shaping import Shaping, configured
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +53,14 @@ class Device:
         looks_ahead: bool = True,
         offline: Offline = Offline(),
         memory: TargetMemory | None = None,
+        shaping: Shaping | None = None,
     ) -> None:
-        """`memory`: of the target; with it the mode `local-only` is on."""
+        """`memory`: of the target; with it the mode `local-only` is on. `shaping`: the least of every stream."""
         self.info, self.tokenizer, self.drafter_name = info, tokenizer, factory.name
         self._link, self._factory, self._lengths, self._retry = link, factory, lengths, retry
         self.rule, self._cache, self._defaults = rule, cache, defaults
         self._looks_ahead, self._offline, self._memory = looks_ahead, offline, memory
+        self._shaping = shaping
         self._updating = asyncio.Lock()  # of the target
         self.parallel = self._unused = parallel
         self.telemetry = Telemetry()
@@ -71,7 +74,10 @@ class Device:
         """
         with self.telemetry.answer() as started:
             async with self._drafter() as drafter:
-                session = RemoteSession(self._link.connect, self._open(task, drafter.drafts), self._retry)
+                request = self._open(task, drafter.drafts)
+                shaping = request.shaping
+                way = self._link.connect if shaping is None else self._link.shaped(shaping)
+                session = RemoteSession(way, request, self._retry)
                 await self._begin(session, task)
                 self._latest = None if session.away else session
                 stream = AnswerStream(
@@ -133,6 +139,7 @@ class Device:
             fingerprint=self.info.fingerprint,
             top_logprobs=task.top_logprobs,
             guide=task.guide,
+            shaping=shaping_for(self._shaping, self.info),
             **self._defaults.opening(task, drafts),
         )
 
@@ -196,10 +203,12 @@ async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
     endpoint = endpoint_of(config)
     if endpoint.token and not endpoint.tls and not is_local(config.server):
         log.warning("the bearer token travels to %s in clear text; add --tls", config.server)
+    shaping = configured(config.pad_frames, config.tick, config.pad_answer)
     link, cache = Link(endpoint), Path(config.cache_dir).expanduser()
     memory = TargetMemory(cache, config.server) if config.offline == LOCAL_ONLY else None
     try:
         factory, target = await _first_target(link, config, cache, memory)
+        shaping_for(shaping, target.info)
     except BaseException:
         await link.close()
         raise
@@ -208,7 +217,7 @@ async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
         link, target.info, target.tokenizer, factory, _length_policy(config), parallel,
         retry_policy(config.offline, config.give_up),
         rule=config.rule, cache=cache, defaults=defaults, looks_ahead=config.look_ahead,
-        offline=Offline(config.offline), memory=memory,
+        offline=Offline(config.offline), memory=memory, shaping=shaping,
     )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def doctor(config: DoctorConfig) -> int:
     require_board(config.root)
     catalog.link(config.link)
     with contextlib.suppress(UsageError):  # the check of the configuration files reports it
-        config = with_edge_section(config)
+        config = with_edge_section(config, "doctor")
     with logs.redirected(logging.NullHandler()):  # the findings report it instead
         return asyncio.run(_examine(config))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import OrderedDict
+from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,16 @@ from typing import Any
 import grpc
 
 from edge_client.moves import destination
+from edge_client.remote import Connect
+from edge_client.shaped_stream import ShapedStream
 from opensled import codec
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unauthorized, Unreachable
 from opensled.files import Identity, read_authorities
-from opensled.messages import ClientMessage, ModelInfo, ServerMessage
+from opensled.messages import ClientMessage, Framed, ModelInfo, ServerMessage
+from opensled.shaping import Shaping
 from opensled.v1 import verify_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 # A dead link (a NAT entry that expired, a pulled cable) is noticed within 30 s; servers allow pings from 10 s on.
 _OPTIONS = [
@@ -29,6 +36,9 @@ _OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 5_000),  # also how long one attempt may take: slow links need seconds
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
+
+# Seconds for the rest of shaped answers to be sent when the link closes. Chosen, as the time to drain of a server.
+REST_SECONDS = 30.0
 
 MOST_CHANNELS = 16  # beside the first; more only while all of them are in use
 
@@ -77,6 +87,7 @@ class Link:
         self._home = Channel(config)
         self._others: OrderedDict[str, Channel] = OrderedDict()  # by address, the one used last at the end
         self._closing: set[asyncio.Future[None]] = set()
+        self._resting: set[asyncio.Future[None]] = set()  # streams without a reader that still send dummies
 
     async def describe(self) -> ModelInfo:
         reply = await self._ask(self._home.stub.Describe, codec.describe_request())
@@ -96,6 +107,24 @@ class Link:
         Raises ProtocolError for an address that this device does not go to.
         """
         return (self._channel_to(address) if address else self._home).connect()
+
+    def shaped(self, shaping: Shaping) -> Connect:
+        """`connect`, to streams with this shaping."""
+
+        def connect(address: str = "") -> ShapedStream:
+            return ShapedStream(self.connect(address), shaping, self._go_on)
+
+        return connect
+
+    def _go_on(self, rest: Coroutine[Any, Any, None]) -> None:
+        resting = asyncio.ensure_future(rest)
+        self._resting.add(resting)
+        resting.add_done_callback(self._rested)
+
+    def _rested(self, resting: asyncio.Future[None]) -> None:
+        self._resting.discard(resting)
+        if not resting.cancelled() and (error := resting.exception()) is not None:
+            log.debug("a stream without a reader ended early: %s", error)
 
     def _channel_to(self, address: str) -> Channel:
         config = self._config
@@ -118,6 +147,8 @@ class Link:
             closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
+        if self._resting:
+            await asyncio.wait(self._resting, timeout=REST_SECONDS)
         channels = (self._home, *self._others.values())
         await asyncio.gather(*(channel.channel.close() for channel in channels), *self._closing)
 
@@ -137,14 +168,14 @@ class GrpcStream:
         self._connected = False
         self._one_write = asyncio.Lock()
 
-    async def send(self, message: ClientMessage) -> None:
+    async def send(self, message: ClientMessage | Framed) -> None:
         """Shielded: a cancelled write would cancel the call, and no Cancel could follow."""
         writing = asyncio.ensure_future(self._write(message))
         # Its error counts as retrieved even if the sender is cancelled and does not await it.
         writing.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.shield(writing)
 
-    async def _write(self, message: ClientMessage) -> None:
+    async def _write(self, message: ClientMessage | Framed) -> None:
         try:
             async with self._one_write:  # gRPC refuses a second one beside it
                 await self._connection()

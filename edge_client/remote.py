@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from edge_client.moves import MOST_MOVES
-from opensled.errors import Overloaded, Unreachable
+from edge_client.reopening import ReopeningPace
+from opensled.errors import Overloaded, ProtocolError, Unreachable
 from opensled.messages import (
     Cancel,
     ClientMessage,
@@ -74,6 +75,7 @@ class RemoteSession:
     def __init__(self, connect: Connect, request: Open, patience: RetryPolicy = RetryPolicy()) -> None:
         self._connect, self._request, self._patience = connect, request, patience
         self._stream: Stream | None = None
+        self._pace = ReopeningPace(patience.first_retry, patience.slowest_retry)
         self.reopened = 0  # how often the stream was lost, or led elsewhere, and found again
 
     @property
@@ -111,9 +113,18 @@ class RemoteSession:
                 await self._reopen(message)
             if isinstance(message, Verdict):  # else an Opened said twice
                 if message.base <= len(self.truth):
-                    return message
-                # What lies before this one will not come any more.
-                await self._reopen(pause=self._patience.first_retry)
+                    return self._within_bounds(message)
+                await self._reopen()  # what lies before this one will not come any more
+
+    def _within_bounds(self, verdict: Verdict) -> Verdict:
+        """`verdict`, unless it goes beyond the `max_tokens` of the request: then the device ends the answer itself."""
+        most, end = self._request.params.max_tokens, verdict.base + len(verdict.tokens)
+        if end > self.truth.prompt_length + most:
+            raise ProtocolError(
+                f"the server goes on after the {most} tokens that this answer may have (--max-tokens); the rest is "
+                "dropped"
+            )
+        return verdict
 
     async def close(self) -> None:
         stream, self._stream = self._stream, None
@@ -129,14 +140,12 @@ class RemoteSession:
             raise Unreachable("the stream is lost")
         return await _within(self._patience.silence, self._stream.receive())
 
-    async def _reopen(self, moved: Moved = HOME, pause: float = 0.0) -> None:
-        """Go on where the truth stands, on whatever server answers; the unanswered draft goes along.
-
-        `pause`: seconds to stay away before, so that a server which always leaves gaps is not asked all the time.
-        """
+    async def _reopen(self, moved: Moved = HOME) -> None:
+        """Go on where the truth stands, on whatever server answers; the unanswered draft goes along."""
         if self._stream is not None:
             await self._stream.close()
             self._stream = None
+        pause = self._pace.pause(asyncio.get_running_loop().time(), len(self.truth))
         if pause:
             await asyncio.sleep(pause)
         self._request = replace(self._request, committed=self.truth.generated)

@@ -12,6 +12,7 @@ from edge_client.link import Link
 from edge_client.tokenizer import EdgeTokenizer
 from opensled.errors import NotFound, Unreachable, Unsupported, VocabularyMismatch
 from opensled.messages import Limits, ModelInfo, RuleFacts
+from opensled.shaping import SHAPING, Shaping
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,18 @@ def _require_rule(rule: str, info: ModelInfo) -> None:
         )
 
 
+def shaping_for(own: Shaping | None, info: ModelInfo) -> Shaping | None:
+    """What a device asks of the server that `info` describes: its own wish and what the server requires.
+
+    Raises Unsupported if the server cannot shape streams.
+    """
+    if own is None:
+        return info.shaping
+    if SHAPING not in info.capabilities:
+        raise Unsupported("this server cannot pad frames; update it, or drop --pad-frames", "shaping")
+    return own.with_least(info.shaping)
+
+
 LISTS = ("eos_ids", "capabilities")
 
 
@@ -84,9 +97,10 @@ class TargetMemory:
             fields = document["info"]
             fields |= {name: tuple(fields[name]) for name in LISTS}
             fields["limits"] = Limits(**fields["limits"])
+            fields["shaping"] = Shaping(**fields["shaping"]) if fields.get("shaping") else None
             fields["rules"] = tuple(RuleFacts(**rule) for rule in fields["rules"])
             return RememberedTarget(ModelInfo(**fields), str(document["chat_template"]))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
     async def target(self, factory: DrafterFactory, error: Unreachable) -> ServedTarget:

@@ -51,3 +51,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def calls_loopback(host_header: str) -> bool:
+    """Whether an HTTP `Host` header ("name", "name:port", "[IPv6]:port") names this machine.
+
+    Strict (RFC 9110, 7.2): a header with anything else in it, such as user information, names nobody.
+    """
+    found = re.fullmatch(
+        r"(?:\[([0-9a-f:.]+)\]|([a-z0-9.-]+))(?::[0-9]{0,5})?", host_header.lower(), re.ASCII
+    )
+    return found is not None and is_loopback(found[1] or found[2])

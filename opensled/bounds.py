@@ -2,7 +2,8 @@
 
 A part takes two bytes on the wire and becomes an object of a hundred bytes: four megabytes of empty chat turns would
 block the event loop, and all sessions, for seconds. These limits are far above real use; the server checks its own
-limits (draft length, context, prompt size) later.
+limits (draft length, prompt size) later. They hold for what was sent, not for what remains of it: a million equal stop
+ids are a million.
 """
 
 import math
@@ -17,18 +18,42 @@ MAX_TURNS = 1 << 13  # turns of a chat, and calls of tools in all of them
 MAX_TOOLS = 1 << 10
 MAX_BLOCK = 1 << 10  # draft tokens
 MAX_NAMED = 1 << 16  # ids in all distributions of one draft
+MAX_STOP_IDS = 256  # as in edge_client/api/sampling_fields.py: each Open carries them all
+MAX_NAME = 1 << 10  # characters of a rule, a role, a tool's name
+MAX_MODEL = 1 << 12  # characters of a target's name, which may be a path
+MAX_TOKEN = 1 << 12  # bytes of a resume token: it holds the names of a tenant and a replica
+MAX_DESCRIPTION = 1 << 14  # characters of a tool's description
 
 
-def check_open(message: Any) -> None:
-    """Raises InvalidRequest, naming the field, for a protobuf `Open` with too many parts."""
+def check_open(message: Any, positions: int = MAX_POSITIONS) -> None:
+    """Raises InvalidRequest, naming the field, for a protobuf `Open` with too many or too large parts.
+
+    `positions`: token ids of prompt and answer together that there is room for.
+    """
     turns = message.chat.messages
-    _at_most(MAX_POSITIONS, len(message.ids.ids), "prompt", "token ids")
-    _at_most(MAX_POSITIONS, len(message.committed), "committed", "token ids")
-    _at_most(MAX_POSITIONS, len(message.params.stop_ids), "stop_ids", "token ids")
+    ids = len(message.ids.ids) + len(message.committed)
+    if ids > positions:
+        raise InvalidRequest(f"{ids} tokens do not fit; this server's context is {positions}", "prompt")
+    _at_most(MAX_STOP_IDS, len(message.params.stop_ids), "stop_ids", "stop ids")
     _at_most(MAX_BIASES, len(message.params.logit_bias), "logit_bias", "ids")
     _at_most(MAX_TURNS, len(turns), "messages", "messages")
     _at_most(MAX_TURNS, sum(len(turn.tool_calls) for turn in turns), "messages", "tool calls")
-    _at_most(MAX_TOOLS, len(message.guide.tools), "tools", "tools")
+    _no_longer(MAX_NAME, message.rule, "rule")
+    _no_longer(MAX_TOKEN, message.resume_token, "resume_token")
+    _no_longer(MAX_MODEL, message.model_id, "model_id")
+    _no_longer(MAX_NAME, message.fingerprint, "fingerprint")
+    _no_longer(MAX_NAME, message.device, "device")
+    if message.HasField("guide"):
+        _check_tools(message.guide)
+
+
+def _check_tools(guide: Any) -> None:
+    _at_most(MAX_TOOLS, len(guide.tools), "tools", "tools")
+    _no_longer(MAX_NAME, guide.tool_choice, "tool_choice")
+    _no_longer(MAX_NAME, guide.function, "tool_choice")
+    for tool in guide.tools:
+        _no_longer(MAX_NAME, tool.name, "tools")
+        _no_longer(MAX_DESCRIPTION, tool.description, "tools")
 
 
 def check_draft(message: Any) -> None:
@@ -67,6 +92,11 @@ def _check_parents(parents: Sequence[int], count: int) -> None:
 def _at_most(limit: int, count: int, field: str, what: str) -> None:
     if count > limit:
         raise InvalidRequest(f"{count} {what}: a message may have at most {limit}", field)
+
+
+def _no_longer(limit: int, value: str | bytes, field: str) -> None:
+    if len(value) > limit:
+        raise InvalidRequest(f"{field} has {len(value)} characters; it may have at most {limit}", field)
 
 
 def require_unicode(text: str, what: str, field: str) -> str:

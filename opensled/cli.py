@@ -172,7 +172,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return run(sys.argv[1:] if argv is None else argv)
     except OpenSledError as error:
-        _complain(" ".join(str(error).split("\n")))
+        _complain(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -241,8 +241,11 @@ def _run_verb(name: str, argv: list[str]) -> int:
     kind = CONFIGS.get(name)
     flags = vars(_parser(name, config.options(kind)).parse_args(argv))
     sections = {verb.split()[0] for verb in VERBS}
-    resolved = config.resolve(kind, name.replace(" ", "."), flags, sections=sections)
+    found = config.layered(kind, name.replace(" ", "."), flags, sections=sections)
+    resolved = kind(**found.values)
     logs.configure(getattr(resolved, "log_level", "warning"), getattr(resolved, "log_json", False))
+    if found.from_folder:
+        logs.announce(f"{config.FOLDER_FILE} of this folder sets {', '.join(sorted(found.from_folder))}")
     command: Callable[[Any], int] = RUNS.get(name)
     return command(resolved)
 

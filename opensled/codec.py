@@ -5,6 +5,7 @@ later by name when they are set. Every mistake of a peer raises a typed error.
 """
 
 import math
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -16,7 +17,9 @@ from opensled.messages import (
     Draft,
     DraftBlock,
     DraftToken,
+    Dummy,
     Failure,
+    Framed,
     Limits,
     ModelInfo,
     Moved,
@@ -28,7 +31,15 @@ from opensled.messages import (
     TokenLogprobs,
     Verdict,
 )
-from opensled.open_codec import decode_open, encode_open, refuse_reserved, require_key
+from opensled.open_codec import (
+    decode_open,
+    decode_shaping,
+    encode_open,
+    encode_shaping,
+    refuse_reserved,
+    require_key,
+)
+from opensled.shaping import padded_size, padding_parts
 from opensled.v1 import verify_pb2 as pb
 
 SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Verify"].full_name
@@ -36,40 +47,58 @@ SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Verify"].full_name
 Malformed = DecodeError  # gRPC raises this for bytes that are no message of the schema
 
 
-def encode_client(message: ClientMessage) -> pb.ClientMessage:
+def encode_client(message: ClientMessage | Framed) -> pb.ClientMessage:
     if isinstance(message, Draft):
         return pb.ClientMessage(draft=_encode_draft(message))
     if isinstance(message, Open):
         return pb.ClientMessage(open=encode_open(message))
+    if isinstance(message, Framed):
+        return _padded(encode_client(message.message), message.least)  # type: ignore[arg-type]
+    if isinstance(message, Dummy):
+        return pb.ClientMessage(dummy=pb.Dummy())
     return pb.ClientMessage(cancel=pb.Cancel())
 
 
-def decode_client(message: pb.ClientMessage) -> ClientMessage:
+def _padded(encoded: Any, least: int) -> Any:
+    """A message with zeros that bring it to the size of a frame."""
+    size = encoded.ByteSize()
+    encoded.padding.extend(padding_parts(padded_size(size, least) - size))
+    return encoded
+
+
+def decode_client(message: pb.ClientMessage, positions: int = bounds.MAX_POSITIONS) -> ClientMessage:
+    """Our message; `positions`: see `bounds.check_open`."""
     kind = message.WhichOneof("kind")
     if kind == "draft":
         return _decode_draft(message.draft)
     if kind == "open":
-        return decode_open(message.open)
+        return decode_open(message.open, positions)
     if kind == "cancel":
         return Cancel()
+    if kind == "dummy":
+        return Dummy()
     raise InvalidRequest("the message is empty, or of a kind this version does not know", "kind")
 
 
-def client_message(data: bytes) -> ClientMessage:
+def client_message(data: bytes, positions: int = bounds.MAX_POSITIONS) -> ClientMessage:
     """The message that these bytes encode; raises `Malformed` and what `decode_client` raises."""
-    return decode_client(pb.ClientMessage.FromString(data))
+    return decode_client(pb.ClientMessage.FromString(data), positions)
 
 
-def server_bytes(message: ServerMessage) -> bytes:
+def server_bytes(message: ServerMessage | Framed) -> bytes:
     """The bytes of a message."""
     return encode_server(message).SerializeToString()
 
 
-def encode_server(message: ServerMessage) -> pb.ServerMessage:
+def encode_server(message: ServerMessage | Framed) -> pb.ServerMessage:
     if isinstance(message, Verdict):
         return pb.ServerMessage(verdict=_encode_verdict(message))
     if isinstance(message, Opened):
         return pb.ServerMessage(opened=_encode_opened(message))
+    if isinstance(message, Framed):
+        return _padded(encode_server(message.message), message.least)  # type: ignore[arg-type]
+    if isinstance(message, Dummy):
+        return pb.ServerMessage(dummy=pb.Dummy())
     if isinstance(message, Moved):
         return pb.ServerMessage(moved=pb.Moved(**vars(message)))
     return pb.ServerMessage(failure=pb.Failure(**vars(message)))
@@ -87,12 +116,9 @@ def _decode_server(message: pb.ServerMessage) -> ServerMessage:
     if kind == "verdict":
         return _decode_verdict(message.verdict)
     if kind == "opened":
-        opened = message.opened
-        require_key(opened.noise_key)
-        hint = opened.hint if opened.HasField("hint") else None
-        prompt_ids, limits = tuple(opened.prompt_ids), _limits(opened.limits)
-        key, token = opened.noise_key, opened.resume_token
-        return Opened(prompt_ids, key, token, limits, hint, opened.draft_probs)
+        return _decode_opened(message.opened)
+    if kind == "dummy":
+        return Dummy()
     if kind == "moved":
         return Moved(message.moved.address, message.moved.resume_token)
     if kind == "failure":
@@ -104,10 +130,22 @@ def _decode_server(message: pb.ServerMessage) -> ServerMessage:
 
 def encode_info(info: ModelInfo) -> pb.DescribeReply:
     rules = [pb.RuleFacts(**vars(rule)) for rule in info.rules]
-    return pb.DescribeReply(**vars(info) | {"limits": _encode_limits(info.limits), "rules": rules})
+    parts = {
+        "limits": _encode_limits(info.limits),
+        "rules": rules,
+        "shaping": encode_shaping(info.shaping),
+    }
+    return pb.DescribeReply(**vars(info) | parts)
 
 
 def decode_info(reply: pb.DescribeReply) -> ModelInfo:
+    try:
+        return _decode_info(reply)
+    except RequestError as error:
+        raise ProtocolError(f"the server describes what this version cannot read: {error}") from error
+
+
+def _decode_info(reply: pb.DescribeReply) -> ModelInfo:
     return ModelInfo(
         model_id=reply.model_id,
         vocab_size=reply.vocab_size,
@@ -120,6 +158,7 @@ def decode_info(reply: pb.DescribeReply) -> ModelInfo:
         tokenizer_hash=reply.tokenizer_hash,
         has_chat_template=reply.has_chat_template,
         capabilities=tuple(reply.capabilities),
+        shaping=decode_shaping(reply),
     )
 
 
@@ -159,7 +198,6 @@ def _encode_draft(message: Draft) -> pb.Draft:
 
 
 def _decode_draft(message: pb.Draft) -> Draft:
-    refuse_reserved(message, "padding")
     bounds.check_draft(message)
     if message.counter == 0:
         raise InvalidRequest("drafts are numbered from 1", "counter")
@@ -175,7 +213,21 @@ def _decode_draft(message: pb.Draft) -> Draft:
 
 
 def _encode_opened(message: Opened) -> pb.Opened:
-    return pb.Opened(**vars(message) | {"limits": _encode_limits(message.limits)})
+    parts = {"limits": _encode_limits(message.limits), "shaping": encode_shaping(message.shaping)}
+    return pb.Opened(**vars(message) | parts)
+
+
+def _decode_opened(message: pb.Opened) -> Opened:
+    require_key(message.noise_key)
+    return Opened(
+        prompt_ids=tuple(message.prompt_ids),
+        noise_key=message.noise_key,
+        resume_token=message.resume_token,
+        limits=_limits(message.limits),
+        hint=message.hint if message.HasField("hint") else None,
+        draft_probs=message.draft_probs,
+        shaping=decode_shaping(message),
+    )
 
 
 def _encode_verdict(message: Verdict) -> pb.Verdict:
@@ -196,7 +248,7 @@ def _encode_logprobs(entry: TokenLogprobs) -> pb.Logprobs:
 
 
 def _decode_verdict(message: pb.Verdict) -> Verdict:
-    refuse_reserved(message, "features", "padding")
+    refuse_reserved(message, "features")
     bounds.check_verdict(message)
     return Verdict(
         base=message.base,

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
+from opensled.config_trust import require_trust
 from opensled.errors import UsageError
 
 if sys.version_info >= (3, 11):
@@ -20,6 +21,7 @@ else:
 
 Config = TypeVar("Config")
 
+FOLDER_FILE = Path("opensled.toml")  # of the current folder, which may be a stranger's
 WORDS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
 
@@ -33,16 +35,17 @@ def option(
     metavar: str | None = None,
     positional: bool = False,
     check: Callable[[Any], object] | None = None,
+    sent_to: tuple[str, ...] = (),
 ) -> Any:
     """A dataclass field with a flag, an environment twin and a key in the configuration files.
 
     A value lies in [low, high] and among `choices`; `check` raises UsageError for an invalid value. A
-    positional argument comes from the command line only.
+    positional argument comes from the command line only. `sent_to`: of the file of a secret, the fields that say to
+    whom and how the secret travels (opensled/config_trust.py).
     """
     rules = {"choices": choices, "low": low, "high": high, "check": check}
-    return field(
-        default=default, metadata={"help": help, "metavar": metavar, "positional": positional} | rules
-    )
+    facts = {"help": help, "metavar": metavar, "positional": positional, "sent_to": sent_to}
+    return field(default=default, metadata=facts | rules)
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ def _kind(hint: Any) -> type:
 def config_files() -> list[Path]:
     """The existing configuration files, highest precedence first; none with OPENSLED_NO_CONFIG set."""
     folder = config_folder()
-    candidates = [Path("opensled.toml"), folder / "config.toml"] if folder else []
+    candidates = [FOLDER_FILE, folder / "config.toml"] if folder else []
     return [path for path in candidates if path.is_file()]
 
 
@@ -159,14 +162,39 @@ def resolve(
     """A `config` from its layers: `flags` (by field name) > environment > files, first one first > defaults.
 
     `section` is its table in the files, "models.eval" for a nested table; `sections` are all
-    tables that a file may have (empty: any).
+    tables that a file may have (empty: any). Raises UsageError for a bad value, and for a secret that the file of the
+    current folder sends elsewhere.
     """
+    return config(**layered(config, section, flags, environ, files, sections).values)
+
+
+@dataclass(frozen=True)
+class Layered:
+    """Values of one verb by field name; `from_folder`: those that FOLDER_FILE decides."""
+
+    values: dict[str, Any]
+    from_folder: dict[str, Any]
+
+
+def layered(
+    config: type,
+    section: str,
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str] | None = None,
+    files: Iterable[Path] | None = None,
+    sections: Iterable[str] = (),
+) -> Layered:
+    """Like `resolve`, with the origin of the values."""
     known = {item.name: item for item in options(config) if not item.positional}
-    values: dict[str, Any] = {}
-    for path in reversed(list(config_files() if files is None else files)):
-        values |= _from_file(path, section, known, set(sections))
-    values |= _from_environment(known, os.environ if environ is None else environ)
-    return config(**(values | dict(flags)))
+    paths = list(config_files() if files is None else files)
+    read = {path: _from_file(path, section, known, set(sections)) for path in paths}
+    above = _from_environment(known, os.environ if environ is None else environ) | dict(flags)
+    folder = read.get(FOLDER_FILE, {})
+    below = [values for path, values in reversed(read.items()) if path != FOLDER_FILE]
+    trusted = {name: value for values in (*below, above) for name, value in values.items()}
+    decided = {name: value for name, value in folder.items() if name not in above}
+    require_trust(known.values(), trusted, decided)
+    return Layered(trusted | decided, decided)
 
 
 def _from_environment(known: dict[str, Option], environ: Mapping[str, str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from opensled.errors import OpenSledError
+from opensled.printable import visible, visible_line
 
 LEVELS = ("debug", "info", "warning", "error")
 OURS = (
@@ -41,8 +42,8 @@ class _Discreet(logging.Formatter):
 
     def formatException(self, exc_info: Any) -> str:
         if logging.getLogger("opensled").isEnabledFor(logging.DEBUG):
-            return super().formatException(exc_info)
-        return "".join(_places(exc_info[1])) + " (texts of libraries: --log-level debug)"
+            return visible(super().formatException(exc_info))
+        return visible("".join(_places(exc_info[1]))) + " (texts of libraries: --log-level debug)"
 
 
 def _places(error: BaseException) -> list[str]:
@@ -78,7 +79,7 @@ class PlainFormatter(_Discreet):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         fields = (f"{name}={value}" for name, value in _extra(record).items())
-        return " ".join([super().formatMessage(record), *fields])
+        return visible_line(" ".join([super().formatMessage(record), *fields]))
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
@@ -116,12 +117,26 @@ def configure(level: str = "warning", as_json: bool = False) -> None:
         sys.excepthook = _log_crash
 
 
+def announce(message: str) -> None:
+    """What a user should know at the start, at every log level: one line on standard error, in the form of the logs."""
+    if _as_json():
+        record = logging.LogRecord("opensled", logging.WARNING, __file__, 0, message, (), None)
+        for handler in logging.getLogger().handlers:
+            handler.handle(record)
+    else:
+        print("note:", visible_line(message), file=sys.stderr)
+
+
+def _as_json() -> bool:
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
+
+
 def last_word(message: str) -> None:
     """Why a command ends: one line on standard error, in the form of the logs."""
-    if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
-        logging.getLogger("opensled").error(message)
+    if _as_json():
+        logging.getLogger("opensled").error(" ".join(message.split("\n")))
     else:
-        print("error:", message, file=sys.stderr)
+        print("error:", visible_line(message), file=sys.stderr)
 
 
 def _log_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeGuard
 
 from opensled.errors import InvalidRequest, OpenSledError, RequestError, from_code
 from opensled.registry import split_name
+from opensled.shaping import Shaping
 
 MATCH = "match"  # the default acceptance rule
 GUIDE = "guide"  # the capability of a server whose answers can be guided (`Open.guide`)
@@ -181,6 +182,7 @@ class Open:
     pace: float = 0.0  # tokens/s the user needs; 0 = as fast as possible, without a promise
     background: bool = False  # no user watches the answer grow: under load it gives way to watched sequences
     device: str = ""  # under this name the server remembers how the device drafts; "" = unknown
+    shaping: Shaping | None = None  # asked for; None = sizes and times of frames may tell what they like
 
     def __post_init__(self) -> None:
         _check(0 <= self.pace <= MAX_PACE, "pace", f"from 0 to {MAX_PACE:g} tokens/s")
@@ -223,6 +225,7 @@ class Opened:
     # Longest useful first block, of a tree its depth; 0 = do not draft; None = no advice
     hint: int | None = None
     draft_probs: bool = False  # whether each draft token must bring the distribution that it was drawn from
+    shaping: Shaping | None = None  # that holds on this stream
 
 
 # Log-probabilities at one position, (id, nats): the committed id first, then the likeliest in descending order.
@@ -274,8 +277,20 @@ class Moved:
     resume_token: bytes = b""  # b"" = the one the device has
 
 
-ClientMessage = Open | Draft | Cancel
-ServerMessage = Opened | Verdict | Failure | Moved
+@dataclass(frozen=True)
+class Dummy:
+    """Nothing: a frame that leaves because it is time for one. Nothing changes where it arrives."""
+
+
+ClientMessage = Open | Draft | Cancel | Dummy
+ServerMessage = Opened | Verdict | Failure | Moved | Dummy
+
+
+class Framed(NamedTuple):
+    """A message to be sent with padding."""
+
+    message: ClientMessage | ServerMessage
+    least: int  # bytes of its frame, or a power of two times as many
 
 
 @dataclass(frozen=True)
@@ -302,7 +317,8 @@ class ModelInfo:
     version: str
     tokenizer_hash: str  # sha256 of tokenizer.json; the edge caches it under this name
     has_chat_template: bool
-    capabilities: tuple[str, ...] = ()  # GUIDE
+    capabilities: tuple[str, ...] = ()  # GUIDE, SHAPING
+    shaping: Shaping | None = None  # that every sequence must ask for at least
 
     def serves(self, rule: str) -> bool:
         """Whether a sequence may ask for `rule`, a name or a name with options behind a colon."""

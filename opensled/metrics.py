@@ -1,20 +1,19 @@
 """Metrics that device and server share: plain counters on the hot path; Prometheus only at a scrape.
 
-Counters are integers that their owners increase. `MetricsPort` serves them in the Prometheus text format; only it
-imports the library. Names begin with `opensled:`, as vLLM's begin with `vllm:`.
+Counters are integers that their owners increase. `metrics_port` serves them in the Prometheus text format; only then
+is the library imported. Names begin with `opensled:`, as vLLM's begin with `vllm:`.
 """
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opensled.address import host_port, is_local, joined
-from opensled.errors import OpenSledError, UsageError
+from opensled.address import is_local
+from opensled.errors import UsageError
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -113,33 +112,14 @@ def registry(metrics: Iterable[Metric]) -> CollectorRegistry:
     return made
 
 
-class MetricsPort:
-    """The metrics of this process at http://ADDRESS/metrics, served by its own thread until `close`."""
-
-    def __init__(self, address: str, metrics: Iterable[Metric]) -> None:
-        from prometheus_client import start_http_server
-
-        host, port = host_port(address)
-        try:
-            self._server, self._thread = start_http_server(port, host, registry(metrics))
-        except OSError as error:
-            raise OpenSledError(
-                f"cannot listen on {address}: {os.strerror(error.errno or 0)}; choose another --metrics"
-            ) from error
-        self.address = joined(host, self._server.server_port)
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
 @contextmanager
 def metrics_port(address: str, metrics: Iterable[Metric]) -> Iterator[None]:
     """A MetricsPort while inside; without an address None, and the library is not loaded."""
     if not address:
         yield
         return
+    from opensled.exposition import MetricsPort
+
     with closing(MetricsPort(address, metrics)) as port:
         print(f"metrics on http://{port.address}/metrics", flush=True)
         yield

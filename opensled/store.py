@@ -43,10 +43,14 @@ def bundled_folder() -> Path:
     return next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
 
 
+def cache_folder() -> Path:
+    """The folder of what this user has fetched."""
+    return Path(os.environ.get("OPENSLED_CACHE_DIR") or "~/.cache/opensled").expanduser()
+
+
 def fetched_folder(name: str) -> Path:
     """Where `opensled pull` puts a model, whether it is there or not."""
-    cache = Path(os.environ.get("OPENSLED_CACHE_DIR") or "~/.cache/opensled")
-    return cache.expanduser() / "models" / name
+    return cache_folder() / "models" / name
 
 
 def known_models() -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from opensled.printable import visible_line
 from opensled.top_figures import Figures
 
 LABEL = 10  # columns that the names of a panel's rows take
@@ -226,7 +227,9 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _in_order(hints: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(hints.items(), key=lambda pair: int(pair[0]))
+    return sorted(
+        hints.items(), key=lambda pair: (len(pair[0]), pair[0])
+    )  # whole numbers, unless a server lies
 
 
 def _percent(share: float | None) -> str:
@@ -242,4 +245,5 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def _cut(line: str, width: int) -> str:
+    line = visible_line(line)
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"

@@ -16,9 +16,15 @@ PIECE_BYTES = 16 * 1024
 class Connection:
     """A device's connection, its continuation to the server, and both directions between them."""
 
-    def __init__(self, link: LinkState, to: tuple[str, int], alive: set[Connection]) -> None:
-        """`to`: host and port of the server; `alive` holds this connection while it lasts."""
+    def __init__(
+        self, link: LinkState, to: tuple[str, int], alive: set[Connection], source: str = ""
+    ) -> None:
+        """`to`: host and port of the server; `alive` holds this connection while it lasts.
+
+        `source`: address of this machine from which the server is dialled; "" = any.
+        """
         self._link, self._to, self._alive = link, to, alive
+        self._source = (source, 0) if source else None
         self.device, self.server = End(self), End(self)
         self.device.way = Direction(link, self.device, self.server, up=True)
         self.server.way = Direction(link, self.server, self.device, up=False)
@@ -41,7 +47,7 @@ class Connection:
         asyncio.get_running_loop().call_soon(self.device.pause, True)
         there = self.device.way.model.deliver_at(link.now(), 0)
         back = self.server.way.model.deliver_at(there, 0)
-        link.at(link.chaos.arrival(back), self._dial_soon)
+        link.at(link.arrival(back), self._dial_soon)
 
     def _dial_soon(self) -> None:
         if not self._ended:
@@ -49,11 +55,18 @@ class Connection:
 
     async def _dial(self) -> None:
         try:
-            await asyncio.get_running_loop().create_connection(lambda: self.server, *self._to)
+            await asyncio.get_running_loop().create_connection(
+                lambda: self.server, *self._to, local_addr=self._source
+            )
         except OSError:
             self.reset()  # what a device sees of a server that refuses
         else:
             self.device.pause(False)
+
+    def change_link(self) -> None:
+        """What is sent from now on travels as the link is now."""
+        for end in (self.device, self.server):
+            end.way.change_link()
 
     def reset(self) -> None:
         """RST to both ends; what is under way is lost."""
@@ -161,7 +174,7 @@ class Direction:
         now = self._link.now()
         for start in range(0, max(len(data), 1), PIECE_BYTES):
             piece = data[start : start + PIECE_BYTES]
-            due = self._link.chaos.arrival(self.model.deliver_at(now, len(piece)))
+            due = self._link.arrival(self.model.deliver_at(now, len(piece)))
             self._pieces.append((due, piece))
         self._bytes += len(data)
         if self._bytes > self._link.window(self.up):
@@ -176,11 +189,18 @@ class Direction:
     def drop(self) -> None:
         self._pieces.clear()
 
+    def change_link(self) -> None:
+        """As the link is now; nothing overtakes what is under way."""
+        latest, self.model = self.model.last, self._link.model(self.up)
+        self.model.last = latest
+
     def _count(self, size: int) -> None:
         if self.up:
             self._link.bytes_up += size
         else:
             self._link.bytes_down += size
+        if self._link.observer is not None and size:
+            self._link.observer(self.up, size)
 
     def _wait(self) -> None:
         if self._pieces and not self._held and not self._waits:

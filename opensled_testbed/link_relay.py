@@ -38,9 +38,14 @@ class Relay(LinkState):
         seed: int = 0,
         chaos: Chaos | None = None,
         listen: str = "127.0.0.1:0",
+        source: str = "",
     ) -> None:
-        """`to`, `listen`: HOST:PORT; `dilation`: real seconds for an emulated one. Raises UsageError."""
+        """`to`, `listen`: HOST:PORT; `dilation`: real seconds for an emulated one. Raises UsageError.
+
+        `source`: address of this machine that the server sees as the device's; "" = any.
+        """
         super().__init__(profile, dilation, seed, chaos or Chaos())
+        self._source = source
         self.address = ""  # HOST:PORT to connect to, once it runs
         self.to, self._listen = host_port(to), host_port(listen)
         self.connections: set[Connection] = set()
@@ -67,12 +72,18 @@ class Relay(LinkState):
         await asyncio.sleep(0)  # the transports close their sockets in the next turn of the loop
 
     def _accept(self) -> End:
-        return Connection(self, self.to, self.connections).device
+        return Connection(self, self.to, self.connections, self._source).device
 
     def reset(self) -> None:
         """RST to both ends of every connection."""
         for connection in tuple(self.connections):
             connection.reset()
+
+    def become(self, profile: LinkProfile) -> None:
+        """From now on this is a link of another profile, also for the connections that are open."""
+        super().become(profile)
+        for connection in self.connections:
+            connection.change_link()
 
     def _reset_after(self, when: float) -> None:
         def strike() -> None:

@@ -127,7 +127,10 @@ class LinkState:
             raise UsageError("dilation must be above 0")
         self.bytes_up = 0  # payload from the device's side so far
         self.bytes_down = 0
+        # Hears of every read from a peer: whether it comes from the device's side, and how many bytes
+        self.observer: Callable[[bool, int], None] | None = None
         self.profile, self.dilation, self.chaos = profile, dilation, chaos
+        self._dark_until = 0.0  # emulated seconds since the start
         self._seeds = random.Random(seed)
         self._wires = {up: Wire(profile, up) for up in (True, False)}
         LinkModel(profile, seed, True)  # so that an odd profile is refused now
@@ -146,6 +149,19 @@ class LinkState:
     def at(self, when: float, callback: Callable[[], None]) -> None:
         """Call back at an emulated time."""
         self._alarm.at(self._began + when * self.dilation, callback)
+
+    def black_out(self, seconds: float) -> None:
+        """Nothing that is sent from now on arrives before so many emulated seconds have passed."""
+        self._dark_until = self.now() + seconds
+
+    def arrival(self, at: float) -> float:
+        """When something arrives that is due `at`, in emulated seconds since the start."""
+        return max(self.chaos.arrival(at), self._dark_until)
+
+    def become(self, profile: LinkProfile) -> None:
+        """From now on this is a link of another profile, for new connections."""
+        self.profile = profile
+        self._wires = {up: Wire(profile, up) for up in (True, False)}
 
     def model(self, up: bool) -> LinkModel:
         """One direction of a new connection."""

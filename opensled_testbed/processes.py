@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import NoReturn
 
 from opensled.errors import OpenSledError
@@ -26,12 +28,15 @@ class Process:
         isolated: bool = False,
         environment: Mapping[str, str] | None = None,
         module: str = "opensled",
+        log: Path | None = None,
     ) -> None:
         """`isolated` from the user's OPENSLED_* variables and configuration files; `environment` comes on top.
 
-        `module`: another program with a ready line, such as opensled_testbed.link_relay.
+        `module`: another program with a ready line, such as opensled_testbed.link_relay. `log`: file to which its
+        standard error is appended; None = where ours goes.
         """
         self.arguments = [sys.executable, "-m", module, *arguments]
+        self.log = log
         self.address = ""  # HOST:PORT of the ready line
         self.lines: list[str] = []  # everything it printed on standard output
         self._ready = threading.Event()
@@ -41,13 +46,15 @@ class Process:
         self._reader.start()
 
     def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.arguments,
-            stdout=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
+        with self.log.open("ab") if self.log else nullcontext() as errors:
+            return subprocess.Popen(
+                self.arguments,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                env=environment,
+            )
 
     def _read(self) -> None:
         assert self.process.stdout is not None

@@ -57,8 +57,7 @@ def most_sessions(
     if not load.pace:
         return places
     mean = load.positions / load.sessions
-    most = PROMISED / _cycle_s(1, mean, profile) if max_pace is None else max_pace
-    longest_s = HEADROOM / min(load.pace, most)
+    longest_s = HEADROOM / min(load.pace, most_promised(mean, profile, max_pace))
     low, high = min(1, places), places
     while low < high:
         middle = (low + high + 1) // 2
@@ -67,6 +66,12 @@ def most_sessions(
         else:
             high = middle - 1
     return low
+
+
+def most_promised(positions: float, profile: HardwareProfile, max_pace: float | None = None) -> float:
+    """The highest pace, in tokens/s, that is promised to a session of so many KV positions; `max_pace`: see
+    `most_sessions`."""
+    return PROMISED / _cycle_s(1, positions, profile) if max_pace is None else max_pace
 
 
 def _cycle_s(sessions: int, positions: float, profile: HardwareProfile) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from opensled import bounds
@@ -19,23 +18,34 @@ from opensled.messages import (
 )
 from opensled.v1 import verify_pb2 as pb
 from tests.fakes import POISON, VOCAB
+from tests.frames import (
+    MAX_TOKENS,
+    PROMPT,
+    Frames,
+    after_open,
+    bias,
+    chat,
+    drafting,
+    each,
+    guided,
+    opening,
+    sourced,
+    text,
+)
+from verify_server.client_limits import message_bytes
 from verify_server.draft_checks import MAX_CANDIDATES
-from verify_server.input_processor import MAX_CHARACTERS, MAX_STOP_IDS
+from verify_server.input_processor import MAX_CHARACTERS
 
 # What the server under test takes.
 WIDTH = VOCAB + 2  # of its logits: the ids VOCAB and VOCAB + 1 are padding
 CONTEXT = 400  # positions
 MAX_DRAFT, MAX_TREE = 8, 12  # tokens
-MAX_TOKENS = 60  # of the sequences opened here
-PROMPT = (5, 6, 7)
 PADDED, BEYOND, HUGE = VOCAB, WIDTH, 2**32 - 1
 NAN, INF = float("nan"), float("inf")
 
 # What becomes of the sequence.
 NEVER, ENDS, GOES_ON = "is not opened", "ends", "goes on"
 LINGERS = "waits a minute for its reader"
-
-Frames = tuple[bytes, ...]  # messages in order
 
 
 @dataclass(frozen=True)
@@ -51,66 +61,21 @@ class Row:
     trusting: bool = False  # at a server that serves rule `ratio`
 
 
-def opening(prompt: Iterable[int] | None = PROMPT, **fields) -> bytes:
-    """An `Open`; fields of SamplingParams go there."""
-    named = {
-        name: fields.pop(name) for name in list(fields) if name in pb.SamplingParams.DESCRIPTOR.fields_by_name
-    }
-    params = pb.SamplingParams(**{"temperature": 0, "max_tokens": MAX_TOKENS, **named})
-    message = pb.Open(params=params, **fields)
-    if prompt is not None:
-        message.ids.CopyFrom(pb.Ids(ids=prompt))
-    return pb.ClientMessage(open=message).SerializeToString()
-
-
-def drafting(*ids: int, counter: int = 1, base: int = len(PROMPT), **fields) -> bytes:
-    return pb.ClientMessage(
-        draft=pb.Draft(counter=counter, base=base, tokens=ids, **fields)
-    ).SerializeToString()
-
-
-def sourced(ids: Iterable[int], probs: Iterable[float], token: int = 1) -> bytes:
-    """A draft of one token with the distribution it is said to come from."""
-    return drafting(token, draft_probs=[pb.SparseDistribution(ids=ids, probs=probs)])
-
-
-def bias(*entries: tuple[int, float]) -> bytes:
-    return opening(logit_bias=[pb.LogitBias(id=id, bias=bias) for id, bias in entries])
-
-
-def chat(*turns: pb.ChatMessage) -> bytes:
-    return opening(None, chat=pb.Chat(messages=turns))
-
-
-def guided(**fields) -> bytes:
-    return opening(guide=pb.Guide(**fields))
-
-
-def text(value: str) -> bytes:
-    return opening(None, text=value)
-
-
-def each(*frames: bytes) -> tuple[Frames, ...]:
-    """Cases of one message each."""
-    return tuple((frame,) for frame in frames)
-
-
-def after_open(*frames: bytes, **fields) -> tuple[Frames, ...]:
-    """Cases of an open sequence and one message more."""
-    return tuple((opening(**fields), frame) for frame in frames)
-
-
 CANCEL = pb.ClientMessage(cancel=pb.Cancel()).SerializeToString()
 NOT_UTF8 = b"\x0a\x03\x12\x01\xff"  # Open{text: one byte that is no UTF-8}
 CUT_OFF = b"\x0a\x7f\x12"
+PADDING = pb.ClientMessage(padding=[bytes(100)]).SerializeToString()
+DUMMY = pb.ClientMessage(dummy=pb.Dummy()).SerializeToString()
 UNKNOWN_KIND = b"\xa2\x06\x00"  # field 100 of ClientMessage
 UNKNOWN_FIELD = b"\x98\x06\x01"  # field 99: 1
+LIMIT = message_bytes(CONTEXT, VOCAB)  # of a message
+LARGE = LIMIT - 1000  # parts of one byte each that a message may just hold
 BIG = text("a" * 10_000_000)
 TOOL = {"name": "f", "parameters": '{"type": "object"}'}
 
 ids = "is outside the vocabulary"
 range_ = "is out of range"
-parts = "a message may have at most"
+parts, longer = "a message may have at most", "it may have at most"
 
 OPENING = (
     Row("no prompt", "invalid_request", "prompt", "the prompt is missing", NEVER, each(opening(None))),
@@ -123,17 +88,14 @@ OPENING = (
     Row("a committed id that is padding: the target may have sampled it", "", "", "", GOES_ON,
         each(opening(committed=[PADDED, PADDED + 1]))),
     Row("a prompt that leaves no room in the context", "invalid_request", "prompt", "tokens do not fit", NEVER,
-        each(opening([1] * CONTEXT), opening([1] * 5000), opening(committed=[1] * CONTEXT), text("a" * CONTEXT))),
+        each(opening([1] * CONTEXT), opening([1] * 5000), opening([1] * LARGE), text("a" * CONTEXT),
+             opening(committed=[1] * CONTEXT), opening(committed=[1] * LARGE))),
     Row("more characters than could be tokens of the context", "invalid_request", "prompt", "characters", NEVER,
-        each(text("a" * (CONTEXT * MAX_CHARACTERS + 1)), text("a" * 4_000_000))),
+        each(text("a" * (CONTEXT * MAX_CHARACTERS + 1)), text("a" * LARGE))),
     Row("a chat of more characters than that, whichever fields hold them", "invalid_request", "prompt",
-        "characters", NEVER, each(chat(pb.ChatMessage(role="user", name="a" * 4_000_000)))),
+        "characters", NEVER, each(chat(pb.ChatMessage(role="user", name="a" * LARGE)))),
     Row("a chat, to a target without a chat template", "unsupported", "messages", "no chat template", NEVER,
         each(chat(pb.ChatMessage(role="user", content="Hi")))),
-    Row("prompt ids without end", "invalid_request", "prompt", parts, NEVER,
-        each(opening([1] * (bounds.MAX_POSITIONS + 1)))),
-    Row("committed ids without end", "invalid_request", "committed", parts, NEVER,
-        each(opening(committed=[1] * (bounds.MAX_POSITIONS + 1)))),
     Row("turns, or calls in them, without end", "invalid_request", "messages", parts, NEVER,
         each(chat(*[pb.ChatMessage()] * (bounds.MAX_TURNS + 1)),
              chat(pb.ChatMessage(tool_calls=[pb.ToolCall()] * (bounds.MAX_TURNS + 1))))),
@@ -147,10 +109,9 @@ OPENING = (
         each(*(opening(top_k=value) for value in (2**31, HUGE)))),
     Row("`max_tokens` 0 or above 2147483647", "invalid_request", "max_tokens", range_, NEVER,
         each(*(opening(max_tokens=value) for value in (0, 2**31, HUGE)))),
-    Row(f"more than {MAX_STOP_IDS} stop ids", "invalid_request", "stop_ids", "stop ids", NEVER,
-        each(opening(stop_ids=range(MAX_STOP_IDS + 1)), opening(stop_ids=range(1_000_000)))),
-    Row("stop ids without end", "invalid_request", "stop_ids", parts, NEVER,
-        each(opening(stop_ids=[1] * (bounds.MAX_POSITIONS + 1)))),
+    Row(f"more than {bounds.MAX_STOP_IDS} stop ids, equal ones included", "invalid_request", "stop_ids", parts, NEVER,
+        each(opening(stop_ids=range(bounds.MAX_STOP_IDS + 1)), opening(stop_ids=[1] * (bounds.MAX_STOP_IDS + 1)),
+             opening(stop_ids=[1] * LARGE))),
     Row("a stop id at or above `vocab_size`", "invalid_request", "stop_ids", ids, NEVER,
         each(*(opening(stop_ids=[id]) for id in (PADDED, HUGE)))),
     Row(f"more than {MAX_BIASES} biases", "invalid_request", "logit_bias", parts, NEVER,
@@ -164,21 +125,34 @@ OPENING = (
     Row("`top_logprobs` above 20", "invalid_request", "top_logprobs", range_, NEVER,
         each(*(opening(top_logprobs=value) for value in (21, HUGE)))),
     Row("an unknown rule", "unsupported", "rule", "choose from match", NEVER,
-        each(*(opening(rule=name) for name in ("telepathy", "MATCH", "x" * 1_000_000)))),
+        each(*(opening(rule=name) for name in ("telepathy", "MATCH", "x" * bounds.MAX_NAME)))),
+    Row("a rule of more than 1024 characters", "invalid_request", "rule", longer, NEVER,
+        each(opening(rule="x" * (bounds.MAX_NAME + 1)), opening(rule="x" * LARGE))),
     Row("rule `ratio` at a server that does not trust devices", "unsupported", "rule",
         "--trust-device-probabilities", NEVER, each(opening(rule="ratio"))),
     Row("a noise key that is not 16 bytes", "invalid_request", "noise_key", "must be 16 bytes", NEVER,
         each(opening(noise_key=b"short"), opening(noise_key=bytes(17)))),
     Row("a resume token of another server, a forged one, or none", "", "", "", GOES_ON,
-        each(*(opening(resume_token=token) for token in (b"x", bytes(32) + b"[1, 'local', 9e9]", b"x" * 100_000)))),
+        each(*(opening(resume_token=token) for token in (b"x", bytes(32) + b"[1, 'local', 9e9]",
+                                                         b"x" * bounds.MAX_TOKEN)))),
+    Row("a resume token of more than 4096 bytes", "invalid_request", "resume_token", longer, NEVER,
+        each(opening(resume_token=b"x" * (bounds.MAX_TOKEN + 1)), opening(resume_token=b"x" * LARGE))),
     Row("another target's name", "not_found", "model_id", "this server serves", NEVER,
-        each(opening(model_id="other"), opening(model_id="x" * 1_000_000))),
+        each(opening(model_id="other"), opening(model_id="x" * bounds.MAX_MODEL))),
+    Row("a target's name of more than 4096 characters", "invalid_request", "model_id", longer, NEVER,
+        each(opening(model_id="x" * (bounds.MAX_MODEL + 1)))),
     Row("another vocabulary's fingerprint", "vocabulary_mismatch", "", "is not the one the device knows", NEVER,
         each(opening(fingerprint="other"))),
+    Row("a fingerprint of more than 1024 characters", "invalid_request", "fingerprint", longer, NEVER,
+        each(opening(fingerprint="x" * (bounds.MAX_NAME + 1)))),
     Row("`pace` out of range", "invalid_request", "pace", "tokens/s", NEVER,
         each(opening(pace=-1.0), opening(pace=1e7), opening(pace=NAN))),
     Row("`device` too long", "invalid_request", "device", "at most 64 bytes", NEVER,
         each(opening(device="x" * 65))),
+    Row("`shaping` out of range", "invalid_request", "shaping", "shaping:", NEVER,
+        each(*(opening(shaping=pb.Shaping(**fields)) for fields in (
+            {}, {"frame_bytes": 63}, {"frame_bytes": 2**31}, {"frame_bytes": 256, "tick_ms": 1},
+            {"frame_bytes": 256, "tick_ms": 10_000}, {"frame_bytes": 256, "pad_answer": True})))),
     Row("`features`: reserved for later", "unsupported", "features", "not served by this version", NEVER,
         each(opening(features=["hidden:-1"]))),
     Row("a field this version does not know", "", "", "", GOES_ON, each(opening() + UNKNOWN_FIELD)),
@@ -192,6 +166,9 @@ GUIDES = (
     Row("parameters of a tool that are no schema of an object", "invalid_request", "tools", "the parameters of", NEVER,
         each(*(guided(tools=[pb.Tool(name="f", parameters=schema)], tool_choice="auto")
                for schema in ("{", "1", '{"type": "array"}')))),
+    Row("a tool's name of more than 1024 characters, or its description of more than 16384", "invalid_request", "tools",
+        longer, NEVER, each(guided(tools=[pb.Tool(name="x" * (bounds.MAX_NAME + 1))]),
+                            guided(tools=[pb.Tool(name="f", description="x" * (bounds.MAX_DESCRIPTION + 1))]))),
     Row("tools without end", "invalid_request", "tools", parts, NEVER,
         each(guided(tools=[pb.Tool()] * (bounds.MAX_TOOLS + 1)))),
     Row("an unknown `tool_choice`, or one that no tool can meet", "invalid_request", "tool_choice", "", NEVER,
@@ -219,7 +196,7 @@ DRAFTING = (
     Row("more draft tokens than `Limits.max_draft`", "invalid_request", "tokens", "takes at most", ENDS,
         after_open(drafting(*[1] * (MAX_DRAFT + 1)), drafting(*[1] * bounds.MAX_BLOCK))),
     Row("draft tokens without end", "invalid_request", "tokens", parts, ENDS,
-        after_open(drafting(*[1] * (bounds.MAX_BLOCK + 1)), drafting(*[1] * 1_000_000))),
+        after_open(drafting(*[1] * (bounds.MAX_BLOCK + 1)), drafting(*[1] * LARGE))),
     Row("a draft id at or above `vocab_size`", "invalid_request", "tokens", ids, ENDS,
         after_open(*(drafting(1, id) for id in (PADDED, BEYOND, HUGE)))),
     Row("`draft_probs` under a rule that takes none", "unsupported", "draft_probs", "leave draft_probs unset", ENDS,
@@ -228,13 +205,12 @@ DRAFTING = (
         after_open(*(drafting(*[1] * count, parents=[-1] * count) for count in (MAX_TREE + 1, bounds.MAX_BLOCK)))),
     Row("more or fewer `parents` than tokens", "invalid_request", "parents", "parents for", ENDS,
         after_open(drafting(1, 1, parents=[-1]), drafting(1, parents=[-1, 0]), drafting(parents=[-1]),
-                   drafting(1, parents=[-1] * 1_000_000))),
+                   drafting(1, parents=[-1] * LARGE))),
     Row("a parent that is no earlier token", "invalid_request", "parents", "earlier draft token", ENDS,
         after_open(*(drafting(1, 1, parents=parents) for parents in ([-1, 1], [0, -1], [-1, -2], [-1, 2**31 - 1])))),
     Row("a tree with a path told twice", "", "", "", GOES_ON,
         ((opening(), drafting(2, 2, 3, parents=[-1, -1, 1]), drafting(counter=2)),)),
-    Row("`padding`: reserved for later", "unsupported", "padding", "not served by this version", ENDS,
-        after_open(drafting(1, padding=b"\0"))),
+    Row("`padding` that nobody asked for", "", "", "", GOES_ON, after_open(drafting() + PADDING)),
 )  # fmt: skip
 
 
@@ -254,7 +230,7 @@ RATIO = (
     _ratio(f"rule `ratio`: more than {MAX_CANDIDATES} ids in a distribution", "are taken",
            sourced(range(MAX_CANDIDATES + 1), [1.0] * (MAX_CANDIDATES + 1))),
     _ratio("rule `ratio`: ids of distributions without end", parts,
-           sourced([1] * (bounds.MAX_NAMED + 1), [1.0]), sourced([1], [1.0] * 900_000)),
+           sourced([1] * (bounds.MAX_NAMED + 1), [1.0]), sourced([1], [1.0] * (bounds.MAX_NAMED + 1) )),
     _ratio("rule `ratio`: an id twice in a distribution", "holds an id twice", sourced([1, 1], [0.5, 0.5])),
     _ratio("rule `ratio`: an id at or above `vocab_size` in a distribution", "has an id outside",
            *(sourced([1, id], [0.5, 0.5]) for id in (PADDED, BEYOND, HUGE))),
@@ -280,15 +256,32 @@ STREAM = (
         "of a kind", NEVER, each(b"", UNKNOWN_KIND)),
     Row("an empty message, or one of an unknown kind, later", "invalid_request", "kind", "of a kind", ENDS,
         after_open(b"", UNKNOWN_KIND)),
-    Row("a message above 4 MiB, such as 10 MB of text", "RESOURCE_EXHAUSTED", "", "", NEVER, each(BIG)),
-    Row("a message above 4 MiB, later", "RESOURCE_EXHAUSTED", "", "", LINGERS, after_open(drafting(*[1] * 5_000_000))),
+    Row("a message above the limit of bytes, such as 10 MB of text", "RESOURCE_EXHAUSTED", "", "", NEVER,
+        each(BIG, chat(*[pb.ChatMessage()] * 1_000_000), opening([1] * LIMIT), text("a" * LIMIT))),
+    Row("a message above the limit of bytes, later", "RESOURCE_EXHAUSTED", "", "", LINGERS,
+        after_open(drafting(*[1] * 5_000_000))),
     Row("`Draft` or `Cancel` before `Open`", "protocol", "", "must be Open", NEVER, each(drafting(1), CANCEL)),
+    Row("a dummy on a stream without a tick", "invalid_request", "kind", "a dummy", ENDS, after_open(DUMMY)),
     Row("another `Open` on the same stream", "invalid_request", "open", "already open", ENDS,
         after_open(opening((7,)), opening(PROMPT, top_k=1))),
     Row("the same `Open` again: a repeated frame", "", "", "", GOES_ON, after_open(opening())),
     Row("a sequence for which the target gives NaN or infinity", "non_finite_logits", "", "non-finite", ENDS,
         each(opening((1, POISON)), opening(committed=[POISON]))),
 )  # fmt: skip
+
+
+SILENT = (
+    Row(
+        "nothing: the client is silent for 10 seconds before `Open`",
+        "protocol",
+        "",
+        "no message for",
+        NEVER,
+        (),
+    ),
+    Row("a half-close before `Open`", "OK", "", "", NEVER, ()),
+    Row("a half-close after `Open`: the client reads on, without drafts", "", "", "", GOES_ON, ()),
+)
 
 
 def _gone(state: str, session: str) -> Row:
@@ -327,4 +320,4 @@ DEVICE = (
 )  # fmt: skip
 
 SENT = OPENING + GUIDES + DRAFTING + RATIO + STREAM
-ROWS = SENT + VANISHING + DEVICE
+ROWS = SENT + SILENT + VANISHING + DEVICE

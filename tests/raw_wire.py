@@ -15,8 +15,10 @@ from opensled.v1 import verify_pb2 as pb
 
 METHOD = f"/{codec.SERVICE_NAME}/Sequence"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, SETTINGS = 0, 1, 4
-END_HEADERS = 4
+DATA, HEADERS, RST_STREAM, SETTINGS, PING = 0, 1, 3, 4, 6
+ACK, END_STREAM, END_HEADERS = 1, 1, 4
+INITIAL_WINDOW_SIZE = 4  # a setting
+CANCEL = 8  # an error code
 
 
 class RawStream:
@@ -29,6 +31,9 @@ class RawStream:
         with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):  # the answer says why
             for frame in frames:
                 await self._call.write(frame)
+
+    async def half_close(self) -> None:
+        await self._call.done_writing()
 
     async def receive(self) -> ServerMessage | str:
         """The next message, or the name of the status that ended the call."""
@@ -66,24 +71,83 @@ async def raw_stream(address: str):
         stream.vanish()
 
 
+class RawConnection:
+    """One HTTP/2 connection, by hand: it may leave what it gets unread, and reset what it has begun."""
+
+    def __init__(self, address: str, window: int, token: str) -> None:
+        self._address, self._window, self._token = address, window, token
+        self.greeted, self.closed = asyncio.Event(), asyncio.Event()  # by the server
+        self.ended: set[int] = set()  # streams that the server has ended
+        self._next = 1
+
+    async def connect(self) -> None:
+        host, port = self._address.split(":")
+        self._reader, self.writer = await asyncio.open_connection(host, int(port))
+        self.writer.write(
+            PREFACE + _frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW_SIZE, self._window))
+        )
+        self._reading = asyncio.ensure_future(self._read())
+
+    def call(self, *messages: bytes) -> int:
+        """Begin a call of `Sequence` with these messages; its stream's number."""
+        headers = {
+            ":method": "POST", ":scheme": "http", ":path": METHOD, ":authority": "localhost",
+            "content-type": "application/grpc", "te": "trailers", "authorization": f"Bearer {self._token}",
+        }  # fmt: skip
+        block = b"".join(b"\0" + _string(name) + _string(value) for name, value in headers.items())
+        number, self._next = self._next, self._next + 2
+        self.writer.write(_frame(HEADERS, END_HEADERS, number, block))
+        self.send(number, *messages)
+        return number
+
+    def send(self, number: int, *messages: bytes) -> None:
+        for message in messages:
+            self.writer.write(_frame(DATA, 0, number, _prefixed(message, len(message))))
+
+    def begin_message(self, number: int) -> None:
+        """The head and the first byte of a message."""
+        self.writer.write(_frame(DATA, 0, number, _prefixed(b"\x0a", 1000)))
+
+    def reset(self, number: int) -> None:
+        self.writer.write(_frame(RST_STREAM, 0, number, struct.pack(">I", CANCEL)))
+
+    async def cut(self) -> None:
+        self._reading.cancel()
+        self.writer.transport.abort()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def _read(self) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while True:
+                head = await self._reader.readexactly(9)
+                kind, flags, number = head[3], head[4], int.from_bytes(head[5:], "big")
+                payload = await self._reader.readexactly(int.from_bytes(head[:3], "big"))
+                self.greeted.set()
+                if kind in (SETTINGS, PING) and not flags & ACK:
+                    self.writer.write(_frame(kind, ACK, 0, payload if kind == PING else b""))
+                if kind == RST_STREAM or (kind in (DATA, HEADERS) and flags & END_STREAM):
+                    self.ended.add(number)
+        self.closed.set()
+
+
+@contextlib.asynccontextmanager
+async def raw_connection(address: str, window: int = 65535, token: str = ""):
+    """`window`: bytes of each stream that are taken before the server must stop."""
+    connection = RawConnection(address, window, token)
+    await connection.connect()
+    try:
+        yield connection
+    finally:
+        await connection.cut()
+
+
 @contextlib.asynccontextmanager
 async def half_a_message(address: str, *whole: bytes):
     """Send whole messages over plain HTTP/2, then the head and the first byte of one more; then the line is cut."""
-    host, port = address.split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    headers = {
-        ":method": "POST", ":scheme": "http", ":path": METHOD, ":authority": host,
-        "content-type": "application/grpc", "te": "trailers",
-    }  # fmt: skip
-    block = b"".join(b"\0" + _string(name) + _string(value) for name, value in headers.items())
-    writer.write(PREFACE + _frame(SETTINGS, 0, 0, b"") + _frame(HEADERS, END_HEADERS, 1, block))
-    for message in whole:
-        writer.write(_frame(DATA, 0, 1, _prefixed(message, len(message))))
-    writer.write(_frame(DATA, 0, 1, _prefixed(b"\x0a", 1000)))
-    await writer.drain()
-    await reader.read(1)  # the server is there
-    yield
-    writer.transport.abort()
+    async with raw_connection(address) as connection:
+        connection.begin_message(connection.call(*whole))
+        await connection.greeted.wait()
+        yield
 
 
 def _string(text: str) -> bytes:

@@ -11,6 +11,7 @@ from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText
 from tests.system import until
 from verify_server import service
+from verify_server.client_limits import ClientLimits
 from verify_server.cluster import gateway
 from verify_server.command import describe
 from verify_server.config import ServeConfig
@@ -49,7 +50,7 @@ class Replica:
         await self.readiness.set(True)
         outer = service.VerifyService(self.manager, self._info, self._text, self._tenants)
         clients = GatewayTenants(credentials=GatewayCredentials(self.key, time.time))
-        inner = Counting(self.manager, self._info, self._text, clients)
+        inner = Counting(self.manager, self._info, self._text, clients, ClientLimits().from_gateways)
         inner.replica = self
         self.public, port = await service.start(outer, "127.0.0.1:0", self._tls, self.readiness)
         self.private, own = await service.start(inner, "127.0.0.1:0", None, self.readiness)

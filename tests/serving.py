@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from edge_client.link import Endpoint, Link
 from hw_profiles.step_cost import HardwareProfile
@@ -10,6 +11,7 @@ from opensled.messages import Failure, Open, SamplingParams, Verdict
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, FakeText
 from verify_server import service
+from verify_server.client_limits import ClientLimits, message_bytes
 from verify_server.command import describe
 from verify_server.loop import VerifyLoop
 from verify_server.security import Tenants
@@ -28,12 +30,16 @@ async def serving(
     engine=None,
     text=None,
     policy=Fcfs(float("inf")),
+    client_limits=ClientLimits(),
 ):
     """A server on a free port; yields (manager, address)."""
     target = Target("fake", engine or FakeEngine(num_blocks=100), text or FakeText())
     loop = VerifyLoop(target.engine, policy, HardwareProfile(64), time.monotonic)
     manager = SessionManager(loop, target, limits)
-    face = service.VerifyService(manager, describe(manager, target), target.text, tenants)
+    size = message_bytes(manager.sequence_limits.context_length, manager.inputs.vocab_size)
+    face = service.VerifyService(
+        manager, describe(manager, target), target.text, tenants, replace(client_limits, message_bytes=size)
+    )
     server, port = await service.start(face, "127.0.0.1:0", tls)
     running = asyncio.ensure_future(loop.run())
     try:

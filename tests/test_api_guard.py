@@ -11,13 +11,15 @@ import openai
 import pytest
 import trustme
 
-from edge_client.api.app import ApiServer, build_app
+from edge_client.api.app import build_app
 from edge_client.api.guard import Access, read_keys
+from edge_client.api.server import ApiServer
 from edge_client.command import _access
 from edge_client.config import EdgeConfig
 from opensled.address import web_origins
 from opensled.errors import NotFound, UsageError
 from tests.fake_backend import FakeBackend, chat, refusal
+from tests.foreign_hosts import FOREIGN_HOSTS
 
 PAGE = "https://chat.example"
 KEYS = ("key-one", "key-two")
@@ -102,10 +104,7 @@ def test_names_of_loopback_are_answered(host):
     assert send(Access(local=True), host=host)[0].status_code == 200
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example:8411", "127.0.0.1.evil.example", "192.0.2.1:8411", "", "localhost.evil.example",
-             "[::1.evil.example]", "0.0.0.0:8411"]
-)  # fmt: skip
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
 @pytest.mark.parametrize(("method", "path"), [("POST", CHAT), ("GET", "/v1/models"), ("GET", "/health")])
 def test_a_name_that_was_pointed_at_loopback_is_refused(method, path, host):
     response, asked = send(Access(local=True), method, path, host=host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -23,6 +24,7 @@ from tests.bad_input import (
     PROMPT,
     ROWS,
     SENT,
+    SILENT,
     VANISHING,
     Frames,
     Row,
@@ -33,8 +35,9 @@ from tests.bad_input import (
 from tests.bystander import HELD, Bench, Place, two_servers
 from tests.fakes import continuation
 from tests.raw_wire import half_a_message, raw_stream
-from tests.serving import linked
+from tests.serving import linked, serving
 from tests.system import until
+from verify_server.client_limits import ClientLimits
 from verify_server.session import Session
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs/protocol.md"
@@ -97,6 +100,40 @@ def _check_failure(row: Row, outcome: Failure | str) -> None:
         return
     assert (outcome.code, outcome.field) == (row.code, row.field), outcome
     assert row.reason in outcome.reason and len(outcome.reason) < 300
+
+
+# -- clients that say nothing more ---------------------------------------------------------------------
+
+
+def test_a_client_that_is_silent_before_its_open_is_sent_away():
+    async def scenario():
+        row, limits = SILENT[0], ClientLimits(first_s=0.1)
+        async with serving(client_limits=limits) as (manager, address), raw_stream(address) as stream:
+            _check_failure(row, await stream.receive())
+            assert await stream.receive() == "OK" and not manager.remembered
+
+    asyncio.run(scenario())
+
+
+def test_a_half_close_before_open_ends_the_stream(bench):
+    async def scenario(place: Place) -> None:
+        async with raw_stream(place.address) as stream:
+            await stream.half_close()
+            assert await stream.outcome() == (SILENT[1].code, [])
+
+    bench.run(scenario)
+
+
+def test_a_half_close_after_open_is_answered_to_the_end(bench):
+    async def scenario(place: Place) -> None:
+        async with raw_stream(place.address) as stream:
+            await stream.send(opening(), drafting(1))
+            await stream.half_close()
+            outcome, tokens = await stream.outcome()
+            assert tokens == [*PROMPT, *continuation(PROMPT, MAX_TOKENS)] and outcome == "length"
+            assert await stream.receive() == "OK"
+
+    bench.run(scenario)
 
 
 # -- clients that vanish --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from edge_client.lengths.base import DraftStatus
 from edge_client.terminal.chat import Chat, Runner
 from edge_client.terminal.chat_input import KEPT_LINES, History, history_path
 from edge_client.terminal.chat_view import Painter, View
-from edge_client.terminal.colour import Palette, palette, require_text, visible
+from edge_client.terminal.colour import Palette, palette, require_text
 from opensled.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
 from opensled.messages import ChatMessage
 from tests.devices import device_on, read
@@ -201,10 +201,6 @@ def test_lines_that_were_typed_are_kept_up_to_a_number(tmp_path):
 def test_the_history_is_in_the_state_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert history_path() == tmp_path / "opensled" / "chat_history.jsonl"
-
-
-def test_control_characters_of_a_peer_do_nothing():
-    assert visible("a\x1b]0;evil\x07b\x9b2J\tc\n") == "a\\x1b]0;evil\\x07b\\x9b2J\tc\n"
 
 
 @pytest.mark.parametrize(

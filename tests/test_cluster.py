@@ -20,10 +20,10 @@ import pytest
 from opensled.address import is_loopback
 from opensled.errors import Unreachable, UsageError
 from opensled_testbed.processes import Process
+from opensled_testbed.replica_cluster import alone
 from scheduler.cluster import ray_guard
 from scheduler.cluster.placement import STALE
 from scheduler.cluster.supervisor import ClusterSpec
-from tests.replica_processes import alone
 from verify_server.config import ServeConfig
 
 REPLICAS = ("replica-0", "replica-1")

@@ -12,8 +12,8 @@ from benchmarks.failover import (
     roll_replicas,
     run,
 )
+from opensled_testbed.replica_cluster import REPLICA, ReplicaCluster
 from tests.crowd import questions
-from tests.replica_processes import REPLICA, ReplicaCluster
 
 USERS = 16
 PATIENCE = 600.0  # seconds; a busy machine takes long to start replicas

@@ -85,7 +85,6 @@ def _draft(**fields):
     ("message", "field"),
     [
         (_open(features=["hidden:-1"]), "features"),
-        (_draft(padding=b"\0"), "padding"),
     ],
 )
 def test_a_field_that_is_not_served_yet_is_refused_by_name(message, field):

@@ -90,7 +90,7 @@ def test_the_edge_section_counts_where_the_doctor_was_told_nothing(monkeypatch, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "opensled.toml").write_text("[edge]\nserver = 'hub:1'\nthreads = 3\nhttp = '127.0.0.1:99'\n")
-    config = files.with_edge_section(DoctorConfig(threads=2))
+    config = files.with_edge_section(DoctorConfig(threads=2), "doctor")
     assert (config.server, config.threads, config.http) == ("hub:1", 2, "127.0.0.1:99")
     (finding,) = files.check_config_files()
     assert finding.detail == "opensled.toml: [edge] sets server, threads, http"

@@ -79,6 +79,11 @@ def test_the_table_is_the_naive_one_after_100_000_random_operations(shape):
     assert table.items() == naive.items() and len(table) <= shape.leaders
 
 
+NESTED = (
+    table_file.FORMAT + table_file.VERSION + b"\n" + b"[" * 100_000 + b"\n"
+)  # no JSON reader goes so deep
+
+
 def test_the_trace_of_the_paper():
     table = LruTable(SMALL)
     table.update((), TRACE)
@@ -151,6 +156,11 @@ class TestFile:
         first, header, payload = table_file.encode(some_table(8)).split(b"\n", 2)
         changed = json.dumps({**json.loads(header), field: value}).encode()
         (tmp_path / "a.table").write_bytes(b"\n".join((first, changed, payload)))
+        with pytest.raises(UnsupportedModel, match="damaged"):
+            table_file.read(tmp_path / "a.table")
+
+    def test_a_nested_header_is_damage(self, tmp_path):
+        (tmp_path / "a.table").write_bytes(NESTED)
         with pytest.raises(UnsupportedModel, match="damaged"):
             table_file.read(tmp_path / "a.table")
 
@@ -299,7 +309,7 @@ class TestPersonal:
         personal.save(now=True)  # nothing new
         assert path.stat().st_mtime_ns == written
 
-    @pytest.mark.parametrize("content", [b"", b"nonsense", table_file.encode(some_table(9))[:-3]])
+    @pytest.mark.parametrize("content", [b"", b"nonsense", table_file.encode(some_table(9))[:-3], NESTED])
     def test_a_damaged_one_is_reported_and_replaced(self, tmp_path, caplog, content):
         path = tmp_path / "mine.table"
         path.write_bytes(content)

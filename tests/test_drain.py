@@ -12,7 +12,9 @@ from opensled_testbed.processes import Process
 from tests.fake_target import cycle
 from tests.gated_target import GATE, STOP_AT
 from tests.serving import first_reply, linked
+from tests.stuck_target import ENTERED
 from tests.system import until
+from verify_server.command import EXIT_SECONDS
 
 PROMPT = (3, 1, 4)
 PARAMS = SamplingParams(temperature=0, max_tokens=100)
@@ -124,3 +126,36 @@ def test_a_second_sigterm_ends_at_once(server, gate):
 def test_an_idle_server_is_gone_at_once(server):
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(10) == 0
+
+
+def test_a_step_that_never_ends_does_not_hold_up_the_end(server):
+    async def scenario():
+        async with linked(server.address) as link:
+            await hanging(link)
+            server.process.send_signal(signal.SIGTERM)
+            await asyncio.wait_for(until_not_serving(server.address), 10)
+            server.process.send_signal(signal.SIGTERM)
+            await until(lambda: server.process.poll() is not None, EXIT_SECONDS + 10)
+        assert server.process.returncode == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_tokenizer_that_never_ends_does_not_hold_up_the_end(tmp_path):
+    entered = tmp_path / "entered"
+    arguments = ("serve", "--engine", "tests.stuck_target:load", "--listen", "127.0.0.1:0")
+
+    async def scenario(process):
+        async with linked(process.address) as link:
+            stream = link.connect()
+            await stream.send(Open("some text", PARAMS))
+            await until(entered.exists)
+            process.process.send_signal(signal.SIGTERM)
+            await asyncio.wait_for(until_not_serving(process.address), 10)
+            process.process.send_signal(signal.SIGTERM)
+            await until(lambda: process.process.poll() is not None, EXIT_SECONDS + 10)
+        assert process.process.returncode == 0
+
+    with Process(arguments, isolated=True, environment={ENTERED: str(entered)}) as process:
+        process.wait_ready()
+        asyncio.run(scenario(process))

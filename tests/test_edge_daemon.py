@@ -7,8 +7,9 @@ import socket
 import httpx
 import pytest
 
-from edge_client.api import app as api_server
-from edge_client.api.app import ApiServer, build_app
+from edge_client.api import server as api_server
+from edge_client.api.app import build_app
+from edge_client.api.server import ApiServer
 from edge_client.command import _listen
 from tests.fake_backend import FakeBackend, chat, refusal
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import gguf
 import pytest
+from transformers import AutoTokenizer
 
+from opensled.chat_render import ChatRenderer, TemplateRefused
 from opensled.errors import InvalidRequest, NotFound, Unsupported, UnsupportedModel, VocabularyMismatch
 from opensled.llama import LlamaModel
 from opensled.messages import ChatMessage, Tool
@@ -154,6 +156,32 @@ def rendered(template: str, tmp_path: Path, tools: tuple[Tool, ...] = ()) -> str
 )
 def test_templates_get_what_transformers_gives_them(template, expected, tmp_path):
     assert rendered(template, tmp_path) == expected
+
+
+TEMPLATES = (
+    "{{ messages[0].content | tojson }}|{{ tools | tojson(indent=1) }}|{{ bos_token }}{{ eos_token }}",
+    "{% generation %}a{% endgeneration %}{{ dict(a=1) | tojson }}{{ dict.fromkeys('ab', 1) | tojson }}",
+    "{% set ns = namespace(n=1, self=2) %}{% set ns.n = 2 %}{{ ns.n }}{{ ns.self }}{{ documents }}",
+    "  {% if add_generation_prompt %}\n  x\n{% endif %}\n",
+    (TINY / "chat_template.jinja").read_text(),
+)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("tools", [None, [{"type": "function", "function": {"name": "f"}}]])
+def test_templates_render_as_in_transformers(template, tools):
+    tokenizer = AutoTokenizer.from_pretrained(TINY)
+    chat = [{"role": "system", "content": "Be <brief>."}, {"role": "user", "content": "ü"}]
+    expected = tokenizer.apply_chat_template(
+        chat, tools=tools, chat_template=template, add_generation_prompt=True, tokenize=False
+    )
+    assert ChatRenderer(template, tokenizer.special_tokens_map).render(chat, tools) == expected
+
+
+def test_a_namespace_keeps_no_names_that_lead_into_python():
+    for template in ("{{ namespace(_a=1) }}", "{% set ns = namespace() %}{% set ns.__class__ = 1 %}"):
+        with pytest.raises(TemplateRefused, match="underscore"):
+            ChatRenderer(template, {}).render([], None)
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,13 @@ from opensled.messages import Draft, DraftBlock, DraftToken, Open
 from tests.fakes import OracleDrafter, continuation
 from tests.serving import GREEDY, PROMPT, finish, linked, serving
 from verify_server import service
+from verify_server.client_limits import ClientLimits
 from verify_server.session_stream import CLOSE_SECONDS
 
+SERVED = service.options(ClientLimits())
 
-@pytest.mark.parametrize("name", sorted({name for name, _ in edge_link._OPTIONS + service._OPTIONS}))
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in edge_link._OPTIONS + SERVED}))
 def test_every_grpc_option_is_one_that_grpc_knows(name):
     """gRPC ignores a misspelled option in silence."""
     assert name.encode() in Path(cygrpc.__file__).read_bytes()

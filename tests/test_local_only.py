@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 from edge_client.answer import Task
 from edge_client.config import GenerateConfig
 from edge_client.device import connect
+from edge_client.offline import local_only
 from edge_client.offline.local_only import own_key, own_prompt, render
 from edge_client.offline.modes import LOCAL_ONLY
 from edge_client.served_target import TargetMemory
@@ -163,7 +165,8 @@ def test_a_chat_that_cannot_be_rendered_is_refused(monkeypatch):
     ):
         with pytest.raises(error, match=said):
             render(messages, template, INFO, TOKENIZER)
-    monkeypatch.setitem(__import__("sys").modules, "jinja2.ext", None)
+    local_only._renderer.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(Unsupported, match="pip install jinja2"):
         render(TALK, TEMPLATE, INFO, TOKENIZER)
 
@@ -192,7 +195,9 @@ def test_a_target_is_remembered_by_server_and_asked_for_once(tmp_path):
     assert link.asked == 2 and TargetMemory(tmp_path, "b:1").recall() is None
 
 
-@pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b'{"info": {}}', b"\xff", b'{"info": 3}'])
+@pytest.mark.parametrize(
+    "damage", [b"", b"[]", b"{}", b'{"info": {}}', b"\xff", b'{"info": 3}', b"[" * 100_000]
+)
 def test_a_damaged_memory_is_none(tmp_path, damage):
     memory = TargetMemory(tmp_path, "a:1")
     asyncio.run(memory.keep(Teller(), INFO))

@@ -13,16 +13,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edge_client import device_metrics
 from opensled.errors import OpenSledError, UsageError
+from opensled.exposition import MetricsPort
 from opensled.metrics import (
     DraftCounts,
     Metric,
-    MetricsPort,
     draft_metrics,
     metrics_port,
     require_safe_metrics,
 )
 from opensled_testbed.processes import Process
 from tests.devices import device_on, read
+from tests.foreign_hosts import FOREIGN_HOSTS
 from tests.scraping import SPEC, samples, scrape
 from tests.serving import serving
 from verify_server.server_metrics import metrics as server_metrics
@@ -109,6 +110,31 @@ def test_a_taken_port_is_named():
         MetricsPort(port.address, [])
     port.close()
     MetricsPort(port.address, []).close()  # the port is free again
+
+
+@pytest.fixture
+def port():
+    opened = MetricsPort("127.0.0.1:0", [Metric("example", "An example.", lambda: 7)])
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:9410", "[::1]:9410", "LOCALHOST:1"])
+def test_names_of_loopback_are_answered(port, host):
+    assert "example" in httpx.get(f"http://{port.address}/metrics", headers={"host": host}).text
+
+
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
+def test_a_page_that_pointed_its_name_at_loopback_reads_no_metrics(port, host):
+    reply = httpx.get(f"http://{port.address}/metrics", headers={"host": host})
+    assert reply.status_code == 403 and "example" not in reply.text and "127.0.0.1" in reply.text
+
+
+def test_beyond_loopback_any_name_will_do():
+    port = MetricsPort("0.0.0.0:0", [Metric("example", "An example.", lambda: 7)])
+    address = port.address.replace("0.0.0.0", "127.0.0.1")
+    assert "example" in httpx.get(f"http://{address}/metrics", headers={"host": "pi.example"}).text
+    port.close()
 
 
 def test_nothing_is_loaded_unless_asked_for(capsys):

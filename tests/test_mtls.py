@@ -7,6 +7,10 @@ from pathlib import Path
 
 import grpc
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -141,7 +145,39 @@ def test_without_tokens_the_common_name_is_the_tenant(ca):
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("names", [(), (b"",), (b"a", b"b"), (b"\xff",)])
+def named(authority, *names):
+    """A client's identity with several common names."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in names])
+    cert = authority._builder(subject, key.public_key()).sign(authority._key, hashes.SHA256())
+    encoded = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Identity(cert.public_bytes(serialization.Encoding.PEM), encoded)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("kitchen", "hall"), ("kitchen\0.evil",), ("\0kitchen",), ("kitchen\n",), ("kitchen", "kitchen")],
+)
+def test_a_certificate_that_could_name_two_tenants_is_refused(ca, names):
+    """gRPC tells of each of these only "kitchen", or nothing."""
+    authority = Authority("names")
+    ca.write_bytes(authority.pem)
+
+    async def scenario():
+        engine, tls = FakeEngine(num_blocks=100), Tls(Identity(*authority.server(HERE)), authority.pem)
+        async with serving(BY_CERTIFICATE, tls=tls, engine=engine) as (manager, address):
+            who = {"tls_ca": ca, "identity": named(authority, *names)}
+            await refused(manager, engine, address, Unauthorized, **who)
+            async with linked(address, tls=True, tls_ca=ca, identity=named(authority, "kitchen")) as link:
+                await first_reply(link, Open(PROMPT, GREEDY))
+                assert [session.tenant for session in manager.remembered] == ["kitchen"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("names", [(), (b"",), (b"a", b"b"), (b"\xff",), (b"a\0b",)])
 def test_a_certificate_that_does_not_name_one_tenant(names):
     with pytest.raises(Unauthorized, match="common name"):
         BY_CERTIFICATE.of("", names)

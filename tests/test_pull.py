@@ -16,6 +16,7 @@ import pytest
 from opensled import cli, pull, store
 from opensled.errors import NotFound, Unreachable
 from opensled.store import Fetchable
+from tests.test_hub import hub_cache
 from verify_server.config import ServeConfig
 from verify_server.target import load
 
@@ -144,17 +145,17 @@ def test_the_original_weights_come_from_the_hub(
 ) -> None:
     import huggingface_hub
 
-    def download(repository: str, local_dir: Path, allow_patterns: list[str]) -> None:
-        assert repository == "some/weights" and "*.safetensors" in allow_patterns
-        for name in ("config.json", "model.safetensors", ".cache/huggingface/log"):
-            (local_dir / name).parent.mkdir(parents=True, exist_ok=True)
-            (local_dir / name).write_text(name)
+    def download(repository: str, revision: str | None, cache_dir: Path, allow_patterns: list[str]) -> str:
+        assert (repository, revision) == ("some/weights", None) and "*.safetensors" in allow_patterns
+        return str(hub_cache(cache_dir, {"config.json": b"{}", "model.safetensors": b"weights"}))
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     for said in ("is ready", "was here already"):
         assert cli.main(["pull", "smollm2", "--source", "hub"]) == 0
         assert said in capsys.readouterr().out
-    assert cached(index)[1:] == ["models/smollm2/config.json", "models/smollm2/model.safetensors"]
+    files = ["models/smollm2", "models/smollm2/config.json", "models/smollm2/model.safetensors"]
+    assert cached(index) == ["hub", "hub/some--weights.json", *files]
+    assert (index.parent / "cache" / files[2]).read_bytes() == b"weights"
 
 
 # What others make of it

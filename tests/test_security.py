@@ -127,8 +127,8 @@ def test_tls(tmp_path):
 
 def test_a_busy_port_is_a_clear_error():
     async def scenario():
-        async with serving() as (_, address):
-            face = service.VerifyService(None, None, None, Tenants())
+        async with serving() as (manager, address), linked(address) as link:
+            face = service.VerifyService(manager, await link.describe(), manager.inputs.text, Tenants())
             with pytest.raises(OpenSledError, match="cannot listen"):
                 await service.start(face, address, None)
 

@@ -11,7 +11,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from opensled.errors import OpenSledError, Unreachable, UsageError
-from opensled.metrics import Metric, MetricsPort
+from opensled.exposition import MetricsPort
+from opensled.metrics import Metric
 from opensled.scrape import Between, Sample, scrape
 from opensled.top import TopConfig, addresses, top
 from opensled.top_figures import figures

@@ -12,6 +12,7 @@ from scheduler.admission import (
     AdmissionRequest,
     fair_share,
     may_enter,
+    most_promised,
     most_sessions,
     places_for,
     reserved,
@@ -134,6 +135,12 @@ class AdmissionController:
             raise self._refusal(request, busy, expected, places, now)
         self._expected.back(tenant)
 
+    def promised(self, pace: float, tenant: str) -> float:
+        """What is promised to a session that asks for `pace` tokens/s: as much as its tenant may have and as one
+        session can get."""
+        most = most_promised(0.0, self._loop.profile, self._max_pace)
+        return min(pace, most, self._tenants.limits_of(tenant).max_pace or most)
+
     @property
     def taken(self) -> int:
         """Places of sessions with a reader, and of those that are about to have one."""
@@ -158,7 +165,9 @@ class AdmissionController:
             return busy.total()
         fit = most_sessions(load, self._loop.profile, self._max_sessions, self._max_pace)
         beside = busy.total() - self._arriving.total() - (load.sessions - 1)  # whose pace is not at stake
-        return min(places, fit + beside)
+        # However fast a pace others were promised, a tenant without a place finds one, if it asks for no pace itself.
+        least = 0 if request.pace or busy[request.tenant] else busy.total() + 1
+        return min(places, max(fit + beside, least))
 
     def _has_memory(self, request: AdmissionRequest) -> bool:
         """Whether its prompt fits beside the KV of present sessions: to compute that again would cost them pace."""

@@ -8,6 +8,7 @@ import logging
 import signal
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,15 @@ from hw_profiles.step_cost import HardwareProfile
 from opensled import notify
 from opensled.address import host_port, joined
 from opensled.errors import UsageError
+from opensled.exit_watch import ExitWatch
 from opensled.messages import GUIDE, ModelInfo
 from opensled.metrics import metrics_port, require_safe_metrics
+from opensled.shaping import SHAPING, configured
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions
 from verify_server import service
 from verify_server.acceptance.served import ServedRules
+from verify_server.client_limits import MOST_OPENING, ClientLimits, Rate, message_bytes
 from verify_server.config import ServeConfig
 from verify_server.costs import first_cost
 from verify_server.engine import ENGINES
@@ -38,11 +42,14 @@ log = logging.getLogger(__name__)
 # allows for both.
 DRAIN_SECONDS = 30.0
 LAST_MESSAGES_SECONDS = 2.0
+# Time after that for threads to end; native code that goes on is left. Chosen.
+EXIT_SECONDS = 3.0
 
 
 def serve(config: ServeConfig) -> int:
     """Serve until SIGTERM; returns the exit status."""
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
+    configured(config.pad_frames, config.tick, config.pad_answer)  # refused before a target is loaded
     if config.replicas or config.ray_address:
         from verify_server.cluster.cluster_command import serve_cluster
 
@@ -82,9 +89,12 @@ def _tenants(config: ServeConfig) -> Tenants:
         max_prompt=config.tenant_prompt,
         positions_per_s=config.tenant_positions,
         kv_tokens=config.tenant_kv_tokens,
+        max_pace=config.tenant_max_pace,
     )
     if config.tokens:
         return read_tenants(Path(config.tokens), default)
+    if config.tls_client_ca:
+        import verify_server.certificates  # noqa: F401  a missing library is an error now, not at the first call
     return Tenants(by_certificate=bool(config.tls_client_ca), default=default)
 
 
@@ -110,9 +120,10 @@ def make_manager(
 async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls | None) -> int:
     manager = make_manager(config, target, tenants)
     loop = manager.loop
-    frontend = service.VerifyService(manager, describe(manager, target), target.text, tenants)
+    limits = client_limits(config, manager)
+    frontend = service.VerifyService(manager, describe(manager, target), target.text, tenants, limits)
     readiness = service.Readiness()
-    signals = arriving_signals()
+    signals, watch = arriving_signals(), ExitWatch()
     stopping = asyncio.ensure_future(signals.get())
     with metrics_port(config.metrics, metrics(manager)):
         await readiness.set(True)
@@ -125,9 +136,11 @@ async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls
             await readiness.set(False)  # first of all: gateways and load balancers then choose another server
             manager.draining = True
             if stopping.done():
+                watch.arm(DRAIN_SECONDS + LAST_MESSAGES_SECONDS + EXIT_SECONDS)
                 await _drain(server, manager, signals)
     serving.cancel()
-    loop.close()
+    watch.arm(EXIT_SECONDS, status=0 if stopping.done() else 1)
+    manager.close()
     if config.json:
         print(json.dumps(loop.stats.as_json()), flush=True)
     if stopping.done():
@@ -146,7 +159,22 @@ def _limits(config: ServeConfig, tenants: Tenants) -> SessionLimits:
         min_pace=config.min_pace,
         max_pace=max(config.max_pace, config.min_pace) or None,
         min_acceptance=config.min_acceptance,
+        shaping=configured(config.pad_frames, config.tick, config.pad_answer),
     )
+
+
+def client_limits(config: ServeConfig, manager: SessionManager | None = None) -> ClientLimits:
+    """What one client may send to this server; without a `manager`, to a gateway, which does not know the context."""
+    limits = ClientLimits(
+        streams=config.client_streams or config.max_sessions + MOST_OPENING,
+        calls=Rate(config.client_calls, 2 * config.client_calls),
+        idle_messages=Rate(config.client_messages, 2 * config.client_messages),
+        by_address=not config.shared_address,
+    )
+    if manager is None:
+        return limits
+    context, vocab_size = manager.sequence_limits.context_length, manager.inputs.vocab_size
+    return replace(limits, message_bytes=message_bytes(context, vocab_size))
 
 
 def arriving_signals(*more: int) -> asyncio.Queue[int]:
@@ -187,5 +215,6 @@ def describe(manager: SessionManager, target: Target) -> ModelInfo:
         version=opensled.__version__,
         tokenizer_hash=text.tokenizer_hash,
         has_chat_template=bool(text.chat_template),
-        capabilities=(GUIDE,),
+        capabilities=(GUIDE, SHAPING),
+        shaping=manager.limits.shaping,
     )

@@ -6,6 +6,7 @@ from hw_profiles import catalog
 from opensled.address import host_port
 from opensled.config import option
 from opensled.logs import LEVELS
+from opensled.shaping import MAX_TICK, tick_length
 from scheduler import POLICIES
 from scheduler.cluster.ray_guard import networks
 from verify_server.engine import ENGINES
@@ -110,7 +111,7 @@ class ServeConfig:
     tokens: str = option(
         "",
         "bearer tokens that may connect, one per line: TOKEN TENANT [max_sessions=N] [max_prompt=N] "
-        "[positions_per_s=N] [kv_tokens=N]; file mode 600",
+        "[positions_per_s=N] [kv_tokens=N] [max_pace=N]; file mode 600",
         metavar="FILE",
     )
     tenant_sessions: int = option(
@@ -129,6 +130,32 @@ class ServeConfig:
         low=0,
         metavar="N",
     )
+    tenant_max_pace: int = option(
+        0,
+        "highest pace that is promised to one sequence of a tenant, in tokens/s; 0 = --max-pace",
+        low=0,
+        metavar="N",
+    )
+    client_streams: int = option(
+        0,
+        "most streams on one connection at the same time; 0 = as many as --max-sessions, and 128 that wait",
+        low=0,
+        metavar="N",
+    )
+    client_calls: int = option(
+        500,
+        "calls per second that a tenant, a connection or an address may make on average; others wait",
+        low=1,
+        metavar="N",
+    )
+    client_messages: int = option(
+        1000,
+        "messages per second that gain nothing (late, empty and repeated drafts) that a tenant, a connection or an "
+        "address may send on average; others wait",
+        low=1,
+        metavar="N",
+    )
+    shared_address: bool = option(False, "clients come through a proxy: do not count them by their address")
     trust_device_probabilities: bool = option(
         False, "serve rules such as ratio, under which a device that lies decides what its user reads"
     )
@@ -137,6 +164,23 @@ class ServeConfig:
         "acceptance rules to serve, comma-separated: registered names, or your own module:Class; "
         "empty = all registered rules",
         metavar="NAMES",
+    )
+    pad_frames: bool = option(
+        False,
+        "require of every device that frames have fixed sizes, which do not tell how many tokens they hold",
+    )
+    tick: int = option(
+        0,
+        "require that frames leave at multiples of so many milliseconds only, dummies where there is nothing to send; "
+        "0 = no; needs --pad-frames",
+        low=0,
+        high=MAX_TICK,
+        metavar="MS",
+        check=tick_length,
+    )
+    pad_answer: bool = option(
+        False,
+        "require that frames go on after an answer until their number is a power of two; needs --tick",
     )
     insecure: bool = option(False, "listen beyond this machine without TLS, or to unknown clients")
     metrics: str = option(

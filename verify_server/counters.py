@@ -77,3 +77,4 @@ class SessionStats:
     # "new", or "resumed" by a reader that came back; both begin at 0, so that the first one counts in rates
     opened: Counter[str] = field(default_factory=lambda: Counter(new=0, resumed=0))
     refused: Counter[str] = field(default_factory=Counter)  # by code, before any work
+    limited: Counter[str] = field(default_factory=Counter)  # times that a client met a limit, by limit

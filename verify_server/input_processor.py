@@ -1,8 +1,8 @@
 """Reads and checks the `Open` of a new sequence: the tokens of its prompt, its lengths, its ids and its guide."""
 
-import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from opensled.errors import InvalidRequest
 from opensled.messages import ChatMessage, Guide, Limits, Open, Prompt, is_chat
@@ -10,14 +10,15 @@ from opensled.protocol import EndRules
 from verify_server.engine.base import EngineInfo
 from verify_server.security import Tenants
 from verify_server.target import TextCodec
+from verify_server.tenant_pool import TenantPool
 from verify_server.text.guide import Constraint, GuideCompiler
 
-# Chosen, as in edge_client/api/sampling_fields.py: each Open carries them all.
-MAX_STOP_IDS = 256
 # Characters of text per token: the usual rule of thumb for English.
 CHARACTERS = 4
 # Most characters of text per position of the context: hardly any token is longer. A longer prompt is not tokenized.
 MAX_CHARACTERS = 64
+# Threads for texts, and as many for chats; of these for one tenant; for grammars, one for a tenant. Chosen.
+THREADS, EACH, GRAMMAR_THREADS = 4, 2, 2
 
 
 class InputProcessor:
@@ -27,6 +28,11 @@ class InputProcessor:
         self.text, self._info, self._limits, self._tenants = text, info, limits, tenants
         # Ids beyond the tokenizer's are padding of the logits: they have no text, and only the target commits one.
         self.vocab_size = min(text.vocab_size, info.vocab_size)
+        self._texts, self._chats = (
+            TenantPool("tokenizer", THREADS, EACH),
+            TenantPool("chat template", THREADS, EACH),
+        )
+        self._grammars = TenantPool("grammar", GRAMMAR_THREADS)
         self._guides = GuideCompiler(text.tokenizer_json, info.vocab_size, info.eos_ids, text.chat_template)
 
     def limits_of(self, tenant: str) -> Limits:
@@ -63,21 +69,25 @@ class InputProcessor:
             raise InvalidRequest(f"{length} tokens do not fit; this server's context is {context}", "prompt")
         if length >= ends.last_length:
             raise InvalidRequest("all max_tokens are committed already", "max_tokens")
-        if len(ends.stop_ids) > MAX_STOP_IDS:
-            raise InvalidRequest(f"at most {MAX_STOP_IDS} stop ids, not {len(ends.stop_ids)}", "stop_ids")
 
     async def prompt_ids(self, message: Open, tenant: str) -> tuple[int, ...]:
         """Token ids of the prompt of an `Open`."""
         limit = self._tenants.limits_of(tenant).max_prompt
         context = self.limits_of(tenant).context_length
-        ids = await self._encoded(message.prompt, message.guide, min(limit or context, context))
+        ids = await self._encoded(message.prompt, message.guide, min(limit or context, context), tenant)
         if limit and len(ids) > limit:
             raise InvalidRequest(
                 f"a prompt of {len(ids)} tokens; your tenant may send at most {limit}", "prompt"
             )
         return ids
 
-    async def constraint(self, message: Open) -> Constraint | None:
+    def close(self) -> None:
+        """End its threads and processes; what native code computes is not waited for."""
+        for pool in (self._texts, self._chats, self._grammars):
+            pool.close()
+        self._guides.close()
+
+    async def constraint(self, message: Open, tenant: str) -> Constraint | None:
         """The mask of a guided answer. A large schema takes seconds to compile: not on the event loop."""
         if message.guide is None or not message.guide.masks:
             return None
@@ -85,18 +95,21 @@ class InputProcessor:
             raise InvalidRequest(
                 "a guided answer ends where its guide says: leave ignore_eos out", "ignore_eos"
             )
-        return await asyncio.to_thread(self._guides.start, message.guide, message.committed)
+        start = partial(self._guides.start, message.guide, message.committed, tenant)
+        return await self._grammars.run(tenant, start)
 
-    async def _encoded(self, prompt: Prompt, guide: Guide | None, longest: int) -> tuple[int, ...]:
+    async def _encoded(
+        self, prompt: Prompt, guide: Guide | None, longest: int, tenant: str
+    ) -> tuple[int, ...]:
         """Megabytes take seconds to tokenize: not on the event loop, and not at all if they cannot fit."""
         if isinstance(prompt, str):
             _check_size(len(prompt), longest)
-            return await asyncio.to_thread(self.text.encode, prompt)
+            return await self._texts.run(tenant, partial(self.text.encode, prompt))
         if is_chat(prompt):
             tools = guide.tools if guide else ()
             schemas = sum(len(tool.name) + len(tool.description) + len(tool.parameters) for tool in tools)
             _check_size(sum(map(_turn_size, prompt)) + schemas, longest)
-            return await asyncio.to_thread(self.text.render, prompt, tools)
+            return await self._chats.run(tenant, partial(self.text.render, prompt, tools))
         return prompt  # type: ignore[return-value]
 
 

@@ -81,9 +81,15 @@ class VerifyLoop:
         self.wake()
         return outbox
 
-    def submit(self, session: Session, draft: Draft) -> None:
+    def submit(self, session: Session, draft: Draft) -> bool:
         """See `Session.submit`."""
-        session.submit(draft, self.clock())
+        gains = session.submit(draft, self.clock())
+        self.wake()
+        return gains
+
+    def listen(self, session: Session) -> None:
+        """No more drafts come from its device, which reads on."""
+        session.listens = True
         self.wake()
 
     def remove(self, session: Session) -> None:

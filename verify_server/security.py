@@ -13,7 +13,7 @@ from opensled.files import Identity, read_authorities, read_identity, read_secre
 log = logging.getLogger(__name__)
 
 LOCAL_TENANT = "local"
-LINE = "TOKEN TENANT [max_sessions=N] [max_prompt=N] [positions_per_s=N] [kv_tokens=N]"
+LINE = "TOKEN TENANT [max_sessions=N] [max_prompt=N] [positions_per_s=N] [kv_tokens=N] [max_pace=N]"
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class TenantLimits:
     max_prompt: int = 0  # tokens; the committed tokens of a reopened sequence do not count
     positions_per_s: int = 0  # draft tokens that the target verifies, accepted or not
     kv_tokens: int = 0  # tokens of KV memory that all sequences hold together
+    max_pace: int = 0  # tokens/s that are promised to one sequence at most
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ class Tenants:
     by_certificate: bool = False  # without tokens: the common name of the client's certificate
     limits: Mapping[str, TenantLimits] = field(default_factory=dict)
     default: TenantLimits = TenantLimits()  # for tenants that are not in `limits`
+
+    @property
+    def named_by_certificate(self) -> bool:
+        """Whether the common name of a client's certificate is its tenant."""
+        return self.by_certificate and not self.by_token
 
     @property
     def anonymous(self) -> bool:
@@ -80,8 +86,10 @@ def _of_names(names: Sequence[bytes]) -> str:
         (name,) = (name.decode() for name in names)
     except ValueError:  # none, several, or not UTF-8
         name = ""
-    if not name:
-        raise Unauthorized("the client certificate needs exactly one common name, the tenant's")
+    if not (name and name.isprintable()):  # a NUL would end the name for some of its readers
+        raise Unauthorized(
+            "the client certificate needs exactly one common name, the tenant's, without control characters"
+        )
     return name
 
 

@@ -87,6 +87,7 @@ def _session_metrics(manager: SessionManager) -> list[Metric]:
         ),
         Metric("session_places", "Most sequences at the same time.", lambda: manager.limits.max_sessions),
         Metric("requests_refused_total", "Requests refused before any work.", lambda: stats.refused, "code"),
+        Metric("client_limits_total", "Times that a client met a limit.", lambda: stats.limited, "limit"),
         Metric("draining", "1 while the server takes no new sequences.", lambda: float(manager.draining)),
     ]
 
@@ -112,7 +113,7 @@ def _reason(session: Session, loop: VerifyLoop) -> str:
         return "absent"
     if session.id in loop.left_out:
         return "kv"
-    if pending is None and not session.turn.server_drives:
+    if pending is None and not session.server_drives:
         return "device"
     if pending is None and session.outbox.full:
         return "reader"

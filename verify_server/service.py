@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+import time
 from typing import Any, Protocol
 
 import grpc
@@ -11,12 +11,16 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from opensled import codec
-from opensled.errors import InvalidRequest, OpenSledError, Unauthorized
-from opensled.messages import ClientMessage, ModelInfo, ServerMessage
-from opensled.v1 import verify_pb2_grpc
+from opensled.bounds import MAX_POSITIONS
+from opensled.errors import InvalidRequest, OpenSledError
+from opensled.messages import ClientMessage, Framed, ModelInfo, ServerMessage
+from verify_server.byte_stream import ByteStream, admit_call, client_of, run_stream
+from verify_server.client_limits import ClientLimits
+from verify_server.clients import Client, Clients
 from verify_server.security import Tenants, Tls
 from verify_server.session_manager import SessionManager
 from verify_server.session_stream import serve_stream
+from verify_server.shaped_wire import Ending
 from verify_server.target import TextCodec
 
 log = logging.getLogger(__name__)
@@ -27,76 +31,110 @@ _OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.so_reuseport", 0),  # a busy port is an error, not a second server
 ]
 
+# Of a message whose parsing is not timed. Chosen: drafts have less, and take 0.1 ms at most.
+CHEAP_BYTES = 256
+
+
 Server = grpc.aio.Server
+
+
+def options(limits: ClientLimits) -> list[tuple[str, int]]:
+    """gRPC's options for a server whose clients have these limits."""
+    found = [*_OPTIONS, ("grpc.max_receive_message_length", limits.message_bytes)]
+    if limits.by_connection:
+        found.append(("grpc.max_concurrent_streams", limits.streams))
+    return found
 
 
 class GrpcFrontend(Protocol):
     """What a gRPC server can serve: a `VerifyService` or a `Gateway`."""
 
     tenants: Tenants
+    clients: Clients
 
     def add_to(self, server: grpc.aio.Server) -> None: ...
 
 
-class VerifyService(verify_pb2_grpc.VerifyServicer):
-    """The three calls of proto/opensled/v1/verify.proto."""
+class VerifyService:
+    """The three calls of proto/opensled/v1/verify.proto, as bytes: a message's length counts before it is parsed."""
 
-    def __init__(self, manager: SessionManager, info: ModelInfo, text: TextCodec, tenants: Tenants) -> None:
-        self._manager, self._info, self._text, self.tenants = manager, info, text, tenants
+    def __init__(
+        self,
+        manager: SessionManager,
+        info: ModelInfo,
+        text: TextCodec,
+        tenants: Tenants,
+        limits: ClientLimits = ClientLimits(),
+    ) -> None:
+        self._manager, self.tenants = manager, tenants
+        self._info = codec.encode_info(info).SerializeToString()
+        self._tokenizer = codec.tokenizer_reply(text.tokenizer_json, text.chat_template).SerializeToString()
+        self.clients = Clients(
+            limits, tenants, manager.limits.max_sessions, manager.stats.limited, manager.loop.clock
+        )
 
-    async def Describe(self, request: Any, context: Any) -> Any:
-        await self._tenant(context)
-        return codec.encode_info(self._info)
+    async def Describe(self, request: bytes, context: Any) -> bytes:
+        await admit_call(context, self.clients, await self._client(context))
+        return self._info
 
-    async def GetTokenizer(self, request: Any, context: Any) -> Any:
-        await self._tenant(context)
-        return codec.tokenizer_reply(self._text.tokenizer_json, self._text.chat_template)
+    async def GetTokenizer(self, request: bytes, context: Any) -> bytes:
+        await admit_call(context, self.clients, await self._client(context))
+        return self._tokenizer
 
-    async def Sequence(self, request_iterator: Any, context: Any) -> None:
-        tenant = await self._tenant(context)
+    async def Sequence(self, requests: Any, context: Any) -> None:
+        await run_stream(
+            self.clients, await self._client(context), context, self._manager.limits.linger, self._serve
+        )
 
-        async def receive() -> ClientMessage | None:
+    async def _serve(self, stream: ByteStream) -> None:
+        positions = self._manager.sequence_limits.context_length
+
+        async def receive() -> ClientMessage | Ending:
+            data = await stream.read()
+            if data is None:
+                return Ending.HALF_CLOSED
+            if len(data) <= CHEAP_BYTES:
+                return client_message(data, positions)
+            started = time.thread_time()
             try:
-                message = await context.read()
-            except codec.Malformed as error:  # also text that is not UTF-8
-                raise malformed(error) from error
-            return None if message is grpc.aio.EOF else codec.decode_client(message)
+                return client_message(data, positions)
+            finally:
+                stream.account.parsed(time.thread_time() - started)
 
-        async def send(message: ServerMessage) -> None:
-            await context.write(codec.encode_server(message))
+        async def send(message: ServerMessage | Framed) -> None:
+            await stream.write(codec.server_bytes(message))
 
-        try:
-            await serve_stream(self._manager, tenant, receive, send, context.time_remaining())
-        except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline of this call has passed")
+        await serve_stream(
+            self._manager, stream.client.tenant, receive, send, stream.seconds, stream.account.idle
+        )
 
-    async def _tenant(self, context: Any) -> str:
-        return await tenant_of(context, self.tenants, self._manager.stats.refused)
+    async def _client(self, context: Any) -> Client:
+        return await client_of(context, self.tenants, self.clients, self._manager.stats.refused)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Take the calls that arrive at `server`."""
-        verify_pb2_grpc.add_VerifyServicer_to_server(self, server)
+        take_calls(server, self.Describe, self.GetTokenizer, self.Sequence)
 
 
-async def tenant_of(context: Any, tenants: Tenants, refused: Counter[str]) -> str:
-    """The tenant of a call. Every call begins here: a client without access costs no work."""
-    metadata = dict(context.invocation_metadata())
-    names = context.auth_context().get("x509_common_name", ())
+def take_calls(server: grpc.aio.Server, describe: Any, tokenizer: Any, sequence: Any) -> None:
+    """Let these handlers of bytes answer the three calls that arrive at `server`."""
+    calls = {
+        "Describe": grpc.unary_unary_rpc_method_handler(describe),
+        "GetTokenizer": grpc.unary_unary_rpc_method_handler(tokenizer),
+        "Sequence": grpc.stream_stream_rpc_method_handler(sequence),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(codec.SERVICE_NAME, calls),))
+
+
+def client_message(data: bytes, positions: int = MAX_POSITIONS) -> ClientMessage:
+    """The message that these bytes encode; `positions`: of the context. Raises InvalidRequest and Unsupported."""
     try:
-        return tenants.of(str(metadata.get("authorization", "")), tuple(names))
-    except Unauthorized as error:
-        refused[error.code] += 1
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
-        raise
-
-
-def malformed(error: Exception) -> InvalidRequest:
-    """The error for a peer whose bytes cannot be read."""
-    return InvalidRequest(f"the bytes are no message of this protocol: {error}", "kind")
+        return codec.client_message(data, positions)
+    except codec.Malformed as error:  # also text that is not UTF-8
+        raise InvalidRequest(f"the bytes are no message of this protocol: {error}", "kind") from error
 
 
 class Readiness:
@@ -118,7 +156,7 @@ async def start(
 
     Serving from the start, unless `readiness` is given. Raises OpenSledError if the address is taken.
     """
-    server = grpc.aio.server(options=_OPTIONS)
+    server = grpc.aio.server(options=options(service.clients.limits))
     service.add_to(server)
     if readiness is None:
         readiness = Readiness()

@@ -68,6 +68,7 @@ class Session:
     failed: bool = False
     leaving: bool = False  # its reader goes on elsewhere
     has_reader: bool = False
+    listens: bool = False  # its device sends nothing more, and reads on
     outbox: Outbox = field(default_factory=Outbox)
 
     def __post_init__(self) -> None:
@@ -79,7 +80,7 @@ class Session:
         """A new reader, who holds `known` tokens, takes over: the older stream ends, the server drives again."""
         self.outbox.put(None)
         self.outbox = Outbox()
-        self.has_reader, self.pending = True, None
+        self.has_reader, self.pending, self.listens = True, None, False
         self.turn.reopened(self.turn.hint)
         self.timing.reopened()
         if known < len(self.sequence) or self.sequence.finish_reason:
@@ -97,20 +98,26 @@ class Session:
             self.outbox.put(Moved())
             self.detach()
 
-    def submit(self, draft: Draft, now: float) -> None:
-        """Take a draft by the position rules; answers at once when nothing of it needs computing."""
+    def submit(self, draft: Draft, now: float) -> bool:
+        """Take a draft by the position rules; answers at once when nothing of it needs computing.
+
+        Returns whether it can gain a token, and takes no other draft's place: devices that keep to their turns nearly
+        always send such drafts.
+        """
         if not self.turn.is_new(draft):
-            return
+            return False
         self._check(draft.block)
         if draft.block.parents:
             draft = replace(draft, block=without_twins(draft.block))
         block, rest = draft.block, self.sequence.rebase(draft.block)
         self.turn.draft(draft)
         self.timing.arrived(block.base, depth(block.tokens, block.parents), draft.seconds, now)
+        replaces = self.pending is not None
         if self.sequence.finish_reason or rest is None:
             self._drop(draft, now)
-        else:
-            self.pending = PendingDraft(draft, rest, now) if block.tokens else None
+            return False
+        self.pending = PendingDraft(draft, rest, now) if block.tokens else None
+        return self.pending is not None and not replaces
 
     def _check(self, block: DraftBlock) -> None:
         limits, prompt = self.limits, self.sequence.prompt_length
@@ -148,9 +155,14 @@ class Session:
     # -- the scheduler's side ---------------------------------------------------------------------------
 
     @property
+    def server_drives(self) -> bool:
+        """Whether it is decoded unasked, as no draft is expected."""
+        return self.listens or self.turn.server_drives
+
+    @property
     def awaits_draft(self) -> bool:
         """Whether its device is at work on one."""
-        return self.has_reader and self.turn.awaits_draft
+        return self.has_reader and not self.listens and self.turn.awaits_draft
 
     @property
     def rests(self) -> bool:
@@ -165,7 +177,7 @@ class Session:
             self.id,
             sequence.uncomputed,
             len(pending.rest.tokens) if pending else None,
-            turn.server_drives,
+            self.listens or turn.server_drives,
             timing.waiting_since,
             self.outbox.full,
             not self.has_reader,

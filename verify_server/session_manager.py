@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from opensled.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
-from opensled.messages import Limits, Open, Opened
+from opensled.messages import Limits, Open, Opened, is_chat
 from opensled.noise import KEY_BYTES, noise_key
+from opensled.shaping import Shaping
 from scheduler.admission import AdmissionRequest
 from scheduler.estimates import DeviceBook
 from verify_server.acceptance.served import ServedRules
@@ -46,6 +47,7 @@ class SessionLimits:
     # Share of a device's drafts with an accepted token; below it they are ignored
     min_acceptance: float = 0.05
     max_tree: int = MAX_TREE  # tokens of a draft tree, if the engine computes trees; 0 = chains only
+    shaping: Shaping | None = None  # that every stream must have at least
 
 
 class SessionManager:
@@ -89,7 +91,7 @@ class SessionManager:
         if self.hands_over:
             raise _shutting_down()
         self._require_target(message)
-        with nullcontext() if self._known(message, tenant) else self._arriving(message, tenant):
+        with self._arriving(message, tenant) if self._is_work(message, tenant) else nullcontext():
             prompt_ids = await self.inputs.prompt_ids(message, tenant)
             session = self._resume(message, prompt_ids, tenant)
             if session is None:
@@ -128,6 +130,11 @@ class SessionManager:
             else:
                 self.forget(session)
 
+    def close(self) -> None:
+        """End the threads and processes of a server that has stopped serving."""
+        self.inputs.close()
+        self.loop.close()
+
     def _cancel_expiry(self, session: Session) -> None:
         if (expiry := self._expiries.pop(session.id, None)) is not None:
             expiry.cancel()
@@ -155,23 +162,32 @@ class SessionManager:
         self.stats.opened["resumed"] += 1
         return session
 
+    def _is_work(self, message: Open, tenant: str) -> bool:
+        """Whether an `Open` costs more than to find its session: also where it resumes one with text to tokenize."""
+        return (
+            self._known(message, tenant) is None or isinstance(message.prompt, str) or is_chat(message.prompt)
+        )
+
     def _arriving(self, message: Open, tenant: str) -> AbstractContextManager[None]:
         """Keeps a place while the prompt is read; raises Overloaded before any work if there is none."""
         if self.draining:
             raise _shutting_down()
         positions = length_of(message.prompt) + len(message.committed)
         return self._admission.arriving(
-            AdmissionRequest(tenant, positions, self._pace(message), message.background)
+            AdmissionRequest(tenant, positions, self._pace(message, tenant), message.background)
         )
 
-    def _pace(self, message: Open) -> float:
-        return message.pace or (0.0 if message.background else self.limits.min_pace)
+    def _pace(self, message: Open, tenant: str) -> float:
+        """The pace that is promised: of what is asked for, as much as the tenant may have and one session can get."""
+        if message.pace:
+            return self._admission.promised(message.pace, tenant)
+        return 0.0 if message.background else self.limits.min_pace
 
     async def _create(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session:
         rule = self.rules.create(message.rule)
         ends = self.inputs.ends(message, len(prompt_ids), tenant)
         self.inputs.check(message, prompt_ids, ends, tenant)
-        constraint = await self.inputs.constraint(message)
+        constraint = await self.inputs.constraint(message, tenant)
         if self.draining:
             raise _shutting_down()
         if (absent := self._admission.yielding(tenant)) is not None:
@@ -195,7 +211,7 @@ class SessionManager:
             constraint=constraint,
             background=message.background,
             budget=DraftBudget(quota, record, self.limits.min_acceptance),
-            timing=SessionTiming(self._devices.of(tenant, message.device), self._pace(message)),
+            timing=SessionTiming(self._devices.of(tenant, message.device), self._pace(message, tenant)),
         )
         self._remembered[session.id] = session
         self.loop.add(session)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError
-from opensled.messages import Cancel, ClientMessage, Draft, Failure, Moved, Open, ServerMessage, Verdict
+from opensled.messages import Cancel, Draft, Dummy, Failure, Moved, Open, Verdict
+from opensled.shaping import agreed
 from verify_server.loop import VerifyLoop
 from verify_server.outbox import MAX_UNREAD, Outbox
 from verify_server.session import Session
 from verify_server.session_manager import SessionManager
+from verify_server.shaped_wire import Ending, Receive, Send, shaped
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +26,12 @@ CLOSE_SECONDS = 1.0
 # many seconds, and this share of the time.
 EARLY, EARLY_SHARE = 0.05, 0.02
 
-Receive = Callable[[], Awaitable["ClientMessage | None"]]  # None = the peer is gone
-Send = Callable[[ServerMessage], Awaitable[None]]
+# After a message that gained nothing; waits if its client sends too many.
+Idle = Callable[[], Awaitable[None]]
+
+
+async def unlimited() -> None:
+    """Where nobody counts what peers send."""
 
 
 class Deadline:
@@ -43,7 +49,12 @@ class Deadline:
 
 
 async def serve_stream(
-    manager: SessionManager, tenant: str, receive: Receive, send: Send, seconds: float | None = None
+    manager: SessionManager,
+    tenant: str,
+    receive: Receive,
+    send: Send,
+    seconds: float | None = None,
+    idle: Idle = unlimited,
 ) -> None:
     """Serve one stream to its end, or for `seconds` if it has a deadline; then forget its session.
 
@@ -51,18 +62,19 @@ async def serve_stream(
     """
     deadline = Deadline(seconds)
     async with asyncio.timeout_at(deadline.at):
-        await _serve(manager, tenant, receive, send, deadline)
+        await _serve(manager, tenant, receive, send, deadline, idle)
 
 
 async def _serve(
-    manager: SessionManager, tenant: str, receive: Receive, send: Send, deadline: Deadline
+    manager: SessionManager, tenant: str, receive: Receive, send: Send, deadline: Deadline, idle: Idle
 ) -> None:
     try:
         first = await receive()
-        if first is None:
+        if first is None or isinstance(first, Ending):
             return
         if not isinstance(first, Open):
             raise ProtocolError("the first message of a stream must be Open")
+        arrived, shaping = asyncio.get_running_loop().time(), agreed(first.shaping, manager.limits.shaping)
         session, opened = await manager.open(first, tenant)
     except Exception as error:
         if manager.hands_over:
@@ -73,30 +85,32 @@ async def _serve(
         await send(failure)
         return
     outbox = manager.loop.attach(session, len(opened.prompt_ids) + len(first.committed))
-    done = False
-    try:
-        await send(opened)
-        done = await _converse(
-            _read(manager.loop, session, receive, first),
-            _write(manager.loop, outbox, send),
-            outbox,
-            manager.loop.stats.failures,
-        )
-    finally:
-        if session.outbox is outbox:  # else a newer stream has taken the session over
-            if done or session.failed or session.leaving or deadline.passed:
-                manager.forget(session)
-            else:
-                manager.leave(session)
+    cancelled = False
+    async with shaped(receive, send, shaping, arrived) as wire:
+        try:
+            await wire.send(replace(opened, shaping=shaping))
+            cancelled = await _converse(
+                _read(manager.loop, session, wire.receive, first, idle),
+                _write(manager.loop, outbox, wire.send),
+                session,
+                0.0 if wire.fills else CLOSE_SECONDS,
+            )
+        finally:
+            if session.outbox is outbox:  # else a newer stream has taken the session over
+                if cancelled or session.failed or session.leaving or deadline.passed:
+                    manager.forget(session)
+                else:
+                    manager.leave(session)
+        await wire.finish()
 
 
-async def _converse(
-    read: Awaitable[bool], write: Awaitable[bool], outbox: Outbox, failures: Counter[str]
-) -> bool:
-    """Read and write until the sequence or the peer ends; returns True if the peer cancelled it or made an error.
+async def _converse(read: Awaitable[Ending], write: Awaitable[bool], session: Session, linger: float) -> bool:
+    """Read and write until the sequence or the peer ends; returns True if the peer cancelled it.
 
-    Only the writer sends: two sends must not overlap.
+    Only the writer sends: two sends must not overlap. After an error the session has failed, whether or not its peer
+    stays to read of it. `linger`: seconds for the peer to end a finished stream.
     """
+    outbox, failures = session.outbox, session.stats.failures
     reading, writing = asyncio.ensure_future(read), asyncio.ensure_future(write)
     try:
         await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
@@ -105,15 +119,24 @@ async def _converse(
             failure = failure_of(error)
             failures[failure.code] += 1
             outbox.put(failure)
+            if session.outbox is outbox:  # else a newer stream has taken it over
+                session.failed = True
+                session.detach()
             await writing
-            return True
+            return False
+        if _ended(reading, Ending.HALF_CLOSED):
+            await asyncio.wait({writing})
         if writing.done() and writing.result():
-            await asyncio.wait({reading}, timeout=CLOSE_SECONDS)
-        return reading.done() and reading.exception() is None and reading.result()
+            await asyncio.wait({reading}, timeout=linger)
+        return _ended(reading, Ending.CANCELLED)
     finally:
         reading.cancel()
         writing.cancel()
         await asyncio.gather(reading, writing, return_exceptions=True)
+
+
+def _ended(reading: asyncio.Future[Ending], how: Ending) -> bool:
+    return reading.done() and reading.exception() is None and reading.result() is how
 
 
 def failure_of(error: Exception) -> Failure:
@@ -125,10 +148,12 @@ def failure_of(error: Exception) -> Failure:
     return failure
 
 
-async def _read(loop: VerifyLoop, session: Session, receive: Receive, first: Open) -> bool:
-    """Pass drafts to the session until the peer is gone (False) or cancels (True).
+async def _read(
+    loop: VerifyLoop, session: Session, receive: Receive, first: Open, idle: Idle = unlimited
+) -> Ending:
+    """Pass drafts to the session until the peer ends its side.
 
-    Reading pauses while the peer reads too slowly.
+    Reading pauses while the peer reads too slowly, and while it sends too much that gains nothing.
     """
     outbox = session.outbox
     while True:
@@ -136,12 +161,20 @@ async def _read(loop: VerifyLoop, session: Session, receive: Receive, first: Ope
             await outbox.has_space()
         message = await receive()
         if isinstance(message, Draft):
-            loop.submit(session, message)
+            if not loop.submit(session, message):
+                await idle()
         elif message is None:
-            return False
+            return Ending.GONE
+        elif isinstance(message, Ending):
+            loop.listen(session)
+            return message
         elif isinstance(message, Cancel):
-            return True
-        elif message != first:  # else a repeated frame
+            return Ending.CANCELLED
+        elif isinstance(message, Dummy):
+            raise InvalidRequest("a dummy on a stream without a tick; Open.shaping asks for one", "kind")
+        elif message == first:  # a repeated frame
+            await idle()
+        else:
             raise InvalidRequest("the sequence is already open; a stream carries one", "open")
 
 

@@ -1,6 +1,7 @@
 # A drafting device: OpenSLED with llama.cpp from source, no torch. Also runs the relay that emulates its link.
 #   docker build --file deploy/docker/edge.Dockerfile --tag opensled-edge:dev .
 # For linux/amd64 and linux/arm64; works with BuildKit and with the older builder (Docker 20.10).
+# With a digest, name@sha256:..., each build gets the same base: deploy/docker/resolve_base.py tells today's.
 ARG BASE_IMAGE=python:3.12-slim
 
 FROM ${BASE_IMAGE} AS builder
@@ -20,15 +21,23 @@ ARG PIP_FIND_LINKS
 ARG PIP_INDEX_URL
 ARG PIP_CERT
 WORKDIR /src
-COPY constraints.txt ./
+# Versions and hashes. Empty for wheels of your own (PIP_FIND_LINKS), whose hashes it does not have: versions only.
+ARG LOCK=deploy/docker/edge.lock
+COPY constraints.txt deploy/docker/edge.lock ./
 # Before the sources, so that a change to them does not compile llama.cpp again.
-RUN CMAKE_BUILD_PARALLEL_LEVEL=${BUILD_JOBS} /tools/bin/pip wheel --no-cache-dir --no-deps \
-        --constraint constraints.txt --wheel-dir /wheels llama-cpp-python
+RUN export CMAKE_BUILD_PARALLEL_LEVEL=${BUILD_JOBS} \
+    && if [ -n "${LOCK}" ]; then set -- --require-hashes --requirement edge.lock; \
+        else set -- --constraint constraints.txt llama-cpp-python; fi \
+    && /tools/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /wheels "$@"
 COPY . .
-# "llamacpp,onnx" drafts with ONNX Runtime as well.
+# "llamacpp,onnx" drafts with ONNX Runtime as well; what the lock does not have comes by version.
 ARG EXTRAS=llamacpp
-RUN /tools/bin/pip --python /opt/opensled/bin/python3 install --no-cache-dir --find-links /wheels \
-        --constraint constraints.txt ".[${EXTRAS}]" \
+RUN if [ -n "${LOCK}" ]; then \
+        /tools/bin/pip --python /opt/opensled/bin/python3 install --no-cache-dir --no-deps --no-index /wheels/*.whl; \
+    fi \
+    && if [ -n "${LOCK}" ] && [ "${EXTRAS}" = llamacpp ]; then set -- --no-deps; \
+        else set -- --find-links /wheels --constraint constraints.txt; fi \
+    && /tools/bin/pip --python /opt/opensled/bin/python3 install --no-cache-dir "$@" ".[${EXTRAS}]" \
     && cp deploy/docker/healthy.py /opt/opensled/healthy.py
 # llama-cpp-python installs its libraries twice, and numpy its tests.
 RUN cd /opt/opensled/lib/python3*/site-packages \

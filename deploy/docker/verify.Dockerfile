@@ -4,6 +4,7 @@
 #   docker build --file deploy/docker/verify.Dockerfile --tag opensled-verify:cuda \
 #       --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130 --build-arg PACKAGES="gcc libc6-dev" .
 # For linux/amd64 and linux/arm64; works with BuildKit and with the older builder (Docker 20.10).
+# With a digest, name@sha256:..., each build gets the same base: deploy/docker/resolve_base.py tells today's.
 ARG BASE_IMAGE=python:3.12-slim
 
 FROM ${BASE_IMAGE} AS builder
@@ -20,15 +21,22 @@ ARG PIP_CERT
 ARG TORCH=torch==2.13.0
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 WORKDIR /src
-COPY constraints.txt ./
-# Before the sources, so that a change to them does not fetch torch again.
+# Versions and hashes of all but torch. Empty for wheels of your own (PIP_FIND_LINKS): versions only.
+ARG LOCK=deploy/docker/verify.lock
+COPY constraints.txt deploy/docker/verify.lock ./
+# Before the sources, so that a change to them does not fetch torch again. What torch needs is there when it comes.
+RUN if [ -n "${LOCK}" ]; then \
+        /tools/bin/pip --python /opt/opensled/bin/python3 install --no-cache-dir --no-deps --require-hashes \
+            --requirement verify.lock; \
+    fi
 RUN PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" /tools/bin/pip --python /opt/opensled/bin/python3 install --no-cache-dir \
         --constraint constraints.txt "${TORCH}"
 COPY . .
 # "server,mtls" or "server,uvloop", for instance.
 ARG EXTRAS=server
-RUN /tools/bin/pip --python /opt/opensled/bin/python3 install --no-cache-dir --constraint constraints.txt \
-        ".[${EXTRAS}]" \
+RUN if [ -n "${LOCK}" ] && [ "${EXTRAS}" = server ]; then set -- --no-deps; \
+        else set -- --constraint constraints.txt; fi \
+    && /tools/bin/pip --python /opt/opensled/bin/python3 install --no-cache-dir "$@" ".[${EXTRAS}]" \
     && cp deploy/docker/healthy.py /opt/opensled/healthy.py
 
 FROM ${BASE_IMAGE}

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edge_client.api.failures import error_body
 from edge_client.api.responses import to_json
-from opensled.address import is_loopback
+from opensled.address import calls_loopback
 from opensled.errors import UsageError
 from opensled.files import read_secret_text
 
@@ -80,7 +80,7 @@ class PageGuard:
 
     def _refusal(self, headers: Headers) -> Response | None:
         host = headers.get("host", "")
-        if self._access.local and not is_loopback(_name(host)):
+        if self._access.local and not calls_loopback(host):
             return _refuse(
                 403,
                 f"this API is called at 127.0.0.1 or localhost, not at {host[:QUOTED]!r}; to be reached by other "
@@ -113,12 +113,6 @@ class KeyGuard:
         # Every key is compared, so that timing tells nothing.
         matches = [hmac.compare_digest(key, given.strip().encode("latin-1")) for key in self._keys]
         return scheme.lower() == "bearer" and any(matches)
-
-
-def _name(host: str) -> str:
-    """The name in a `Host` header, "name:port" or "[IPv6]:port"."""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return name.lower()
 
 
 def _unauthorized() -> Response:

@@ -25,6 +25,7 @@ from hw_profiles.calibration import THIS_MACHINE, baseline, key_of, size_of, wri
 from hw_profiles.detect import detect, usable_cores
 from hw_profiles.profiles import DeviceProfile, DraftSpeed, MeasuredDraft, MeasuredLink
 from opensled.errors import OpenSledError, UsageError
+from opensled.printable import visible_line
 
 PINGS, PING_S = 20, 3.0
 BY_US = "measured by opensled profile calibrate"
@@ -32,7 +33,7 @@ BY_US = "measured by opensled profile calibrate"
 
 def calibrate(config: CalibrateConfig) -> int:
     """Measure, write and print the profile; about 20 s besides loading the draft model."""
-    config = with_edge_section(config)
+    config = with_edge_section(config, "profile.calibrate")
     drafter = model_drafter(config.drafter)
     if not drafter:
         raise UsageError(
@@ -53,7 +54,8 @@ def calibrate(config: CalibrateConfig) -> int:
         print(json.dumps({"path": str(path), **asdict(profile)}, indent=2))
         return 0
     print(f"{profile.name}, {drafter} {config.draft_model}")
-    print("\n".join([*speed_lines(speed, measured.load), *link_lines(config.server, link, complaint)]))
+    lines = [*speed_lines(speed, measured.load), *link_lines(config.server, link, complaint)]
+    print("\n".join(map(visible_line, lines)))
     plan = f"opensled plan --device {THIS_MACHINE} --draft {size_of(config.draft_model)}"
     print(f"written to {path}" + ("" if config.out else f"; --threads 0, opensled doctor and {plan} use it"))
     return 0

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar
 
-from edge_client.terminal.colour import visible
 from opensled.errors import OpenSledError
+from opensled.printable import visible
 
 T = TypeVar("T")
 Status = Literal["ok", "warn", "fail"]

@@ -15,6 +15,7 @@ from edge_client.checks.finding import Finding, fail, failed, ok, warn
 from edge_client.config import DeviceConfig, DoctorConfig, EdgeConfig
 from opensled import config as layers
 from opensled.address import host_port, joined
+from opensled.config_trust import require_trust
 from opensled.errors import OpenSledError, UsageError
 from opensled.files import read_authorities, read_identity, read_secret_text
 
@@ -35,9 +36,16 @@ def check_files(config: DoctorConfig, known: set[str]) -> list[Finding]:
     ]
 
 
-def with_edge_section(config: Config) -> Config:
-    """`config`, with the settings of [edge] in the configuration files for options that are at their defaults."""
+def with_edge_section(config: Config, section: str) -> Config:
+    """`config`, with the settings of [edge] in the configuration files for options that are at their defaults.
+
+    `section` is its own. Raises UsageError for a bad file, and where a secret of [edge] would go where the file of the
+    current folder says.
+    """
     edge, plain = layers.resolve(EdgeConfig, "edge", {}), type(config)()
+    decided = layers.layered(type(config), section, {}).from_folder
+    kept = {name: value for name, value in decided.items() if getattr(config, name) == value}
+    require_trust(layers.options(type(config)), vars(edge), kept)
     names = {item.name for item in layers.options(EdgeConfig)}
     shared = [item.name for item in layers.options(type(config)) if item.name in names]
     unset = [name for name in shared if getattr(config, name) == getattr(plain, name)]

@@ -85,7 +85,7 @@ def read(path: Path) -> TableFile:
     header, _, payload = rest.partition(b"\n")
     try:
         return _decode(json.loads(header), payload)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UnsupportedModel(
             f"draft table {path} is damaged ({error}); build it again: opensled draft-tables build --help"
         ) from error

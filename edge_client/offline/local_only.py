@@ -6,15 +6,17 @@ No target verifies its text, and every answer that has such text says so.
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from functools import lru_cache
+from importlib.util import find_spec
 
 from edge_client.answer import Origin, Task
 from edge_client.drafting import DraftThread
 from edge_client.generate import Commit
 from edge_client.offline.provisional import SEGMENT
 from edge_client.tokenizer import EdgeTokenizer
+from opensled.chat_render import ChatRenderer, TemplateRefused
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
+from opensled.fork_server import OverLimit
 from opensled.messages import ChatMessage, ModelInfo, SamplingParams, Verdict, is_chat
 from opensled.noise import KEY_BYTES, noise_key
 from opensled.protocol import EndRules, Truth, cut
@@ -101,37 +103,26 @@ def render(
         raise Unsupported("no server can be reached; tools are the server's alone", "messages")
     turns = [{"role": turn.role, "content": turn.content} for turn in messages]
     try:
-        text = _environment().from_string(template).render(
-            messages=turns, add_generation_prompt=True, tools=None, documents=None, **_special(info, tokenizer)
-        )  # fmt: skip
-    except Unsupported:
-        raise
-    except Exception as error:  # a template can raise any exception
+        text = _renderer(template, tuple(_special(info, tokenizer).items())).render(turns, None)
+    except OverLimit as error:
+        raise InvalidRequest(
+            f"to render these messages the chat template takes more than {error}", "messages"
+        ) from error
+    except (TemplateRefused, EngineError) as error:  # EngineError: it cannot be compiled
         raise InvalidRequest(f"the chat template refuses these messages: {error}", "messages") from error
     return tokenizer.encode_rendered(text)
 
 
-def _environment() -> Any:
-    """Jinja's sandbox, since templates are not trusted, with the functions that transformers defines."""
-    try:
-        from jinja2.ext import loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ModuleNotFoundError as error:
+@lru_cache(maxsize=1)
+def _renderer(template: str, special: tuple[tuple[str, str], ...]) -> ChatRenderer:
+    """The renderer of the latest template; the process of the one before it ends."""
+    if find_spec("jinja2") is None:
         raise Unsupported(
             "no server can be reached, and to render chat messages here takes jinja2: pip install jinja2; "
             "texts and token ids (/v1/completions, generate --raw) need none",
             "messages",
-        ) from error
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment
-
-
-def _refuse(message: str) -> None:
-    raise ValueError(message)
+        )
+    return ChatRenderer(template, dict(special))
 
 
 def _special(info: ModelInfo, tokenizer: EdgeTokenizer) -> dict[str, str]:

@@ -8,9 +8,10 @@ from typing import TextIO
 
 from edge_client import remote
 from edge_client.answer import Chunk, Origin, Stats
-from edge_client.terminal.colour import Palette, visible
+from edge_client.terminal.colour import Palette
 from edge_client.terminal.tail import tail_of, waiting_for
 from edge_client.tokenizer import EdgeTokenizer, TextStream
+from opensled.printable import visible
 
 COLOURS: dict[Origin, str] = {
     "accepted": "green",
@@ -115,9 +116,10 @@ class View:
 
     def warn(self, text: str, colour: str = "yellow") -> None:
         """A warning or an error: a line on standard error, also beside a pipe."""
+        text = visible(text)
         if self.chatty:
             self.end_line()
-            text = self.palette(visible(text), colour)
+            text = self.palette(text, colour)
         print(text, file=sys.stderr, flush=True)
 
     def legend(self) -> None:

@@ -1,8 +1,7 @@
-"""Colours for terminals, and control characters made visible."""
+"""Colours for terminals, and standard streams in UTF-8."""
 
 import contextlib
 import os
-import re
 import sys
 from dataclasses import dataclass
 from typing import TextIO
@@ -21,8 +20,6 @@ CODES = {
     "guess": "2;4",  # dim and underlined
     "blue": "34",
 }
-# C0 and C1 controls except tab and newline: a text must not move the cursor or write to the clipboard.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -41,11 +38,6 @@ def palette(choice: str, stream: TextIO) -> Palette:
         return Palette(choice == "always")
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return Palette(stream.isatty() and not plain)
-
-
-def visible(text: str) -> str:
-    """`text` with control characters as escapes, since a peer may send some to control the terminal."""
-    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def use_utf8() -> None:

@@ -11,7 +11,8 @@ import unicodedata
 from dataclasses import dataclass
 from typing import TextIO
 
-from edge_client.terminal.colour import Palette, palette, visible
+from edge_client.terminal.colour import Palette, palette
+from opensled.printable import visible
 
 SAVE, RESTORE, WIPE, DOWN, UP = "\x1b7", "\x1b8", "\x1b[J", "\x1bD", "\x1b[{}A"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")

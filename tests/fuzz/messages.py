@@ -119,7 +119,7 @@ def _committed(choose: Choices, opening: pb.Open) -> None:
 
 
 def _other(choose: Choices, opening: pb.Open) -> None:
-    field = choose.byte() % 8
+    field = choose.byte() % 9
     if field == 0:
         opening.rule = choose.pick(("ratio", "match", "", "telepathy"))
     elif field == 1:
@@ -134,6 +134,8 @@ def _other(choose: Choices, opening: pb.Open) -> None:
         opening.fingerprint = choose.text()
     elif field == 6:
         opening.pace = choose.number()
+    elif field == 7:  # a tick would have the fuzzer wait
+        opening.shaping.CopyFrom(pb.Shaping(frame_bytes=choose.pick((64, 256, 4096, 0, 5000))))
     else:
         opening.features.append(choose.text())
 
@@ -158,9 +160,7 @@ def draft(choose: Choices, counter: int | None = None, base: int | None = None) 
         message.parents.extend(choose.below(index + 1) - 1 for index in range(len(tokens)))
     if kind == 200:
         message.parents.append(choose.byte() - 1)
-    if kind == 202:
-        message.padding = choose.bytes(3)
-    return pb.ClientMessage(draft=message)
+    return pb.ClientMessage(draft=message, padding=[choose.bytes(3)] if kind == 202 else ())
 
 
 def _source(choose: Choices, token: int) -> pb.SparseDistribution:

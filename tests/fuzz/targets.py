@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -14,18 +15,21 @@ from functools import cache
 from pathlib import Path
 
 from edge_client import tokenizer as edge_tokenizer
+from edge_client.drafters import table_file
+from edge_client.drafters.tables import FrozenTable, LruTable
 from edge_client.tokenizer import EdgeTokenizer, StopStrings, TextStream
 from opensled import codec, config
 from opensled.errors import OpenSledError
 from opensled.messages import DraftBlock, DraftToken, Guide
 from opensled.v1 import verify_pb2 as pb
-from tests.fuzz import bodies, messages
+from tests.fuzz import bodies, files, messages, schemas
 from tests.fuzz.choices import Choices
 from tests.fuzz.rooms import Counter, Desk, Room
 from tests.small_tokenizer import small_tokenizer
 from tests.tiny_drafts import tiny_info
 from verify_server.config import ServeConfig
 from verify_server.security import read_tenants
+from verify_server.text.gguf_file import read_head
 from verify_server.text.guide import GuideCompiler
 
 room, desk, counter = cache(Room), cache(Desk), cache(Counter)
@@ -183,8 +187,15 @@ def _guides() -> GuideCompiler:
 
 def guide(data: bytes) -> None:
     """A JSON schema, and an answer that it guides."""
-    choose = Choices(data)
-    schema = choose.rest().decode(errors="replace")
+    _guided(data.decode(errors="replace"))
+
+
+def schema(data: bytes) -> None:
+    """A schema of known keywords with any values, and an answer that it guides."""
+    _guided(json.dumps(schemas.schema(Choices(data))))
+
+
+def _guided(schema: str) -> None:
     with contextlib.suppress(OpenSledError):
         constraint = _guides().start(Guide(json_schema=schema), ())
         for _ in range(12):
@@ -201,12 +212,35 @@ def _scratch() -> Path:
     return Path(name)
 
 
+_ticks = itertools.count(1)
+
+
 def token_file(data: bytes) -> None:
     """The lines of a token file."""
     _scratch().write_bytes(data)
     with contextlib.suppress(OpenSledError):
         tenants = read_tenants(_scratch())
         assert not tenants.anonymous
+
+
+def draft_table(data: bytes) -> None:
+    """A draft table, and what a drafter makes of it: a frozen one, and a personal one that starts with its rows."""
+    _scratch().write_bytes(files.draft_table(Choices(data)))
+    with contextlib.suppress(OpenSledError):
+        read = table_file.read(_scratch())
+        frozen, personal = FrozenTable(read.rows, read.vocab_size), LruTable(read.shape)
+        personal.restore(read.rows)
+        for table in (frozen, personal):
+            for follower in table.followers((1, 2)):
+                assert len(follower) <= read.shape.follower
+
+
+def gguf_head(data: bytes) -> None:
+    """The head of a GGUF file."""
+    _scratch().write_bytes(files.gguf_head(Choices(data)))
+    os.utime(_scratch(), ns=(next(_ticks), next(_ticks)))  # its reader knows the last file again by its time
+    with contextlib.suppress(OpenSledError):
+        read_head(_scratch())
 
 
 def config_file(data: bytes) -> None:
@@ -249,6 +283,9 @@ TARGETS = {
     "chat_body": Target(chat_body, 5, noise()),
     "completion_body": Target(completion_body, 3, noise()),
     "guide": Target(guide, 1, GUIDED),
+    "schema": Target(schema, 1, noise()),
+    "draft_table": Target(draft_table, 4, noise()),
+    "gguf_head": Target(gguf_head, 4, noise()),
     "token_file": Target(token_file, 2, (b"abc kitchen max_sessions=3\n# comment\n",)),
     "config_file": Target(config_file, 2, (b'[serve]\nmodel = "tiny"\nmax-draft = 8\n',)),
 }

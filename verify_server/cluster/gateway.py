@@ -23,8 +23,12 @@ from opensled.errors import ProtocolError
 from opensled.messages import Moved, Open
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server import service
+from verify_server.byte_stream import ByteStream, admit_call, client_of, run_stream
+from verify_server.client_limits import ClientLimits
+from verify_server.clients import Client, Clients
 from verify_server.cluster.replica_links import LinkClosed, ReplicaLinks, own_cancellation
 from verify_server.cluster.replica_router import ReplicaRouter
+from verify_server.command import client_limits
 from verify_server.config import ServeConfig
 from verify_server.security import Tenants, Tls
 from verify_server.session_stream import failure_of
@@ -33,6 +37,8 @@ from verify_server.signing import TOKEN_SECONDS, UNBEGUN, GatewayCredentials, To
 log = logging.getLogger(__name__)
 
 CONSTANT_CALLS = ("Describe", "GetTokenizer")  # all replicas answer them alike
+MOST_STREAMS = 4096  # of one tenant at the same time, without --tenant-sessions; chosen: of many replicas
+LINGER = 60.0  # seconds for which a reader may be silent, as at a replica
 CLOSE_SECONDS = 0.5  # for calls that are no sequences, such as the last message to health watchers; chosen
 
 # Status codes that a replica's stream ends with but whose meaning would mislead the device: it gets UNAVAILABLE.
@@ -51,14 +57,24 @@ class GatewayStats:
     resumed: int = 0  # of them, sequences that had begun before
     refused: Counter[str] = field(default_factory=Counter)  # by code
     lost: int = 0  # streams that their replica ended; with --proxy only
+    limited: Counter[str] = field(default_factory=Counter)  # times that a client met a limit, by limit
 
 
 class Gateway:
     """The calls of proto/opensled/v1/verify.proto, as bytes; decodes only the first message of a stream."""
 
-    def __init__(self, directory: Directory, tenants: Tenants, key: bytes, *, proxy: bool) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        tenants: Tenants,
+        key: bytes,
+        *,
+        proxy: bool,
+        limits: ClientLimits = ClientLimits(),
+    ) -> None:
         """`key`: the cluster's; `proxy`: pass streams through. Needs a running event loop."""
         self.tenants, self.stats = tenants, GatewayStats()
+        self.clients = Clients(limits, tenants, MOST_STREAMS, self.stats.limited, time.monotonic)
         self._proxy = proxy
         self._changed = asyncio.Event()
         self._handlers: set[asyncio.Task[Any]] = set()  # of sequences
@@ -68,13 +84,8 @@ class Gateway:
 
     def add_to(self, server: service.Server) -> None:
         """Take the calls that arrive at `server`."""
-        calls = {
-            **{
-                name: grpc.unary_unary_rpc_method_handler(partial(self._ask, name)) for name in CONSTANT_CALLS
-            },
-            "Sequence": grpc.stream_stream_rpc_method_handler(self._sequence),
-        }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(codec.SERVICE_NAME, calls),))
+        describe, tokenizer = (partial(self._ask, name) for name in CONSTANT_CALLS)
+        service.take_calls(server, describe, tokenizer, self._sequence)
 
     async def report(self, readiness: service.Readiness) -> None:
         """Report whether a replica serves, whenever that changes; until cancelled."""
@@ -93,7 +104,7 @@ class Gateway:
 
     async def _ask(self, method: str, request: bytes, context: Any) -> bytes:
         """The answer of any replica: all serve the same model."""
-        await service.tenant_of(context, self.tenants, self.stats.refused)
+        await admit_call(context, self.clients, await self._client(context))
         for beat in self.links.serving():
             # If this one has just stopped, the next one answers
             with contextlib.suppress(grpc.aio.AioRpcError, LinkClosed):
@@ -101,26 +112,33 @@ class Gateway:
         await context.abort(grpc.StatusCode.UNAVAILABLE, "no replica serves at the moment; try again")
         raise AssertionError("abort raises")
 
+    async def _client(self, context: Any) -> Client:
+        return await client_of(context, self.tenants, self.clients, self.stats.refused)
+
     async def _sequence(self, requests: Any, context: Any) -> None:
         self._count_in()
-        tenant = await service.tenant_of(context, self.tenants, self.stats.refused)
-        first = await context.read()
-        if first is grpc.aio.EOF:
-            return
+        client = await self._client(context)
+        await run_stream(self.clients, client, context, LINGER, partial(self._serve, context))
+
+    async def _serve(self, context: Any, stream: ByteStream) -> None:
         try:
+            first = await stream.read()
+            if first is None:
+                return
             message = _opening(first)
-            beat = await self._place(message, tenant)
+            beat = await self._place(message, stream.client.tenant)
         except Exception as error:
             failure = failure_of(error)
             self.stats.refused[failure.code] += 1
-            await context.write(codec.server_bytes(failure))
+            await stream.write(codec.server_bytes(failure))
             return
         self.stats.placed[beat.replica] += 1
         self.stats.resumed += bool(message.committed or message.resume_token)
         if self._proxy:
-            await self._forward(first, beat, tenant, context)
+            await self._forward(first, beat, stream, context)
         else:
-            await context.write(codec.server_bytes(Moved(beat.address, self._token(message, beat, tenant))))
+            token = self._token(message, beat, stream.client.tenant)
+            await stream.write(codec.server_bytes(Moved(beat.address, token)))
 
     def _count_in(self) -> None:
         """Count this task, which gRPC started for one call, as a sequence until it ends."""
@@ -147,13 +165,13 @@ class Gateway:
         known = self._is_home(beat, message, tenant)
         return b"" if known else self._signer.sign(UNBEGUN, tenant, beat.replica)
 
-    async def _forward(self, first: bytes, beat: Heartbeat, tenant: str, context: Any) -> None:
+    async def _forward(self, first: bytes, beat: Heartbeat, stream: ByteStream, context: Any) -> None:
         """Forward both ways until the replica or the device ends; a device whose replica is lost reopens."""
-        call = self.links.of(beat).sequence(tenant, context.time_remaining())
-        sending = asyncio.ensure_future(_send(first, context, call))
+        call = self.links.of(beat).sequence(stream.client.tenant, stream.seconds)
+        sending = asyncio.ensure_future(_send(first, stream, call))
         try:
             while (message := await _next(call)) is not grpc.aio.EOF:
-                await context.write(message)
+                await stream.write(message)
             code, details = await call.code(), await call.details()
         except grpc.aio.AioRpcError as error:
             code, details = error.code(), error.details()
@@ -177,23 +195,20 @@ async def _next(call: Any) -> Any:
         return await call.read()
 
 
-async def _send(first: bytes, context: Any, call: Any) -> None:
+async def _send(first: bytes, stream: ByteStream, call: Any) -> None:
     """Forward the device's messages to the replica."""
-    message = first
+    message: bytes | None = first
     # The reading side reports how the call ended.
     with contextlib.suppress(grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
-        while message is not grpc.aio.EOF:
+        while message is not None:
             await call.write(message)
-            message = await context.read()
+            message = await stream.read()
         await call.done_writing()
 
 
 def _opening(first: bytes) -> Open:
     """The first message of a stream; raises InvalidRequest, Unsupported or ProtocolError."""
-    try:
-        message = codec.client_message(first)
-    except codec.Malformed as error:
-        raise service.malformed(error) from error
+    message = service.client_message(first)
     if not isinstance(message, Open):
         raise ProtocolError("the first message of a stream must be Open")
     return message
@@ -238,7 +253,7 @@ async def start(
 
     The gateway's health is *serving* while one replica serves. Raises OpenSledError if the address is taken.
     """
-    gateway = Gateway(directory, tenants, key, proxy=config.proxy)
+    gateway = Gateway(directory, tenants, key, proxy=config.proxy, limits=client_limits(config))
     readiness = service.Readiness()
     reporting = asyncio.ensure_future(gateway.report(readiness))
     try:

@@ -22,6 +22,7 @@ def gateway_metrics(gateway: Gateway, directory: Directory) -> list[Metric]:
             lambda: stats.resumed,
         ),
         Metric("requests_refused_total", "Requests that reached no replica.", lambda: stats.refused, "code"),
+        Metric("client_limits_total", "Times that a client met a limit.", lambda: stats.limited, "limit"),
         Metric("streams_lost_total", "Streams passed through that their replica ended.", lambda: stats.lost),
         *_replicas(directory),
     ]

@@ -14,7 +14,8 @@ from opensled import logs
 from opensled.address import host_port, joined
 from scheduler.cluster.placement import Heartbeat
 from verify_server import service
-from verify_server.command import LAST_MESSAGES_SECONDS, clients, describe, make_manager, run
+from verify_server.client_limits import ClientLimits
+from verify_server.command import LAST_MESSAGES_SECONDS, client_limits, clients, describe, make_manager, run
 from verify_server.config import ServeConfig
 from verify_server.engine import ENGINES
 from verify_server.security import Tenants, Tls
@@ -86,15 +87,17 @@ class ReplicaServer:
         """Serve until the loop fails, which ends the replica."""
         await self._readiness.set(True)
         gateways = GatewayTenants(credentials=GatewayCredentials(self._key, time.time))
-        inner = await self._listen(joined(self._host, 0), gateways, None)
-        addresses = ReplicaAddresses(await self._listen(public, tenants, tls) if public else inner, inner)
+        limits = client_limits(self._config, self._manager)
+        inner = await self._listen(joined(self._host, 0), gateways, None, limits.from_gateways)
+        outer = await self._listen(public, tenants, tls, limits) if public else inner
+        addresses = ReplicaAddresses(outer, inner)
         self._started.set_result((asyncio.get_running_loop(), addresses))
         await self._manager.loop.run()
         return 1
 
-    async def _listen(self, listen: str, tenants: Tenants, tls: Tls | None) -> str:
+    async def _listen(self, listen: str, tenants: Tenants, tls: Tls | None, limits: ClientLimits) -> str:
         """Serve at `listen`; returns the address."""
-        frontend = service.VerifyService(self._manager, self._info, self._text, tenants)
+        frontend = service.VerifyService(self._manager, self._info, self._text, tenants, limits)
         server, port = await service.start(frontend, listen, tls, self._readiness)
         self._servers.append(server)
         return joined(host_port(listen)[0], port)

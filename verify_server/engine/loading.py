@@ -1,6 +1,8 @@
 """From a folder or a hub id to a transformers decoder that attends through our paged attention."""
 
+import logging
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,13 +10,25 @@ import torch
 import transformers
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from opensled.errors import NotFound, Unauthorized, Unreachable, UnsupportedModel, UsageError
+from opensled.errors import (
+    NotFound,
+    OpenSledError,
+    Unauthorized,
+    Unreachable,
+    UnsupportedModel,
+    UsageError,
+    first_line,
+)
+from opensled.hub import pinned
 from opensled.store import model_file
-from verify_server.engine import gguf_config, gguf_model
+from verify_server.engine import gguf_config, gguf_model, model_sizes
 from verify_server.engine.attention import NAME
+
+log = logging.getLogger(__name__)
 
 DTYPES = {
     "float64": torch.float64,
@@ -26,6 +40,7 @@ DTYPES = {
 transformers.utils.logging.disable_default_handler()
 transformers.utils.logging.enable_propagation()
 # Weights only as safetensors: a pickle runs code when it is opened.
+OTHER_SHAPES = "its weights have other shapes than its config.json states; download both again"
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "*.txt"]
 
 
@@ -98,11 +113,15 @@ def _download(model: str) -> Path:
             f"no folder {model!r}; give an existing model folder or a hub id such as Qwen/Qwen3-0.6B", "model"
         )
     try:
-        return Path(snapshot_download(model, allow_patterns=HUB_PATTERNS))
+        return pinned(model, partial(_snapshot, model))
     except HFValidationError as error:
         raise NotFound(f"{model!r} is neither a folder nor a hub id: {error}", "model") from error
     except (LocalEntryNotFoundError, OSError) as error:
         raise _hub_error(model, error) from error
+
+
+def _snapshot(model: str, commit: str | None) -> Path:
+    return Path(snapshot_download(model, revision=commit, allow_patterns=HUB_PATTERNS))
 
 
 def _hub_error(model: str, error: Exception) -> NotFound | Unauthorized | Unreachable:
@@ -127,10 +146,13 @@ def read_config(weights: Weights) -> Any:
     if weights.gguf:
         return gguf_config.read_config(weights.path)
     try:
+        model_sizes.require_sane(weights.folder / "config.json")
         return AutoConfig.from_pretrained(weights.folder, trust_remote_code=False)
-    except (ValueError, KeyError, OSError) as error:
+    except OpenSledError:
+        raise
+    except Exception as error:  # transformers validates configs with errors of many kinds
         raise UnsupportedModel(
-            f"{weights.folder}: transformers {transformers.__version__} cannot read it: {error}"
+            f"{weights.folder}: transformers {transformers.__version__} cannot read it: {first_line(error)}"
         ) from error
 
 
@@ -183,6 +205,8 @@ def _from_gguf(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
 def _from_safetensors(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
     if not sys.stderr.isatty():
         transformers.utils.logging.disable_progress_bar()
+    usual = transformers.utils.logging.get_verbosity()
+    transformers.utils.logging.set_verbosity_error()  # instead of its report of many lines, one of ours
     try:
         network, report = AutoModelForCausalLM.from_pretrained(
             weights.folder,
@@ -194,14 +218,23 @@ def _from_safetensors(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
             output_loading_info=True,
             **_experts(dtype),
         )
-    except (ValueError, KeyError, OSError) as error:
+    except SafetensorError as error:
         raise UnsupportedModel(
-            f"{weights.folder} cannot be loaded as a causal language model: {error}"
+            f"the weights in {weights.folder} cannot be read: {first_line(error)}; download them again"
         ) from error
+    except Exception as error:  # transformers and torch raise many kinds
+        cause = OTHER_SHAPES if "mismatched" in str(error) else first_line(error)
+        raise UnsupportedModel(
+            f"{weights.folder} cannot be loaded as a causal language model: {cause}"
+        ) from error
+    finally:
+        transformers.utils.logging.set_verbosity(usual)
     if missing := sorted(report["missing_keys"]):
         raise UnsupportedModel(
             f"{weights.folder} lacks weights of its architecture: {', '.join(missing[:3])}"
         )
+    if unused := sorted(report["unexpected_keys"]):
+        log.warning("%d weights in %s are not used, such as %s", len(unused), weights.folder, unused[0])
     return network
 
 

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from opensled.bounds import require_unicode
+from opensled.chat_render import TemplateRefused
 from opensled.errors import InvalidRequest, Unsupported
+from opensled.fork_server import OverLimit
 from opensled.messages import CALL_TAGS, ChatMessage, Tool, ToolCall
 
 Turn = dict[str, Any]  # one message, by the keys that templates read
@@ -29,7 +31,12 @@ def rendered(messages: Sequence[ChatMessage], tools: Sequence[Tool], template: s
     turns, functions = template_input(messages, tools, template)
     try:
         text = render(turns, functions)
-    except Exception as error:  # a template may raise any error
+    except OverLimit as error:
+        raise InvalidRequest(
+            f"to render these messages the chat template takes more than {error}; send fewer or shorter ones",
+            "messages",
+        ) from error
+    except TemplateRefused as error:
         raise InvalidRequest(f"the chat template refuses these messages: {error}", "messages") from error
     return valid_text(text)
 

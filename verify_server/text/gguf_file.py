@@ -83,9 +83,15 @@ def _head(reader: _MetadataReader) -> Head:
     tensors, pairs = reader.number(10), reader.number(10)
     metadata = {reader.text(): reader.value(reader.number(4)) for _ in range(pairs)}
     listed = {reader.text(): _tensor(reader) for _ in range(tensors)}
-    alignment = metadata.get("general.alignment", 32)
-    begin = -(-reader.place // alignment) * alignment
+    begin = _aligned(reader.place, metadata.get("general.alignment", 32))
     return Head(metadata, {name: info._replace(start=begin + info.start) for name, info in listed.items()})
+
+
+def _aligned(place: int, alignment: object) -> int:
+    """The first byte at or after `place` that the file lets a tensor begin at."""
+    if not isinstance(alignment, int) or alignment <= 0:
+        raise ValueError(f"its alignment is {alignment!r}, not a number of bytes")
+    return -(-place // alignment) * alignment
 
 
 def _tensor(reader: _MetadataReader) -> TensorInfo:

@@ -7,21 +7,17 @@ metadata. In both cases llama.cpp must tokenize a few texts to the same ids, or 
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from opensled.chat_render import ChatRenderer
 from opensled.errors import UnsupportedModel, VocabularyMismatch
 from opensled.messages import ChatMessage, Tool
 from opensled.vocabulary import fingerprint
 from verify_server.text import gguf_tokenizer
-from verify_server.text.chat_template import Turn, chosen, rendered, valid_text
+from verify_server.text.chat_template import chosen, rendered, valid_text
 from verify_server.text.gguf_file import read_metadata
 
 # Name of a special token in templates -> GGUF's key of its id.
@@ -57,24 +53,23 @@ class GgufText:
         self.tokenizer_json = self._tokenizer.to_str().encode()
         self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
         self.chat_template = files.template() or metadata.get("tokenizer.chat_template") or ""
-        self._special = files.special() or _special(metadata)
-        self._template = _compile(self.chat_template, path)
+        self._chats = ChatRenderer(self.chat_template, files.special() or _special(metadata))
+        if self.chat_template:
+            self._chats.require(path)
         self.vocab_size = len(self._pieces)
         self.fingerprint = fingerprint(self._pieces)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of raw text, as the tokenizer frames it by default (a BOS where the family wants one)."""
-        return tuple(self._tokenizer.encode(valid_text(text)).ids)
+        return self._ids(valid_text(text), framed=True)
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Token ids of a chat up to the start of the assistant's next turn, in which it may call `tools`."""
-        text = rendered(messages, tools, self.chat_template, self._render)
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return self._ids(rendered(messages, tools, self.chat_template, self._chats.render), framed=False)
 
-    def _render(self, turns: list[Turn], tools: list[dict[str, Any]] | None) -> str:
-        return self._template(
-            **self._special, messages=turns, tools=tools, documents=None, add_generation_prompt=True
-        )
+    def _ids(self, text: str, framed: bool) -> tuple[int, ...]:
+        """By `encode_batch`: `encode` holds the interpreter's lock, seconds for a long text, and stalls all streams."""
+        return tuple(self._tokenizer.encode_batch([text], add_special_tokens=framed)[0].ids)
 
     def require_same(self, pieces: Sequence[str], tokenize: Callable[[str], list[int]]) -> None:
         """Refuse a tokenizer that differs from the model's `pieces` (by id) or `tokenize` (without BOS and EOS).
@@ -139,9 +134,11 @@ class _TokenizerFolder:
         if not self._present or not path.is_file():
             return {}
         try:
-            config: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        except ValueError as error:
+            config = json.loads(path.read_text("utf-8"))
+        except (ValueError, RecursionError) as error:
             raise UnsupportedModel(f"{path} is not JSON: {error}; download it again") from error
+        if not isinstance(config, dict):
+            raise UnsupportedModel(f"{path} holds no JSON object; download it again")
         return config
 
 
@@ -150,48 +147,3 @@ def _special(metadata: dict[str, Any]) -> dict[str, str]:
     pieces = gguf_tokenizer.pieces_of(metadata)
     ids = {name: metadata.get(key) for name, key in SPECIAL.items()}
     return {name: pieces[id] for name, id in ids.items() if id is not None and id < len(pieces)}
-
-
-class _GenerationTag(Extension):
-    """{% generation %} marks a model's text, for training; renders its body."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Any) -> list[nodes.Node]:
-        next(parser.stream)
-        body: list[nodes.Node] = parser.parse_statements(["name:endgeneration"], drop_needle=True)
-        return body
-
-
-def _compile(template: str, path: Path) -> Callable[..., str]:
-    """Templates are untrusted: jinja's sandbox renders them, with the globals that transformers gives them."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    try:
-        return environment.from_string(template).render
-    except jinja2.TemplateError as error:
-        raise UnsupportedModel(
-            f"the chat template of {path} cannot be compiled: {error}; put a chat_template.jinja and its "
-            "tokenizer.json beside the file"
-        ) from error
-
-
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Replaces jinja's own filter, which escapes HTML."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )

@@ -1,28 +1,25 @@
 """Guided answers: grammars over the bytes of tokens, applied as masks on the target's logits.
 
 The target samples from the masked logits, and drafts are verified against that sample. The grammars come from
-verify_server/text/tool_grammar.py; llguidance matches them.
+verify_server/text/tool_grammar.py, the compiler is verify_server/text/grammar_compiler.py, and llguidance matches them.
 """
 
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+import hashlib
+import json
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
-from tokenizers import Tokenizer
+from llguidance import LLMatcher
 
-from opensled.errors import EngineError, InvalidRequest, TruthConflict, Unsupported
-from opensled.messages import CALL_TAGS, Guide
+from opensled.errors import EngineError, InvalidRequest, TruthConflict, from_code
+from opensled.fork_server import ForkServer, OverLimit
+from opensled.messages import Guide
+from verify_server.text.grammar_compiler import HANDLER, LIMITS, GrammarCompiler, question, short
+from verify_server.text.grammar_memory import GrammarMemory
 from verify_server.text.tool_grammar import Grammar, grammar_of
 
-# The compiler recurses along references, with several KB of stack each: about 700 overflow a thread's usual 8 MB
-# and end the whole server. `MAX_SCHEMA` characters cannot fill this stack; only used pages take memory.
-COMPILER_STACK = 256 * 1024 * 1024  # bytes
-MAX_CAUSE = 200  # characters of llguidance's text in our messages; chosen
-
-T = TypeVar("T")
-_stack_size_lock = threading.Lock()
+MAX_CHECKED = 1024  # grammars that need no second check; chosen
 
 
 class Constraint:
@@ -89,31 +86,47 @@ class Constraint:
     def _require(self, ok: bool) -> None:
         if not ok or self._matcher.is_error():
             cause = self._matcher.get_error() or self._matcher.stop_reason()
-            raise EngineError(f"the grammar of this answer is stuck: {_short(cause)}")
+            raise EngineError(f"the grammar of this answer is stuck: {short(cause)}")
 
 
 class GuideCompiler:
-    """Compiles the grammars of one target; several threads may use it at once.
+    """Makes the constraints of one target; several threads may use it at once.
 
-    `width` is that of the logits; ids beyond the tokenizer's are padding and never allowed. The first `start` reads the
-    vocabulary (1.2 s and 240 MB for 150,000 tokens), since many servers never need it.
+    `width` is that of the logits. A grammar is compiled in a fork before it is compiled here; a repeated one needs no
+    second fork.
     """
 
     def __init__(self, tokenizer_json: bytes, width: int, eos_ids: Sequence[int], chat_template: str) -> None:
-        self._tokenizer_json, self._width, self._template = tokenizer_json, width, chat_template
-        self._eos_ids = tuple(eos_ids)
-        self._vocabulary: LLTokenizer | None = None
-        self._lock = threading.Lock()
+        self._width, self._eos_ids, self._template = width, frozenset(eos_ids), chat_template
+        self._compiler = GrammarCompiler(tokenizer_json, width, eos_ids)
+        self._forks = ForkServer(HANDLER, self._compiler.setup(), LIMITS)
+        self._memory = GrammarMemory()
+        self._checked = OrderedDict[bytes, int]()  # digest of a grammar -> bytes it takes; the latest last
 
-    def start(self, guide: Guide, committed: Sequence[int]) -> Constraint:
+    def start(self, guide: Guide, committed: Sequence[int], tenant: str = "") -> Constraint:
         """The constraint of an answer that begins with `committed`. Takes milliseconds, for a huge schema a second.
 
         Raises InvalidRequest or Unsupported (`field` is `response_format`, `tools` or `tool_choice`) if the guide
-        cannot be compiled or enforced, and TruthConflict for committed ids that break the grammar.
+        cannot be compiled or enforced, Overloaded if the live grammars take too much memory, and TruthConflict for
+        committed ids that break the grammar. Ends early, with `Cancelled`, by `opensled.fork_server.STOP`.
         """
         grammar = grammar_of(guide, self._template)
-        matcher = _with_large_stack(lambda: self._compile(grammar))
-        constraint = Constraint(matcher, self._width, frozenset(self._eos_ids))
+        self._compiler.read_vocabulary(grammar.field)
+        taken = self._memory.take(tenant, self._check(grammar))
+        try:
+            constraint = self._started(grammar, committed)
+        except BaseException:
+            taken.give_back()
+            raise
+        weakref.finalize(constraint, taken.give_back)
+        return constraint
+
+    def close(self) -> None:
+        """End the process of the forks."""
+        self._forks.close()
+
+    def _started(self, grammar: Grammar, committed: Sequence[int]) -> Constraint:
+        constraint = Constraint(self._compiler.compile(grammar), self._width, self._eos_ids)
         try:
             constraint.allowed(())
         except EngineError as error:
@@ -124,86 +137,27 @@ class GuideCompiler:
             raise TruthConflict("the committed ids break the grammar that this Open asks for") from error
         return constraint
 
-    def _compile(self, grammar: Grammar) -> LLMatcher:
-        vocabulary = self._read_vocabulary(grammar.field)
-        limits = LLParserLimits(verbose_errors=False)  # its errors must not quote the answer
-        matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar.lark), log_level=0, limits=limits)
-        if not matcher.is_error():
-            return matcher
-        for part in grammar.parts:
-            alone = LLMatcher.grammar_from_json_schema(part.schema)
-            cause = LLMatcher.validate_grammar(alone, vocabulary, limits=limits)
-            if cause:
-                raise InvalidRequest(f"{part.what} cannot be compiled: {_short(cause)}", part.field)
-        raise InvalidRequest(f"the grammar cannot be compiled: {_short(matcher.get_error())}", grammar.field)
+    def _check(self, grammar: Grammar) -> int:
+        """The bytes that a grammar takes, as a fork has compiled it."""
+        asked = question(grammar)
+        digest = hashlib.sha256(asked).digest()
+        if digest not in self._checked:
+            self._checked[digest] = self._ask(asked, grammar.field)
+            if len(self._checked) > MAX_CHECKED:
+                self._checked.popitem(last=False)
+        return self._checked[digest]
 
-    def _read_vocabulary(self, field: str) -> LLTokenizer:
-        if not self._eos_ids:
-            raise Unsupported("a target without an end token cannot end a guided answer", field)
-        with self._lock:
-            if self._vocabulary is None:
-                try:
-                    self._vocabulary = _vocabulary(self._tokenizer_json.decode(), self._width, self._eos_ids)
-                except Exception as error:  # the libraries may raise any error
-                    cause = f"the tokenizer of this target cannot be guided: {_short(str(error))}"
-                    raise Unsupported(cause, field) from error
-            return self._vocabulary
-
-
-class _GuidanceTokenizer:
-    """A tokenizer in the form llguidance reads; `tokens` [width] holds the bytes of each id, none for padding."""
-
-    bos_token_id = None
-
-    def __init__(self, tokenizer: Tokenizer, tokens: list[bytes], special: list[int], eos_id: int) -> None:
-        self.tokens, self.special_token_ids, self.eos_token_id = tokens, special, eos_id
-        self._tokenizer = tokenizer
-
-    def __call__(self, text: bytes) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text.decode(), add_special_tokens=False).ids
-        return ids
-
-
-def _vocabulary(tokenizer_json: str, width: int, eos_ids: Sequence[int]) -> LLTokenizer:
-    """llguidance's tokenizer, with added tokens that are text treated as text.
-
-    By itself it takes every added token for a control token, also `<think>`, `<tool_call>` and runs of spaces, and
-    excludes them from free text.
-    """
-    tokenizer = Tokenizer.from_str(tokenizer_json)
-    plain = LLTokenizer(tokenizer_json, slices=[])
-    tokens, special = [b""] * width, list(eos_ids)
-    for id in tokenizer.get_vocab(with_added_tokens=True).values():
-        if id < width:
-            tokens[id] = plain.decode_bytes([id])
-    for id, token in tokenizer.get_added_tokens_decoder().items():
-        if token.special and token.content not in CALL_TAGS:
-            special.append(id)
-        elif id < width:
-            tokens[id] = tokenizer.decode([id], skip_special_tokens=False).encode()
-    special = sorted({id for id in special if id < width})
-    wrapped = TokenizerWrapper(_GuidanceTokenizer(tokenizer, tokens, special, eos_ids[0]))
-    return LLTokenizer(wrapped, n_vocab=width, eos_token=list(eos_ids))
-
-
-def _with_large_stack(work: Callable[[], T]) -> T:
-    """Run `work` in its own thread with a stack of `COMPILER_STACK`."""
-    with ThreadPoolExecutor(1, "grammar") as pool:
-        with _stack_size_lock:  # the size is the process's, and holds for threads that start from now on
-            usual = threading.stack_size(COMPILER_STACK)
-            try:
-                future = pool.submit(work)  # starts the thread
-            finally:
-                threading.stack_size(usual)
-        return future.result()
+    def _ask(self, asked: bytes, field: str) -> int:
+        try:
+            answer = json.loads(self._forks.ask(asked))
+        except OverLimit as error:
+            raise InvalidRequest(
+                f"to compile this schema takes more than {error}; make it simpler", field
+            ) from error
+        if "code" in answer:
+            raise from_code(answer["code"], answer["reason"], answer["field"])
+        return int(answer["bytes"])
 
 
 def _allows(mask: bytes, token: int) -> bool:
     return 0 <= token < 8 * len(mask) and bool(mask[token // 8] >> token % 8 & 1)
-
-
-def _short(cause: str) -> str:
-    """The informative line of a message of llguidance."""
-    lines = cause.strip().splitlines() or ["unknown"]
-    line = lines[-1] if lines[-1].startswith("error:") else lines[0]
-    return line.removeprefix("error: ").split(". Enable ")[0][:MAX_CAUSE]

@@ -5,22 +5,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from opensled.chat_render import ChatRenderer
+from opensled.errors import UnsupportedModel, first_line
 from opensled.messages import ChatMessage, Tool
 from opensled.vocabulary import fingerprint
-from verify_server.text.chat_template import Turn, chosen, rendered, valid_text
+from verify_server.text.chat_template import chosen, rendered, valid_text
 
 
 class HFText:
     """See `verify_server.target.TextCodec`; uses the tokenizer in the model's folder."""
 
     def __init__(self, folder: Path) -> None:
-        from transformers import AutoTokenizer
-
-        self._tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, use_fast=True)
+        """Raises UnsupportedModel for a tokenizer that cannot be read, or a chat template that takes too much."""
+        self._tokenizer = _tokenizer(folder)
         self.tokenizer_json = self._tokenizer.backend_tokenizer.to_str().encode()
         self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
         template: str | dict[str, str] | None = self._tokenizer.chat_template
         self.chat_template = chosen(template) if isinstance(template, dict) else template or ""
+        self._chats = ChatRenderer(self.chat_template, self._tokenizer.special_tokens_map)
+        if self.chat_template:
+            self._chats.require(folder)
         self.vocab_size = len(self._tokenizer)
         pieces = self._tokenizer.convert_ids_to_tokens(range(self.vocab_size))
         self.fingerprint = fingerprint(piece or "" for piece in pieces)
@@ -31,15 +35,18 @@ class HFText:
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Token ids of a chat up to the start of the assistant's next turn, in which it may call `tools`."""
-        text = rendered(messages, tools, self.chat_template, self._render)
+        text = rendered(messages, tools, self.chat_template, self._chats.render)
         return tuple(self._tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
-    def _render(self, turns: list[Turn], tools: list[dict[str, Any]] | None) -> str:
-        text: str = self._tokenizer.apply_chat_template(
-            turns,
-            tools=tools,
-            chat_template=self.chat_template,
-            add_generation_prompt=True,
-            tokenize=False,
-        )
-        return text
+
+def _tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, use_fast=True)
+    except Exception as error:  # tokenizers raises bare Exception, transformers many kinds
+        cause = first_line(error)
+        raise UnsupportedModel(
+            f"the tokenizer of {folder} cannot be read: {cause}; download its tokenizer.json and "
+            "tokenizer_config.json again"
+        ) from error

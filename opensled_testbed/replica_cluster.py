@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from opensled.errors import OpenSledError
@@ -37,9 +37,21 @@ def alone() -> Iterator[None]:
 class ReplicaCluster:
     """Two or more replicas of the tiny target in float64; use it in a `with`."""
 
-    def __init__(self, replicas: int = 2, *, proxy: bool = False) -> None:
-        self.replicas, self._proxy = replicas, proxy
-        self._environment: dict[str, str] = {}
+    def __init__(
+        self,
+        replicas: int = 2,
+        *,
+        proxy: bool = False,
+        flags: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> None:
+        """`flags`: more of them for the gateway, and so for its replicas; `environment`: of every process here.
+
+        `log`: file for the words of the gateway; None = our standard error.
+        """
+        self.replicas, self._proxy, self._flags, self._log = replicas, proxy, flags, log
+        self._environment = dict(environment or {})
         ray_guard.prepare(environ=self._environment)
         self._listen = "127.0.0.1:0"
         self._folder = tempfile.TemporaryDirectory(prefix="opensled-ray-", ignore_cleanup_errors=True)
@@ -58,7 +70,7 @@ class ReplicaCluster:
         )
         try:
             self._await_ray()
-            self._start_gateway()
+            self.start_gateway()
         except BaseException:
             self.__exit__()
             raise
@@ -92,13 +104,16 @@ class ReplicaCluster:
     def restart_gateway(self) -> None:
         """Kill it without warning and start another one on the same port."""
         self.gateway.kill()
-        self._start_gateway()
+        self.start_gateway()
 
-    def _start_gateway(self) -> None:
+    def start_gateway(self) -> None:
+        """On the port of the one before, which has ended."""
         arguments = ["--listen", self._listen, "--model", "tiny", "--dtype", "float64", "--threads", "1"]
         arguments += ["--replicas", str(self.replicas), "--ray-address", self._ray_address]
-        arguments += ["--proxy"] if self._proxy else []
-        self.gateway = Process(["serve", *arguments], isolated=True, environment=self._environment)
+        arguments += [*self._flags, *(["--proxy"] if self._proxy else [])]
+        self.gateway = Process(
+            ["serve", *arguments], isolated=True, environment=self._environment, log=self._log
+        )
         self._listen = self.gateway.wait_ready(READY_S)
 
     def _ray_flags(self) -> list[str]:

@@ -1,0 +1,89 @@
+"""The attacks by name: what each does, with how many connections, and what its tenant is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks.attacks import floods, holds, messages
+from benchmarks.attacks.connection import Peer, Running
+from benchmarks.attacks.floods import Tally
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One way to spend another tenant's time, places or memory."""
+
+    work: Callable[[Peer, Running, Tally], None]  # on one connection, until `Running` says no
+    unit: str  # of the tally, whose rate is the attacker's
+    does: str
+    connections: int = 1
+    limits: str = "max_sessions=2"  # of the attacker's line in the token file
+    readers: int = 1  # of the victim
+    front: bool = False  # a flood of streams, which the front has to stop
+
+
+def _refused(message: Callable[[], bytes], does: str) -> Attack:
+    return Attack(partial(floods.refused, message), "messages", does, connections=4)
+
+
+ATTACKS: Mapping[str, Attack] = {
+    "empty turns": _refused(messages.empty_turns, "chats of 2,000,000 empty turns"),
+    "million ids": _refused(messages.million_ids, "prompts of 1,000,000 ids"),
+    "equal stop ids": Attack(
+        partial(floods.held, messages.equal_stop_ids),
+        "messages",
+        "2^20 equal stop ids, 16 streams held",
+        limits="",
+    ),
+    "resume token": _refused(messages.long_resume_token, "resume tokens of 4,000,000 bytes"),
+    "tool description": _refused(messages.long_description, "tools described in 4,000,000 bytes"),
+    "bad opens": Attack(
+        partial(floods.refused, messages.bad_open),
+        "messages",
+        "small requests with a bad value",
+        connections=4,
+        front=True,
+    ),
+    "stale drafts": Attack(partial(floods.stale_drafts, 8), "drafts", "late drafts on 8 streams", limits=""),
+    "wrong token": Attack(
+        floods.wrong_tokens, "streams", "streams with a wrong token", connections=2, front=True
+    ),
+    "rapid resets": Attack(
+        floods.rapid_resets, "streams", "streams that are reset at once", connections=2, front=True
+    ),
+    "streams without Open": Attack(
+        partial(holds.silent, 2_000),
+        "streams",
+        "20,000 streams that say nothing",
+        connections=10,
+        front=True,
+    ),
+    "unread finished": Attack(
+        partial(holds.unread, 500, 1),
+        "streams",
+        "1,500 answers of one token that nobody reads",
+        connections=3,
+        front=True,
+    ),
+    "unread live": Attack(
+        partial(holds.unread, 256, messages.LONG), "streams", "256 answers that nobody reads", limits=""
+    ),
+    "cancel after Failure": Attack(
+        floods.failed, "streams", "sequences that fail, cancelled at once", connections=4
+    ),
+    "multipleOf": Attack(
+        partial(holds.grammars, 6), "schemas", "six schemas with multipleOf 99999989", limits="max_sessions=8"
+    ),
+    "pace": Attack(
+        holds.pace,
+        "sequences",
+        "two sequences that ask for 1,000,000 tokens/s each",
+        connections=2,
+        readers=16,
+    ),
+    "resumed texts": Attack(
+        partial(holds.resumed_texts, 32), "texts", "32 long texts at a time under a known resume token"
+    ),
+}

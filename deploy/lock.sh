@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Writes the lock files anew from pyproject.toml and constraints.txt: every package by version and by the sha256 of all
+# its files, for Python >= 3.11 on every platform. Needs a package index, and uv (pip install uv; or UV=/path/of/uv).
+#
+# Not in them, for others supply the files:
+#   torch            its build for CPUs comes from PyTorch's own index or a folder of wheels (PIP_FIND_LINKS), not from PyPI
+#   build tools      of llama-cpp-python, which comes as source, and of OpenSLED in an image: pip fetches them for the
+#                    build alone, and installs none of them
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+echo 'torch ; python_version < "0"' >"$work/without-torch"
+printf '%s\n' networkx 'setuptools>=77.0.3' >"$work/of-torch" # what torch needs and nobody else asks for
+printf '%s\n' editables 'hatchling>=1.26' >"$work/build"      # the project itself is built with these
+
+lock() { # FILE WORD...: the extras, as flags, and further inputs
+    local file=$1
+    shift
+    "${UV:-uv}" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+        --custom-compile-command deploy/lock.sh --constraint constraints.txt --override "$work/without-torch" \
+        --output-file "$file" pyproject.toml "$@"
+}
+
+lock requirements.lock --extra dev --extra train "$work/of-torch" "$work/build"
+lock deploy/docker/edge.lock --extra llamacpp
+lock deploy/docker/verify.lock --extra server "$work/of-torch"

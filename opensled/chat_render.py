@@ -1,0 +1,91 @@
+"""Renders chat templates, which come from strangers: in jinja's sandbox, in a fork with limits of time and memory.
+
+The sandbox keeps a template from running code. It does not keep one from loops in loops, or from `'a' * 10**10`, which
+jinja computes already when it compiles the template.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from opensled.errors import EngineError, UnsupportedModel
+from opensled.fork_frames import ForkLimits
+from opensled.fork_server import ForkServer, OverLimit
+
+# Of one chat. Chosen: the templates of real models take milliseconds and a few times the memory of the chat.
+LIMITS = ForkLimits(seconds=2.0, memory=256 << 20, limits_setup=True)
+HANDLER = "opensled.chat_render:answering"
+SHORT_CHAT = [{"role": "user", "content": "Hi"}]
+
+
+class TemplateRefused(Exception):
+    """The template raised an error; the text is the error's."""
+
+
+class ChatRenderer:
+    """One chat template, compiled in a process of its own; several threads may use it at once."""
+
+    def __init__(self, template: str, special: Mapping[str, Any]) -> None:
+        """`special`: the special tokens that the template may name."""
+        setup = json.dumps({"template": template, "special": dict(special)}).encode()
+        self._forks = ForkServer(HANDLER, setup, LIMITS)
+
+    def require(self, origin: object) -> None:
+        """Raises UnsupportedModel, naming `origin`, if the template cannot be compiled or renders no short chat."""
+        try:
+            self._forks.start()
+            self.render(SHORT_CHAT, None)
+        except TemplateRefused:
+            pass  # it wants another chat
+        except EngineError as error:
+            raise UnsupportedModel(
+                f"the chat template of {origin} cannot be compiled: {error}; put another chat_template.jinja "
+                "beside its tokenizer.json"
+            ) from error
+        except OverLimit as error:
+            raise UnsupportedModel(
+                f"the chat template of {origin} takes more than {error} for a short chat; put another "
+                "chat_template.jinja beside its tokenizer.json"
+            ) from error
+
+    def render(self, turns: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
+        """The text of a chat up to the start of the assistant's next turn.
+
+        Raises TemplateRefused, OverLimit, EngineError, and Cancelled by `opensled.fork_server.STOP`.
+        """
+        try:
+            question = json.dumps({"messages": turns, "tools": tools}).encode()
+        except RecursionError as error:
+            raise TemplateRefused("they are nested too deeply") from error
+        answer = json.loads(self._forks.ask(question))
+        if "error" in answer:
+            raise TemplateRefused(answer["error"])
+        text: str = answer["text"]
+        return text
+
+    def close(self) -> None:
+        """End its process."""
+        self._forks.close()
+
+
+def answering(setup: bytes) -> Callable[[bytes], bytes]:
+    """What answers in a fork: the texts of chats by the template in `setup`."""
+    from opensled import chat_sandbox
+
+    fields = json.loads(setup)
+    render = chat_sandbox.environment().from_string(fields["template"]).render
+
+    def answer(question: bytes) -> bytes:
+        try:
+            text = render(
+                **fields["special"], **json.loads(question), documents=None, add_generation_prompt=True
+            )
+        except MemoryError:
+            raise
+        except Exception as error:  # a template may raise any error
+            return json.dumps({"error": str(error)}).encode()
+        return json.dumps({"text": text}).encode()
+
+    return answer

@@ -1,0 +1,199 @@
+"""The process behind `opensled.fork_server.ForkServer`: answers each question in a fork of itself, and ends forks.
+
+It holds what all questions need (a vocabulary, a compiled template), so a fork begins at once and shares that memory.
+The kernel holds a fork to its limits of processor time and memory, also where native code never returns to Python.
+opensled/fork_frames.py has the frames on both pipes.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opensled.fork_frames import (
+    ANSWER,
+    CANCEL,
+    FAILED,
+    MEMORY,
+    NO_MEMORY,
+    QUESTION,
+    READY,
+    SETUP,
+    TIME,
+    ForkLimits,
+    exit_kind,
+    read_frame,
+    write_all,
+    write_frame,
+)
+
+Handler = Callable[[bytes], bytes]
+CHUNK = 1 << 16
+# A fork that waits instead of computing uses no processor time: after so many times its limit it is ended too. Chosen:
+# on a busy machine work takes several times its processor time.
+WALL_FACTOR = 15.0
+
+
+def main() -> None:
+    """Serve the questions of stdin until it ends; arguments: "module:function" of the handler, limits as JSON."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # those of its server; it ends when the server's pipe does
+        signal.signal(number, signal.SIG_IGN)
+    answers = os.dup(1)
+    os.dup2(2, 1)  # a library that prints must not disturb the frames
+    _be_ended_first()
+    module, _, name = sys.argv[1].partition(":")
+    limits = ForkLimits(**json.loads(sys.argv[2]))
+    first = read_frame(0)
+    if first is not None:
+        _serve(ForkLoop(_prepared(module, name, first.content, limits, answers), limits, answers))
+
+
+def _be_ended_first() -> None:
+    """Out of memory, the kernel ends this process and its forks before the server; no core dumps."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _prepared(module: str, name: str, setup: bytes, limits: ForkLimits, answers: int) -> Handler:
+    """The handler, made under the limits if the setup comes from a stranger."""
+    make = getattr(importlib.import_module(module), name)
+    if limits.limits_setup:
+        hard = _limit(limits)
+    try:
+        handler: Handler = make(setup)
+    except MemoryError:
+        os._exit(NO_MEMORY)
+    except Exception as error:
+        write_frame(answers, SETUP, FAILED, str(error).encode("utf-8", "replace"))
+        os._exit(0)
+    if limits.limits_setup:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy every page that it shares
+    write_frame(answers, SETUP, READY, b"")
+    return handler
+
+
+def _limit(limits: ForkLimits) -> int:
+    """Hold this process to the limits from now on; returns the hard limit of its address space."""
+    hard: int = resource.getrlimit(resource.RLIMIT_AS)[1]
+    if sys.platform == "linux":
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        most = taken + limits.memory
+        resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
+    signal.setitimer(signal.ITIMER_PROF, limits.seconds)
+    return hard
+
+
+@dataclass
+class Fork:
+    """One question under way."""
+
+    ticket: int
+    pid: int
+    pipe: int
+    deadline: float  # by time.monotonic
+    content: list[bytes] = field(default_factory=list)
+    size: int = 0
+    ended: int = 0  # why it was ended: TIME, MEMORY or CANCEL
+
+
+class ForkLoop:
+    """The forks of one process, by the pipe that each answers on."""
+
+    def __init__(self, handler: Handler, limits: ForkLimits, answers: int) -> None:
+        self._handler, self._limits, self._answers = handler, limits, answers
+        self.forks: dict[int, Fork] = {}
+
+    def begin(self, ticket: int, question: bytes) -> None:
+        """Answer in a new fork."""
+        ours, theirs = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(0)
+            os.close(self._answers)
+            _answer(self._handler, question, theirs, self._limits)
+        os.close(theirs)
+        deadline = time.monotonic() + WALL_FACTOR * self._limits.seconds
+        self.forks[ours] = Fork(ticket, pid, ours, deadline)
+
+    def cancel(self, ticket: int) -> None:
+        """End the fork of a question, if it is under way."""
+        for fork in self.forks.values():
+            if fork.ticket == ticket:
+                self.end(fork, CANCEL)
+
+    def end(self, fork: Fork, why: int) -> None:
+        fork.ended = fork.ended or why
+        os.kill(fork.pid, signal.SIGKILL)
+
+    def end_late(self) -> float:
+        """End forks behind their deadline; returns the seconds until the next one."""
+        now = time.monotonic()
+        for fork in self.forks.values():
+            if now >= fork.deadline:
+                self.end(fork, TIME)
+        return max(0.01, min((fork.deadline - now for fork in self.forks.values()), default=3600.0))
+
+    def read(self, fork: Fork) -> None:
+        """Take what a fork has written; at its end, pass the answer on."""
+        chunk = os.read(fork.pipe, CHUNK)
+        fork.size += len(chunk)
+        if fork.size > self._limits.memory:
+            self.end(fork, MEMORY)
+        elif chunk:
+            fork.content.append(chunk)
+        if not chunk:
+            self._finish(fork)
+
+    def _finish(self, fork: Fork) -> None:
+        del self.forks[fork.pipe]
+        os.close(fork.pipe)
+        _, status = os.waitpid(fork.pid, 0)
+        kind = fork.ended or exit_kind(os.waitstatus_to_exitcode(status))
+        write_frame(self._answers, fork.ticket, kind, b"".join(fork.content) if kind == ANSWER else b"")
+
+
+def _answer(handler: Handler, question: bytes, pipe: int, limits: ForkLimits) -> None:
+    """Answer and exit, as a fork."""
+    status = 1
+    try:
+        _limit(limits)
+        write_all(pipe, handler(question))
+        status = 0
+    except MemoryError:
+        status = NO_MEMORY
+    finally:
+        os._exit(status)
+
+
+def _serve(loop: ForkLoop) -> None:
+    """Until the pipe of the server ends; then no fork stays behind."""
+    while True:
+        wait = loop.end_late()
+        ready, _, _ = select.select([0, *loop.forks], [], [], wait)
+        for pipe in ready:
+            if pipe:
+                loop.read(loop.forks[pipe])
+        if 0 not in ready:
+            continue
+        frame = read_frame(0)
+        if frame is None:
+            break
+        if frame.kind == QUESTION:
+            loop.begin(frame.ticket, frame.content)
+        else:
+            loop.cancel(frame.ticket)
+    for fork in loop.forks.values():
+        loop.end(fork, CANCEL)

@@ -1,0 +1,26 @@
+"""Texts of others on a terminal of ours: what would control it is shown as an escape, such as \\x1b.
+
+A peer chooses its answers, error messages and names. Written as they are, control characters could move the cursor,
+hide text, change the clipboard or the window's title, and characters that reverse the writing direction could make a
+command look like another one ("Trojan Source", CVE-2021-42574).
+"""
+
+import re
+
+# C0 and C1 controls except tab and newline, then the overrides, embeddings and isolates of writing direction.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    """`text` with characters that control a terminal as escapes; tabs and newlines stay."""
+    return _CONTROLS.sub(_escape, text)
+
+
+def visible_line(text: str) -> str:
+    """Like `visible`, in one line: a newline could begin a line that looks like one of ours."""
+    return visible(" ".join(text.split("\n")))
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

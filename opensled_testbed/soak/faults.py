@@ -1,0 +1,180 @@
+"""The kinds of faults. Each is injected, lasts for a while and is healed; the nemesis chooses when and on whom."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from hw_profiles import catalog
+from opensled.errors import OpenSledError
+from opensled_testbed.soak import floods
+from opensled_testbed.soak.account import EDGE_LOST, STARVED, Account, Window
+from opensled_testbed.soak.readers import Reader
+from opensled_testbed.soak.targets import (
+    EDGE,
+    GATEWAY,
+    REPLICA_ROLE,
+    ROLL,
+    SCHEDULER_ROLE,
+    SERVER,
+    SoakTarget,
+)
+from opensled_testbed.soak.victims import paused, without_disk, without_memory
+
+HOLD_S = 4.0  # how long most faults last
+BAD_LINK = "lte-bad"
+STEPS = (120, -120, 86_400, -86_400)  # seconds that the clock is off
+
+
+@dataclass
+class Ground:
+    """Where faults strike: a target, its readers, and what is known of them."""
+
+    target: SoakTarget
+    readers: Sequence[Reader]
+    account: Account
+    guest: str  # token of a tenant that means harm
+    random: random.Random
+    turn: int = 0  # how often each kind has struck here; victims take turns
+
+    def victim(self, choices: Sequence[str]) -> str:
+        return choices[self.turn % len(choices)]
+
+
+Strike = Callable[[Ground, Window], Awaitable[None]]
+
+# Role of the victim at a server, and at a cluster, from one turn to the next. Where there is no edge, the server.
+_AT_SERVER = (SERVER, SERVER, EDGE, SERVER)
+_ENDED = (REPLICA_ROLE, GATEWAY, SCHEDULER_ROLE, REPLICA_ROLE)
+_STOPPED = (GATEWAY, ROLL, GATEWAY, ROLL)
+_HELD = (REPLICA_ROLE, GATEWAY, ROLL, SCHEDULER_ROLE)
+_STARVED = (REPLICA_ROLE, GATEWAY, REPLICA_ROLE, GATEWAY)
+
+
+def _victim(ground: Ground, window: Window, at_cluster: Sequence[str]) -> str:
+    """Whose turn it is; a device that is struck may break its answers off."""
+    target = ground.target
+    role = ground.victim(at_cluster if target.kind.replicas else _AT_SERVER)
+    role = role if role != EDGE or target.kind.edge else SERVER
+    window.victim = role
+    if role == EDGE:
+        window.tolerated |= {EDGE_LOST}
+    return role
+
+
+async def kill(ground: Ground, window: Window) -> None:
+    """SIGKILL, and a new process in its place."""
+    role = _victim(ground, window, _ENDED)
+    await asyncio.to_thread(ground.target.end, role, signal.SIGKILL)
+
+
+async def stop(ground: Ground, window: Window) -> None:
+    """SIGTERM, and a new process in its place; of replicas a rolling restart."""
+    role = _victim(ground, window, _STOPPED)
+    await asyncio.to_thread(ground.target.end, role, signal.SIGTERM)
+
+
+async def pause(ground: Ground, window: Window) -> None:
+    """SIGSTOP, and SIGCONT."""
+    await _while(paused, ground, window, _HELD)
+
+
+async def full_disk(ground: Ground, window: Window) -> None:
+    """Neither logs nor tables can be written."""
+    await _while(without_disk, ground, window, _HELD)
+
+
+async def memory_pressure(ground: Ground, window: Window) -> None:
+    """Allocations fail; a process that does not bear it is started again."""
+    window.tolerated |= STARVED
+    await _while(without_memory, ground, window, _STARVED)
+
+
+async def _while(
+    suffering: Callable[[Sequence[int]], AbstractContextManager[None]],
+    ground: Ground,
+    window: Window,
+    at_cluster: Sequence[str],
+) -> None:
+    role = _victim(ground, window, at_cluster)
+    with suffering(await asyncio.to_thread(ground.target.pids, role)):
+        await asyncio.sleep(HOLD_S)
+
+
+async def reset(ground: Ground, window: Window) -> None:
+    """RST to all connections of all devices, several times."""
+    for _ in range(3):
+        for reader in ground.readers:
+            reader.roads.reset()
+        await asyncio.sleep(HOLD_S / 4)
+
+
+async def bad_link(ground: Ground, window: Window) -> None:
+    """All links become slow and lossy."""
+    for reader in ground.readers:
+        reader.roads.become(catalog.link(BAD_LINK))
+    try:
+        await asyncio.sleep(2 * HOLD_S)
+    finally:
+        for reader in ground.readers:
+            reader.roads.become(None)
+
+
+async def blackout(ground: Ground, window: Window) -> None:
+    """Nothing arrives for a while, on any link."""
+    for reader in ground.readers:
+        reader.roads.black_out(HOLD_S)
+    await asyncio.sleep(HOLD_S)
+
+
+async def clock_step(ground: Ground, window: Window) -> None:
+    """The wall clock of all processes jumps, and jumps back."""
+    clock = ground.target.place.clock
+    clock.step(STEPS[ground.turn % len(STEPS)])
+    try:
+        await asyncio.sleep(HOLD_S)
+    finally:
+        clock.step(0)
+
+
+def _flood(kind: str) -> Strike:
+    async def flood(ground: Ground, window: Window) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            floods.__name__,
+            kind,
+            ground.target.address,
+            "--seconds",
+            str(HOLD_S),
+        ]
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await process.communicate(ground.guest.encode())
+        if process.returncode:
+            raise OpenSledError(f"the flood of {kind} failed; its errors are above")
+        ground.account.notes.update({f"{kind}: {what}": n for what, n in json.loads(said).items()})
+
+    flood.__doc__ = floods.FLOODS[kind].__doc__
+    return flood
+
+
+FAULTS: Mapping[str, Strike] = {
+    "kill": kill,
+    "stop": stop,
+    "pause": pause,
+    "reset": reset,
+    "bad link": bad_link,
+    "blackout": blackout,
+    "full disk": full_disk,
+    "clock step": clock_step,
+    "memory pressure": memory_pressure,
+    **{f"flood of {kind}": _flood(kind) for kind in floods.FLOODS},
+}

@@ -1,0 +1,108 @@
+"""The fleet of one target: devices of different kinds behind different links, from addresses of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+from edge_client.drafters import DRAFTERS
+from edge_client.drafters.base import DrafterFactory
+from edge_client.drafting import DraftThread
+from edge_client.lengths.base import DraftLengthPolicy
+from edge_client.lengths.fixed import FixedLength
+from edge_client.remote import RetryPolicy
+from hw_profiles import catalog
+from opensled.messages import ModelInfo
+from opensled_testbed.soak.account import Account
+from opensled_testbed.soak.edge_reader import EdgeReader
+from opensled_testbed.soak.questions import Course
+from opensled_testbed.soak.readers import Reader, SoakDevice
+from opensled_testbed.soak.roads import Roads
+from opensled_testbed.soak.targets import SoakTarget
+
+DRAFT = "tiny-draft"
+PATIENT = RetryPolicy()
+# An impatient device reopens its sequence while a paused server still has the stream before.
+IMPATIENT = replace(PATIENT, silence=3.0, first_open=60.0)
+
+
+@dataclass(frozen=True)
+class DeviceKind:
+    """How a device drafts, and on which link."""
+
+    drafter: str
+    lengths: DraftLengthPolicy
+    link: str
+    patience: RetryPolicy = PATIENT
+
+
+DEVICES = (
+    DeviceKind("none", FixedLength(0), "wifi-good"),
+    DeviceKind("lookup", FixedLength(8), "lte", IMPATIENT),
+    DeviceKind("cacheback", FixedLength(4, tree=12), "wifi-busy", IMPATIENT),
+    DeviceKind("llamacpp", FixedLength(4), "ethernet"),
+)
+EDGE_LINK = "wifi-good"
+
+
+class Drafts:
+    """Draft models of a target's devices, each loaded once."""
+
+    def __init__(self, info: ModelInfo) -> None:
+        self._info = info
+        self._factories: dict[str, DrafterFactory] = {}
+
+    def thread(self, kind: DeviceKind) -> DraftThread:
+        """A drafter in its thread; loading takes a moment."""
+        name = kind.drafter
+        if name not in self._factories:
+            self._factories[name] = DRAFTERS.get(name)(DRAFT, 1)
+            self._factories[name].check_vocabulary(self._info)
+        return DraftThread(self._factories[name].create(), kind.lengths, self._info.vocab_size)
+
+
+async def fleet_of(
+    target: SoakTarget,
+    course: Course,
+    account: Account,
+    token: str,
+    number: int,
+    seed: int,
+    stack: AsyncExitStack,
+    kinds: Sequence[DeviceKind] = DEVICES,
+) -> list[Reader]:
+    """All readers of target `number`, from 0; what they hold is given back with the stack."""
+    drafts = Drafts(course.info)
+    readers: list[Reader] = []
+    for place, kind in enumerate(kinds):
+        roads = _roads(target, kind.link, token, number, place, seed)
+        name = f"{target.name}-{place}"
+        draws = seed + 100 * number + place
+        device = SoakDevice(name, roads, drafts.thread(kind), kind.patience, course, account, draws)
+        stack.push_async_callback(device.close)
+        readers.append(device)
+    if target.kind.edge:
+        roads = _roads(target, EDGE_LINK, token, number, len(kinds), seed)
+        readers.append(await _edge(target, roads, course, account, token, seed + 100 * number + len(kinds)))
+        stack.push_async_callback(readers[-1].close)
+    return readers
+
+
+def _roads(target: SoakTarget, link: str, token: str, number: int, place: int, seed: int) -> Roads:
+    """Devices have addresses of their own, in Linux's loopback network."""
+    source = f"127.1.{number}.{place + 1}"
+    return Roads(target.address, catalog.link(link), token, source, 1000 * seed + 100 * number + 10 * place)
+
+
+async def _edge(
+    target: SoakTarget, roads: Roads, course: Course, account: Account, token: str, seed: int
+) -> EdgeReader:
+    """A real `opensled edge`, which reaches the target on its road."""
+    road = await roads.to(target.address)
+    file = target.place.folder / "edge.token"
+    file.touch(mode=0o600)
+    file.write_text(token)
+    part = await asyncio.to_thread(target.add_edge, road.relay.address, file)
+    return EdgeReader(lambda: f"http://{part.address}", roads, course, account, seed)

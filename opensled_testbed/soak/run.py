@@ -1,0 +1,160 @@
+"""One soak from start to end: targets, truths, fleets, nemeses, and the judgement."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from opensled_testbed.soak.account import Account
+from opensled_testbed.soak.clocks import StepClock
+from opensled_testbed.soak.faults import FAULTS, Ground
+from opensled_testbed.soak.fleet import fleet_of
+from opensled_testbed.soak.judge import Judge
+from opensled_testbed.soak.nemesis import Nemesis, Schedule
+from opensled_testbed.soak.questions import Course, course_of, questions
+from opensled_testbed.soak.readers import Reader
+from opensled_testbed.soak.report import Report
+from opensled_testbed.soak.targets import Place, SoakTarget, TargetKind, target_of
+
+log = logging.getLogger(__name__)
+
+FINISH_S = 150.0  # for the answers under way at the end
+PROGRESS_S = 60.0
+GUEST_LIMITS = "max_sessions=8"
+
+
+@dataclass(frozen=True)
+class Soak:
+    """What is asked for. `faults`: names; () = all."""
+
+    minutes: float
+    seed: int
+    targets: Sequence[TargetKind]
+    faults: Sequence[str] = ()
+    questions: int = 16  # to each target; every one has a truth of its own
+
+
+@dataclass
+class Front:
+    """One target, and everything that happens at it."""
+
+    target: SoakTarget
+    account: Account
+    course: Course
+    ground: Ground
+
+    @property
+    def readers(self) -> Sequence[Reader]:
+        return self.ground.readers
+
+
+class SoakRun:
+    """A soak in a folder of its own, for logs, clocks and tokens."""
+
+    def __init__(self, soak: Soak, folder: Path) -> None:
+        self._soak, self._folder = soak, folder
+        self._token, self._guest = secrets.token_hex(16), secrets.token_hex(16)
+        chosen = soak.faults or tuple(FAULTS)
+        self._kinds = {name: strike for name, strike in FAULTS.items() if name in chosen}
+        self._asked = questions(soak.questions, soak.seed)
+
+    async def run(self) -> Report:
+        """All of it. Raises OpenSledError when a target does not start."""
+        async with AsyncExitStack() as stack:
+            fronts = await self._fronts(stack)
+            log.info("%d targets answer; the nemesis begins", len(fronts))
+            started = time.monotonic()
+            await self._torment(fronts)
+            seconds = time.monotonic() - started
+        await asyncio.to_thread(self._judge, fronts)
+        accounts = {front.target.name: front.account for front in fronts}
+        return Report(accounts, list(self._kinds), seconds)
+
+    async def _fronts(self, stack: AsyncExitStack) -> list[Front]:
+        """Every target with its truths and its fleet. Truths are taken one target after another, all else at rest."""
+        targets = [self._target(kind) for kind in self._soak.targets]
+        for target in targets:
+            log.info("starting %s", target.name)
+            stack.push_async_callback(asyncio.to_thread, target.stop)
+            await asyncio.to_thread(target.start)
+        courses = [await course_of(target.address, self._token, self._asked) for target in targets]
+        return [
+            await self._front(number, target, course, stack)
+            for number, (target, course) in enumerate(zip(targets, courses))
+        ]
+
+    async def _front(self, number: int, target: SoakTarget, course: Course, stack: AsyncExitStack) -> Front:
+        account, seed = Account(time.monotonic), self._soak.seed
+        readers = await fleet_of(target, course, account, self._token, number, seed, stack)
+        ground = Ground(target, readers, account, self._guest, random.Random(1000 * seed + number))
+        return Front(target, account, course, ground)
+
+    def _target(self, kind: TargetKind) -> SoakTarget:
+        folder = self._folder / kind.name
+        folder.mkdir()
+        tokens = folder / "tokens"
+        tokens.touch(mode=0o600)
+        tokens.write_text(f"{self._token} fleet\n{self._guest} guest {GUEST_LIMITS}\n")
+        return target_of(kind, Place(folder, StepClock(folder / "clock"), tokens))
+
+    async def _torment(self, fronts: Sequence[Front]) -> None:
+        """Readers ask and nemeses strike until the time is over; then the answers under way come to their end."""
+        schedule = Schedule(60 * self._soak.minutes, len(self._kinds))
+        end = time.monotonic() + 60 * self._soak.minutes
+        asking = [asyncio.ensure_future(reader.run()) for front in fronts for reader in front.readers]
+        telling = asyncio.ensure_future(_tell(fronts))
+        try:
+            await asyncio.gather(
+                *(
+                    Nemesis(front.ground, self._kinds, schedule, number / len(fronts)).run()
+                    for number, front in enumerate(fronts)
+                )
+            )
+            await asyncio.sleep(max(0.0, end - time.monotonic()))
+            await _finish(fronts, asking)
+        finally:
+            for task in (*asking, telling):
+                task.cancel()
+            await asyncio.gather(*asking, telling, return_exceptions=True)
+
+    def _judge(self, fronts: Sequence[Front]) -> None:
+        log.info("the reference writes the truths again")
+        judge = Judge()
+        for front in fronts:
+            engine = front.target.kind.engine
+            front.account.wrongs += judge.truths(front.course, engine)
+            judge.settle(front.account, front.course, engine)
+
+
+async def _finish(fronts: Sequence[Front], asking: Sequence[asyncio.Future[None]]) -> None:
+    """Let every reader finish its answer."""
+    for front in fronts:
+        for reader in front.readers:
+            reader.stop()
+    _, late = await asyncio.wait(asking, timeout=FINISH_S)
+    if late:
+        fronts[0].account.wrongs.append(
+            f"{len(late)} readers have no end of their answer after {FINISH_S:g} s"
+        )
+
+
+async def _tell(fronts: Sequence[Front]) -> None:
+    """Now and then, how far it is."""
+    while True:
+        await asyncio.sleep(PROGRESS_S)
+        accounts = [front.account for front in fronts]
+        log.info(
+            "%d answers, %d tokens, %d faults, %d suspects, %d wrongs",
+            sum(account.answers for account in accounts),
+            sum(account.tokens for account in accounts),
+            sum(len(account.windows) for account in accounts),
+            sum(len(account.suspects) for account in accounts),
+            sum(len(account.wrongs) for account in accounts),
+        )

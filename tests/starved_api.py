@@ -1,0 +1,24 @@
+"""`python -m tests.starved_api LIMIT`: the API with LIMIT file descriptors, until it is killed."""
+
+import asyncio
+import resource
+import sys
+
+from edge_client.api.app import build_app
+from edge_client.api.server import ApiServer
+from edge_client.command import _listen
+from opensled import logs
+from tests.fake_backend import FakeBackend
+
+
+def main(limit: int) -> None:
+    logs.configure()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    ending = asyncio.Event()
+    with _listen("127.0.0.1:0") as listener:
+        print(listener.getsockname()[1], flush=True)
+        asyncio.run(ApiServer(build_app(FakeBackend(), ending=ending), ending).run(listener))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,131 @@
+"""The API and clients that stall, or are too many: no connection is held for ever, and nothing spins."""
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from edge_client.api.app import build_app
+from edge_client.api.server import ApiServer, without_query
+from edge_client.command import _listen
+from tests.fake_backend import FakeBackend, chat
+
+PATIENCE = 0.4  # seconds
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+WHOLE = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+
+
+@asynccontextmanager
+async def serving(backend):
+    """An API that gives requests PATIENCE seconds; yields its port."""
+    ending = asyncio.Event()
+    with _listen("127.0.0.1:0") as listener:
+        server = ApiServer(build_app(backend, ending=ending), ending, patience=PATIENCE)
+        running = asyncio.ensure_future(server.run(listener))
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.stop()
+            await running
+
+
+async def drip(port, start, each):
+    """Send `start`, then `each` now and then, until the server ends it; returns its answer and how long it took."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    began = time.monotonic()
+    writer.write(start)
+    reading = asyncio.ensure_future(reader.read())
+    while not reading.done() and time.monotonic() - began < 10:
+        writer.write(each)
+        await asyncio.wait({reading}, timeout=PATIENCE / 10)
+    writer.close()
+    return await reading if reading.done() else b"", time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("start", "each"),
+    [
+        (b"", b""),
+        (b"GET /health HT", b"T"),
+        (HEAD, b"x-a: b\r\n"),
+        (HEAD + b"content-length: 10000\r\n\r\n{", b" "),
+        (HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+        (WHOLE + b"GET /he", b"a"),  # the next one on a connection
+    ],
+    ids=["nothing", "first line", "headers", "body", "chunks", "second request"],
+)
+def test_a_request_that_does_not_arrive_ends_its_connection(start, each):
+    async def scenario():
+        backend = FakeBackend()
+        async with serving(backend) as port:
+            answer, seconds = await drip(port, start, each)
+            assert b"HTTP/1.1 408 " in answer and seconds < PATIENCE + 2
+            assert not backend.asked
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_may_take_longer_than_its_request():
+    async def scenario():
+        backend = FakeBackend(endless=True)
+        async with serving(backend) as port, httpx.AsyncClient(timeout=20) as client:
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            async with client.stream("POST", url, json=chat(stream=True)) as response:
+                began = time.monotonic()
+                async for _ in response.aiter_lines():
+                    if time.monotonic() - began > 2 * PATIENCE:
+                        break
+            assert response.status_code == 200
+
+    asyncio.run(scenario())
+
+
+def cpu_seconds(pid):
+    """Of a process since its start."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_without_file_descriptors_the_api_waits_and_comes_back():
+    """It says so once a second, uses no CPU meanwhile, and answers when there are descriptors again."""
+    command = [sys.executable, "-m", "tests.starved_api", "40"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            address = ("127.0.0.1", int(child.stdout.readline()))
+            with ExitStack() as held:
+                for _ in range(60):
+                    held.enter_context(socket.create_connection(address, timeout=10))
+                lines = [child.stderr.readline()]
+                began, before = time.monotonic(), cpu_seconds(child.pid)
+                lines += [child.stderr.readline() for _ in range(3)]
+                seconds = time.monotonic() - began
+                assert seconds > 2.5 and cpu_seconds(child.pid) - before < 0.2 * seconds
+                assert all("no new connection can be accepted" in line for line in lines)
+            reply = httpx.get(f"http://127.0.0.1:{address[1]}/health", timeout=20)
+            assert reply.json() == {"status": "ok"}
+        finally:
+            child.kill()
+
+
+def test_the_access_log_has_no_queries(caplog):
+    caplog.set_level(logging.INFO, "uvicorn.access")
+    logger = logging.getLogger("uvicorn.access")
+
+    async def scenario():
+        async with serving(FakeBackend()) as port, httpx.AsyncClient() as client:
+            await client.get(f"http://127.0.0.1:{port}/health?prompt=swordfish")
+            await client.get(f"http://127.0.0.1:{port}/nothing?key=swordfish")
+
+    asyncio.run(scenario())
+    shown = [record.getMessage() for record in caplog.records if record.name == logger.name]
+    assert [line.split('"')[1] for line in shown] == ["GET /health HTTP/1.1", "GET /nothing HTTP/1.1"]
+    assert logger.filters.count(without_query) == 1

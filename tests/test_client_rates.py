@@ -1,0 +1,212 @@
+"""How much one client may send per second: floods wait or lose their connection, honest devices meet no limit."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from opensled.errors import Unreachable
+from opensled.messages import ChatMessage, Failure, Open, SamplingParams
+from tests.bad_input import CANCEL, drafting, opening
+from tests.fakes import FakeEngine, OracleDrafter, continuation
+from tests.raw_wire import raw_connection, raw_stream
+from tests.serving import PROMPT, finish, first_reply, linked, serving
+from tests.system import ask, until
+from verify_server.client_limits import ClientLimits, Rate
+from verify_server.connections import ConnectionCloser, address_of, peer_of
+from verify_server.security import Tenants
+from verify_server.token_bucket import MOST_BUCKETS, TokenBucket, TokenBuckets
+
+LONG = SamplingParams(temperature=0, max_tokens=150)
+TWO = Tenants((("token-a", "a"), ("token-b", "b")))
+
+
+# -- rates ------------------------------------------------------------------------------------------------
+
+
+def test_a_bucket_gives_its_burst_at_once_and_then_its_rate():
+    bucket = TokenBucket(Rate(10.0, 5.0), 0.0)
+    assert [bucket.take(1, 0.0) for _ in range(7)] == pytest.approx([0, 0, 0, 0, 0, 0.1, 0.2])
+    assert bucket.take(1, 0.2) == pytest.approx(0.1)
+    assert bucket.take(5, 100.0) == 0.0
+    assert bucket.take(50, 100.0) == pytest.approx(5.0)
+
+
+def test_the_longest_wait_of_all_names_counts_and_old_buckets_go():
+    buckets = TokenBuckets(Rate(1.0, 1.0))
+    assert buckets.take(("a", "b"), 1.0, 0.0) == 0.0
+    assert buckets.take(("a",), 1.0, 0.0) == 1.0
+    assert buckets.take(("a", "b"), 1.0, 0.0) == 2.0
+    assert buckets.take((), 1.0, 0.0) == 0.0
+    for number in range(2 * MOST_BUCKETS):
+        buckets.take((str(number),), 1.0, 0.0)
+    assert len(buckets._buckets) == MOST_BUCKETS and buckets.take(("a",), 1.0, 0.0) == 0.0
+
+
+@pytest.mark.parametrize("kind", ["stale", "repeated", "empty"])
+def test_messages_that_gain_nothing_wait_for_their_turn(kind):
+    frames = {
+        "stale": [drafting(48, 48, counter=number) for number in range(1, 41)],
+        "repeated": [drafting(48, counter=1)] * 40,
+        "empty": [drafting(counter=number) for number in range(1, 41)],
+    }
+
+    async def scenario():
+        engine = FakeEngine(num_blocks=1100, context_length=4000)
+        limits = ClientLimits(idle_messages=Rate(100.0, 10.0))
+        async with (
+            serving(engine=engine, client_limits=limits) as (manager, address),
+            raw_stream(address) as stream,
+        ):
+            started = time.monotonic()
+            await stream.send(opening(max_tokens=3000), *frames[kind], CANCEL)
+            await until(lambda: manager.stats.opened["new"] and not manager.remembered)
+            assert time.monotonic() - started > 0.2  # (40 - 1 - 10) / 100, with room for clocks
+            assert manager.stats.limited["idle_messages"]
+
+    asyncio.run(scenario())
+
+
+def test_a_device_that_keeps_to_its_turns_meets_no_limit():
+    """However many rounds a second: a draft that is verified costs nothing here."""
+
+    async def scenario():
+        engine = FakeEngine(num_blocks=1100, context_length=4000)
+        limits = ClientLimits(idle_messages=Rate(0.001, 8.0))
+        async with (
+            serving(engine=engine, client_limits=limits) as (manager, address),
+            linked(address) as link,
+        ):
+            params = SamplingParams(temperature=0, max_tokens=400)
+            answer = await ask(link, PROMPT, OracleDrafter(0.7), params)
+            assert list(answer.tokens) == continuation(PROMPT, 400) and len(answer.rounds) > 50
+            assert not manager.stats.limited
+
+    asyncio.run(scenario())
+
+
+def test_large_messages_wait_before_they_are_parsed():
+    async def scenario():
+        limits = ClientLimits(bytes=Rate(1e5, 1e5), small_bytes=1000)
+        async with serving(client_limits=limits) as (manager, address), linked(address) as link:
+            started = time.monotonic()
+            huge = Open("a" * 12_000, LONG)  # 64 characters for each position of the context, nearly
+            replies = await asyncio.gather(*(first_reply(link, huge) for _ in range(12)))
+            assert all(isinstance(reply, Failure) for reply in replies)
+            assert time.monotonic() - started > 0.3 and manager.stats.limited["bytes"] >= 3
+            assert (await finish(link))[1] == continuation(PROMPT, 20)
+
+    asyncio.run(scenario())
+
+
+def test_calls_wait_until_the_parsing_of_the_last_ones_is_paid():
+    """Small messages of many parts: each becomes thousands of objects."""
+
+    async def scenario():
+        limits = ClientLimits(parsing=Rate(0.01, 0.01))
+        async with serving(client_limits=limits) as (manager, address), linked(address) as link:
+            turns = Open(tuple([ChatMessage("", "")] * 8000), LONG)
+            replies = [await first_reply(link, turns) for _ in range(3)]
+            assert all(isinstance(reply, Failure) for reply in replies)
+            assert manager.stats.limited["parsing"]
+
+    asyncio.run(scenario())
+
+
+def test_calls_wait_for_their_turn():
+    async def scenario():
+        limits = ClientLimits(calls=Rate(50.0, 5.0))
+        async with serving(client_limits=limits) as (manager, address), linked(address) as link:
+            started = time.monotonic()
+            await asyncio.gather(*(link.describe() for _ in range(20)))
+            assert time.monotonic() - started > 0.25 and manager.stats.limited["calls"] > 10
+
+    asyncio.run(scenario())
+
+
+def test_calls_beyond_those_that_may_wait_are_sent_away():
+    async def scenario():
+        limits = ClientLimits(calls=Rate(0.1, 1.0), opening=4)
+        async with serving(client_limits=limits) as (manager, address), linked(address) as link:
+            calls = [asyncio.ensure_future(link.describe()) for _ in range(20)]
+            await until(lambda: sum(call.done() for call in calls) == 20 - 4)
+            for call in calls:
+                call.cancel()
+            ends = await asyncio.gather(*calls, return_exceptions=True)
+            assert (
+                sum(isinstance(end, Unreachable) for end in ends) == 15
+                and manager.stats.limited["streams"] == 15
+            )
+
+    asyncio.run(scenario())
+
+
+# -- connections ------------------------------------------------------------------------------------------
+
+
+def test_too_many_calls_without_access_close_the_connection():
+    async def scenario():
+        limits = ClientLimits(refusals=Rate(1.0, 20.0))
+        async with serving(TWO, client_limits=limits) as (manager, address):
+            async with raw_connection(address, token="wrong") as stranger:
+                for _ in range(30):
+                    stranger.call(opening())
+                await asyncio.wait_for(stranger.closed.wait(), 5)
+            async with raw_connection(address, token="wrong") as again:
+                again.call(opening())  # its address is known by now
+                await asyncio.wait_for(again.closed.wait(), 5)
+            assert manager.stats.refused["unauthorized"] == 31
+            async with linked(address, token="token-a") as link:
+                assert (await finish(link))[1] == continuation(PROMPT, 20)
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_only_resets_is_closed():
+    async def scenario():
+        limits = ClientLimits(refusals=Rate(1.0, 20.0))
+        async with serving(TWO, client_limits=limits) as (manager, address):
+            async with raw_connection(address, token="token-a") as restless:
+                while not restless.closed.is_set():
+                    restless.reset(restless.call())
+                    await asyncio.sleep(0.001)
+            assert manager.stats.limited["refusals"]
+            async with linked(address, token="token-a") as link:
+                assert (await finish(link))[1] == continuation(PROMPT, 20)
+
+    asyncio.run(scenario())
+
+
+PEERS = {
+    "ipv4:192.0.2.1:4711": (("192.0.2.1", 4711), "192.0.2.1"),
+    "ipv6:%5B2001:db8:1:2:3:4:5:6%5D:4711": (("2001:db8:1:2:3:4:5:6", 4711), "2001:db8:1:2::/64"),
+    "ipv6:%5Bfe80::1%25eth0%5D:1": (("fe80::1", 1), "fe80::/64"),
+    "ipv6:%5B::ffff:192.0.2.1%5D:4711": (("192.0.2.1", 4711), "192.0.2.1"),
+    "unix:": (None, "unix:"),
+}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_peers_and_their_addresses(name):
+    assert (peer_of(name), address_of(name)) == PEERS[name]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_one_connection_is_closed_and_no_other(host):
+    async def scenario():
+        accepted = []
+        server = await asyncio.start_server(lambda *ends: accepted.append(ends), host, 0)
+        port = server.sockets[0].getsockname()[1]
+        ends = [await asyncio.open_connection(host, port) for _ in range(3)]
+        await until(lambda: len(accepted) == 3)
+        own = ends[1][1].get_extra_info("sockname")[1]
+        ConnectionCloser().close(f"ipv4:{host}:{own}" if "." in host else f"ipv6:%5B{host}%5D:{own}")
+        assert await asyncio.wait_for(ends[1][0].read(), 5) == b""
+        assert not ends[0][0].at_eof() and not ends[2][0].at_eof()
+        for _, writer in (*ends, *accepted):
+            writer.close()
+        server.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,153 @@
+"""Work in a process of its own: limits that hold, cancelling that ends it, and nothing that stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from opensled.errors import EngineError
+from opensled.fork_frames import ForkLimits
+from opensled.fork_server import STOP, Cancelled, ForkServer, OverLimit, Stop
+
+LIMITS = ForkLimits(seconds=0.3, memory=64 << 20)
+WAIT = b"__import__('time').sleep(600)"
+
+
+@pytest.fixture
+def server():
+    made = ForkServer("tests.forked:python", b"held = 'setup'", LIMITS)
+    yield made
+    made.close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while alive(pid):
+        assert time.monotonic() < deadline, f"process {pid} is still there"
+        time.sleep(0.01)
+
+
+def test_every_question_has_a_fork_of_its_own_over_one_setup(server):
+    assert server.ask(b"held") == b"setup"
+    first, second = (int(server.ask(b"os.getpid()")) for _ in range(2))
+    assert first != second and server.ask(b"parent") == server.ask(b"os.getppid()")
+    assert server.ask(b"globals().update(held=1) or held") == b"1" and server.ask(b"held") == b"setup"
+
+
+def test_long_questions_and_answers_pass_whole(server):
+    text = os.urandom(700_000).hex().encode()
+    assert server.ask(b"'" + text + b"'") == text
+
+
+@pytest.mark.parametrize(
+    ("question", "limit"),
+    [
+        (b"sum(iter(lambda: 1, 2))", "0.3 s of processor time"),
+        (b"(0.5).hex() * 10**9", "64 MB of memory"),
+        (b"bytes(10**12)", "64 MB of memory"),
+        (b"os.abort()", "64 MB of memory"),  # as native code ends when an allocation fails
+    ],
+)
+def test_a_question_beyond_its_limit_ends_alone(server, question, limit):
+    parent = server.ask(b"parent")
+    with pytest.raises(OverLimit, match=limit):
+        server.ask(question)
+    assert server.ask(b"parent") == parent, "the process behind it goes on"
+
+
+def test_a_failure_is_an_error_and_not_an_answer(server):
+    with pytest.raises(EngineError):
+        server.ask(b"1 / 0")
+    assert server.ask(b"2 + 2") == b"4"
+
+
+def test_questions_of_several_threads_do_not_wait_for_each_other(server):
+    server.start()
+    with ThreadPoolExecutor(3) as pool:
+        burning = [pool.submit(server.ask, b"sum(iter(lambda: 1, 2))") for _ in range(2)]
+        assert pool.submit(server.ask, b"3").result() == b"3"
+        assert not any(future.done() for future in burning)
+        assert all(isinstance(future.exception(), OverLimit) for future in burning)
+
+
+def test_cancelling_frees_the_thread_and_ends_the_fork(server, tmp_path):
+    file, stop = tmp_path / "pid", Stop()
+    question = b"open(%r, 'w').write(str(os.getpid())) and %s" % (str(file), WAIT)
+    caught: list[BaseException] = []
+
+    def ask() -> None:
+        STOP.set(stop)
+        try:
+            server.ask(question)
+        except Cancelled as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    deadline = time.monotonic() + 10
+    while not (file.exists() and file.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    stop.set()
+    thread.join(5)
+    assert caught and not thread.is_alive()
+    until_gone(int(file.read_text()))
+    assert server.ask(b"held") == b"setup"
+
+
+def test_what_is_stopped_before_it_is_asked_is_not_waited_for(server):
+    stop = Stop()
+    stop.set()
+    token = STOP.set(stop)
+    try:
+        with pytest.raises(Cancelled):
+            server.ask(WAIT)
+    finally:
+        STOP.reset(token)
+
+
+def test_a_process_that_is_killed_is_replaced(server):
+    first = int(server.ask(b"parent"))
+    os.kill(first, signal.SIGKILL)
+    until_gone(first)
+    assert int(server.ask(b"parent")) != first
+
+
+def test_the_signals_of_its_server_do_not_end_it(server):
+    """A terminal and systemd send them to all processes of a service."""
+    first = int(server.ask(b"parent"))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(first, number)
+    assert int(server.ask(b"parent")) == first
+
+
+def test_nothing_stays_behind_a_server_that_is_dropped():
+    server = ForkServer("tests.forked:python", b"", LIMITS)
+    pid = int(server.ask(b"parent"))
+    del server
+    until_gone(pid)
+
+
+def test_a_setup_that_fails_says_why():
+    with pytest.raises(EngineError, match="no such thing"):
+        ForkServer("tests.forked:python", b"raise ValueError('no such thing')", LIMITS).ask(b"1")
+
+
+@pytest.mark.parametrize("setup", [b"sum(iter(lambda: 1, 2))", b"x = 'a' * 10**9"])
+def test_the_setup_of_a_stranger_has_the_same_limits(setup):
+    limits = ForkLimits(LIMITS.seconds, LIMITS.memory, limits_setup=True)
+    with pytest.raises(OverLimit):
+        ForkServer("tests.forked:python", setup, limits).ask(b"1")

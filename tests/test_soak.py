@@ -1,0 +1,288 @@
+"""The soak: its checker notices every kind of damage, its faults bite, its schedule keeps its promise; and a short run.
+
+Run: pytest tests/test_soak.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hw_profiles import catalog
+from opensled.errors import OpenSledError, Overloaded
+from opensled.messages import Limits, ModelInfo
+from opensled_testbed.link_relay import Relay
+from opensled_testbed.soak.__main__ import main
+from opensled_testbed.soak.account import Account, Suspect
+from opensled_testbed.soak.check import Damage, damage
+from opensled_testbed.soak.clocks import StepClock
+from opensled_testbed.soak.edge_reader import EdgeLost, _error, _Reply
+from opensled_testbed.soak.faults import FAULTS
+from opensled_testbed.soak.judge import Judge
+from opensled_testbed.soak.nemesis import ROUNDS, Nemesis, Schedule
+from opensled_testbed.soak.questions import Course, Question, Truth, questions
+from opensled_testbed.soak.report import IN_ALL, PER_TARGET, Report
+from opensled_testbed.soak.targets import KINDS
+from opensled_testbed.soak.victims import paused, without_disk, without_memory
+
+TRUTH = (5, 6, 7, 8, 9, 10)
+
+
+@pytest.mark.parametrize(
+    ("told", "complete", "found"),
+    [
+        (TRUTH, True, Damage()),
+        (TRUTH[:3], False, Damage()),
+        ((), False, Damage()),
+        (TRUTH[:3], True, Damage(lost=3)),
+        ((5, 6, 9, 10), True, Damage(lost=2)),
+        ((5, 6, 9), False, Damage(lost=2)),
+        ((5, 6, 7, 6, 7, 8, 9, 10), True, Damage(duplicated=2)),
+        ((5, 5), False, Damage(duplicated=1)),
+        ((5, 7, 6, 8, 9, 10), True, Damage(reordered=1)),
+        ((5, 6, 99, 8, 9, 10), True, Damage(wrong=1)),
+        ((*TRUTH, 99), True, Damage(wrong=1)),
+        ((*TRUTH, 99), False, Damage(wrong=1)),
+    ],
+)
+def test_damage_is_noticed_and_named(told, complete, found):
+    assert damage(told, TRUTH, complete) == found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_change_of_an_answer_passes(seed):
+    chance = random.Random(seed)
+    truth = [chance.randrange(50) for _ in range(40)]
+    told = list(truth)
+    place = chance.randrange(39)
+    change = (lambda: told.pop(place), lambda: told.insert(place, 50), lambda: told.reverse())[seed % 3]
+    change()
+    assert sum(damage(told, truth, True)) > 0
+
+
+def test_a_reply_over_the_api_is_held_against_its_text():
+    reply = _Reply("one two")
+    reply.absorb({"choices": [{"delta": {"content": "one"}, "finish_reason": None}]})
+    assert reply.right
+    reply.done = True
+    assert not reply.right and reply.damage.wrong
+    reply.absorb({"choices": [{"delta": {"content": " two"}, "finish_reason": "stop"}]})
+    assert reply.right
+    with pytest.raises(Overloaded):
+        reply.absorb({"error": {"code": "overloaded", "message": "full"}})
+    assert type(_error({"code": None, "message": "odd"})) is OpenSledError
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_errors_and_stalls_count_by_what_was_broken_then():
+    clock = Clock()
+    account = Account(clock)
+    clock.now = 1.0
+    account.waited(since=0.5)
+    window = account.fault("kill", answers=2)
+    clock.now = 9.0
+    account.waited(since=2.0)
+    account.failed("unreachable", "away", True, since=2.0)
+    window.end = 10.0
+    assert account.longest_stall == 0.5 and account.stalls() == {"kill": 7.0}
+    assert account.wrongs == [] and account.broken == {"unreachable": 1}
+    account.failed("internal", "a bug", True, since=2.0)
+    account.failed(EdgeLost.code, "nobody struck it", False, since=2.0)
+    clock.now = 20.0
+    account.failed("unreachable", "nothing is broken", False, since=15.0)
+    assert len(account.wrongs) == 3
+
+
+def test_a_report_is_right_only_if_all_answers_were():
+    account = Account(Clock())
+    assert not Report({"one": account}, [], 1.0).right  # nobody answered
+    account.answers = 1
+    assert Report({"one": account}, [], 1.0).right
+    account.damages.append(Damage(lost=1))
+    report = Report({"one": account}, ["kill"], 1.0)
+    assert not report.right and report.as_json()["lost"] == 1 and "kill" in report.table()
+
+
+@pytest.fixture(scope="module")
+def judged():
+    """A judge, and questions whose truths the reference itself has written."""
+    judge = Judge()
+    reference = judge.reference
+    asked = [Question({**question.body, "max_tokens": 12}) for question in questions(4, seed=0)]
+    truths = []
+    for question in asked:
+        prompt, params = reference.render_chat(question.body["messages"]), question.params
+        sampling = {"temperature": params.temperature, "seed": params.seed, "max_tokens": params.max_tokens}
+        ids, reason = reference.generate(prompt, **sampling)
+        truths.append(Truth(tuple(prompt), tuple(ids), reason, reference.decode(ids)))
+    limits = Limits(max_draft=8, context_length=1024)
+    info = ModelInfo("tiny", 2048, "", tuple(reference.eos_ids), limits, (), "exact", "", "", True)
+    return judge, Course(asked, truths, info)
+
+
+@pytest.mark.parametrize("engine", ["torch", "llamacpp"])
+def test_the_judge_finds_what_the_target_would_not_have_written(judged, engine):
+    judge, course = judged
+    assert judge.truths(course, engine) == []
+    account = Account(Clock())
+    for number, truth in enumerate(course.truths):
+        told = (*truth.ids[:3], truth.ids[3] + 1, *truth.ids[4:])
+        account.suspects.append(Suspect(number, told, True, damage(told, truth.ids, True)))
+    judge.settle(account, course, engine)
+    assert len(account.wrongs) == len(account.damages) == 4 and account.flips == 0
+
+
+def test_an_hour_injects_every_kind_often_enough():
+    schedule = Schedule(3600, len(FAULTS))
+    strikes = sum(not schedule.over(number, number * schedule.slot) for number in range(1000))
+    assert strikes == ROUNDS * len(FAULTS)
+    assert ROUNDS >= PER_TARGET and ROUNDS * len(KINDS) >= IN_ALL
+
+
+def test_a_short_run_ends_in_time():
+    schedule = Schedule(60, len(FAULTS))
+    assert not schedule.full and not schedule.over(5, 59.0) and schedule.over(5, 61.0)
+
+
+def test_every_kind_comes_once_in_a_round():
+    order = Nemesis.order(list(FAULTS), random.Random(1))
+    for _ in range(3):
+        assert {next(order) for _ in FAULTS} == set(FAULTS)
+
+
+def child(code: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen(
+        [sys.executable, "-u", "-c", code], env={**os.environ, **(environment or {})}, **pipes
+    )
+
+
+def say(process: subprocess.Popen[str]) -> str:
+    """Have it do its work once more; what it says to that."""
+    print(file=process.stdin, flush=True)
+    return process.stdout.readline().strip()
+
+
+def test_a_clock_steps_and_monotonic_time_does_not(tmp_path):
+    clock = StepClock(tmp_path / "clock")
+    code = "import time\nwhile True: input(); print(time.time(), time.time_ns() / 1e9, time.monotonic())"
+    with child(code, clock.environment) as process:
+        seen = []
+        for step in (0, 86_400, -120, 0):
+            clock.step(step)
+            seen.append([float(word) for word in say(process).split()])
+        process.kill()
+    wall, nanoseconds, monotonic = zip(*seen)
+    assert [round(each - mono - wall[0] + monotonic[0], -1) for each, mono in zip(wall, monotonic)] == [
+        *(0, 86_400, -120, 0)
+    ]
+    assert all(abs(a - b) < 1 for a, b in zip(wall, nanoseconds)) and list(monotonic) == sorted(monotonic)
+
+
+def test_a_full_disk_and_no_memory_are_felt_and_end(tmp_path):
+    code = f"""
+while True:
+    kind = input()
+    try:
+        with open({str(tmp_path / "log")!r}, "ab") as log:
+            log.write(b"x")
+        room = bytearray(200_000_000)
+        print("fine")
+    except (OSError, MemoryError) as error:
+        print(type(error).__name__)
+"""
+    with child(code) as process:
+        assert say(process) == "fine"
+        with without_disk([process.pid]):
+            assert say(process) == "OSError"
+        with without_memory([process.pid]):
+            assert say(process) == "MemoryError"
+        assert say(process) == "fine"
+        process.kill()
+
+
+def test_a_paused_process_goes_on_afterwards():
+    def state(pid: int) -> str:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+
+    with child("input(); input()") as process:
+        with paused([process.pid]):
+            assert os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT) and state(process.pid) == "T"
+        assert os.waitid(os.P_PID, process.pid, os.WCONTINUED).si_status == signal.SIGCONT
+        process.kill()
+
+
+def test_a_link_changes_and_goes_dark_under_a_connection():
+    async def echo(reader, writer):
+        while data := await reader.read(100):
+            writer.write(data)
+        writer.close()
+
+    async def round_trip(reader, writer) -> float:
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        writer.write(b"x")
+        assert await reader.readexactly(1) == b"x"
+        return clock() - begun
+
+    async def scenario():
+        peers = []
+
+        async def greet(reader, writer):
+            peers.append(writer.get_extra_info("peername")[0])
+            await echo(reader, writer)
+
+        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        to = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, Relay(catalog.link("ethernet"), to, source="127.1.2.3") as relay:
+            host, _, port = relay.address.rpartition(":")
+            ends = await asyncio.open_connection(host, int(port))
+            await round_trip(*ends)
+            relay.black_out(0.3)
+            assert await round_trip(*ends) >= 0.28
+            relay.become(catalog.link("wan-110"))
+            assert await round_trip(*ends) >= 0.08
+            ends[1].close()
+        assert peers == ["127.1.2.3"]
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def soak(tmp_path: Path, *flags: str) -> dict:
+    """The figures of a soak that finds everything right."""
+    out = tmp_path / "soak.json"
+    assert main(["--out", str(out), *flags]) == 0
+    return json.loads(out.read_text())
+
+
+def test_seconds_of_it_on_a_gguf_target(tmp_path):
+    flags = ("--minutes", "0.05", "--targets", "llamacpp-goodput", "--faults", "reset", "--questions", "2")
+    found = soak(tmp_path, *flags)
+    assert found["right"] and found["answers"] >= 4 and found["faults"]["reset"] >= 1
+    assert found["lost"] == found["duplicated"] == found["reordered"] == found["wrong"] == 0
+
+
+@pytest.mark.long
+def test_minutes_of_it_on_both_engines_with_all_faults(tmp_path, cold_start):
+    found = soak(tmp_path, "--minutes", "2", "--targets", "torch-goodput,llamacpp-goodput")
+    assert found["right"] and found["tokens"] >= 500
+    assert len(found["faults"]) >= len(FAULTS) // 2
+
+
+def test_an_unknown_name_is_an_error(capsys):
+    assert main(["--targets", "abacus"]) == 1
+    assert "unknown name 'abacus'; choose from torch-goodput" in capsys.readouterr().err

@@ -1,0 +1,130 @@
+"""What a build takes from others: locked by version and hash, and a base image by its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LOCKS = ("requirements.lock", "deploy/docker/edge.lock", "deploy/docker/verify.lock")
+RESOLVE = [sys.executable, str(ROOT / "deploy/docker/resolve_base.py")]
+MANIFEST = b'{"schemaVersion": 2}'
+DIGEST = f"sha256:{hashlib.sha256(MANIFEST).hexdigest()}"
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins(path: str) -> dict[str, str]:
+    """The versions in a lock file or in the constraints that hold from Python 3.11 on, by name."""
+    found = {}
+    for line in (ROOT / path).read_text().splitlines():
+        match = re.match(r"([A-Za-z0-9][\w.-]*)==([^\s;]+)(.*)", line)
+        if match and 'python_version < "3.11"' not in match[3]:
+            found[normal(match[1])] = match[2]
+    return found
+
+
+@pytest.mark.parametrize("path", LOCKS)
+def test_every_package_of_a_lock_has_hashes(path: str) -> None:
+    text = re.sub(r" *\\\n *", " ", (ROOT / path).read_text())
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert len(lines) > 25
+    for line in lines:
+        assert re.search(r"^[a-z0-9-]+==\S+ .*--hash=sha256:[0-9a-f]{64}", line), line[:80]
+
+
+@pytest.mark.parametrize("path", LOCKS)
+def test_the_locks_follow_the_constraints(path: str) -> None:
+    """After a change there: make lock."""
+    tested, locked = pins("constraints.txt"), pins(path)
+    both = locked.keys() & tested.keys()
+    assert {name: locked[name] for name in both} == {name: tested[name] for name in both}
+    assert "torch" not in locked and len(both) > 20
+
+
+def test_the_lock_has_all_that_the_project_asks_for() -> None:
+    from opensled.config import read_file
+
+    project = read_file(ROOT / "pyproject.toml")["project"]
+    extras = project["optional-dependencies"]
+    wanted = ("dev", "train", "server", "llamacpp", "onnx", "mtls")
+    asked = [*project["dependencies"], *(line for extra in wanted for line in extras[extra])]
+    names = {normal(re.split(r"[^\w.-]", line)[0]) for line in asked if "python_version < " not in line}
+    assert names - pins(LOCKS[0]).keys() == {"opensled", "torch"}
+
+
+class Registry(BaseHTTPRequestHandler):
+    """Knows box/python:3 to holders of a token; of box/liar:3 it names another digest than it sends."""
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/token?"):
+            return self._answer(json.dumps({"token": "ticket"}).encode())
+        if self.headers.get("Authorization") != "Bearer ticket":
+            realm = f"http://{self.headers['Host']}/token"
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", f'Bearer realm="{realm}",service="box",scope="pull"')
+            self.end_headers()
+        elif self.path in ("/v2/box/python/manifests/3", "/v2/box/liar/manifests/3"):
+            named = DIGEST if "python" in self.path else DIGEST[::-1]
+            self._answer(MANIFEST, ("Docker-Content-Digest", named))
+        else:
+            self.send_error(404)
+
+    def _answer(self, body: bytes, *headers: tuple[str, str]) -> None:
+        self.send_response(200)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def resolve(name: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*RESOLVE, name], capture_output=True, text=True, timeout=60)
+
+
+def test_the_digest_of_a_base_image_is_the_registrys(registry: str) -> None:
+    done = resolve(f"{registry}/box/python:3")
+    assert (done.returncode, done.stdout) == (0, f"{registry}/box/python:3@{DIGEST}\n"), done.stderr
+
+
+@pytest.mark.parametrize(("name", "cause"), [("liar:3", "the registry names"), ("python:4", "404")])
+def test_no_digest_is_invented(registry: str, name: str, cause: str) -> None:
+    done = resolve(f"{registry}/box/{name}")
+    assert (done.returncode, done.stdout) == (1, "") and cause in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_without_a_registry_there_is_no_digest() -> None:
+    done = resolve("127.0.0.1:1/box/python:3")
+    assert (done.returncode, done.stdout) == (1, "") and "where a registry is reachable" in done.stderr
+
+
+def test_an_audit_without_a_service_says_so() -> None:
+    command = ["bash", str(ROOT / "deploy/audit.sh"), sys.executable]
+    environment = {"PATH": "/usr/bin:/bin", "AUDIT_SERVICE": "http://127.0.0.1:1/"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 75 and done.stdout == ""
+    assert "nothing was checked" in done.stderr and done.stderr.count("\n") == 1

@@ -1,0 +1,138 @@
+"""Threads for strangers' work: one of a tenant at a time, and nobody held up by another tenant."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from opensled.errors import InvalidRequest, Overloaded
+from opensled.fork_server import STOP
+from opensled.messages import Open
+from tests.fakes import FakeText
+from tests.serving import GREEDY, serving
+from tests.system import until
+from verify_server import tenant_pool
+from verify_server.tenant_pool import TenantPool
+
+TEXT = Open("some text", GREEDY)
+
+
+class Held(FakeText):
+    """Its tokenizer is stuck, as native code can be, until the test lets it go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.entered = threading.Event(), 0
+
+    def encode(self, text):
+        self.entered += 1
+        assert self.gate.wait(30)
+        return super().encode(text)
+
+
+@pytest.fixture
+def gate():
+    made = threading.Event()
+    yield made
+    made.set()
+
+
+def test_a_tenant_has_one_thread_and_others_have_theirs(gate):
+    async def scenario():
+        pool, entered = TenantPool("test", 2), []
+
+        def work(name):
+            entered.append(name)
+            assert gate.wait(30)
+            return name
+
+        first = [asyncio.ensure_future(pool.run("a", lambda: work("a"))) for _ in range(5)]
+        await until(lambda: entered)
+        assert await asyncio.wait_for(pool.run("b", lambda: "b"), 5) == "b"
+        assert entered == ["a"]
+        gate.set()
+        assert await asyncio.gather(*first) == ["a"] * 5
+        pool.close()
+
+    asyncio.run(scenario())
+
+
+def test_errors_reach_the_caller_and_free_the_thread():
+    async def scenario():
+        pool = TenantPool("test", 1)
+        for _ in range(3):
+            with pytest.raises(InvalidRequest, match="no"):
+                await pool.run("a", _refuse)
+        assert await pool.run("b", lambda: 1) == 1
+        pool.close()
+
+    asyncio.run(scenario())
+
+
+def _refuse():
+    raise InvalidRequest("no")
+
+
+def test_cancelling_sets_stop_and_keeps_the_thread_counted_until_it_ends(gate):
+    async def scenario():
+        pool, stops = TenantPool("test", 1), []
+
+        def work():
+            stops.append(STOP.get())
+            assert gate.wait(30)
+
+        running = asyncio.ensure_future(pool.run("a", work))
+        waiting = asyncio.ensure_future(pool.run("a", work))
+        await until(lambda: stops)
+        stopped = threading.Event()
+        stops[0].then(stopped.set)
+        assert not stopped.is_set()
+        for task in (waiting, running):
+            task.cancel()
+        await asyncio.gather(running, waiting, return_exceptions=True)
+        assert stopped.is_set() and running.cancelled() and waiting.cancelled()
+        other = asyncio.ensure_future(pool.run("b", lambda: 2))
+        done, _ = await asyncio.wait([other], timeout=0.05)
+        assert not done, "the only thread is still taken"
+        gate.set()
+        assert await other == 2 and len(stops) == 1
+        pool.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_of_one_tenant_is_bounded(gate, monkeypatch):
+    monkeypatch.setattr(tenant_pool, "MOST_WAITING", 3)
+
+    async def scenario():
+        pool = TenantPool("grammar", 1)
+        held = [asyncio.ensure_future(pool.run("a", lambda: gate.wait(30))) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="grammar") as refusal:
+            await pool.run("a", lambda: 1)
+        assert refusal.value.retry_after > 0
+        gate.set()
+        await asyncio.gather(*held)
+        assert await pool.run("a", lambda: 1) == 1
+        pool.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_stuck_tokenizer_holds_up_its_tenant_alone():
+    """Before, six stuck compiles filled the one executor in which all prompts were tokenized."""
+    text = Held()
+
+    async def scenario():
+        async with serving(text=text) as (manager, _):
+            stuck = [asyncio.ensure_future(manager.inputs.prompt_ids(TEXT, "attacker")) for _ in range(40)]
+            await until(lambda: text.entered == 2)
+            victim = asyncio.ensure_future(manager.inputs.prompt_ids(TEXT, "victim"))
+            await until(lambda: text.entered == 3)
+            text.gate.set()
+            assert await victim
+            await asyncio.gather(*stuck)
+
+    asyncio.run(scenario())
