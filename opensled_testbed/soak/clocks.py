@@ -1,8 +1,8 @@
 """Steps of the wall clock of some processes, as of an operator or of NTP, while CLOCK_MONOTONIC goes on; see time(7).
 
-The step is made in Python's `time.time`, which is where the product reads the wall clock. libfaketime 0.9.10 steps it for
-libraries as well, but disturbs more than a step of the clock does: `time.sleep` failed, and a server that wrote 137
-tokens/s wrote 3. A real step leaves waits that begin after it alone.
+The step is made in Python's `time.time`, which is where the product reads the wall clock. libfaketime 0.9.10 steps it
+for libraries as well, but disturbs more than a step of the clock does: `time.sleep` failed, and a server that wrote
+137 tokens/s wrote 3. A real step leaves waits that begin after it alone.
 """
 
 from __future__ import annotations
