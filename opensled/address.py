@@ -56,7 +56,7 @@ def is_loopback(host: str) -> bool:
 def calls_loopback(host_header: str) -> bool:
     """Whether an HTTP `Host` header ("name", "name:port", "[IPv6]:port") names this machine.
 
-    Strict (RFC 9110, 7.2): a header with anything else in it, such as user information, names nobody.
+    Strict (RFC 9110, 7.2): a header with anything else in it, such as user information, is refused.
     """
     found = re.fullmatch(
         r"(?:\[([0-9a-f:.]+)\]|([a-z0-9.-]+))(?::[0-9]{0,5})?", host_header.lower(), re.ASCII

@@ -40,8 +40,8 @@ def option(
     """A dataclass field with a flag, an environment twin and a key in the configuration files.
 
     A value lies in [low, high] and among `choices`; `check` raises UsageError for an invalid value. A
-    positional argument comes from the command line only. `sent_to`: of the file of a secret, the fields that say to
-    whom and how the secret travels (opensled/config_trust.py).
+    positional argument comes from the command line only. `sent_to`: for the file of a secret, the fields that name
+    the server it is sent to and protect it on its way (opensled/config_trust.py).
     """
     rules = {"choices": choices, "low": low, "high": high, "check": check}
     facts = {"help": help, "metavar": metavar, "positional": positional, "sent_to": sent_to}

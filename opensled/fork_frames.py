@@ -56,7 +56,7 @@ def _read(pipe: int, size: int) -> bytes | None:
 
 
 def write_frame(pipe: int, ticket: int, kind: int, content: bytes = b"") -> None:
-    """Write a whole frame; raises BrokenPipeError if nobody reads."""
+    """Write a whole frame; raises BrokenPipeError if the other end is closed."""
     write_all(pipe, struct.pack(HEADER, ticket, kind, len(content)))
     write_all(pipe, content)
 

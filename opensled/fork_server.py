@@ -93,9 +93,8 @@ class ForkServer:
 
     def ask(self, question: bytes) -> bytes:
         """The answer. Raises OverLimit, Cancelled if the context's `STOP` is set, and EngineError for a failure."""
-        frame = self._asked(question) or self._asked(
-            question
-        )  # a process that was ended from outside is replaced
+        # A process that was ended from outside is replaced.
+        frame = self._asked(question) or self._asked(question)
         if frame is None:
             raise EngineError("the process for this work has ended twice; is there memory left?")
         if frame.kind != ANSWER:
@@ -201,7 +200,7 @@ class _Process:
             answer.set_result(frame)
 
     def _read(self) -> None:
-        """Pass answers on until the process ends; then nobody waits for one."""
+        """Pass answers on until the process ends; then let all who wait know."""
         while (frame := read_frame(self._answers.fileno())) is not None:
             self._answered(frame)
         self.ended = True

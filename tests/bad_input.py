@@ -210,7 +210,7 @@ DRAFTING = (
         after_open(*(drafting(1, 1, parents=parents) for parents in ([-1, 1], [0, -1], [-1, -2], [-1, 2**31 - 1])))),
     Row("a tree with a path told twice", "", "", "", GOES_ON,
         ((opening(), drafting(2, 2, 3, parents=[-1, -1, 1]), drafting(counter=2)),)),
-    Row("`padding` that nobody asked for", "", "", "", GOES_ON, after_open(drafting() + PADDING)),
+    Row("`padding` without shaping", "", "", "", GOES_ON, after_open(drafting() + PADDING)),
 )  # fmt: skip
 
 

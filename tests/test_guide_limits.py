@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -130,3 +131,18 @@ def test_the_memory_of_live_grammars_is_bounded_by_tenant_and_in_all(monkeypatch
     with pytest.raises(InvalidRequest):  # what is refused takes nothing
         guides.start(schema_guide({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}), (), "three")
     guides.start(guide, (), "three")
+
+
+def test_a_grammar_that_is_collected_while_another_one_is_counted_blocks_nothing():
+    """A collection of garbage may run anywhere, so also where the memory is being counted."""
+    memory = GrammarMemory()
+    give_back = memory.take("a", 1)
+
+    def collected() -> None:
+        with memory._lock:
+            give_back()
+
+    thread = threading.Thread(target=collected, daemon=True)
+    thread.start()
+    thread.join(5)
+    assert not thread.is_alive() and not memory._taken

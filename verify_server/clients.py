@@ -23,12 +23,11 @@ class Client(NamedTuple):
 
     tenant: str
     peer: str  # the connection, as gRPC names it
-    names: tuple[
-        str, ...
-    ]  # under which it is counted: its connection and address, and its tenant if there are tenants
+    # Under which it is counted: its connection and address, and its tenant if there are tenants
+    names: tuple[str, ...]
 
 
-class Tally(Counter[str]):
+class _Tally(Counter[str]):
     """Counts that come and go; none stays at zero."""
 
     def leave(self, name: str) -> None:
@@ -39,7 +38,7 @@ class Tally(Counter[str]):
 
 
 class StreamAccount:
-    """What one stream is charged for. `clock`: in seconds."""
+    """What one stream is charged for."""
 
     def __init__(self, clients: Clients, client: Client) -> None:
         self._clients, self._client = clients, client
@@ -82,10 +81,10 @@ class Clients:
         self.limits, self._tenants, self._places, self._met, self._clock = limits, tenants, places, met, clock
         kinds = ("calls", "bytes", "parsing", "idle_messages", "refusals")
         self._buckets = {kind: TokenBuckets(getattr(limits, kind)) for kind in kinds}
-        self.opening = Tally()  # streams without an answer to their first message, by name
-        self._streams = Tally()  # by tenant
-        self._connected = Tally()  # streams by connection
-        self._stuck = Tally()  # of them, streams whose end is not read
+        self.opening = _Tally()  # streams without an answer to their first message, by name
+        self._streams = _Tally()  # by tenant
+        self._connected = _Tally()  # streams by connection
+        self._stuck = _Tally()  # of them, streams whose end is not read
         self._closer = ConnectionCloser()
 
     def client(self, peer: str, tenant: str) -> Client:

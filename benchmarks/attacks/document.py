@@ -63,8 +63,8 @@ def document(
             "A tenant that reads one answer of the tiny target after another, while another tenant attacks"
             f"{way}, against the same reader just before the attack. Server and reader have core 0, the attackers "
             f"core 1. A new server for each attack; {windows.before:g} s before, {windows.during:g} s of attack, "
-            f"{windows.after:g} s after it. Every answer is compared with the text of a server that nobody "
-            "attacks. `facts` has the attackers' rates, the longest stalls and the server's resident memory."
+            f"{windows.after:g} s after it. Every answer is compared with the text of a server without "
+            "attackers. `facts` has the attackers' rates, the longest stalls and the server's resident memory."
         ),
         loses="Every attack costs something: its bytes are received, by the one core that the server has here.",
         samples=_samples(outcomes),

@@ -18,10 +18,7 @@ def refused(message: Callable[[], bytes], peer: Peer, running: Running, tally: T
     body = message()
     with Connection(peer, running) as connection:
         while running():
-            stream = connection.call()
-            if connection.send(stream, body):
-                tally["messages"] += 1
-            connection.wait_for_answer(stream)
+            stream = _answered(connection, body, tally)
             if stream in connection.open:
                 connection.reset(stream)
 
@@ -31,19 +28,25 @@ def held(message: Callable[[], bytes], peer: Peer, running: Running, tally: Tall
     body = message()
     with Connection(peer, running) as connection:
         while running():
-            stream = connection.call()
-            if connection.send(stream, body):
-                tally["messages"] += 1
-            connection.wait_for_answer(stream)
+            stream = _answered(connection, body, tally)
             while len(connection.open) > HELD:
                 connection.reset(next(iter(connection.open)))
             if stream not in connection.open:
                 tally["refused"] += 1
 
 
+def _answered(connection: Connection, body: bytes, tally: Tally) -> int:
+    """A new stream on which this message has been answered."""
+    stream = connection.call()
+    if connection.send(stream, body):
+        tally["messages"] += 1
+    connection.wait_for_answer(stream)
+    return stream
+
+
 def wrong_tokens(peer: Peer, running: Running, tally: Tally) -> None:
-    """Streams with a token that nobody has."""
-    block = peer.block("nobody's token")
+    """Streams with a token that is not in the server's file."""
+    block = peer.block("a wrong token")
     with Connection(peer, running) as connection:
         while running():
             for _ in range(100):

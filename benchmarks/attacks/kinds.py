@@ -63,12 +63,12 @@ ATTACKS: Mapping[str, Attack] = {
     "unread finished": Attack(
         partial(holds.unread, 500, 1),
         "streams",
-        "1,500 answers of one token that nobody reads",
+        "1,500 answers of one token, unread",
         connections=3,
         front=True,
     ),
     "unread live": Attack(
-        partial(holds.unread, 256, messages.LONG), "streams", "256 answers that nobody reads", limits=""
+        partial(holds.unread, 256, messages.LONG), "streams", "256 answers, unread", limits=""
     ),
     "cancel after Failure": Attack(
         floods.failed, "streams", "sequences that fail, cancelled at once", connections=4

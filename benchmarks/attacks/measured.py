@@ -157,6 +157,6 @@ def _outcome(
 
 
 def reference(checkout: Path) -> tuple[int, ...]:
-    """The victim's text when nobody attacks."""
+    """The victim's text without an attack."""
     with served(checkout, SERVER_CORE, "") as server:
         return reference_text(Peer(server.address, VICTIM))

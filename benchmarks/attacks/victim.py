@@ -103,7 +103,7 @@ def victim(peer: Peer, core: int, readers: int, reference: tuple[int, ...]) -> I
 
 
 def reference_text(peer: Peer) -> tuple[int, ...]:
-    """What the target writes when nobody else is there."""
+    """What the target writes for the victim alone."""
     record = Record()
 
     async def one() -> tuple[int, ...]:

@@ -2,6 +2,8 @@
 
 import threading
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
 from opensled.errors import Overloaded
 
@@ -18,10 +20,13 @@ class GrammarMemory:
     def __init__(self, tenant_bytes: int = TENANT_BYTES, all_bytes: int = ALL_BYTES) -> None:
         self._most_of_one, self._most = tenant_bytes, all_bytes
         self._taken: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a collection within `take` may give back in the same thread
 
-    def take(self, tenant: str, size: int) -> "TakenMemory":
-        """Count a grammar of `size` bytes until it is given back. Raises Overloaded if there is no room for it."""
+    def take(self, tenant: str, size: int) -> Callable[[], None]:
+        """Count a grammar of `size` bytes; returns what gives them back, to be called once.
+
+        Raises Overloaded if there is no room for it.
+        """
         size = max(size, LEAST)
         with self._lock:
             room = min(self._most_of_one - self._taken[tenant], self._most - self._taken.total())
@@ -31,20 +36,10 @@ class GrammarMemory:
                     retry_after=RETRY_SECONDS,
                 )
             self._taken[tenant] += size
-        return TakenMemory(self, tenant, size)
+        return partial(self._give_back, tenant, size)
 
-    def give_back(self, tenant: str, size: int) -> None:
+    def _give_back(self, tenant: str, size: int) -> None:
         with self._lock:
             self._taken[tenant] -= size
             if not self._taken[tenant]:
                 del self._taken[tenant]
-
-
-class TakenMemory:
-    """What one grammar takes."""
-
-    def __init__(self, memory: GrammarMemory, tenant: str, size: int) -> None:
-        self._memory, self._tenant, self._size = memory, tenant, size
-
-    def give_back(self) -> None:
-        self._memory.give_back(self._tenant, self._size)

@@ -112,13 +112,13 @@ class GuideCompiler:
         """
         grammar = grammar_of(guide, self._template)
         self._compiler.read_vocabulary(grammar.field)
-        taken = self._memory.take(tenant, self._check(grammar))
+        give_back = self._memory.take(tenant, self._check(grammar))
         try:
             constraint = self._started(grammar, committed)
         except BaseException:
-            taken.give_back()
+            give_back()
             raise
-        weakref.finalize(constraint, taken.give_back)
+        weakref.finalize(constraint, give_back)
         return constraint
 
     def close(self) -> None:
