@@ -7,10 +7,12 @@ import time
 
 import pytest
 
+from benchmarks.attacks import messages
+from benchmarks.attacks.connection import Connection, Peer
 from opensled.errors import Unreachable
 from opensled.messages import ChatMessage, Failure, Open, SamplingParams
 from tests.bad_input import CANCEL, drafting, opening
-from tests.fakes import FakeEngine, OracleDrafter, continuation
+from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
 from tests.raw_wire import raw_connection, raw_stream
 from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import ask, until
@@ -101,18 +103,65 @@ def test_large_messages_wait_before_they_are_parsed():
     asyncio.run(scenario())
 
 
-def test_calls_wait_until_the_parsing_of_the_last_ones_is_paid():
+def test_calls_wait_until_the_reading_of_the_last_ones_is_paid():
     """Small messages of many parts: each becomes thousands of objects."""
 
     async def scenario():
-        limits = ClientLimits(parsing=Rate(0.01, 0.01))
+        limits = ClientLimits(reading=Rate(0.05, 0.01))
         async with serving(client_limits=limits) as (manager, address), linked(address) as link:
             turns = Open(tuple([ChatMessage("", "")] * 8000), LONG)
             replies = [await first_reply(link, turns) for _ in range(3)]
             assert all(isinstance(reply, Failure) for reply in replies)
-            assert manager.stats.limited["parsing"]
+            assert manager.stats.limited["reading"]
 
     asyncio.run(scenario())
+
+
+def test_calls_wait_until_the_tokenizing_of_the_last_ones_is_paid():
+    """A text that does not fit is refused only once its tokens are known."""
+
+    class SlowText(FakeText):
+        def encode(self, text):
+            end = time.thread_time() + 0.02
+            while time.thread_time() < end:
+                pass
+            return super().encode(text)
+
+    async def scenario():
+        limits = ClientLimits(reading=Rate(0.1, 0.01))
+        serves = serving(client_limits=limits, text=SlowText())
+        async with serves as (manager, address), linked(address) as link:
+            started = time.monotonic()
+            for _ in range(3):
+                assert isinstance(await first_reply(link, Open("a" * 400, LONG)), Failure)
+            assert manager.stats.limited["reading"] == 2
+            assert time.monotonic() - started > 0.25  # (2 * 0.02 - 0.01) / 0.1, beside 3 * 0.02 for the work
+
+    asyncio.run(scenario())
+
+
+def test_a_peer_cannot_send_far_ahead_of_what_is_read():
+    async def scenario():
+        engine = FakeEngine(num_blocks=1100, context_length=4000)
+        limits = ClientLimits(idle_messages=Rate(0.001, 8.0))
+        async with serving(engine=engine, client_limits=limits, tenants=TWO) as (manager, address):
+            sent = await asyncio.to_thread(_bytes_ahead, Peer(address, "token-a"), 4 << 20)
+            assert manager.stats.limited["idle_messages"] and sent < 1 << 20
+
+    asyncio.run(scenario())
+
+
+def _bytes_ahead(peer, most):
+    """Bytes of late drafts, at most `most`, that a server takes unread before it takes no more for 0.5 s."""
+    late, sent, taken = messages.draft(1, len(PROMPT)), 0, time.monotonic()
+    with Connection(peer, lambda: time.monotonic() < taken + 0.5) as connection:
+        stream = connection.call()
+        connection.send(stream, messages.opening(ids=PROMPT, max_tokens=3000))
+        while sent < most and connection.send(stream, late):
+            sent, taken = sent + len(late), time.monotonic()
+            if not sent % (100 * len(late)):
+                connection.pump()
+    return sent
 
 
 def test_calls_wait_for_their_turn():

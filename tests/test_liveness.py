@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import aclosing
 
+import grpc
 import pytest
 
 from edge_client.answer import Task
@@ -22,8 +23,10 @@ from opensled.messages import (
 )
 from tests.devices import TOKENIZER
 from tests.fakes import FakeEngine, OracleDrafter, continuation
+from tests.raw_wire import METHOD
 from tests.serving import linked, serving
 from tests.system import CALM, ask, running, until
+from verify_server import service
 from verify_server.outbox import MAX_UNREAD, Outbox
 from verify_server.session_manager import SessionLimits
 from verify_server.session_stream import _read, serve_stream
@@ -293,3 +296,20 @@ def test_nothing_is_kept_for_a_reader_who_has_read_the_end():
     outbox.close()
     outbox.put(None)
     assert not len(outbox) and not outbox.full
+
+
+def test_a_write_to_a_call_that_its_peer_has_ended_leaves_no_traceback(caplog):
+    async def scenario():
+        async def sequence(requests, context):
+            raise grpc.aio.InternalError("the write failed")  # as gRPC does, until it has told of the end
+
+        server = grpc.aio.server()
+        service.take_calls(server, None, None, sequence)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            assert await channel.stream_stream(METHOD)().read() is grpc.aio.EOF
+        await server.stop(None)
+
+    asyncio.run(scenario())
+    assert not caplog.records

@@ -206,4 +206,4 @@ class Protocol(RuleBasedStateMachine):
         asyncio.set_event_loop(None)
 
 
-TestProtocol = bounded(Protocol, examples=500, steps=60)
+TestProtocol = bounded(Protocol, examples=300, steps=60)

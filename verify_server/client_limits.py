@@ -12,7 +12,7 @@
 | streams that will not read their end | `stuck` | a connection | the connection is closed |
 | calls | `calls` | tenant, connection, address | the next ones wait their turn |
 | bytes of large messages | `bytes` | tenant, connection, address | they wait before they are parsed |
-| processor time to parse messages | `parsing` | tenant, connection, address | the next calls wait |
+| processor time to parse and tokenize what arrives | `reading` | tenant, connection, address | the next calls wait |
 | messages that gain nothing | `idle_messages` | tenant, connection, address | they wait before the next one is read |
 | calls without access, and calls cancelled at once | `refusals` | connection, address | the connection is closed |
 
@@ -40,10 +40,11 @@ class Rate(NamedTuple):
 
 MOST_OPENING = 128  # streams without an answer to their `Open`
 LEAST_OPENING = 64  # of them, however large messages may be: one device begins that many at once
-CALLS = Rate(500, 1000)
+BURST = 4  # seconds of a rate, at once: all devices of an office come back after a pause
+CALLS = Rate(40, 40 * BURST)
 BYTES = Rate(2 << 20, 4 << 20)
-PARSING = Rate(0.1, 0.5)  # seconds of processor time
-IDLE_MESSAGES = Rate(1000, 2000)
+READING = Rate(0.08, 0.5)  # seconds of processor time
+IDLE_MESSAGES = Rate(64, 64 * BURST)
 REFUSALS = Rate(20, 200)
 
 
@@ -70,7 +71,7 @@ class ClientLimits:
     stuck: int = 8
     calls: Rate = CALLS
     bytes: Rate = BYTES
-    parsing: Rate = PARSING
+    reading: Rate = READING
     idle_messages: Rate = IDLE_MESSAGES
     refusals: Rate = REFUSALS
     small_bytes: int = 16 << 10  # a message up to so many bytes is free: the largest draft of honest devices

@@ -49,9 +49,9 @@ class StreamAccount:
         """A message of `size` bytes has arrived: wait until it may be parsed."""
         await self._clients.wait("bytes", self._client.names, size)
 
-    def parsed(self, seconds: float) -> None:
-        """It took `seconds` of processor time to parse a message: the next calls of this client pay for it."""
-        self._clients.spend("parsing", self._client.names, seconds)
+    def spent(self, seconds: float) -> None:
+        """It took `seconds` of processor time to read what arrived: the next calls of this client pay for it."""
+        self._clients.spend("reading", self._client.names, seconds)
 
     async def idle(self) -> None:
         """A message gained nothing: wait before the next one is read."""
@@ -79,7 +79,7 @@ class Clients:
         """`places`: sequences at the same time, of a tenant without a limit of its own; `met`: how often each limit was
         met; `clock`: in seconds."""
         self.limits, self._tenants, self._places, self._met, self._clock = limits, tenants, places, met, clock
-        kinds = ("calls", "bytes", "parsing", "idle_messages", "refusals")
+        kinds = ("calls", "bytes", "reading", "idle_messages", "refusals")
         self._buckets = {kind: TokenBuckets(getattr(limits, kind)) for kind in kinds}
         self.opening = _Tally()  # streams without an answer to their first message, by name
         self._streams = _Tally()  # by tenant
@@ -105,7 +105,7 @@ class Clients:
 
     async def call(self, client: Client) -> None:
         """One more call: it waits for its turn if its client makes too many, or too expensive ones."""
-        await self.wait("parsing", client.names, 0.0)
+        await self.wait("reading", client.names, 0.0)
         await self.wait("calls", client.names)
 
     def spend(self, kind: str, names: tuple[str, ...], cost: float) -> float:

@@ -25,7 +25,7 @@ from scheduler import make_policy
 from scheduler.plan import PolicyOptions
 from verify_server import service
 from verify_server.acceptance.served import ServedRules
-from verify_server.client_limits import MOST_OPENING, ClientLimits, Rate, message_bytes
+from verify_server.client_limits import BURST, MOST_OPENING, ClientLimits, Rate, message_bytes
 from verify_server.config import ServeConfig
 from verify_server.costs import first_cost
 from verify_server.engine import ENGINES
@@ -167,8 +167,8 @@ def client_limits(config: ServeConfig, manager: SessionManager | None = None) ->
     """What one client may send to this server; without a `manager`, to a gateway, which does not know the context."""
     limits = ClientLimits(
         streams=config.client_streams or config.max_sessions + MOST_OPENING,
-        calls=Rate(config.client_calls, 2 * config.client_calls),
-        idle_messages=Rate(config.client_messages, 2 * config.client_messages),
+        calls=Rate(config.client_calls, BURST * config.client_calls),
+        idle_messages=Rate(config.client_messages, BURST * config.client_messages),
         by_address=not config.shared_address,
     )
     if manager is None:

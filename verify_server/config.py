@@ -9,6 +9,7 @@ from opensled.logs import LEVELS
 from opensled.shaping import MAX_TICK, tick_length
 from scheduler import POLICIES
 from scheduler.cluster.ray_guard import networks
+from verify_server.client_limits import CALLS, IDLE_MESSAGES
 from verify_server.engine import ENGINES
 from verify_server.engine.base import MAX_TREE
 
@@ -143,13 +144,13 @@ class ServeConfig:
         metavar="N",
     )
     client_calls: int = option(
-        500,
+        int(CALLS.per_second),
         "calls per second that a tenant, a connection or an address may make on average; others wait",
         low=1,
         metavar="N",
     )
     client_messages: int = option(
-        1000,
+        int(IDLE_MESSAGES.per_second),
         "messages per second that gain nothing (late, empty and repeated drafts) that a tenant, a connection or an "
         "address may send on average; others wait",
         low=1,

@@ -10,7 +10,7 @@ from opensled.protocol import EndRules
 from verify_server.engine.base import EngineInfo
 from verify_server.security import Tenants
 from verify_server.target import TextCodec
-from verify_server.tenant_pool import TenantPool
+from verify_server.tenant_pool import Spent, TenantPool
 from verify_server.text.guide import Constraint, GuideCompiler
 
 # Characters of text per token: the usual rule of thumb for English.
@@ -70,11 +70,13 @@ class InputProcessor:
         if length >= ends.last_length:
             raise InvalidRequest("all max_tokens are committed already", "max_tokens")
 
-    async def prompt_ids(self, message: Open, tenant: str) -> tuple[int, ...]:
-        """Token ids of the prompt of an `Open`."""
+    async def prompt_ids(self, message: Open, tenant: str, spent: Spent | None = None) -> tuple[int, ...]:
+        """Token ids of the prompt of an `Open`; `spent` is told the seconds of processor time that they took."""
         limit = self._tenants.limits_of(tenant).max_prompt
         context = self.limits_of(tenant).context_length
-        ids = await self._encoded(message.prompt, message.guide, min(limit or context, context), tenant)
+        ids = await self._encoded(
+            message.prompt, message.guide, min(limit or context, context), tenant, spent
+        )
         if limit and len(ids) > limit:
             raise InvalidRequest(
                 f"a prompt of {len(ids)} tokens; your tenant may send at most {limit}", "prompt"
@@ -99,17 +101,17 @@ class InputProcessor:
         return await self._grammars.run(tenant, start)
 
     async def _encoded(
-        self, prompt: Prompt, guide: Guide | None, longest: int, tenant: str
+        self, prompt: Prompt, guide: Guide | None, longest: int, tenant: str, spent: Spent | None
     ) -> tuple[int, ...]:
         """Megabytes take seconds to tokenize: not on the event loop, and not at all if they cannot fit."""
         if isinstance(prompt, str):
             _check_size(len(prompt), longest)
-            return await self._texts.run(tenant, partial(self.text.encode, prompt))
+            return await self._texts.run(tenant, partial(self.text.encode, prompt), spent)
         if is_chat(prompt):
             tools = guide.tools if guide else ()
             schemas = sum(len(tool.name) + len(tool.description) + len(tool.parameters) for tool in tools)
             _check_size(sum(map(_turn_size, prompt)) + schemas, longest)
-            return await self._chats.run(tenant, partial(self.text.render, prompt, tools))
+            return await self._chats.run(tenant, partial(self.text.render, prompt, tools), spent)
         return prompt  # type: ignore[return-value]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from typing import Any, Protocol
@@ -32,6 +33,9 @@ _OPTIONS = [
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.so_reuseport", 0),  # a busy port is an error, not a second server
+    # What a peer may send before it is read stays small: else gRPC lets it grow while the peer sends fast.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 16),
 ]
 
 # Of a message whose parsing is not timed. Chosen: drafts have less, and take 0.1 ms at most.
@@ -102,14 +106,12 @@ class VerifyService:
             try:
                 return client_message(data, positions)
             finally:
-                stream.account.parsed(time.thread_time() - started)
+                stream.account.spent(time.thread_time() - started)
 
         async def send(message: ServerMessage | Framed) -> None:
             await stream.write(codec.server_bytes(message))
 
-        await serve_stream(
-            self._manager, stream.client.tenant, receive, send, stream.seconds, stream.account.idle
-        )
+        await serve_stream(self._manager, stream.client.tenant, receive, send, stream.seconds, stream.account)
 
     async def _client(self, context: Any) -> Client:
         return await client_of(context, self.tenants, self.clients, self._manager.stats.refused)
@@ -124,9 +126,19 @@ def take_calls(server: grpc.aio.Server, describe: Any, tokenizer: Any, sequence:
     calls = {
         "Describe": grpc.unary_unary_rpc_method_handler(describe),
         "GetTokenizer": grpc.unary_unary_rpc_method_handler(tokenizer),
-        "Sequence": grpc.stream_stream_rpc_method_handler(sequence),
+        "Sequence": grpc.stream_stream_rpc_method_handler(_until_gone(sequence)),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(codec.SERVICE_NAME, calls),))
+
+
+def _until_gone(sequence: Any) -> Any:
+    """The same handler, but a peer that ends its call while something is written to it is no error of this server."""
+
+    async def handle(requests: Any, context: Any) -> None:
+        with contextlib.suppress(grpc.aio.InternalError):
+            await sequence(requests, context)
+
+    return handle
 
 
 def client_message(data: bytes, positions: int = MAX_POSITIONS) -> ClientMessage:

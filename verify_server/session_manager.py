@@ -28,6 +28,7 @@ from verify_server.session import DraftLimits, Session
 from verify_server.session_timing import SessionTiming
 from verify_server.signing import TOKEN_SECONDS, TokenSigner
 from verify_server.target import Target
+from verify_server.tenant_pool import Spent
 
 # Seconds between two looks at the sessions that a draining server waits for. Chosen: short beside an answer.
 IDLE_POLL_SECONDS = 0.02
@@ -86,13 +87,16 @@ class SessionManager:
         """All sessions: with a reader, and without one but not yet forgotten."""
         return tuple(self._remembered.values())
 
-    async def open(self, message: Open, tenant: str) -> tuple[Session, Opened]:
-        """The session of an `Open`, old or new, and the answer to it; the caller attaches the reader next."""
+    async def open(self, message: Open, tenant: str, spent: Spent | None = None) -> tuple[Session, Opened]:
+        """The session of an `Open`, old or new, and the answer to it; the caller attaches the reader next.
+
+        `spent`: see `InputProcessor.prompt_ids`.
+        """
         if self.hands_over:
             raise _shutting_down()
         self._require_target(message)
         with self._arriving(message, tenant) if self._is_work(message, tenant) else nullcontext():
-            prompt_ids = await self.inputs.prompt_ids(message, tenant)
+            prompt_ids = await self.inputs.prompt_ids(message, tenant, spent)
             session = self._resume(message, prompt_ids, tenant)
             if session is None:
                 session = await self._create(message, prompt_ids, tenant)

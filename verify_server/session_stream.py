@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import replace
+from typing import Protocol
 
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError
 from opensled.messages import Cancel, Draft, Dummy, Failure, Moved, Open, Verdict
@@ -26,12 +27,26 @@ CLOSE_SECONDS = 1.0
 # many seconds, and this share of the time.
 EARLY, EARLY_SHARE = 0.05, 0.02
 
-# After a message that gained nothing; waits if its client sends too many.
-Idle = Callable[[], Awaitable[None]]
+
+class Account(Protocol):
+    """What a stream is charged for."""
+
+    async def idle(self) -> None:
+        """A message gained nothing: wait, if its client sends too many of them."""
+
+    def spent(self, seconds: float) -> None:
+        """So many seconds of processor time went into reading what arrived."""
 
 
-async def unlimited() -> None:
-    """Where nobody counts what peers send."""
+class Unlimited:
+    """An account that nobody looks at."""
+
+    async def idle(self) -> None: ...
+
+    def spent(self, seconds: float) -> None: ...
+
+
+UNLIMITED = Unlimited()
 
 
 class Deadline:
@@ -54,7 +69,7 @@ async def serve_stream(
     receive: Receive,
     send: Send,
     seconds: float | None = None,
-    idle: Idle = unlimited,
+    account: Account = UNLIMITED,
 ) -> None:
     """Serve one stream to its end, or for `seconds` if it has a deadline; then forget its session.
 
@@ -62,11 +77,11 @@ async def serve_stream(
     """
     deadline = Deadline(seconds)
     async with asyncio.timeout_at(deadline.at):
-        await _serve(manager, tenant, receive, send, deadline, idle)
+        await _serve(manager, tenant, receive, send, deadline, account)
 
 
 async def _serve(
-    manager: SessionManager, tenant: str, receive: Receive, send: Send, deadline: Deadline, idle: Idle
+    manager: SessionManager, tenant: str, receive: Receive, send: Send, deadline: Deadline, account: Account
 ) -> None:
     try:
         first = await receive()
@@ -75,7 +90,7 @@ async def _serve(
         if not isinstance(first, Open):
             raise ProtocolError("the first message of a stream must be Open")
         arrived, shaping = asyncio.get_running_loop().time(), agreed(first.shaping, manager.limits.shaping)
-        session, opened = await manager.open(first, tenant)
+        session, opened = await manager.open(first, tenant, account.spent)
     except Exception as error:
         if manager.hands_over:
             await send(Moved())
@@ -90,7 +105,7 @@ async def _serve(
         try:
             await wire.send(replace(opened, shaping=shaping))
             cancelled = await _converse(
-                _read(manager.loop, session, wire.receive, first, idle),
+                _read(manager.loop, session, wire.receive, first, account),
                 _write(manager.loop, outbox, wire.send),
                 session,
                 0.0 if wire.fills else CLOSE_SECONDS,
@@ -149,7 +164,7 @@ def failure_of(error: Exception) -> Failure:
 
 
 async def _read(
-    loop: VerifyLoop, session: Session, receive: Receive, first: Open, idle: Idle = unlimited
+    loop: VerifyLoop, session: Session, receive: Receive, first: Open, account: Account = UNLIMITED
 ) -> Ending:
     """Pass drafts to the session until the peer ends its side.
 
@@ -162,7 +177,7 @@ async def _read(
         message = await receive()
         if isinstance(message, Draft):
             if not loop.submit(session, message):
-                await idle()
+                await account.idle()
         elif message is None:
             return Ending.GONE
         elif isinstance(message, Ending):
@@ -173,7 +188,7 @@ async def _read(
         elif isinstance(message, Dummy):
             raise InvalidRequest("a dummy on a stream without a tick; Open.shaping asks for one", "kind")
         elif message == first:  # a repeated frame
-            await idle()
+            await account.idle()
         else:
             raise InvalidRequest("the sequence is already open; a stream carries one", "open")
 

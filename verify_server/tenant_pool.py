@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ MOST_WAITING = 256  # of a tenant, as many as a server has sessions by default; 
 RETRY_SECONDS = 1.0  # chosen
 
 T = TypeVar("T")
+Spent = Callable[[float], object]
 
 
 class TenantPool:
@@ -32,8 +34,10 @@ class TenantPool:
         self._free = asyncio.Semaphore(threads)
         self._turns: dict[str, _Turns] = {}
 
-    async def run(self, tenant: str, work: Callable[[], T]) -> T:
+    async def run(self, tenant: str, work: Callable[[], T], spent: Spent | None = None) -> T:
         """The result of `work` in a thread. Raises what it raises, and Overloaded if too much of the tenant's waits.
+
+        `spent` is told the seconds of processor time that the thread needed, also for work that fails.
 
         If the caller is cancelled, `opensled.fork_server.STOP` is set for the work. Its thread counts as taken until
         the work has ended.
@@ -41,7 +45,10 @@ class TenantPool:
         stop, context = Stop(), contextvars.copy_context()
         context.run(STOP.set, stop)
         with await self._enter(tenant) as leave:
-            running = asyncio.get_running_loop().run_in_executor(self._executor, context.run, work)
+            loop = asyncio.get_running_loop()
+            if spent is not None:
+                work = partial(_timed, work, partial(_tell, loop, spent))
+            running = loop.run_in_executor(self._executor, context.run, work)
             running.add_done_callback(partial(_leave, leave.pop_all()))
         try:
             return await asyncio.shield(running)
@@ -80,6 +87,19 @@ class _Turns:
 
     def __init__(self, each: int) -> None:
         self.threads, self.taken = asyncio.Semaphore(each), 0
+
+
+def _timed(work: Callable[[], T], spent: Spent) -> T:
+    started = time.thread_time()
+    try:
+        return work()
+    finally:
+        spent(time.thread_time() - started)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, spent: Spent, seconds: float) -> None:
+    with suppress(RuntimeError):  # the loop has ended meanwhile
+        loop.call_soon_threadsafe(spent, seconds)
 
 
 def _leave(leave: ExitStack, running: asyncio.Future[T]) -> None:

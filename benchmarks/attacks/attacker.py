@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from benchmarks.attacks.connection import Lost, Peer
 from benchmarks.attacks.floods import Tally
-from benchmarks.attacks.kinds import ATTACKS, Attack
+from benchmarks.attacks.kinds import ATTACKS, Work
 from benchmarks.program import SPAWN
 from opensled.errors import OpenSledError
 
@@ -55,8 +55,10 @@ def _main(name: str, peer: Peer, core: int, start: Event, stop: Event, told: Pip
     os.sched_setaffinity(0, {core})
     attack = ATTACKS[name]
     tallies = [Tally() for _ in range(attack.connections)]
-    threads = [threading.Thread(target=_again, args=(attack, peer, stop, tally)) for tally in tallies]
+    threads = [threading.Thread(target=_again, args=(attack.work, peer, stop, tally)) for tally in tallies]
     told.send("ready")
+    if attack.before is not None:
+        _again(attack.before, peer, start, Tally())
     start.wait()
     began = time.monotonic()
     for thread in threads:
@@ -68,7 +70,7 @@ def _main(name: str, peer: Peer, core: int, start: Event, stop: Event, told: Pip
     told.send(total)
 
 
-def _again(attack: Attack, peer: Peer, stop: Event, tally: Tally) -> None:
+def _again(work: Work, peer: Peer, stop: Event, tally: Tally) -> None:
     """Attack anew on a new connection whenever one is lost."""
 
     def running() -> bool:
@@ -76,7 +78,7 @@ def _again(attack: Attack, peer: Peer, stop: Event, tally: Tally) -> None:
 
     while running():
         try:
-            attack.work(peer, running, tally)
+            work(peer, running, tally)
         except (Lost, OSError):
             tally["connections lost"] += 1
             stop.wait(AGAIN_S)

@@ -29,6 +29,17 @@ def unread(count: int, max_tokens: int, peer: Peer, running: Running, tally: Tal
             connection.rest(REFILL_S)
 
 
+def sequences(count: int, peer: Peer, running: Running, tally: Tally) -> None:
+    """So many sequences without a draft, replaced as they end."""
+    body = messages.opening()
+    with Connection(peer, running) as connection:
+        while running():
+            for _ in range(connection.lacks(count)):
+                connection.send(connection.call(), body)
+                tally["sequences"] += 1
+            connection.pump(0.05)
+
+
 def silent(count: int, peer: Peer, running: Running, tally: Tally) -> None:
     """So many streams without a first message, replaced as they end."""
     with Connection(peer, running) as connection:

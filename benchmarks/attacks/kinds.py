@@ -10,18 +10,21 @@ from benchmarks.attacks import floods, holds, messages
 from benchmarks.attacks.connection import Peer, Running
 from benchmarks.attacks.floods import Tally
 
+Work = Callable[[Peer, Running, Tally], None]  # on one connection, until `Running` says no
+
 
 @dataclass(frozen=True)
 class Attack:
     """One way to spend another tenant's time, places or memory."""
 
-    work: Callable[[Peer, Running, Tally], None]  # on one connection, until `Running` says no
+    work: Work
     unit: str  # of the tally, whose rate is the attacker's
     does: str
     connections: int = 1
     limits: str = "max_sessions=2"  # of the attacker's line in the token file
     readers: int = 1  # of the victim
     front: bool = False  # a flood of streams, which the front has to stop
+    before: Work | None = None  # what its tenant asks for in its own right, until the attack begins
 
 
 def _refused(message: Callable[[], bytes], does: str) -> Attack:
@@ -46,7 +49,13 @@ ATTACKS: Mapping[str, Attack] = {
         connections=4,
         front=True,
     ),
-    "stale drafts": Attack(partial(floods.stale_drafts, 8), "drafts", "late drafts on 8 streams", limits=""),
+    "stale drafts": Attack(
+        partial(floods.stale_drafts, 8),
+        "drafts",
+        "late drafts on 8 streams",
+        limits="",
+        before=partial(holds.sequences, 8),
+    ),
     "wrong token": Attack(
         floods.wrong_tokens, "streams", "streams with a wrong token", connections=2, front=True
     ),
