@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from typing import Any, Protocol
@@ -126,19 +125,15 @@ def take_calls(server: grpc.aio.Server, describe: Any, tokenizer: Any, sequence:
     calls = {
         "Describe": grpc.unary_unary_rpc_method_handler(describe),
         "GetTokenizer": grpc.unary_unary_rpc_method_handler(tokenizer),
-        "Sequence": grpc.stream_stream_rpc_method_handler(_until_gone(sequence)),
+        "Sequence": grpc.stream_stream_rpc_method_handler(sequence),
     }
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_tells_more)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(codec.SERVICE_NAME, calls),))
 
 
-def _until_gone(sequence: Any) -> Any:
-    """The same handler, but a peer that ends its call while something is written to it is no error of this server."""
-
-    async def handle(requests: Any, context: Any) -> None:
-        with contextlib.suppress(grpc.aio.InternalError):
-            await sequence(requests, context)
-
-    return handle
+def _tells_more(record: logging.LogRecord) -> bool:
+    """False of a write to a call that its peer had just ended: no error of this server, and no traceback in its log."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], grpc.aio.InternalError)
 
 
 def client_message(data: bytes, positions: int = MAX_POSITIONS) -> ClientMessage:
