@@ -23,6 +23,7 @@ from opensled.errors import UsageError
 from opensled_testbed.provenance import provenance
 
 HERE = Path(__file__).resolve().parents[2]
+BEHIND_FRONT = "--shared-address"  # docs/operations.md
 QUICK = ("empty turns", "wrong token")
 
 
@@ -44,9 +45,8 @@ def _parser() -> ArgumentParser:
     )
     parser.add_argument(
         "--server-flags",
-        default="",
         metavar="FLAGS",
-        help="more flags of the server, in one word: '--a 1 --b'",
+        help=f"more flags of the server, in one word: '--a 1 --b'; default with --front: '{BEHIND_FRONT}'",
     )
     parser.add_argument(
         "--seconds", type=float, default=10.0, help="before and during an attack; default %(default)g"
@@ -58,20 +58,19 @@ def _parser() -> ArgumentParser:
 
 def main(words: list[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
-    return exit_code(lambda: _measure_all(arguments))
+    return exit_code(lambda: _measure_all(arguments, sys.argv[1:] if words is None else words))
 
 
-def _measure_all(arguments: Namespace) -> int:
+def _measure_all(arguments: Namespace, words: Sequence[str]) -> int:
     if len(os.sched_getaffinity(0)) < 2:
         raise UsageError("attackers need a core beside the server's: run this on two cores or more")
     names = _names(arguments)
     windows = Windows(2.0, 2.0, 2.0) if arguments.quick else Windows(arguments.seconds, arguments.seconds)
-    command = "python -m benchmarks.attacks" + " --front" * arguments.front + " --quick" * arguments.quick
-    origin = provenance(command)
+    origin = provenance(f"python -m benchmarks.attacks {shlex.join(words)}".rstrip())
     text, front = reference(arguments.server_path), arguments.front_core if arguments.front else None
+    flags = tuple(shlex.split(_flags(arguments)))
     outcomes: list[Outcome] = []
     for name in [name for name in names for _ in range(arguments.repeats)]:
-        flags = tuple(shlex.split(arguments.server_flags))
         outcomes.append(measure(name, arguments.server_path, windows, text, front, flags))
         say(table(outcomes[-1:])[-1])
     print("\n".join(table(outcomes)), flush=True)
@@ -82,6 +81,12 @@ def _measure_all(arguments: Namespace) -> int:
             document(name, outcomes, windows, arguments.server_path, front, origin),
         )
     return 0
+
+
+def _flags(arguments: Namespace) -> str:
+    if arguments.server_flags is not None:
+        return str(arguments.server_flags)
+    return BEHIND_FRONT if arguments.front else ""
 
 
 def _names(arguments: Namespace) -> Sequence[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def document(
 ) -> dict[str, Any]:
     """What is written as NAME.json."""
     behind = front is not None
-    way = f" through the HAProxy of deploy/front on core {front}" if behind else ""
+    way = f" through the HAProxy of deploy/front on core {front}{_kernel()}" if behind else ""
     figure = Figure(
         title="Attacks on availability" + (", behind the front" if behind else ""),
         unit="tokens/s",
@@ -78,6 +79,15 @@ def document(
         },
     )
     return {"figure": name, **figure.as_json(origin)}
+
+
+def _kernel() -> str:
+    """Whether the rules of deploy/front/opensled.nft are loaded."""
+    with suppress(OSError):
+        listing = ["nft", "list", "table", "inet", "opensled"]
+        if subprocess.run(listing, capture_output=True).returncode == 0:
+            return " and its nftables rules"
+    return ", without its nftables rules"
 
 
 def _samples(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
