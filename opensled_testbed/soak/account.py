@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opensled_testbed.soak.check import Damage
+
+log = logging.getLogger(__name__)
 
 # Codes with which a request may fail while something is broken: the server is away, or it has no room.
 EXPECTED = frozenset({"unreachable", "overloaded"})
@@ -87,7 +90,12 @@ class Account:
         (self.broken if begun else self.refused)[code] += 1
         near = [window for window in self.windows if window.covers(since, self.clock())]
         if not any(code in window.tolerated for window in near):
-            self.wrongs.append(f"{code}: {reason}")
+            self.wrong(f"{code}: {reason}")
+
+    def wrong(self, what: str) -> None:
+        """Something that should never happen."""
+        log.warning("wrong: %s", what)
+        self.wrongs.append(what)
 
     @property
     def faults(self) -> Counter[str]:

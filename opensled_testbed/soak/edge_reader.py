@@ -67,13 +67,13 @@ class EdgeReader(Reader):
         truth, account = self._course.truths[number], self._account
         if not reply.right:
             account.damages.append(reply.damage)
-            account.wrongs.append(f"question {number} over the API: {reply.text!r} is not {truth.text!r}")
+            account.wrong(f"question {number} over the API: {reply.text!r} is not {truth.text!r}")
         if not reply.done:
             return
         account.answers, account.texts = account.answers + 1, account.texts + 1
         account.tokens += reply.tokens
         if reply.finish_reason != REASONS[truth.finish_reason]:
-            account.wrongs.append(f"an answer over the API ends by {reply.finish_reason!r}")
+            account.wrong(f"an answer over the API ends by {reply.finish_reason!r}")
 
     async def close(self) -> None:
         await self._http.aclose()

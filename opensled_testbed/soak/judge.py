@@ -47,7 +47,7 @@ class Judge:
                 account.flips += sum(lead > 0 for lead in leads)
             else:
                 account.damages.append(suspect.damage)
-                account.wrongs.append(f"question {suspect.question}: {suspect.damage} in {suspect.told}")
+                account.wrong(f"question {suspect.question}: {suspect.damage} in {suspect.told}")
 
     def _is_flip(self, suspect: Suspect, leads: Sequence[float], course: Course, bound: float) -> bool:
         """Whether the reference could have written it: no lead above the bound, and an end where one is due."""

@@ -81,11 +81,11 @@ class Nemesis:
         try:
             await self._kinds[kind](ground, window)
         except OpenSledError as error:
-            ground.account.wrongs.append(f"{kind}: {error}")
+            ground.account.wrong(f"{kind}: {error}")
         await self._mend(window)
         healed = ground.account.clock()
         if not await self._until(lambda: all(reader.heard_at > healed for reader in ground.readers)):
-            ground.account.wrongs.append(f"{kind} ({window.victim}): not every reader hears again")
+            ground.account.wrong(f"{kind} ({window.victim}): not every reader hears again")
         window.end = ground.account.clock()
 
     async def _mend(self, window: Window) -> None:
@@ -93,7 +93,7 @@ class Nemesis:
         for name in await asyncio.to_thread(ground.target.mend):
             ground.account.notes[f"{window.kind} ended the {name}"] += 1
             if window.kind != "memory pressure":
-                ground.account.wrongs.append(f"the {name} ended by itself under {window.kind}")
+                ground.account.wrong(f"the {name} ended by itself under {window.kind}")
 
     async def _until(self, condition: Callable[[], bool]) -> bool:
         """Whether it comes true before long."""

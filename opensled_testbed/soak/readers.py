@@ -54,7 +54,7 @@ class Reader(ABC):
             self._account.failed(error.code, str(error), self.under_way, since)
             return max(PAUSE_S, error.retry_after if isinstance(error, RequestError) else 0.0)
         except Exception as error:  # no error of ours: whoever raised it has a fault
-            self._account.wrongs.append(f"{type(error).__name__}: {error}")
+            self._account.wrong(f"{type(error).__name__}: {error}")
             return PAUSE_S
         finally:
             self.under_way = False
@@ -127,7 +127,7 @@ class SoakDevice(Reader):
         if any(found):
             account.suspects.append(Suspect(number, tuple(told), over, found))
         elif over and finish_reason != truth.finish_reason:
-            account.wrongs.append(f"an answer ends by {finish_reason}, not by {truth.finish_reason}")
+            account.wrong(f"an answer ends by {finish_reason}, not by {truth.finish_reason}")
 
     async def close(self) -> None:
         self._thread.close()

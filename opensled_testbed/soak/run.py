@@ -140,7 +140,7 @@ async def _finish(fronts: Sequence[Front], asking: Sequence[asyncio.Future[None]
             reader.stop()
     _, late = await asyncio.wait(asking, timeout=FINISH_S)
     if late:
-        fronts[0].account.wrongs.append(
+        fronts[0].account.wrong(
             f"{len(late)} readers have no end of their answer after {FINISH_S:g} s"
         )
 
