@@ -13,11 +13,12 @@ from typing import Any
 
 import grpc
 
+from edge_client.link_errors import explain
 from edge_client.moves import destination
 from edge_client.remote import Connect
 from edge_client.shaped_stream import ShapedStream
 from opensled import codec
-from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unauthorized, Unreachable
+from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unreachable
 from opensled.files import Identity, read_authorities
 from opensled.messages import ClientMessage, Framed, ModelInfo, ServerMessage
 from opensled.shaping import Shaping
@@ -41,10 +42,6 @@ _OPTIONS = [
 REST_SECONDS = 30.0
 
 MOST_CHANNELS = 16  # beside the first; more only while all of them are in use
-
-# The error of grpc.aio for a write after the other end has finished; messages not yet read are lost too.
-_LATE_WRITE = "Internal error from Core"
-_LOST = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class Channel:
         call = self.stub.Sequence(metadata=self.metadata)
         self.streams += 1
         call.add_done_callback(self._ended)
-        return GrpcStream(call, self.config.server, self.config.connect)
+        return GrpcStream(call, self.config)
 
     def _ended(self, call: Any) -> None:
         self.streams -= 1
@@ -156,15 +153,15 @@ class Link:
         try:
             reply = await method(request, timeout=self._config.timeout, metadata=self._home.metadata)
         except grpc.aio.AioRpcError as error:
-            raise _translate(error, self._config.server) from error
+            raise _explained(error, self._config) from error
         return _readable(reply, self._config.server)
 
 
 class GrpcStream:
     """A `remote.Stream` over one gRPC call."""
 
-    def __init__(self, call: Any, server: str, connect: float) -> None:
-        self._call, self._server, self._connect_s = call, server, connect
+    def __init__(self, call: Any, config: Endpoint) -> None:
+        self._call, self._config = call, config
         self._connected = False
         self._one_write = asyncio.Lock()
 
@@ -184,7 +181,7 @@ class GrpcStream:
             raise await self._loss() from error
         except asyncio.CancelledError as error:
             # Nothing cancels this task. The call was cancelled: the sequence is being reopened elsewhere.
-            raise Unreachable(f"the stream to {self._server} was closed in mid-write") from error
+            raise Unreachable(f"the stream to {self._config.server} was closed in mid-write") from error
         except ValueError as error:  # protobuf refuses a number its field cannot hold
             raise InvalidRequest(f"the message cannot be sent: {error}") from error
 
@@ -194,9 +191,9 @@ class GrpcStream:
             return
         connecting = asyncio.ensure_future(self._call.wait_for_connection())
         try:
-            await asyncio.wait({connecting}, timeout=self._connect_s)
+            await asyncio.wait({connecting}, timeout=self._config.connect)
             if not connecting.done() or connecting.cancelled():  # cancelled: with its call
-                raise Unreachable(f"no server answers at {self._server} within {self._connect_s:g} s")
+                raise Unreachable(f"no server answers at {self._config.server} within {self._config.connect:g} s")
             connecting.result()
             self._connected = True
         finally:
@@ -205,17 +202,18 @@ class GrpcStream:
     async def _loss(self) -> OpenSledError:
         """Why the call is over; the error of the write does not say it."""
         if not self._call.done():
-            return Unreachable(f"{self._server} ended the stream")
-        return _explain(await self._call.code(), await self._call.details() or "", self._server)
+            return Unreachable(f"{self._config.server} ended the stream")
+        code, detail = await self._call.code(), await self._call.details() or ""
+        return explain(code, detail, self._config.server, self._config.tls)
 
     async def receive(self) -> ServerMessage:
         try:
             message = await self._call.read()
         except grpc.aio.AioRpcError as error:
-            raise _translate(error, self._server) from error
+            raise _explained(error, self._config) from error
         if message is grpc.aio.EOF:
-            raise Unreachable(f"{self._server} ended the stream")
-        return codec.decode_server(_readable(message, self._server))
+            raise Unreachable(f"{self._config.server} ended the stream")
+        return codec.decode_server(_readable(message, self._config.server))
 
     async def close(self, linger: float = 0.0) -> None:
         try:
@@ -260,30 +258,5 @@ def _readable(message: Any, server: str) -> Any:
     return message
 
 
-def _translate(error: grpc.aio.AioRpcError, server: str) -> OpenSledError:
-    return _explain(error.code(), error.details() or "", server)
-
-
-def _cause(detail: str) -> str:
-    """The last of gRPC's causes, such as "certificate has expired"; "" if it has none."""
-    if "WRONG_VERSION_NUMBER" in detail:
-        return "it does not speak TLS"
-    cause = detail.removesuffix(": OK").rsplit(": ", 1)[-1]
-    return "" if cause == "OK" else cause
-
-
-def _explain(code: grpc.StatusCode, detail: str, server: str) -> OpenSledError:
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return InvalidRequest(f"the prompt is larger than {server} takes in one message", "prompt")
-    if code in _LOST:
-        cause = _cause(detail)
-        return Unreachable(
-            f"no server answers at {server}{f' ({cause})' if cause else ''}; check the address and the TLS flags "
-            "(--tls-ca, and --tls-cert for a server that asks devices for certificates), or start one: "
-            f"opensled serve --listen {server}"
-        )
-    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-        return Unauthorized(f"{server}: {detail}")
-    if code is grpc.StatusCode.OK or detail == _LATE_WRITE:
-        return Unreachable(f"{server} ended the stream")
-    return OpenSledError(f"{server}: {detail}")
+def _explained(error: grpc.aio.AioRpcError, config: Endpoint) -> OpenSledError:
+    return explain(error.code(), error.details() or "", config.server, config.tls)

@@ -241,7 +241,7 @@ def _run_verb(name: str, argv: list[str]) -> int:
     kind = CONFIGS.get(name)
     flags = vars(_parser(name, config.options(kind)).parse_args(argv))
     sections = {verb.split()[0] for verb in VERBS}
-    found = config.layered(kind, name.replace(" ", "."), flags, sections=sections)
+    found = config.layered(kind, name.replace(" ", "."), flags, sections=sections, keys=_keys)
     resolved = kind(**found.values)
     logs.configure(getattr(resolved, "log_level", "warning"), getattr(resolved, "log_json", False))
     if found.from_folder:
@@ -250,11 +250,28 @@ def _run_verb(name: str, argv: list[str]) -> int:
     return command(resolved)
 
 
+def _keys() -> list[str]:
+    """The keys of all verbs; imports the configuration of each."""
+    from opensled import config
+
+    return sorted({item.name for name in VERBS for item in config.options(CONFIGS.get(name))})
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises UsageError where argparse would print and exit."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see: {self.prog} --help)")
+        raise UsageError(f"{self._unknown_option(message) or message} (see: {self.prog} --help)")
+
+    def _unknown_option(self, message: str) -> str:
+        """The error of a word that begins like an option and is none; "" for other errors."""
+        from opensled.config import did_you_mean
+
+        words = message.removeprefix("unrecognized arguments: ").split()
+        if not message.startswith("unrecognized") or not words[0].startswith("-"):
+            return ""
+        flag = words[0].partition("=")[0]
+        return f"no option {flag}{did_you_mean(flag.replace('_', '-'), self._option_string_actions)}"
 
 
 def _parser(name: str, options: list[Any]) -> _Parser:

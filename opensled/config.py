@@ -5,8 +5,9 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -158,14 +159,16 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     files: Iterable[Path] | None = None,
     sections: Iterable[str] = (),
+    keys: Callable[[], Collection[str]] = tuple,
 ) -> Config:
     """A `config` from its layers: `flags` (by field name) > environment > files, first one first > defaults.
 
     `section` is its table in the files, "models.eval" for a nested table; `sections` are all
-    tables that a file may have (empty: any). Raises UsageError for a bad value, and for a secret that the file of the
-    current folder sends elsewhere.
+    tables that a file may have (empty: any). A key above all tables counts for every verb that has it, less than one in
+    the verb's own table; `keys` gives the field names of all verbs. Raises UsageError for a bad value, and for a secret
+    that the file of the current folder sends elsewhere.
     """
-    return config(**layered(config, section, flags, environ, files, sections).values)
+    return config(**layered(config, section, flags, environ, files, sections, keys).values)
 
 
 @dataclass(frozen=True)
@@ -183,11 +186,12 @@ def layered(
     environ: Mapping[str, str] | None = None,
     files: Iterable[Path] | None = None,
     sections: Iterable[str] = (),
+    keys: Callable[[], Collection[str]] = tuple,
 ) -> Layered:
     """Like `resolve`, with the origin of the values."""
     known = {item.name: item for item in options(config) if not item.positional}
     paths = list(config_files() if files is None else files)
-    read = {path: _from_file(path, section, known, set(sections)) for path in paths}
+    read = {path: _from_file(path, section, known, set(sections), keys) for path in paths}
     above = _from_environment(known, os.environ if environ is None else environ) | dict(flags)
     folder = read.get(FOLDER_FILE, {})
     below = [values for path, values in reversed(read.items()) if path != FOLDER_FILE]
@@ -203,18 +207,32 @@ def _from_environment(known: dict[str, Option], environ: Mapping[str, str]) -> d
     return {name: item.parse(environ[item.variable], item.variable) for name, item in named.items()}
 
 
-def _from_file(path: Path, section: str, known: dict[str, Option], sections: set[str]) -> dict[str, Any]:
+def _from_file(
+    path: Path, section: str, known: dict[str, Option], sections: set[str], keys: Callable[[], Collection[str]]
+) -> dict[str, Any]:
     document = read_file(path)
-    for name in document:
-        if sections and name not in sections:
-            raise UsageError(f"{path}: unknown section [{name}]; sections are {', '.join(sorted(sections))}")
     values = {}
+    for key, value in document.items():
+        name = key.replace("-", "_")
+        if isinstance(value, dict):
+            if sections and key not in sections:
+                raise UsageError(f"{path}: unknown section [{key}]; sections are {', '.join(sorted(sections))}")
+        elif name in known:
+            values[name] = known[name].checked(value, f"{path}: {key}")
+        elif key not in sections and name not in keys():
+            raise UsageError(f"{path}: unknown key {key!r}{did_you_mean(name, keys())}")
     for key, value in _table(document, section, path).items():
         name = key.replace("-", "_")
         if name not in known:
             raise UsageError(f"{path}: unknown key {key!r} in [{section}]; keys are {', '.join(known)}")
         values[name] = known[name].checked(value, f"{path}: {key} in [{section}]")
     return values
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """What to add to an error about `word`: the choice that is spelt nearly like it, if there is one."""
+    close = get_close_matches(word, list(choices), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _table(document: dict[str, Any], section: str, path: Path) -> dict[str, Any]:

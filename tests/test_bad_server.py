@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from edge_client.api.failures import error_object, error_response
-from edge_client.link import _explain
+from edge_client.link_errors import explain
 from opensled import codec
 from opensled.errors import Overloaded, ProtocolError, Unreachable
 from opensled.messages import Open
@@ -98,5 +98,5 @@ def test_a_retry_after_that_is_no_time_counts_as_unknown(seconds):
 
 def test_a_write_that_meets_the_end_of_a_stream_finds_it_lost():
     """gRPC then invents the status INTERNAL; a sequence is reopened only after Unreachable."""
-    error = _explain(grpc.StatusCode.INTERNAL, "Internal error from Core", "hub:1")
+    error = explain(grpc.StatusCode.INTERNAL, "Internal error from Core", "hub:1", tls=False)
     assert isinstance(error, Unreachable) and "ended the stream" in str(error)

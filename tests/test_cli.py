@@ -117,7 +117,7 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["models", "lst"], "did you mean: opensled models list"),
         (["models", "path"], "the following arguments are required: NAME (see: opensled models path --help)"),
-        (["serve", "--modle", "x"], "unrecognized arguments: --modle x"),
+        (["serve", "--modle", "x"], "no option --modle; did you mean --model? (see: opensled serve --help)"),
         (["serve", "--model"], "argument --model: expected one argument"),
         (["serve", "--max-draft", "0"], "--max-draft: 0 is out of range: it must be at least 1"),
         (["serve", "--min-acceptance", "2"], "--min-acceptance: 2.0 is out of range: it must be from 0 to 1"),

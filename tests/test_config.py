@@ -123,7 +123,9 @@ def test_bad_variables_are_named(name: str, text: str, said: str) -> None:
         ("[sample]\nloud = 1", "loud in [sample]: 1 is not true or false"),
         ("[sample]\ndraft-wait = -1", "draft-wait in [sample]: -1 is out of range"),
         ("[simple]\ncount = 3", "unknown section [simple]; sections are other, sample"),
-        ("count = 3", "unknown section [count]"),
+        ("cuont = 3", "unknown key 'cuont'; did you mean count?"),
+        ("count = '3'", "opensled.toml: count: '3' is not a whole number"),
+        ("zzz = 3", "unknown key 'zzz'"),
         ("sample = 3", "sample is not a section; write [sample]"),
         ("[sample", "cannot be read"),
         ("[sample]\nmode = 'caf\xe9'", "cannot be read"),
@@ -132,9 +134,19 @@ def test_bad_variables_are_named(name: str, text: str, said: str) -> None:
 def test_bad_files_are_named(files: tuple[Path, Path], text: str, said: str) -> None:
     files[0].write_bytes(text.encode("latin-1"))
     with pytest.raises(UsageError) as caught:
-        resolve(Sample, "sample", {}, {}, sections=("sample", "other"))
+        resolve(Sample, "sample", {}, {}, sections=("sample", "other"), keys=lambda: ["count", "loud"])
     assert str(caught.value).startswith("opensled.toml")
     assert said in str(caught.value)
+
+
+def test_a_key_above_all_sections_counts_for_every_verb_that_has_it(files: tuple[Path, Path]) -> None:
+    here, user = files
+    user.write_text("count = 10\nshare = 0.1\n")
+    here.write_text("count = 20\nother-key = 1\n[sample]\nshare = 0.2\n[other]\ncount = 30\n")
+    found = resolve(Sample, "sample", {}, {}, sections=("sample", "other"), keys=lambda: ["other_key"])
+    assert (found.count, found.share) == (20, 0.2)
+    here.write_text("count = 20\n[sample]\ncount = 25\n")
+    assert resolve(Sample, "sample", {}, {}).count == 25
 
 
 def test_a_section_in_a_section(files: tuple[Path, Path]) -> None:

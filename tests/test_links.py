@@ -158,7 +158,7 @@ class EndingCall:
 def test_a_cancel_that_comes_with_the_end_of_the_call_is_not_swallowed():
     async def scenario():
         call = EndingCall()
-        closing = asyncio.ensure_future(edge_link.GrpcStream(call, "server", 1.0).close(60))
+        closing = asyncio.ensure_future(edge_link.GrpcStream(call, edge_link.Endpoint("server")).close(60))
         for _ in range(5):
             await asyncio.sleep(0)
         call.ended.set()

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from edge_client.answer import Task
-from edge_client.link import GrpcStream
+from edge_client.link import Endpoint, GrpcStream
 from opensled.errors import Unreachable
 from opensled.messages import Draft, DraftBlock, DraftToken, Moved, Open, Opened, SamplingParams
 from tests.devices import device_on
@@ -184,7 +184,7 @@ class StuckCall:
 def test_a_draft_on_its_way_when_the_device_is_sent_elsewhere_is_lost_and_nothing_else():
     async def scenario():
         call = StuckCall()
-        stream = GrpcStream(call, "a:1", 1.0)
+        stream = GrpcStream(call, Endpoint("a:1"))
         sending = asyncio.ensure_future(stream.send(Draft(1, DraftBlock(3))))
         await call.writing.wait()
         await stream.close()

@@ -114,9 +114,9 @@ def test_the_right_certificate_needs_a_token_too(ca, token):
 @pytest.mark.parametrize(
     ("own", "cause"),
     [
-        (issued(AUTHORITY, "elsewhere.example"), "Hostname"),
-        (issued(AUTHORITY, HERE, **LONG_AGO), "has expired"),
-        (issued(STRANGER, HERE), "local issuer"),
+        (issued(AUTHORITY, "elsewhere.example"), "for another name"),
+        (issued(AUTHORITY, HERE, **LONG_AGO), "certificate has expired; renew"),
+        (issued(STRANGER, HERE), "does not know; name the authority"),
     ],
     ids=["wrong host", "expired", "foreign"],
 )

@@ -1,0 +1,78 @@
+"""What gRPC's errors mean for the person at the device: the cause in plain words, and what to do next."""
+
+from __future__ import annotations
+
+import grpc
+
+from opensled.address import is_local
+from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unauthorized, Unreachable
+
+# The error of grpc.aio for a write after the other end has finished; messages not yet read are lost too.
+_LATE_WRITE = "Internal error from Core"
+_LOST = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+
+_OTHER_PROGRAM = (
+    "another program listens there",
+    "name the address of `opensled serve`, not of a device's API; its usual port is 7411",
+)
+# A part of gRPC's text -> what it means, and the next step. The first that matches counts.
+_CAUSES = (
+    ("lookup", "no machine has this name", "check its spelling, or give the IP address"),
+    (
+        "WRONG_VERSION_NUMBER",
+        "it does not speak TLS",
+        "leave out --tls and --tls-ca, or start it with --tls-cert and --tls-key",
+    ),
+    (
+        "Hostname Verification",
+        "its certificate is for another name",
+        "use the name or address that stands in the certificate",
+    ),
+    ("certificate has expired", "its certificate has expired", "renew it on the server"),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "its certificate comes from an authority that this device does not know",
+        "name the authority's file with --tls-ca",
+    ),
+    ("Failed parsing HTTP/2", *_OTHER_PROGRAM),
+    ("before receiving SETTINGS", *_OTHER_PROGRAM),
+)
+
+
+def explain(code: grpc.StatusCode, detail: str, server: str, tls: bool) -> OpenSledError:
+    """The error of a call to `server` that ended with this status; `tls`: whether it was made over TLS."""
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return InvalidRequest(f"the prompt is larger than {server} takes in one message", "prompt")
+    if code in _LOST:
+        return Unreachable(f"no server answers at {server}{_cause_and_remedy(detail, server, tls)}")
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return Unauthorized(f"{server}: {detail}")
+    if code is grpc.StatusCode.OK or detail == _LATE_WRITE:
+        return Unreachable(f"{server} ended the stream")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return ProtocolError(f"{server} is a gRPC server, but not of OpenSLED; check --server")
+    return OpenSledError(f"{server}: {detail}")
+
+
+def _cause_and_remedy(detail: str, server: str, tls: bool) -> str:
+    for part, cause, remedy in _CAUSES:
+        if part in detail:
+            return f": {cause}; {remedy}"
+    if "Connection refused" in detail:
+        return f": nothing listens there; {_start(server)}"
+    if "Socket closed" in detail or "Connection reset" in detail:
+        return f": it ended the connection; {_tls_remedy(tls)}"
+    cause = detail.rpartition(": ")[2]
+    return f"{f' ({cause})' if cause else ''}; check the address, and that the server runs"
+
+
+def _start(server: str) -> str:
+    if is_local(server):
+        return f"start one: opensled serve --listen {server}"
+    return "check host and port, and that `opensled serve` runs there and listens on an address of its network"
+
+
+def _tls_remedy(tls: bool) -> str:
+    if tls:
+        return "if it asks devices for certificates, add --tls-cert and --tls-key"
+    return "if it speaks TLS, add --tls, or --tls-ca FILE for an authority of your own"

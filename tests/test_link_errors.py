@@ -1,0 +1,126 @@
+"""What a device says when its server cannot be reached: the cause, and the next step."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+
+from edge_client.link_errors import explain
+from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unauthorized
+from tests.certificates import AUTHORITY, HERE, issued, written
+from tests.serving import linked, serving
+from verify_server.security import Tls
+
+
+async def words_of(address, **options):
+    """What a device says that asks for the model there."""
+    async with linked(address, **options) as link:
+        with pytest.raises(OpenSledError) as caught:
+            await link.describe()
+    return str(caught.value)
+
+
+@asynccontextmanager
+async def talking(answer):
+    """Another program, which answers with these bytes; yields its address."""
+
+    async def take(reader, writer):
+        with contextlib.suppress(ConnectionError):
+            await reader.read(1)
+            writer.write(answer)
+            await writer.drain()
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(take, HERE, 0)
+    async with server:
+        yield "{}:{}".format(*server.sockets[0].getsockname())
+
+
+# -- nobody there -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_listens_on_this_machine():
+    with socket.socket() as free:
+        free.bind((HERE, 0))
+        address = "{}:{}".format(*free.getsockname())
+        words = asyncio.run(words_of(address))
+    start = f"start one: opensled serve --listen {address}"
+    assert words == f"no server answers at {address}: nothing listens there; {start}"
+
+
+def test_nothing_listens_on_another_machine():
+    detail = "last error: UNKNOWN: ipv4:192.0.2.1:7411: Failed to connect to remote host: Connection refused"
+    words = str(explain(grpc.StatusCode.UNAVAILABLE, detail, "192.0.2.1:7411", tls=False))
+    assert "nothing listens there; check host and port" in words and "start one" not in words
+
+
+def test_no_machine_has_the_name():
+    words = asyncio.run(words_of("no-such-host.invalid:7411"))
+    assert words.endswith(": no machine has this name; check its spelling, or give the IP address")
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 505 HTTP Version Not Supported\r\n\r\n", b"SSH-2.0-x\r\n"])
+def test_another_program_listens_there(answer):
+    async def scenario():
+        async with talking(answer) as address:
+            return await words_of(address)
+
+    words = asyncio.run(scenario())
+    assert "another program listens there; name the address of `opensled serve`" in words
+    assert "frame" not in words
+
+
+# -- TLS ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("server", "device", "words"),
+    [
+        (None, {"tls": True}, "it does not speak TLS; leave out --tls"),
+        (HERE, {}, "it ended the connection; if it speaks TLS, add --tls"),
+        (HERE, {"tls": True}, "its certificate comes from an authority that this device does not know; name"),
+        ("a.example", {"tls": True, "known": True}, "its certificate is for another name; use"),
+        ("asks", {"tls": True, "known": True}, "it ended the connection; if it asks devices for certificates"),
+    ],
+    ids=["plain", "tls", "unknown authority", "other name", "asks for certificates"],
+)
+def test_the_two_ends_do_not_agree_on_tls(tmp_path, server, device, words):
+    own = issued(AUTHORITY, HERE if server == "asks" else server) if server else None
+    tls = Tls(own, AUTHORITY.cert_pem.bytes() if server == "asks" else b"") if own else None
+    authority = {"tls_ca": written(tmp_path)} if device.pop("known", False) else {}
+
+    async def scenario():
+        async with serving(tls=tls) as (_, address):
+            return await words_of(address, **device, **authority)
+
+    assert f": {words}" in asyncio.run(scenario())
+
+
+def test_a_certificate_of_long_ago():
+    detail = "SSL_ERROR_SSL: error:1000007d:SSL routines:CERTIFICATE_VERIFY_FAILED: certificate has expired: OK"
+    words = str(explain(grpc.StatusCode.UNAVAILABLE, detail, "hub:1", tls=True))
+    assert words == "no server answers at hub:1: its certificate has expired; renew it on the server"
+
+
+# -- statuses -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, InvalidRequest, "larger than hub:1 takes"),
+        (grpc.StatusCode.UNAUTHENTICATED, Unauthorized, "hub:1: what it says"),
+        (grpc.StatusCode.UNIMPLEMENTED, ProtocolError, "a gRPC server, but not of OpenSLED"),
+        (grpc.StatusCode.UNAVAILABLE, OpenSledError, "(what it says); check the address"),
+        (grpc.StatusCode.INTERNAL, OpenSledError, "hub:1: what it says"),
+    ],
+)
+def test_a_status_is_an_error_of_ours(code, kind, words):
+    error = explain(code, "what it says", "hub:1", tls=False)
+    assert isinstance(error, kind) and words in str(error)
