@@ -193,7 +193,9 @@ class GrpcStream:
         try:
             await asyncio.wait({connecting}, timeout=self._config.connect)
             if not connecting.done() or connecting.cancelled():  # cancelled: with its call
-                raise Unreachable(f"no server answers at {self._config.server} within {self._config.connect:g} s")
+                raise Unreachable(
+                    f"no server answers at {self._config.server} within {self._config.connect:g} s"
+                )
             connecting.result()
             self._connected = True
         finally:

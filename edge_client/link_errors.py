@@ -69,7 +69,9 @@ def _cause_and_remedy(detail: str, server: str, tls: bool) -> str:
 def _start(server: str) -> str:
     if is_local(server):
         return f"start one: opensled serve --listen {server}"
-    return "check host and port, and that `opensled serve` runs there and listens on an address of its network"
+    return (
+        "check host and port, and that `opensled serve` runs there and listens on an address of its network"
+    )
 
 
 def _tls_remedy(tls: bool) -> str:

@@ -126,6 +126,12 @@ VERBS = {
         "opensled.pull:PullConfig",
         "opensled.pull:pull",
     ),
+    "config init": Verb(
+        "print a sample configuration file",
+        "opensled config init",
+        "opensled.config_command:InitConfig",
+        "opensled.config_command:init",
+    ),
     "models list": Verb(
         "list the models on this machine, and those to fetch",
         "opensled models list",
@@ -159,7 +165,8 @@ the text stays exact.
 FOOTER = """\
 opensled COMMAND --help shows its options. An option --name VALUE can also be
 set by the environment (OPENSLED_NAME), by ./opensled.toml or by
-~/.config/opensled/config.toml, in this order of precedence.
+~/.config/opensled/config.toml, in this order of precedence
+(opensled config init prints a sample).
 
 exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 auth, 5 unreachable,
             6 overloaded

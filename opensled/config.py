@@ -208,7 +208,11 @@ def _from_environment(known: dict[str, Option], environ: Mapping[str, str]) -> d
 
 
 def _from_file(
-    path: Path, section: str, known: dict[str, Option], sections: set[str], keys: Callable[[], Collection[str]]
+    path: Path,
+    section: str,
+    known: dict[str, Option],
+    sections: set[str],
+    keys: Callable[[], Collection[str]],
 ) -> dict[str, Any]:
     document = read_file(path)
     values = {}
@@ -216,7 +220,9 @@ def _from_file(
         name = key.replace("-", "_")
         if isinstance(value, dict):
             if sections and key not in sections:
-                raise UsageError(f"{path}: unknown section [{key}]; sections are {', '.join(sorted(sections))}")
+                raise UsageError(
+                    f"{path}: unknown section [{key}]; sections are {', '.join(sorted(sections))}"
+                )
         elif name in known:
             values[name] = known[name].checked(value, f"{path}: {key}")
         elif key not in sections and name not in keys():

@@ -40,7 +40,12 @@ ALLOWED = {
     "opensled_training": WHEEL,
     "benchmarks": EVERYTHING,
 }
-GRPC_HOMES = ("edge_client/link.py", "verify_server/service.py", "verify_server/byte_stream.py")
+GRPC_HOMES = (
+    "edge_client/link.py",
+    "edge_client/link_errors.py",
+    "verify_server/service.py",
+    "verify_server/byte_stream.py",
+)
 GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/replica_links.py")
 # Figures measure the bare libraries beside the product.
 BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"

@@ -86,7 +86,11 @@ def test_another_program_listens_there(answer):
         (HERE, {}, "it ended the connection; if it speaks TLS, add --tls"),
         (HERE, {"tls": True}, "its certificate comes from an authority that this device does not know; name"),
         ("a.example", {"tls": True, "known": True}, "its certificate is for another name; use"),
-        ("asks", {"tls": True, "known": True}, "it ended the connection; if it asks devices for certificates"),
+        (
+            "asks",
+            {"tls": True, "known": True},
+            "it ended the connection; if it asks devices for certificates",
+        ),
     ],
     ids=["plain", "tls", "unknown authority", "other name", "asks for certificates"],
 )
@@ -103,7 +107,9 @@ def test_the_two_ends_do_not_agree_on_tls(tmp_path, server, device, words):
 
 
 def test_a_certificate_of_long_ago():
-    detail = "SSL_ERROR_SSL: error:1000007d:SSL routines:CERTIFICATE_VERIFY_FAILED: certificate has expired: OK"
+    detail = (
+        "SSL_ERROR_SSL: error:1000007d:SSL routines:CERTIFICATE_VERIFY_FAILED: certificate has expired: OK"
+    )
     words = str(explain(grpc.StatusCode.UNAVAILABLE, detail, "hub:1", tls=True))
     assert words == "no server answers at hub:1: its certificate has expired; renew it on the server"
 

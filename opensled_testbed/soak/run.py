@@ -140,9 +140,7 @@ async def _finish(fronts: Sequence[Front], asking: Sequence[asyncio.Future[None]
             reader.stop()
     _, late = await asyncio.wait(asking, timeout=FINISH_S)
     if late:
-        fronts[0].account.wrong(
-            f"{len(late)} readers have no end of their answer after {FINISH_S:g} s"
-        )
+        fronts[0].account.wrong(f"{len(late)} readers have no end of their answer after {FINISH_S:g} s")
 
 
 async def _tell(fronts: Sequence[Front]) -> None:
