@@ -38,8 +38,8 @@ def held(message: Callable[[], bytes], peer: Peer, running: Running, tally: Tall
 def _answered(connection: Connection, body: bytes, tally: Tally) -> int:
     """A new stream on which this message has been answered."""
     stream = connection.call()
-    if connection.send(stream, body):
-        tally["messages"] += 1
+    connection.send(stream, body)  # a server may refuse it before its end
+    tally["messages"] += 1
     connection.wait_for_answer(stream)
     return stream
 
