@@ -28,7 +28,16 @@ _CAUSES = (
         "its certificate is for another name",
         "use the name or address that stands in the certificate",
     ),
-    ("certificate has expired", "its certificate has expired", "renew it on the server"),
+    (
+        "certificate has expired",
+        "its certificate has expired",
+        "renew it on the server, or set this device's clock: timedatectl set-ntp true",
+    ),
+    (
+        "certificate is not yet valid",
+        "its certificate is not valid yet",
+        "set this device's clock: timedatectl set-ntp true",
+    ),
     (
         "CERTIFICATE_VERIFY_FAILED",
         "its certificate comes from an authority that this device does not know",

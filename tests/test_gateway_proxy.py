@@ -57,9 +57,9 @@ def test_bytes_pass_through_as_they_are():
             heard = []
             serve = one["a"].manager.open
 
-            async def listening(message, tenant):
+            async def listening(message, *caller):
                 heard.append(message)
-                return await serve(message, tenant)
+                return await serve(message, *caller)
 
             one["a"].manager.open = listening
             opening = codec.encode_client(Open(PROMPT, GREEDY)).SerializeToString()

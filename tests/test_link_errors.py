@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from contextlib import asynccontextmanager
+from datetime import datetime, timezone
 
 import grpc
 import pytest
@@ -106,12 +107,22 @@ def test_the_two_ends_do_not_agree_on_tls(tmp_path, server, device, words):
     assert f": {words}" in asyncio.run(scenario())
 
 
-def test_a_certificate_of_long_ago():
-    detail = (
-        "SSL_ERROR_SSL: error:1000007d:SSL routines:CERTIFICATE_VERIFY_FAILED: certificate has expired: OK"
-    )
-    words = str(explain(grpc.StatusCode.UNAVAILABLE, detail, "hub:1", tls=True))
-    assert words == "no server answers at hub:1: its certificate has expired; renew it on the server"
+@pytest.mark.parametrize(
+    ("valid", "words"),
+    [
+        ((2001, 2002), "its certificate has expired; renew it on the server, or set this device's clock"),
+        ((2101, 2102), "its certificate is not valid yet; set this device's clock"),
+    ],
+)
+def test_certificates_of_another_time(tmp_path, valid, words):
+    begin, end = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in valid)
+    own = issued(AUTHORITY, HERE, not_before=begin, not_after=end)
+
+    async def scenario():
+        async with serving(tls=Tls(own, b"")) as (_, address):
+            return await words_of(address, tls=True, tls_ca=written(tmp_path))
+
+    assert f": {words}" in asyncio.run(scenario())
 
 
 # -- statuses -----------------------------------------------------------------------------------------------------
