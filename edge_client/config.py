@@ -12,7 +12,7 @@ from opensled.config import option
 from opensled.errors import UsageError
 from opensled.logs import LEVELS
 from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE, SamplingParams
-from opensled.shaping import MAX_TICK, tick_length
+from opensled.shaping import TICK_RULES
 
 COLOR_CHOICES = ("auto", "always", "never")
 COLOR_HELP = "auto: on a terminal, unless NO_COLOR is set"
@@ -147,10 +147,7 @@ class DeviceConfig:
         0,
         "let frames leave at multiples of so many milliseconds only, dummies where there is nothing to send: their "
         "times tell nothing; 0 = no; needs --pad-frames",
-        low=0,
-        high=MAX_TICK,
-        metavar="MS",
-        check=tick_length,
+        **TICK_RULES,
     )
     pad_answer: bool = option(
         False,

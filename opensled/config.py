@@ -158,17 +158,9 @@ def resolve(
     flags: Mapping[str, Any],
     environ: Mapping[str, str] | None = None,
     files: Iterable[Path] | None = None,
-    sections: Iterable[str] = (),
-    keys: Callable[[], Collection[str]] = tuple,
 ) -> Config:
-    """A `config` from its layers: `flags` (by field name) > environment > files, first one first > defaults.
-
-    `section` is its table in the files, "models.eval" for a nested table; `sections` are all
-    tables that a file may have (empty: any). A key above all tables counts for every verb that has it, less than one in
-    the verb's own table; `keys` gives the field names of all verbs. Raises UsageError for a bad value, and for a secret
-    that the file of the current folder sends elsewhere.
-    """
-    return config(**layered(config, section, flags, environ, files, sections, keys).values)
+    """A `config` from its layers: see `layered`, which also knows where the values come from."""
+    return config(**layered(config, section, flags, environ, files).values)
 
 
 @dataclass(frozen=True)
@@ -186,9 +178,15 @@ def layered(
     environ: Mapping[str, str] | None = None,
     files: Iterable[Path] | None = None,
     sections: Iterable[str] = (),
-    keys: Callable[[], Collection[str]] = tuple,
+    keys: Callable[[], Collection[str]] | None = None,
 ) -> Layered:
-    """Like `resolve`, with the origin of the values."""
+    """Values from their layers: `flags` (by field name) > environment > files, first one first > defaults.
+
+    `section` is the verb's table in the files, "models.eval" for a nested table; `sections` are all
+    tables that a file may have (empty: any). A key above all tables counts for every verb that has it, less than one in
+    the verb's own table; `keys` gives the field names of all verbs (None: any). Raises UsageError for a bad value, and
+    for a secret that the file of the current folder sends elsewhere.
+    """
     known = {item.name: item for item in options(config) if not item.positional}
     paths = list(config_files() if files is None else files)
     read = {path: _from_file(path, section, known, set(sections), keys) for path in paths}
@@ -212,7 +210,7 @@ def _from_file(
     section: str,
     known: dict[str, Option],
     sections: set[str],
-    keys: Callable[[], Collection[str]],
+    keys: Callable[[], Collection[str]] | None,
 ) -> dict[str, Any]:
     document = read_file(path)
     values = {}
@@ -225,7 +223,7 @@ def _from_file(
                 )
         elif name in known:
             values[name] = known[name].checked(value, f"{path}: {key}")
-        elif key not in sections and name not in keys():
+        elif keys is not None and key not in sections and name not in keys():
             raise UsageError(f"{path}: unknown key {key!r}{did_you_mean(name, keys())}")
     for key, value in _table(document, section, path).items():
         name = key.replace("-", "_")

@@ -194,7 +194,7 @@ class _Process:
             write_frame(self._pipe.fileno(), ticket, kind, content)
 
     def _answered(self, frame: Frame) -> None:
-        """Whoever waits for the ticket gets the first of its frames."""
+        """Give the frame to the thread that waits for its ticket; only the first frame of a ticket counts."""
         answer = self._waiting.pop(frame.ticket, None)
         if answer is not None:
             answer.set_result(frame)

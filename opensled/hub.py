@@ -1,7 +1,7 @@
 """Models of a hub, pinned at their first download: later ones are of the same commit, and have the same bytes.
 
-A name on a hub is whatever its owner, or whoever has the owner's password, put there last. The first download is
-trusted; its commit and the sha256 of each file are kept in this user's cache.
+The owner of a name on a hub can change what is behind it, and so can a thief of the owner's password. The first
+download is trusted; its commit and the sha256 of each file are kept in this user's cache.
 """
 
 import hashlib

@@ -7,6 +7,7 @@ leaves at a multiple of the tick only; a dummy leaves where there is nothing to 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from opensled.errors import InvalidRequest, UsageError
 
@@ -21,8 +22,8 @@ OPENING_BYTES = 1024
 LEAST_FRAMES = 64
 
 MIN_FRAME, MAX_FRAME = 64, 4096  # bytes
-# Milliseconds. Chosen: a shorter tick costs a server more than a percent of a core for each stream; with a longer one
-# nobody would wait for the answer.
+# Milliseconds. Chosen: a shorter tick costs a server more than a percent of a core for each stream; a longer one makes
+# answers slower than people read.
 MIN_TICK, MAX_TICK = 10, 200
 
 
@@ -64,6 +65,10 @@ def tick_length(tick: int) -> None:
     """Raises UsageError for a --tick that no server takes."""
     if 0 < tick < MIN_TICK:
         raise UsageError(f"a tick has at least {MIN_TICK} milliseconds")
+
+
+# The rules of an option --tick.
+TICK_RULES: dict[str, Any] = {"low": 0, "high": MAX_TICK, "metavar": "MS", "check": tick_length}
 
 
 def configured(pad_frames: bool, tick: int, pad_answer: bool) -> Shaping | None:

@@ -13,7 +13,7 @@ from typing import Any
 from opensled.messages import Dummy
 from opensled.shaping import LEAST_FRAMES, is_whole
 
-# Messages that arrived and that nobody has asked for; with more of them no frame is read. Chosen, as `MAX_UNREAD`.
+# Messages that wait for `receive`; while so many wait, no frame is read. Chosen, as `MAX_UNREAD`.
 MAX_ARRIVED = 64
 
 # Seconds for frames that a slow link or a busy machine holds up. Chosen: round trips of a slow link.

@@ -273,7 +273,7 @@ STREAM = (
 SILENT = (
     Row(
         "nothing: the client is silent for 10 seconds before `Open`",
-        "protocol",
+        "unreachable",
         "",
         "no message for",
         NEVER,

@@ -78,6 +78,18 @@ def cold_start(monkeypatch):
 
 
 @pytest.fixture
+def config_paths(tmp_path, monkeypatch):
+    """Where ./opensled.toml and the user's own file go; neither exists yet."""
+    home, here = tmp_path / "home/opensled", tmp_path / "here"
+    for folder in (home, here):
+        folder.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home.parent))
+    monkeypatch.delenv("OPENSLED_NO_CONFIG", raising=False)
+    monkeypatch.chdir(here)
+    return here / "opensled.toml", home / "config.toml"
+
+
+@pytest.fixture
 def own_calibration(tmp_path, monkeypatch):
     """Where the calibration of a test's own configuration folder is kept."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

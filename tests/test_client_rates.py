@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -195,10 +196,19 @@ def test_calls_beyond_those_that_may_wait_are_sent_away():
 # -- connections ------------------------------------------------------------------------------------------
 
 
+@asynccontextmanager
+async def bearing_few_refusals():
+    """A server that closes a connection after 20 calls refused at once; at the end it must serve others as before."""
+    limits = ClientLimits(refusals=Rate(1.0, 20.0))
+    async with serving(TWO, client_limits=limits) as (manager, address):
+        yield manager, address
+        async with linked(address, token="token-a") as link:
+            assert (await finish(link))[1] == continuation(PROMPT, 20)
+
+
 def test_too_many_calls_without_access_close_the_connection():
     async def scenario():
-        limits = ClientLimits(refusals=Rate(1.0, 20.0))
-        async with serving(TWO, client_limits=limits) as (manager, address):
+        async with bearing_few_refusals() as (manager, address):
             async with raw_connection(address, token="wrong") as stranger:
                 for _ in range(30):
                     stranger.call(opening())
@@ -207,23 +217,18 @@ def test_too_many_calls_without_access_close_the_connection():
                 again.call(opening())  # its address is known by now
                 await asyncio.wait_for(again.closed.wait(), 5)
             assert manager.stats.refused["unauthorized"] == 31
-            async with linked(address, token="token-a") as link:
-                assert (await finish(link))[1] == continuation(PROMPT, 20)
 
     asyncio.run(scenario())
 
 
 def test_a_connection_that_only_resets_is_closed():
     async def scenario():
-        limits = ClientLimits(refusals=Rate(1.0, 20.0))
-        async with serving(TWO, client_limits=limits) as (manager, address):
+        async with bearing_few_refusals() as (manager, address):
             async with raw_connection(address, token="token-a") as restless:
                 while not restless.closed.is_set():
                     restless.reset(restless.call())
                     await asyncio.sleep(0.001)
             assert manager.stats.limited["refusals"]
-            async with linked(address, token="token-a") as link:
-                assert (await finish(link))[1] == continuation(PROMPT, 20)
 
     asyncio.run(scenario())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opensled.address import host_port, joined
-from opensled.config import Option, config_files, option, options, resolve
+from opensled.config import Option, config_files, layered, option, options, resolve
 from opensled.errors import UsageError
 
 
@@ -30,17 +30,6 @@ class Sample:
 NAMED = {item.name: item for item in options(Sample)}
 
 
-@pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Where ./opensled.toml and the user's own file go; neither exists yet."""
-    home, here = tmp_path / "home/opensled", tmp_path / "here"
-    for folder in (home, here):
-        folder.mkdir(parents=True)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(home.parent))
-    monkeypatch.chdir(here)
-    return here / "opensled.toml", home / "config.toml"
-
-
 def test_names_follow_from_the_field() -> None:
     wait = NAMED["draft_wait"]
     assert (wait.flag, wait.variable, wait.kind) == ("--draft-wait", "OPENSLED_DRAFT_WAIT", float)
@@ -48,12 +37,12 @@ def test_names_follow_from_the_field() -> None:
     assert (wait.flags, NAMED["loud"].flags) == (("--draft-wait",), ("--loud", "--no-loud"))
 
 
-def test_defaults(files: tuple[Path, Path]) -> None:
+def test_defaults(config_paths: tuple[Path, Path]) -> None:
     assert resolve(Sample, "sample", {}, {}) == Sample()
 
 
-def test_precedence(files: tuple[Path, Path]) -> None:
-    here, user = files
+def test_precedence(config_paths: tuple[Path, Path]) -> None:
+    here, user = config_paths
     user.write_text("[sample]\ncount = 10\nmode = 'quick'\ndraft-wait = 10\nshare = 0.1\n")
     here.write_text("[sample]\ncount = 20\nmode = 'slow'\ndraft_wait = 20\n")
     environ = {"OPENSLED_COUNT": "30", "OPENSLED_DRAFT_WAIT": "30"}
@@ -63,14 +52,16 @@ def test_precedence(files: tuple[Path, Path]) -> None:
         found.count = 1  # type: ignore[misc]
 
 
-def test_files_by_importance(files: tuple[Path, Path]) -> None:
+def test_files_by_importance(config_paths: tuple[Path, Path]) -> None:
     assert config_files() == []
-    for path in files:
+    for path in config_paths:
         path.write_text("")
-    assert [path.resolve() for path in config_files()] == [path.resolve() for path in files]
+    assert [path.resolve() for path in config_files()] == [path.resolve() for path in config_paths]
 
 
-def test_the_environment_is_the_processs(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_the_processs(
+    config_paths: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENSLED_SEED", "-5")
     monkeypatch.setenv("OPENSLED_MODE", "")  # empty counts as not set
     monkeypatch.setenv("OPENSLED_WHAT", "no variable sets a positional argument")
@@ -131,26 +122,26 @@ def test_bad_variables_are_named(name: str, text: str, said: str) -> None:
         ("[sample]\nmode = 'caf\xe9'", "cannot be read"),
     ],
 )
-def test_bad_files_are_named(files: tuple[Path, Path], text: str, said: str) -> None:
-    files[0].write_bytes(text.encode("latin-1"))
+def test_bad_files_are_named(config_paths: tuple[Path, Path], text: str, said: str) -> None:
+    config_paths[0].write_bytes(text.encode("latin-1"))
     with pytest.raises(UsageError) as caught:
-        resolve(Sample, "sample", {}, {}, sections=("sample", "other"), keys=lambda: ["count", "loud"])
+        layered(Sample, "sample", {}, {}, sections=("sample", "other"), keys=lambda: ["count", "loud"])
     assert str(caught.value).startswith("opensled.toml")
     assert said in str(caught.value)
 
 
-def test_a_key_above_all_sections_counts_for_every_verb_that_has_it(files: tuple[Path, Path]) -> None:
-    here, user = files
+def test_a_key_above_all_sections_counts_for_every_verb_that_has_it(config_paths: tuple[Path, Path]) -> None:
+    here, user = config_paths
     user.write_text("count = 10\nshare = 0.1\n")
     here.write_text("count = 20\nother-key = 1\n[sample]\nshare = 0.2\n[other]\ncount = 30\n")
-    found = resolve(Sample, "sample", {}, {}, sections=("sample", "other"), keys=lambda: ["other_key"])
-    assert (found.count, found.share) == (20, 0.2)
+    found = layered(Sample, "sample", {}, {}, sections=("sample", "other"), keys=lambda: ["other_key"])
+    assert found.values == {"count": 20, "share": 0.2}
     here.write_text("count = 20\n[sample]\ncount = 25\n")
     assert resolve(Sample, "sample", {}, {}).count == 25
 
 
-def test_a_section_in_a_section(files: tuple[Path, Path]) -> None:
-    files[0].write_text("[sample.one]\ncount = 5\n[sample.two]\nnothing = 'of our business'\n")
+def test_a_section_in_a_section(config_paths: tuple[Path, Path]) -> None:
+    config_paths[0].write_text("[sample.one]\ncount = 5\n[sample.two]\nnothing = 'of our business'\n")
     assert resolve(Sample, "sample.one", {}, {}).count == 5
 
 

@@ -17,17 +17,11 @@ USERS = "[generate]\nserver = 'home:7411'\ntls_ca = 'home.pem'\ntoken_file = '~/
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """./opensled.toml and the user's own file, empty."""
-    home, here = tmp_path / "home/opensled", tmp_path / "here"
-    for folder in (home, here):
-        folder.mkdir(parents=True)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(home.parent))
-    monkeypatch.delenv("OPENSLED_NO_CONFIG", raising=False)
-    monkeypatch.chdir(here)
-    for path in (here / "opensled.toml", home / "config.toml"):
+def files(config_paths: tuple[Path, Path]) -> tuple[Path, Path]:
+    """Both files, empty."""
+    for path in config_paths:
         path.write_text("")
-    return here / "opensled.toml", home / "config.toml"
+    return config_paths
 
 
 def resolved(**flags: object) -> GenerateConfig:
@@ -111,6 +105,14 @@ def test_the_doctor_takes_no_token_of_edge_there(files: tuple[Path, Path]) -> No
     assert with_edge_section(DoctorConfig(server="own:1"), "doctor").token_file == "token"
     folder.write_text("[edge]\nserver = 'evil:1'\n")
     assert check_config_files()[0].status == "fail"
+
+
+def test_the_doctor_takes_keys_of_other_verbs(files: tuple[Path, Path]) -> None:
+    files[0].write_text("max-sessions = 3\nsystem = 'Be brief.'\n[edge]\npace = 2.0\n")
+    finding = check_config_files()[0]
+    assert finding.status == "ok"
+    words = "opensled.toml: above all sections, it sets max-sessions, system; [edge] sets pace"
+    assert finding.detail == words
 
 
 def test_its_use_is_announced_in_one_line(

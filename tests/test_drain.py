@@ -60,6 +60,12 @@ async def rest(stream):
             return tokens
 
 
+async def asked_to_end(server):
+    """SIGTERM, and until it tells so."""
+    server.process.send_signal(signal.SIGTERM)
+    await asyncio.wait_for(until_not_serving(server.address), 10)
+
+
 async def until_not_serving(address):
     """As those who place sequences hear it."""
     async with grpc.aio.insecure_channel(address) as channel:
@@ -73,8 +79,7 @@ def test_sigterm_finishes_what_is_under_way_and_sends_newcomers_away(server, gat
     async def scenario():
         async with linked(server.address) as link:
             stream, tokens = await hanging(link)
-            server.process.send_signal(signal.SIGTERM)
-            await asyncio.wait_for(until_not_serving(server.address), 10)
+            await asked_to_end(server)
             refusal = await first_reply(link, Open(PROMPT, PARAMS))
             assert refusal.code == "overloaded" and "shutting down" in refusal.reason
             assert refusal.retry_after > 0
@@ -97,8 +102,7 @@ def test_a_lost_reader_may_come_back_while_the_server_drains(server, gate):
             second = link.connect()
             await second.send(Open(PROMPT, PARAMS))
             opened = await second.receive()
-            server.process.send_signal(signal.SIGTERM)
-            await asyncio.wait_for(until_not_serving(server.address), 10)
+            await asked_to_end(server)
             await second.close()
             again = link.connect()
             await again.send(Open(PROMPT, PARAMS, resume_token=opened.resume_token))
@@ -114,8 +118,7 @@ def test_a_second_sigterm_ends_at_once(server, gate):
     async def scenario():
         async with linked(server.address) as link:
             await hanging(link)
-            server.process.send_signal(signal.SIGTERM)
-            await asyncio.wait_for(until_not_serving(server.address), 10)
+            await asked_to_end(server)
             server.process.send_signal(signal.SIGTERM)
             gate.touch()  # a step under way is not interrupted
             await until(lambda: server.process.poll() is not None, 20)
@@ -132,8 +135,7 @@ def test_a_step_that_never_ends_does_not_hold_up_the_end(server):
     async def scenario():
         async with linked(server.address) as link:
             await hanging(link)
-            server.process.send_signal(signal.SIGTERM)
-            await asyncio.wait_for(until_not_serving(server.address), 10)
+            await asked_to_end(server)
             server.process.send_signal(signal.SIGTERM)
             await until(lambda: server.process.poll() is not None, EXIT_SECONDS + 10)
         assert server.process.returncode == 0
@@ -150,8 +152,7 @@ def test_a_tokenizer_that_never_ends_does_not_hold_up_the_end(tmp_path):
             stream = link.connect()
             await stream.send(Open("some text", PARAMS))
             await until(entered.exists)
-            process.process.send_signal(signal.SIGTERM)
-            await asyncio.wait_for(until_not_serving(process.address), 10)
+            await asked_to_end(process)
             process.process.send_signal(signal.SIGTERM)
             await until(lambda: process.process.poll() is not None, EXIT_SECONDS + 10)
         assert process.process.returncode == 0

@@ -27,6 +27,7 @@ from tests.raw_wire import METHOD
 from tests.serving import linked, serving
 from tests.system import CALM, ask, running, until
 from verify_server import service
+from verify_server.client_limits import ClientLimits
 from verify_server.outbox import MAX_UNREAD, Outbox
 from verify_server.session_manager import SessionLimits
 from verify_server.session_stream import _read, serve_stream
@@ -98,6 +99,34 @@ def test_who_does_not_read_is_not_read():
             await asyncio.sleep(0.02)
             assert taken <= MAX_UNREAD + 2
             reading.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_a_device_too_busy_for_its_first_message_opens_again():
+    """The server does not know why no message comes, and gives the place to others."""
+
+    async def scenario():
+        limits = ClientLimits(first_s=0.05)
+        async with serving(client_limits=limits) as (manager, address), linked(address) as link:
+
+            def connect(address=""):
+                stream = link.connect(address)
+                if not manager.stats.refused["unreachable"]:
+                    stream.send = starved(stream.send)
+                return stream
+
+            def starved(send):
+                async def sending(message):
+                    await until(lambda: manager.stats.refused["unreachable"])
+                    await send(message)
+
+                return sending
+
+            session = RemoteSession(connect, Open(PROMPT, LONG), CALM)
+            await session.open()
+            assert manager.stats.refused == {"unreachable": 1} and len(manager.remembered) == 1
+            await session.close()
 
     asyncio.run(scenario())
 

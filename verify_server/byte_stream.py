@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from opensled import codec
-from opensled.errors import Overloaded, ProtocolError, Unauthorized
+from opensled.errors import Overloaded, Unauthorized, Unreachable
 from opensled.messages import Failure
 from verify_server.clients import Client, Clients, StreamAccount
 from verify_server.security import Tenants
@@ -64,7 +64,7 @@ class ByteStream:
         self._timer: asyncio.TimerHandle | None = None  # as long as writes are watched
 
     async def read(self) -> bytes | None:
-        """The next message; None if the peer sends none any more. Raises ProtocolError if the first one is late."""
+        """The next message; None if the peer sends none any more. Raises Unreachable if the first one is late."""
         data = await (self._context.read() if self.begun else self._first())
         if data is grpc.aio.EOF:
             return None
@@ -78,7 +78,10 @@ class ByteStream:
             async with asyncio.timeout(seconds):
                 data = await self._context.read()
         except TimeoutError:
-            raise ProtocolError(f"no message for {seconds:g} s; begin a stream with Open") from None
+            # An error that devices retry: an honest one may be starved of its processor, or of its link.
+            raise Unreachable(
+                f"no message for {seconds:g} s: the device or its link is too busy, or it never sends Open"
+            ) from None
         self.begun = True
         return data
 

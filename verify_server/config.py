@@ -6,7 +6,7 @@ from hw_profiles import catalog
 from opensled.address import host_port
 from opensled.config import option
 from opensled.logs import LEVELS
-from opensled.shaping import MAX_TICK, tick_length
+from opensled.shaping import TICK_RULES
 from scheduler import POLICIES
 from scheduler.cluster.ray_guard import networks
 from verify_server.client_limits import CALLS, IDLE_MESSAGES
@@ -174,10 +174,7 @@ class ServeConfig:
         0,
         "require that frames leave at multiples of so many milliseconds only, dummies where there is nothing to send; "
         "0 = no; needs --pad-frames",
-        low=0,
-        high=MAX_TICK,
-        metavar="MS",
-        check=tick_length,
+        **TICK_RULES,
     )
     pad_answer: bool = option(
         False,

@@ -39,7 +39,7 @@ class Account(Protocol):
 
 
 class Unlimited:
-    """An account that nobody looks at."""
+    """An account without limits: its client may send what it likes."""
 
     async def idle(self) -> None: ...
 

@@ -105,4 +105,4 @@ def _tell(loop: asyncio.AbstractEventLoop, spent: Spent, seconds: float) -> None
 def _leave(leave: ExitStack, running: asyncio.Future[T]) -> None:
     leave.close()
     if not running.cancelled():
-        running.exception()  # known to asyncio, also where nobody waits for it any more
+        running.exception()  # asyncio would log it as never read if the caller has gone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from benchmarks.attacks import messages
 from benchmarks.attacks.connection import Connection, Peer, Running
@@ -32,11 +33,18 @@ def unread(count: int, max_tokens: int, peer: Peer, running: Running, tally: Tal
 def sequences(count: int, peer: Peer, running: Running, tally: Tally) -> None:
     """So many sequences without a draft, replaced as they end."""
     body = messages.opening()
+    _keep(count, lambda: body, "sequences", peer, running, tally)
+
+
+def _keep(
+    count: int, message: Callable[[], bytes], what: str, peer: Peer, running: Running, tally: Tally
+) -> None:
+    """So many streams that begin with such a message, replaced as they end."""
     with Connection(peer, running) as connection:
         while running():
             for _ in range(connection.lacks(count)):
-                connection.send(connection.call(), body)
-                tally["sequences"] += 1
+                connection.send(connection.call(), message())
+                tally[what] += 1
             connection.pump(0.05)
 
 
@@ -53,12 +61,9 @@ def silent(count: int, peer: Peer, running: Running, tally: Tally) -> None:
 
 def grammars(count: int, peer: Peer, running: Running, tally: Tally) -> None:
     """So many schemas that take for ever, each a little different; a new one for each that is refused."""
-    with Connection(peer, running) as connection:
-        while running():
-            for _ in range(connection.lacks(count)):
-                connection.send(connection.call(), messages.multiple_of(DIVISOR - 2 * tally["schemas"]))
-                tally["schemas"] += 1
-            connection.pump(0.05)
+    _keep(
+        count, lambda: messages.multiple_of(DIVISOR - 2 * tally["schemas"]), "schemas", peer, running, tally
+    )
 
 
 def pace(peer: Peer, running: Running, tally: Tally) -> None:
@@ -74,12 +79,7 @@ def pace(peer: Peer, running: Running, tally: Tally) -> None:
 def resumed_texts(count: int, peer: Peer, running: Running, tally: Tally) -> None:
     """Texts to tokenize under the resume token of a session that lives: so many at a time."""
     body = messages.text(4_500, asyncio.run(_resume_token(peer)))
-    with Connection(peer, running) as connection:
-        while running():
-            for _ in range(connection.lacks(count)):
-                connection.send(connection.call(), body)
-                tally["texts"] += 1
-            connection.pump(0.05)
+    _keep(count, lambda: body, "texts", peer, running, tally)
 
 
 async def _resume_token(peer: Peer) -> bytes:

@@ -67,9 +67,12 @@ def check_config_files() -> list[Finding]:
 
 
 def _summary(document: dict[str, object]) -> str:
-    tables = [(name, table) for name, table in document.items() if isinstance(table, dict)]
+    tables = {f"[{name}]": table for name, table in document.items() if isinstance(table, dict)}
+    above = [name for name, value in document.items() if not isinstance(value, dict)]
+    parts = {"above all sections, it": above, **tables} if above else tables
     return (
-        "; ".join(f"[{name}] sets {', '.join(table) or 'nothing'}" for name, table in tables) or "nothing set"
+        "; ".join(f"{name} sets {', '.join(part) or 'nothing'}" for name, part in parts.items())
+        or "nothing set"
     )
 
 

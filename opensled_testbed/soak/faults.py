@@ -1,4 +1,4 @@
-"""The kinds of faults. Each is injected, lasts for a while and is healed; the nemesis chooses when and on whom."""
+"""The kinds of faults. A fault lasts some seconds and is healed; the nemesis chooses its time and its victim."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Reader(ABC):
         except OpenSledError as error:
             self._account.failed(error.code, str(error), self.under_way, since)
             return max(PAUSE_S, error.retry_after if isinstance(error, RequestError) else 0.0)
-        except Exception as error:  # no error of ours: whoever raised it has a fault
+        except Exception as error:  # every other kind is a fault of this software
             self._account.wrong(f"{type(error).__name__}: {error}")
             return PAUSE_S
         finally:
