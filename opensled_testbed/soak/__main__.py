@@ -13,6 +13,7 @@ import contextlib
 import json
 import logging
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -89,8 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("opensled_testbed").setLevel(logging.INFO)
     exit_on_signals()  # so that no process outlives the soak
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    command = f"python -m opensled_testbed.soak --minutes {given.minutes:g} --seed {given.seed}"
-    start = provenance(command) | {"seed": given.seed}
+    command = shlex.join(sys.argv[1:] if arguments is None else arguments)
+    start = provenance(f"python -m opensled_testbed.soak {command}") | {"seed": given.seed}
     try:
         with _folder(given.logs) as folder:
             report = asyncio.run(SoakRun(_soak(given), folder).run())
