@@ -14,6 +14,7 @@ from opensled.errors import Unreachable
 from opensled.messages import ChatMessage, Failure, Open, SamplingParams
 from tests.bad_input import CANCEL, drafting, opening
 from tests.fakes import FakeEngine, FakeText, OracleDrafter, continuation
+from tests.gated_target import SlowEngine
 from tests.raw_wire import raw_connection, raw_stream
 from tests.serving import PROMPT, finish, first_reply, linked, serving
 from tests.system import ask, until
@@ -48,12 +49,13 @@ def test_the_longest_wait_of_all_names_counts_and_old_buckets_go():
     assert len(buckets._buckets) == MOST_BUCKETS and buckets.take(("a",), 1.0, 0.0) == 0.0
 
 
-@pytest.mark.parametrize("kind", ["stale", "repeated", "empty"])
+@pytest.mark.parametrize("kind", ["stale", "repeated", "empty", "withdrawn"])
 def test_messages_that_gain_nothing_wait_for_their_turn(kind):
     frames = {
         "stale": [drafting(48, 48, counter=number) for number in range(1, 41)],
         "repeated": [drafting(48, counter=1)] * 40,
         "empty": [drafting(counter=number) for number in range(1, 41)],
+        "withdrawn": [drafting(*[48] * (number % 2), counter=number) for number in range(1, 81)],
     }
 
     async def scenario():
@@ -72,6 +74,14 @@ def test_messages_that_gain_nothing_wait_for_their_turn(kind):
     asyncio.run(scenario())
 
 
+class Hesitant(OracleDrafter):
+    """Has nothing to propose every other time, so that the device hands the drive back."""
+
+    def propose(self):
+        self.times = getattr(self, "times", 0) + 1
+        return iter(()) if self.times % 2 else super().propose()
+
+
 def test_a_device_that_keeps_to_its_turns_meets_no_limit():
     """However many rounds a second: a draft that is verified costs nothing here."""
 
@@ -85,6 +95,22 @@ def test_a_device_that_keeps_to_its_turns_meets_no_limit():
             params = SamplingParams(temperature=0, max_tokens=400)
             answer = await ask(link, PROMPT, OracleDrafter(0.7), params)
             assert list(answer.tokens) == continuation(PROMPT, 400) and len(answer.rounds) > 50
+            assert not manager.stats.limited
+
+    asyncio.run(scenario())
+
+
+def test_handing_the_drive_back_meets_no_limit():
+    async def scenario():
+        engine = SlowEngine(num_blocks=1100, context_length=4000)  # so that no draft comes late
+        limits = ClientLimits(idle_messages=Rate(0.001, 8.0))
+        async with (
+            serving(engine=engine, client_limits=limits) as (manager, address),
+            linked(address) as link,
+        ):
+            drafter = Hesitant(1.0)
+            answer = await ask(link, PROMPT, drafter, LONG)
+            assert list(answer.tokens) == continuation(PROMPT, 150) and drafter.times > 30
             assert not manager.stats.limited
 
     asyncio.run(scenario())

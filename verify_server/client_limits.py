@@ -44,8 +44,7 @@ BURST = 4  # seconds of a rate, at once: all devices of an office come back afte
 CALLS = Rate(40, 40 * BURST)
 BYTES = Rate(2 << 20, 4 << 20)
 READING = Rate(0.08, 0.5)  # seconds of processor time
-# Devices with lookup or tables sent 2.4 such messages for 100 tokens (measured on SmolLM2). Chosen: 64 of them, in one
-# office, at 80 tokens/s each.
+# Chosen: 64 devices of one office on a slow link, of whose drafts 2 a second come late.
 IDLE_MESSAGES = Rate(128, 128 * BURST)
 REFUSALS = Rate(20, 200)
 

@@ -101,8 +101,8 @@ class Session:
     def submit(self, draft: Draft, now: float) -> bool:
         """Take a draft by the position rules; answers at once when nothing of it needs computing.
 
-        Returns whether it can gain a token, and takes no other draft's place: devices that keep to their turns nearly
-        always send such drafts.
+        Returns whether it can gain a token or hands the drive back, and takes no other draft's place: devices that keep
+        to their turns nearly always send such drafts.
         """
         if not self.turn.is_new(draft):
             return False
@@ -110,6 +110,7 @@ class Session:
         if draft.block.parents:
             draft = replace(draft, block=without_twins(draft.block))
         block, rest = draft.block, self.sequence.rebase(draft.block)
+        useful = bool(block.tokens) or not self.turn.server_drives
         self.turn.draft(draft)
         self.timing.arrived(block.base, depth(block.tokens, block.parents), draft.seconds, now)
         replaces = self.pending is not None
@@ -117,7 +118,7 @@ class Session:
             self._drop(draft, now)
             return False
         self.pending = PendingDraft(draft, rest, now) if block.tokens else None
-        return self.pending is not None and not replaces
+        return useful and not replaces
 
     def _check(self, block: DraftBlock) -> None:
         limits, prompt = self.limits, self.sequence.prompt_length
