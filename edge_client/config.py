@@ -14,6 +14,7 @@ from opensled.logs import LEVELS
 from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE, SamplingParams
 from opensled.shaping import TICK_RULES
 
+AUTO = "auto"
 COLOR_CHOICES = ("auto", "always", "never")
 COLOR_HELP = "auto: on a terminal, unless NO_COLOR is set"
 
@@ -54,13 +55,17 @@ class DeviceConfig:
         metavar="NAME",
     )
     drafter: str = option(
-        "chain:cacheback,llamacpp",
+        AUTO,
+        "auto: tables, lookup and a draft model if one fits the target (chain:cacheback,llamacpp); or "
         f"{', '.join(plain_names())}, chain:A,B (the first sure one drafts), accelerated:A (tables speed model A "
         "up), or your own module:Class",
         metavar="NAME",
     )
     draft_model: str = option(
-        "tiny-draft", "draft model: a bundled name, a file or a folder", metavar="MODEL"
+        "",
+        "draft model: a name of `opensled models list`, a file or a folder; default: the one on this machine that "
+        "belongs to the target",
+        metavar="MODEL",
     )
     draft_table: str = option(
         "",

@@ -12,8 +12,8 @@ from pathlib import Path
 from edge_client.answer import Chunk, RequestDefaults, Task
 from edge_client.answer_stream import AnswerStream
 from edge_client.config import DeviceConfig
-from edge_client.drafters import DRAFTERS
-from edge_client.drafters.base import DrafterFactory, DrafterOptions
+from edge_client.drafter_choice import FittingFactory
+from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import DraftThread
 from edge_client.lengths import length_policy
@@ -127,7 +127,7 @@ class Device:
         if target.info.fingerprint != self.info.fingerprint:
             self._dismiss(*self._idle)
             self._idle = []
-        self.info, self.tokenizer = target.info, target.tokenizer
+        self.info, self.tokenizer, self.drafter_name = target.info, target.tokenizer, self._factory.name
         log.warning("the server serves %s now; going on with it", self.info.model_id)
 
     def _open(self, task: Task, drafts: bool) -> Open:
@@ -199,7 +199,7 @@ class Device:
 
 
 async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
-    """A device as configured. Raises VocabularyMismatch if its draft model has another vocabulary than the target."""
+    """A device as configured."""
     endpoint = endpoint_of(config)
     if endpoint.token and not endpoint.tls and not is_local(config.server):
         log.warning("the bearer token travels to %s in clear text; add --tls", config.server)
@@ -233,17 +233,16 @@ async def _first_target(
 ) -> tuple[DrafterFactory, ServedTarget]:
     """The drafters and the target. A server that does not answer is an error, unless the target is remembered.
 
-    The server is asked before a draft model is looked for, so that its absence is the first error.
+    The server is asked before a draft model is looked for: its target decides which one fits.
     """
+    factory = FittingFactory(config)
     try:
         await link.describe()
     except Unreachable as error:
         if memory is None:
             raise
         log.warning("%s; until then the draft model answers alone", error)
-        factory = _factory(config)
         return factory, await memory.target(factory, error)
-    factory = _factory(config)
     target = await fetch_target(link, config.rule, factory, cache)
     if memory:
         await memory.keep(link, target.info)
@@ -259,23 +258,6 @@ def endpoint_of(config: DeviceConfig) -> Endpoint:
         tls_ca=Path(config.tls_ca) if config.tls_ca else None,
         identity=read_identity(config.tls_cert, config.tls_key),
     )
-
-
-def _factory(config: DeviceConfig) -> DrafterFactory:
-    kind = DRAFTERS.get(config.drafter)
-    made_by = getattr(kind, "func", kind)  # `chain:...` comes as a partial
-    if not (isinstance(made_by, type) and issubclass(made_by, DrafterFactory)):
-        raise UsageError(
-            f"{config.drafter} is no drafter factory (edge_client/drafters/base.py says what one is)"
-        )
-    branches = config.lookahead_branches if config.look_ahead else 0
-    options = DrafterOptions(branches, config.draft_table, config.personal_table, config.draft_window)
-    factory: DrafterFactory = kind(config.draft_model, config.threads, options)
-    if options._replace(branches=0, window=0) != DrafterOptions() and not factory.uses_tables:
-        raise UsageError(
-            "--draft-table and --personal-table are for drafters with tables, such as --drafter cacheback"
-        )
-    return factory
 
 
 def _read_token(path: str) -> str:

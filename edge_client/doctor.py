@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import opensled
@@ -22,18 +23,20 @@ from edge_client.checks.machine import check_machine
 from edge_client.checks.model_files import check_files, with_edge_section
 from edge_client.checks.server_checks import ServerReport, check_server
 from edge_client.config import DoctorConfig
+from edge_client.known_drafts import settled
 from edge_client.terminal.colour import Palette, palette
 from hw_profiles import catalog
 from hw_profiles.detect import require_board
 from opensled import logs
 from opensled.cli import CONFIGS
 from opensled.config import options
-from opensled.errors import UsageError
+from opensled.errors import OpenSledError, UsageError
 
 Report = TypeVar("Report", ServerReport, DraftReport)
 LOCAL_SECONDS = 5.0  # for checks that need neither server nor model
 SERVER_SECONDS = 20.0
 GAIN_SECONDS = SERVER_SECONDS * 2 + LOAD_SECONDS * 2 + LOCAL_SECONDS  # it needs both reports
+PACKAGED = "tiny"
 GAIN = "what drafting brings here"
 
 
@@ -67,13 +70,14 @@ def _groups(config: DoctorConfig) -> dict[str, Awaitable[list[Finding]]]:
         "this machine": _both(board, _locally("machine", lambda: check_machine(config))),
         "files and ports": _locally("files", lambda: check_files(config, variables())),
         f"server {config.server}": _findings_of(server),
-        f"draft model {config.draft_model}": _findings_of(draft),
+        f"draft model {config.draft_model}".rstrip(): _findings_of(draft),
         GAIN: guarded("drafting", _gain(config, server, draft), GAIN_SECONDS),
     }
 
 
 async def _examine(config: DoctorConfig) -> int:
     """Run all groups at the same time and show them in order."""
+    config = settled(config, "" if config.draft_model else await _target_of(config))
     tasks = {heading: asyncio.ensure_future(work) for heading, work in _groups(config).items()}
     colours = palette(config.color, sys.stdout)
     findings: list[Finding] = []
@@ -88,6 +92,24 @@ async def _examine(config: DoctorConfig) -> int:
     else:
         print(summary(findings, colours))
     return code
+
+
+async def _target_of(config: DoctorConfig) -> str:
+    """The name of the server's target, which decides on the draft model; the packaged one's without a server."""
+    try:
+        # Imported here: a check reports a broken gRPC
+        from edge_client.device import endpoint_of
+        from edge_client.link import Link
+
+        link = Link(replace(endpoint_of(config), timeout=LOCAL_SECONDS))
+    except (OpenSledError, ImportError):
+        return PACKAGED
+    try:
+        return (await link.describe()).model_id
+    except OpenSledError:
+        return PACKAGED
+    finally:
+        await link.close()
 
 
 async def _filled(name: str, report: Report, check: Awaitable[None], seconds: float) -> Report:

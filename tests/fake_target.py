@@ -26,8 +26,9 @@ def cycle(context: list[int]) -> int:
 
 
 class _Text(FakeText):
-    def __init__(self) -> None:
-        self.tokenizer_json = (model_path("tiny") / "tokenizer.json").read_bytes()
+    def __init__(self, tokenizer_json: bytes = b"") -> None:
+        """`tokenizer_json`: "" = that of the tiny family."""
+        self.tokenizer_json = tokenizer_json or (model_path("tiny") / "tokenizer.json").read_bytes()
         self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
         pieces = EdgeTokenizer(self.tokenizer_json).pieces
         self.vocab_size, self.fingerprint = len(pieces), fingerprint(pieces)

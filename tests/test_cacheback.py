@@ -10,7 +10,7 @@ from itertools import islice
 import pytest
 
 from edge_client.config import DeviceConfig
-from edge_client.device import _factory
+from edge_client.drafter_choice import made
 from edge_client.drafters import table_file
 from edge_client.drafters.base import DrafterOptions
 from edge_client.drafters.cacheback import CachebackDrafter, CachebackFactory
@@ -211,10 +211,11 @@ class TestTables:
             factory.check_vocabulary(tiny_info())
 
     def test_tables_are_for_drafters_that_have_them(self):
-        _factory(DeviceConfig(drafter="lookup"))
+        for files in ({}, {"draft_table": "off"}, {"personal_table": "off"}):
+            made(DeviceConfig(**files), "lookup", "")
         for files in ({"draft_table": "x"}, {"personal_table": "x"}):
             with pytest.raises(UsageError, match="--draft-table"):
-                _factory(DeviceConfig(drafter="lookup", **files))
+                made(DeviceConfig(**files), "lookup", "")
 
     def test_a_personal_table_remembers_the_sequence_before(self, tmp_path):
         path, text = tmp_path / "mine.table", tiny_tokenizer().encode("My cat is called Minerva.")

@@ -8,8 +8,8 @@ from itertools import islice
 import pytest
 
 from edge_client.config import DeviceConfig
-from edge_client.device import _factory
 from edge_client.draft_job import BlockBudget
+from edge_client.drafter_choice import FittingFactory, made
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter
 from edge_client.drafters.cacheback import CachebackDrafter
@@ -212,12 +212,13 @@ class TestNames:
     def test_flags_reach_the_tables_of_every_part(self, tmp_path):
         mine = str(tmp_path / "mine.table")
         config = DeviceConfig(drafter=BOTH, draft_table="off", personal_table=mine, threads=1)
-        factory = _factory(config)
+        factory = FittingFactory(config)
+        factory.check_vocabulary(tiny_info())
         assert factory.name == "chain cacheback, accelerated llamacpp tiny-draft-q8_0.gguf"
         with pytest.raises(UsageError, match="--personal-table"):
-            _factory(DeviceConfig(drafter="llamacpp", personal_table=mine, threads=1))
+            made(config, "llamacpp", "tiny-draft")
         with pytest.raises(UsageError, match="no drafter factory"):
-            _factory(DeviceConfig(drafter="json:JSONDecoder"))
+            made(config, "json:JSONDecoder", "")
 
 
 @pytest.mark.parametrize(

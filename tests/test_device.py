@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import threading
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,12 +19,13 @@ from edge_client.lengths.fixed import FixedLength
 from edge_client.telemetry import Telemetry
 from edge_client.tokenizer import AnswerText
 from opensled.config import options
-from opensled.errors import NotFound, Overloaded, Unreachable, UsageError, VocabularyMismatch
+from opensled.errors import NotFound, Overloaded, Unreachable, UsageError
 from opensled.messages import DraftToken
 from tests.devices import TOKENIZER, OracleFactory, device_on, read
 from tests.fake_target import _Text as TinyText
 from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, serving
+from tests.small_tokenizer import small_tokenizer
 from tests.system import until
 from verify_server.session_manager import SessionLimits
 
@@ -249,12 +251,15 @@ def test_the_stop_rule_obeys_limit_and_interrupt():
     assert len(whole_block(FixedLength(8), forever(), 8, lambda: next(looks))) == 2
 
 
-def test_a_foreign_draft_is_refused_before_anything_is_drafted():
+def test_a_foreign_draft_model_is_left_out(capsys):
     async def scenario():
-        async with serving() as (_, address):
-            config = GenerateConfig(server=address, drafter="llamacpp", threads=1)
-            with pytest.raises(VocabularyMismatch, match=r"tiny-draft.*2048.*'fake' \(50 tokens\)"):
-                await connect(config)
+        async with serving(text=TinyText(small_tokenizer())) as (_, address):
+            config = GenerateConfig(server=address, drafter="llamacpp", draft_model="tiny-draft", threads=1)
+            device = await connect(config)
+            assert device.drafter_name == "chain cacheback, lookup"
+            await device.close()
+        said = capsys.readouterr().err
+        assert re.search(r"note: .*tiny-draft.*2048.*'fake' \(50 tokens\) .*; tables and lookup draft", said)
 
     asyncio.run(scenario())
 

@@ -16,6 +16,7 @@ from edge_client.checks import model_files as files
 from edge_client.checks.finding import LONGEST, fail, guarded, in_thread, ok, plain, warn
 from edge_client.config import DoctorConfig
 from edge_client.doctor import variables
+from edge_client.known_drafts import settled
 from hw_profiles.detect import container_share
 from opensled.errors import NotFound
 from tests.terminal import Screen
@@ -248,10 +249,11 @@ def test_memory(tmp_path):
     (tmp_path / "memory.max").write_text("1000000000")
     (tmp_path / "memory.current").write_text("400000000")
     assert machine.free_memory(tmp_path / "meminfo", tmp_path) == 600_000_000
-    assert machine.check_memory(DoctorConfig(), 10_000_000)[0].status == "warn"
-    assert machine.check_memory(DoctorConfig(), 10_000_000_000)[0].status == "ok"
-    assert machine.check_memory(DoctorConfig(), None) == []
-    assert machine.model_bytes(DoctorConfig(drafter="onnx")) > 1000
+    config = settled(DoctorConfig(), "tiny")
+    assert machine.check_memory(config, 10_000_000)[0].status == "warn"
+    assert machine.check_memory(config, 10_000_000_000)[0].status == "ok"
+    assert machine.check_memory(config, None) == []
+    assert machine.model_bytes(DoctorConfig(drafter="onnx", draft_model="tiny-draft")) > 1000
     assert machine.model_bytes(DoctorConfig(draft_model="none such")) is None
 
 

@@ -1,12 +1,14 @@
 """`opensled doctor` and the draft model: tried in a process of its own, whatever becomes of that."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from edge_client.checks import draft
 from edge_client.checks.server_checks import ServerReport
 from edge_client.config import DoctorConfig
+from edge_client.known_drafts import settled
 from opensled.errors import NotFound, VocabularyMismatch
 from tests.tiny_drafts import tiny_info
 
@@ -18,7 +20,7 @@ def tried(config, report=None):
         server = asyncio.get_running_loop().create_future()
         server.set_result(report or ServerReport())
         tried = draft.DraftReport()
-        await draft.check_draft(config, server, tried)
+        await draft.check_draft(settled(config, "tiny"), server, tried)
         return tried
 
     return asyncio.run(scenario())
@@ -48,6 +50,13 @@ def test_draft_models_that_are_none(tmp_path):
     finding = drafted(DoctorConfig(draft_model=str(tmp_path / "bad.gguf")))["draft model"]
     assert finding.status == "fail" and "cannot load" in finding.detail
     assert drafted(DoctorConfig(drafter="lookup"))["draft model"].status == "ok"
+
+
+def test_a_target_without_a_draft_model():
+    config = settled(DoctorConfig(), "stranger")
+    problem = draft._missing(config)
+    assert problem and problem.status == "warn" and "tables and lookup draft" in problem.detail
+    assert draft._missing(replace(config, drafter="llamacpp")) == problem
 
 
 @pytest.mark.parametrize(

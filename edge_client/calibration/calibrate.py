@@ -19,6 +19,7 @@ from edge_client.device import endpoint_of
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.threads import MODELS, model_drafter
+from edge_client.known_drafts import settled
 from edge_client.link import Link
 from hw_profiles import catalog
 from hw_profiles.calibration import THIS_MACHINE, baseline, key_of, size_of, write
@@ -33,7 +34,7 @@ BY_US = "measured by opensled profile calibrate"
 
 def calibrate(config: CalibrateConfig) -> int:
     """Measure, write and print the profile; about 20 s besides loading the draft model."""
-    config = with_edge_section(config, "profile.calibrate")
+    config = settled(with_edge_section(config, "profile.calibrate"), "tiny")
     drafter = model_drafter(config.drafter)
     if not drafter:
         raise UsageError(

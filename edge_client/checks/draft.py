@@ -18,6 +18,7 @@ from edge_client.checks.server_checks import ServerReport
 from edge_client.config import DeviceConfig
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.threads import draft_threads, model_drafter
+from edge_client.known_drafts import HOW_TO_GET_ONE, WITHOUT_MODEL
 from opensled.errors import BY_CODE, NotFound, OpenSledError, VocabularyMismatch
 from opensled.messages import ModelInfo
 from opensled.store import model_path
@@ -94,6 +95,8 @@ def tried(drafter: str) -> str:
 
 
 def _missing(config: DeviceConfig) -> Finding | None:
+    if not config.draft_model and (model_drafter(config.drafter) or config.drafter == WITHOUT_MODEL):
+        return warn("draft model", "none fits the target: tables and lookup draft", HOW_TO_GET_ONE)
     if not model_drafter(config.drafter):
         return None
     try:

@@ -1,0 +1,93 @@
+"""Which drafter a device has for a target: the one it was told, or tables and lookup where no draft model fits.
+
+Drafts change the speed of an answer, never its text. So a draft model that is missing or of another vocabulary is no
+error: the device says so in one line, and drafts without a model.
+"""
+
+from __future__ import annotations
+
+from edge_client.config import AUTO, DeviceConfig
+from edge_client.drafters import DRAFTERS, OFF
+from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
+from edge_client.drafters.none import NoneFactory
+from edge_client.drafters.threads import model_drafter
+from edge_client.known_drafts import DRAFT_OF, HOW_TO_GET_ONE, WITH_MODEL, WITHOUT_MODEL, settled
+from opensled import logs
+from opensled.errors import UsageError, VocabularyMismatch
+from opensled.messages import ModelInfo
+from opensled.store import FETCHABLE
+
+
+class FittingFactory(DrafterFactory):
+    """The drafter of a device, for whatever target its server turns out to have."""
+
+    def __init__(self, config: DeviceConfig) -> None:
+        self._config = config
+        self._fitting: DrafterFactory = NoneFactory()
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Of the drafter for the latest target."""
+        return self._fitting.name
+
+    def check_vocabulary(self, target: ModelInfo) -> None:
+        """Choose the drafter for `target`.
+
+        Raises UsageError, NotFound or UnsupportedModel for files and options that the user named and that cannot be
+        used.
+        """
+        self._fitting = _fitting(self._config, target)
+
+    def create(self) -> Drafter:
+        return self._fitting.create()
+
+
+def _fitting(config: DeviceConfig, target: ModelInfo) -> DrafterFactory:
+    named = settled(config, target.model_id)
+    wanted, model = WITH_MODEL if config.drafter == AUTO else named.drafter, named.draft_model
+    if model_drafter(wanted) and not model:
+        return _without_model(
+            config, target, f"no draft model for {target.model_id!r} is {_where(target.model_id)}"
+        )
+    try:
+        found = made(config, wanted, model)
+    except UsageError as error:
+        if config.drafter != AUTO or config.draft_model:
+            raise
+        return _without_model(config, target, str(error))
+    try:
+        found.check_vocabulary(target)
+    except VocabularyMismatch as error:
+        if not model_drafter(wanted):
+            raise  # a table that the user named
+        return _without_model(config, target, str(error).partition(";")[0])
+    return found
+
+
+def _where(target: str) -> str:
+    known = DRAFT_OF.get(target, "")
+    return f"here (opensled pull {known} fetches one)" if known in FETCHABLE else "known"
+
+
+def _without_model(config: DeviceConfig, target: ModelInfo, why: str) -> DrafterFactory:
+    found = made(config, WITHOUT_MODEL, "")
+    found.check_vocabulary(target)
+    logs.announce(f"{why}; tables and lookup draft; better: {HOW_TO_GET_ONE}")
+    return found
+
+
+def made(config: DeviceConfig, drafter: str, model: str) -> DrafterFactory:
+    """The factory of that drafter over that model, with the options as configured. Raises UsageError or NotFound."""
+    kind = DRAFTERS.get(drafter)
+    made_by = getattr(kind, "func", kind)  # `chain:...` comes as a partial
+    if not (isinstance(made_by, type) and issubclass(made_by, DrafterFactory)):
+        raise UsageError(f"{drafter} is no drafter factory (edge_client/drafters/base.py says what one is)")
+    branches = config.lookahead_branches if config.look_ahead else 0
+    options = DrafterOptions(branches, config.draft_table, config.personal_table, config.draft_window)
+    factory: DrafterFactory = kind(model, config.threads, options)
+    named = {config.draft_table, config.personal_table} - {"", OFF}
+    if named and not factory.uses_tables:
+        raise UsageError(
+            "--draft-table and --personal-table are for drafters with tables, such as --drafter cacheback"
+        )
+    return factory

@@ -1,0 +1,28 @@
+"""Which draft model belongs to which target. Loads nothing: the doctor asks it before anything else works."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from edge_client.config import AUTO, DeviceConfig
+from opensled.store import known_models
+
+# Draft models by the name of their target, both as `opensled models list` names them.
+DRAFT_OF = {"tiny": "tiny-draft", "smollm2": "smollm2"}
+WITH_MODEL = "chain:cacheback,llamacpp"
+WITHOUT_MODEL = "chain:cacheback,lookup"
+HOW_TO_GET_ONE = "--draft-model FILE, a small model with the target's vocabulary"
+
+Config = TypeVar("Config", bound=DeviceConfig)
+
+
+def settled(config: Config, target: str) -> Config:
+    """`config` with the drafter and the draft model that a device takes before the target of that name, if they load.
+
+    The draft model is the one configured, or one on this machine that belongs to the target; "" = none.
+    """
+    known = DRAFT_OF.get(target, "")
+    model = config.draft_model or (known if known in known_models() else "")
+    auto = WITH_MODEL if model else WITHOUT_MODEL
+    return replace(config, drafter=auto if config.drafter == AUTO else config.drafter, draft_model=model)

@@ -1,0 +1,111 @@
+"""Which drafter a device has for which target, and what it says where no draft model fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge_client.config import DeviceConfig, DoctorConfig
+from edge_client.drafter_choice import FittingFactory
+from edge_client.known_drafts import settled
+from opensled.errors import NotFound, UsageError, VocabularyMismatch
+from opensled.registry import Registry
+from opensled.store import fetched_folder
+from tests.tiny_drafts import tiny_info
+
+WITHOUT = "chain cacheback, lookup"
+OTHER = tiny_info(model_id="smollm2", fingerprint="another", vocab_size=49_152)
+
+
+def chosen(target=OTHER, **options) -> str:
+    """The drafter that a device with these options has for `target`."""
+    factory = FittingFactory(DeviceConfig(threads=1, **options))
+    factory.check_vocabulary(target)
+    factory.create().close()
+    return factory.name
+
+
+def test_a_target_with_a_known_draft_has_it(capsys):
+    assert chosen(tiny_info()) == "chain cacheback tiny-draft.table, llamacpp tiny-draft-q8_0.gguf"
+    assert chosen(tiny_info(), drafter="llamacpp") == "llamacpp tiny-draft-q8_0.gguf"
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("drafter", ["auto", "llamacpp", "onnx", "accelerated:llamacpp"])
+def test_without_a_draft_model_tables_and_lookup_draft(drafter, capsys):
+    assert chosen(drafter=drafter) == WITHOUT
+    note = (
+        "no draft model for 'smollm2' is here (opensled pull smollm2 fetches one); tables and lookup draft; "
+    )
+    assert capsys.readouterr().err.startswith(f"note: {note}better: --draft-model FILE")
+    assert chosen(tiny_info(model_id="stranger"), drafter=drafter) == WITHOUT
+    assert capsys.readouterr().err.startswith("note: no draft model for 'stranger' is known; tables")
+
+
+@pytest.mark.parametrize("drafter", ["auto", "llamacpp", "chain:cacheback,onnx", "accelerated:llamacpp"])
+def test_with_the_model_of_another_vocabulary_as_well(drafter, capsys):
+    assert chosen(drafter=drafter, draft_model="tiny-draft") == WITHOUT
+    (note,) = capsys.readouterr().err.splitlines()
+    assert (
+        "vocabulary" in note and note.count("--draft-model FILE") == 1 and "tables and lookup draft" in note
+    )
+
+
+@pytest.mark.parametrize("drafter", ["none", "lookup", "cacheback"])
+def test_drafters_without_a_model_need_none(drafter, capsys):
+    assert chosen(drafter=drafter, draft_table="off") == drafter
+    assert not capsys.readouterr().err
+
+
+def test_a_missing_library_is_no_error_unless_it_was_asked_for(monkeypatch, capsys):
+    def absent(self, name):
+        raise UsageError(
+            f"drafter {name!r} cannot be loaded: No module named 'llama_cpp'; run: pip install it"
+        )
+
+    get = Registry.get
+    monkeypatch.setattr(
+        Registry, "get", lambda self, name: (absent if "llamacpp" in name else get)(self, name)
+    )
+    assert chosen(tiny_info()) == WITHOUT
+    assert "No module named 'llama_cpp'; run: pip install it; tables and lookup" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="llama_cpp"):
+        chosen(tiny_info(), drafter="llamacpp")
+    with pytest.raises(UsageError, match="llama_cpp"):
+        chosen(tiny_info(), draft_model="tiny-draft")
+
+
+def test_files_that_were_named_and_cannot_be_used_are_errors(tmp_path):
+    with pytest.raises(NotFound, match="nothing"):
+        chosen(draft_model="nothing")
+    with pytest.raises(NotFound, match=r"none\.table"):
+        chosen(draft_table=str(tmp_path / "none.table"))
+
+
+def test_a_named_table_of_another_vocabulary_is_an_error(tmp_path):
+    from opensled.store import model_file
+
+    table = str(model_file("tiny-draft", "*.table"))
+    with pytest.raises(VocabularyMismatch, match="another vocabulary"):
+        chosen(drafter="cacheback", draft_table=table)
+
+
+def test_another_target_may_have_another_drafter(capsys):
+    factory = FittingFactory(DeviceConfig(threads=1))
+    factory.check_vocabulary(tiny_info())
+    assert "tiny-draft" in factory.name
+    factory.check_vocabulary(OTHER)
+    assert factory.name == WITHOUT and "smollm2" in capsys.readouterr().err
+
+
+def test_what_the_doctor_examines():
+    assert settled(DoctorConfig(), "tiny") == DoctorConfig(
+        drafter="chain:cacheback,llamacpp", draft_model="tiny-draft"
+    )
+    assert settled(DoctorConfig(), "stranger") == DoctorConfig(drafter="chain:cacheback,lookup")
+    assert settled(DoctorConfig(drafter="none", draft_model="x"), "tiny").draft_model == "x"
+    assert settled(DoctorConfig(), "smollm2").draft_model == ""
+    fetched_folder("smollm2").mkdir(parents=True)
+    try:
+        assert settled(DoctorConfig(), "smollm2").draft_model == "smollm2"
+    finally:
+        fetched_folder("smollm2").rmdir()
