@@ -56,7 +56,7 @@ class DeviceConfig:
     )
     drafter: str = option(
         AUTO,
-        "auto: tables, lookup and a draft model if one fits the target (chain:cacheback,llamacpp); or "
+        "auto: chain:cacheback,llamacpp if a draft model fits the target, else lookup; or "
         f"{', '.join(plain_names())}, chain:A,B (the first sure one drafts), accelerated:A (tables speed model A "
         "up), or your own module:Class",
         metavar="NAME",

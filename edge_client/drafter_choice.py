@@ -1,4 +1,4 @@
-"""Which drafter a device has for a target: the one it was told, or tables and lookup where no draft model fits.
+"""Which drafter a device has for a target: the one it was told, or lookup (and tables) where no draft model fits.
 
 Drafts change the speed of an answer, never its text. So a draft model that is missing or of another vocabulary is no
 error: the device says so in one line, and drafts without a model.
@@ -11,7 +11,7 @@ from edge_client.drafters import DRAFTERS, OFF
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import model_drafter
-from edge_client.known_drafts import DRAFT_OF, HOW_TO_GET_ONE, WITH_MODEL, WITHOUT_MODEL, settled
+from edge_client.known_drafts import DRAFT_OF, HOW_TO_GET_ONE, WITH_MODEL, settled, without_model
 from opensled import logs
 from opensled.errors import UsageError, VocabularyMismatch
 from opensled.messages import ModelInfo
@@ -70,9 +70,9 @@ def _where(target: str) -> str:
 
 
 def _without_model(config: DeviceConfig, target: ModelInfo, why: str) -> DrafterFactory:
-    found = made(config, WITHOUT_MODEL, "")
+    found = made(config, without_model(config), "")
     found.check_vocabulary(target)
-    logs.announce(f"{why}; tables and lookup draft; better: {HOW_TO_GET_ONE}")
+    logs.announce(f"{why}; drafting with {found.name}; better: {HOW_TO_GET_ONE}")
     return found
 
 

@@ -256,10 +256,10 @@ def test_a_foreign_draft_model_is_left_out(capsys):
         async with serving(text=TinyText(small_tokenizer())) as (_, address):
             config = GenerateConfig(server=address, drafter="llamacpp", draft_model="tiny-draft", threads=1)
             device = await connect(config)
-            assert device.drafter_name == "chain cacheback, lookup"
+            assert device.drafter_name == "lookup"
             await device.close()
         said = capsys.readouterr().err
-        assert re.search(r"note: .*tiny-draft.*2048.*'fake' \(50 tokens\) .*; tables and lookup draft", said)
+        assert re.search(r"note: .*tiny-draft.*2048.*'fake' \(50 tokens\) .*; drafting with lookup", said)
 
     asyncio.run(scenario())
 

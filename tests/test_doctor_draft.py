@@ -55,7 +55,7 @@ def test_draft_models_that_are_none(tmp_path):
 def test_a_target_without_a_draft_model():
     config = settled(DoctorConfig(), "stranger")
     problem = draft._missing(config)
-    assert problem and problem.status == "warn" and "tables and lookup draft" in problem.detail
+    assert problem and problem.status == "warn" and "lookup drafts" in problem.detail
     assert draft._missing(replace(config, drafter="llamacpp")) == problem
 
 

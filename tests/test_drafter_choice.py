@@ -12,7 +12,7 @@ from opensled.registry import Registry
 from opensled.store import fetched_folder
 from tests.tiny_drafts import tiny_info
 
-WITHOUT = "chain cacheback, lookup"
+WITHOUT = "lookup"
 OTHER = tiny_info(model_id="smollm2", fingerprint="another", vocab_size=49_152)
 
 
@@ -33,27 +33,27 @@ def test_a_target_with_a_known_draft_has_it(capsys):
 @pytest.mark.parametrize("drafter", ["auto", "llamacpp", "onnx", "accelerated:llamacpp"])
 def test_without_a_draft_model_tables_and_lookup_draft(drafter, capsys):
     assert chosen(drafter=drafter) == WITHOUT
-    note = (
-        "no draft model for 'smollm2' is here (opensled pull smollm2 fetches one); tables and lookup draft; "
-    )
+    note = "no draft model for 'smollm2' is here (opensled pull smollm2 fetches one); drafting with lookup; "
     assert capsys.readouterr().err.startswith(f"note: {note}better: --draft-model FILE")
     assert chosen(tiny_info(model_id="stranger"), drafter=drafter) == WITHOUT
-    assert capsys.readouterr().err.startswith("note: no draft model for 'stranger' is known; tables")
+    assert capsys.readouterr().err.startswith("note: no draft model for 'stranger' is known; drafting")
 
 
 @pytest.mark.parametrize("drafter", ["auto", "llamacpp", "chain:cacheback,onnx", "accelerated:llamacpp"])
 def test_with_the_model_of_another_vocabulary_as_well(drafter, capsys):
     assert chosen(drafter=drafter, draft_model="tiny-draft") == WITHOUT
     (note,) = capsys.readouterr().err.splitlines()
-    assert (
-        "vocabulary" in note and note.count("--draft-model FILE") == 1 and "tables and lookup draft" in note
-    )
+    assert "vocabulary" in note and note.count("--draft-model FILE") == 1 and "drafting with lookup" in note
 
 
 @pytest.mark.parametrize("drafter", ["none", "lookup", "cacheback"])
 def test_drafters_without_a_model_need_none(drafter, capsys):
     assert chosen(drafter=drafter, draft_table="off") == drafter
     assert not capsys.readouterr().err
+
+
+def test_with_a_table_the_tables_draft_as_well(tmp_path):
+    assert chosen(personal_table=str(tmp_path / "mine.table")) == "chain cacheback, lookup"
 
 
 def test_a_missing_library_is_no_error_unless_it_was_asked_for(monkeypatch, capsys):
@@ -67,7 +67,7 @@ def test_a_missing_library_is_no_error_unless_it_was_asked_for(monkeypatch, caps
         Registry, "get", lambda self, name: (absent if "llamacpp" in name else get)(self, name)
     )
     assert chosen(tiny_info()) == WITHOUT
-    assert "No module named 'llama_cpp'; run: pip install it; tables and lookup" in capsys.readouterr().err
+    assert "No module named 'llama_cpp'; run: pip install it; drafting with lookup" in capsys.readouterr().err
     with pytest.raises(UsageError, match="llama_cpp"):
         chosen(tiny_info(), drafter="llamacpp")
     with pytest.raises(UsageError, match="llama_cpp"):
@@ -101,7 +101,7 @@ def test_what_the_doctor_examines():
     assert settled(DoctorConfig(), "tiny") == DoctorConfig(
         drafter="chain:cacheback,llamacpp", draft_model="tiny-draft"
     )
-    assert settled(DoctorConfig(), "stranger") == DoctorConfig(drafter="chain:cacheback,lookup")
+    assert settled(DoctorConfig(), "stranger") == DoctorConfig(drafter="lookup")
     assert settled(DoctorConfig(drafter="none", draft_model="x"), "tiny").draft_model == "x"
     assert settled(DoctorConfig(), "smollm2").draft_model == ""
     fetched_folder("smollm2").mkdir(parents=True)

@@ -18,7 +18,7 @@ from edge_client.checks.server_checks import ServerReport
 from edge_client.config import DeviceConfig
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.threads import draft_threads, model_drafter
-from edge_client.known_drafts import HOW_TO_GET_ONE, WITHOUT_MODEL
+from edge_client.known_drafts import HOW_TO_GET_ONE, without_model
 from opensled.errors import BY_CODE, NotFound, OpenSledError, VocabularyMismatch
 from opensled.messages import ModelInfo
 from opensled.store import model_path
@@ -95,8 +95,9 @@ def tried(drafter: str) -> str:
 
 
 def _missing(config: DeviceConfig) -> Finding | None:
-    if not config.draft_model and (model_drafter(config.drafter) or config.drafter == WITHOUT_MODEL):
-        return warn("draft model", "none fits the target: tables and lookup draft", HOW_TO_GET_ONE)
+    instead = without_model(config)
+    if not config.draft_model and (model_drafter(config.drafter) or config.drafter == instead):
+        return warn("draft model", f"none belongs to the target: {instead} drafts", HOW_TO_GET_ONE)
     if not model_drafter(config.drafter):
         return None
     try:
