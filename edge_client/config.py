@@ -11,7 +11,7 @@ from opensled.address import host_port, web_origins
 from opensled.config import option
 from opensled.errors import UsageError
 from opensled.logs import LEVELS
-from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE, SamplingParams
+from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE, MAX_PENALTY, MIN_REPETITION, SamplingParams
 from opensled.shaping import TICK_RULES
 
 AUTO = "auto"
@@ -230,11 +230,41 @@ class SamplingConfig(DeviceConfig):
         metavar="N",
     )
 
+    min_p: float = option(
+        0.0, "keep tokens at least P times as probable as the likeliest; 0 = off", low=0, high=1, metavar="P"
+    )
+    presence_penalty: float = option(
+        0.0,
+        "subtracted from the logit of tokens that the answer has; 0 = off",
+        low=-MAX_PENALTY,
+        high=MAX_PENALTY,
+        metavar="X",
+    )
+    frequency_penalty: float = option(
+        0.0,
+        "subtracted for each time that the answer has the token; 0 = off",
+        low=-MAX_PENALTY,
+        high=MAX_PENALTY,
+        metavar="X",
+    )
+    repetition_penalty: float = option(
+        1.0,
+        "divides a positive logit of tokens that the answer has, multiplies a negative one; the prompt does not count; "
+        "1 = off",
+        low=MIN_REPETITION,
+        high=MAX_PENALTY,
+        metavar="X",
+    )
+
     def params(self) -> SamplingParams:
         return SamplingParams(
             temperature=self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
             seed=self.seed,
             max_tokens=self.max_tokens,
         )

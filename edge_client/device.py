@@ -29,6 +29,7 @@ from opensled.address import is_local
 from opensled.errors import NotFound, OpenSledError, Unreachable, UsageError, VocabularyMismatch
 from opensled.files import read_identity, read_secret_text
 from opensled.messages import MATCH, ModelInfo, Open
+from opensled.penalties import require_served
 from opensled.protocol import Truth
 from opensled.shaping import Shaping, configured
 
@@ -131,6 +132,7 @@ class Device:
         log.warning("the server serves %s now; going on with it", self.info.model_id)
 
     def _open(self, task: Task, drafts: bool) -> Open:
+        require_served(task.params, self.info)
         return Open(
             prompt=task.prompt,
             params=task.params,

@@ -45,7 +45,8 @@ async def generate(
 
     The drafter only ever helps: it works while verdicts flow, and the text is the target's own without it.
     """
-    drafter.begin(verifier.truth, sampler(params, verifier.noise_key, verifier.draft_probs))
+    truth = verifier.truth
+    drafter.begin(truth, sampler(params, verifier.noise_key, verifier.draft_probs, truth.prompt_length))
     exchange = Exchange(verifier, drafter, params)
     exchange.draft()
     hearing = asyncio.ensure_future(verifier.next_verdict())

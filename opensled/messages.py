@@ -14,12 +14,15 @@ from opensled.shaping import Shaping
 
 MATCH = "match"  # the default acceptance rule
 GUIDE = "guide"  # the capability of a server whose answers can be guided (`Open.guide`)
+PENALTIES = "penalties"  # of a server that serves min_p and the penalties of `SamplingParams`
 
 # Logits over a smaller temperature would overflow, and draw what 0 draws.
 MIN_TEMPERATURE = 1e-6
 
 MAX_BIAS = 100  # OpenAI's range
 MAX_BIASES = 1024
+MAX_PENALTY = 2  # of all three; OpenAI's range of presence and frequency, vLLM's of repetition
+MIN_REPETITION = 1e-6  # a logit over a smaller penalty could overflow
 MAX_TOP_LOGPROBS = 20  # OpenAI's limit
 MAX_PACE = 1e6  # tokens/s
 MAX_DEVICE = 64  # bytes of the name of a device
@@ -74,7 +77,11 @@ class DraftBlock:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """What the target distribution is. Masks apply in this order: temperature, top_k, top_p."""
+    """What the target distribution is.
+
+    What changes it applies in this order: logit_bias, the penalties (opensled/penalties.py), the mask of a guide,
+    temperature, top_k, top_p, min_p.
+    """
 
     temperature: float = 1.0  # 0 = greedy
     top_k: int = 0  # 0 = off
@@ -84,6 +91,10 @@ class SamplingParams:
     stop_ids: tuple[int, ...] = ()  # token ids that end the sequence, besides the model's own eos
     ignore_eos: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()  # (id, what is added to its logit), before everything else
+    min_p: float = 0.0  # least probability relative to the likeliest token's; 0 = off
+    presence_penalty: float = 0.0  # of a token that the answer has; 0 = off
+    frequency_penalty: float = 0.0  # for each time that it has it; 0 = off
+    repetition_penalty: float = 1.0  # divides its logit if it is positive, else multiplies it; 1 = off
 
     def __post_init__(self) -> None:
         warm = MIN_TEMPERATURE <= self.temperature <= 100
@@ -97,6 +108,22 @@ class SamplingParams:
         _check(small, "logit_bias", f"from -{MAX_BIAS} to {MAX_BIAS}")
         distinct = len({id for id, _ in self.logit_bias}) == len(self.logit_bias)
         _check(distinct, "logit_bias", "one entry for each id")
+        _check(0 <= self.min_p <= 1, "min_p", "from 0 (off) to 1")
+        for name in ("presence_penalty", "frequency_penalty"):
+            allowed = -MAX_PENALTY <= getattr(self, name) <= MAX_PENALTY  # also false for NaN
+            _check(allowed, name, f"from -{MAX_PENALTY} to {MAX_PENALTY}")
+        allowed = MIN_REPETITION <= self.repetition_penalty <= MAX_PENALTY
+        _check(allowed, "repetition_penalty", f"from {MIN_REPETITION:g} to {MAX_PENALTY} (1 = off)")
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether the logits of a token depend on the tokens before it."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1)
+
+    @property
+    def truncates(self) -> bool:
+        """Whether less likely tokens are left out."""
+        return bool(self.top_k or self.top_p < 1 or self.min_p)
 
 
 def _check(ok: bool, name: str, allowed: str) -> None:
@@ -317,7 +344,7 @@ class ModelInfo:
     version: str
     tokenizer_hash: str  # sha256 of tokenizer.json; the edge caches it under this name
     has_chat_template: bool
-    capabilities: tuple[str, ...] = ()  # GUIDE, SHAPING
+    capabilities: tuple[str, ...] = ()  # GUIDE, PENALTIES, SHAPING
     shaping: Shaping | None = None  # that every sequence must ask for at least
 
     def serves(self, rule: str) -> bool:

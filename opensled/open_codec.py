@@ -125,4 +125,8 @@ def _decode_params(params: pb.SamplingParams) -> SamplingParams:
         stop_ids=tuple(params.stop_ids),
         ignore_eos=params.ignore_eos,
         logit_bias=tuple((entry.id, entry.bias) for entry in params.logit_bias),
+        min_p=params.min_p,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        repetition_penalty=params.repetition_penalty or 1.0,
     )

@@ -4,6 +4,7 @@ The device draws draft tokens with this from the draft model's likeliest candida
 tokens by the same rules over the whole vocabulary, in `verify_server/engine/`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from opensled.messages import DraftToken, SamplingParams, SparseDistribution
 from opensled.noise import gumbel
+from opensled.penalties import Emitted, TokenCounts, penalize
 
 # Noise over a whole 150k vocabulary costs milliseconds a token; over the 64 likeliest ids, microseconds.
 DRAFT_CANDIDATES = 64
@@ -54,23 +56,30 @@ class Sampler:
     with_confidence: bool = True  # False: it stays 1, which saves a pass over the vocabulary
     with_spread: bool = False  # entropy and margin too
     vocab_size: int | None = None  # ids the target knows; the draft's logits may be padded beyond
+    prompt_length: int = 0  # tokens of the text that penalties do not count
 
-    def draw(self, logits: np.ndarray, position: int) -> DraftToken:
-        """The draft token at `position` from float logits of shape [vocabulary].
+    def counts(self, text: Sequence[int]) -> TokenCounts | None:
+        """What penalties count of a text that begins with the prompt; None: there are no penalties."""
+        return TokenCounts(text[self.prompt_length :]) if self.params.penalizes else None
+
+    def draw(self, logits: np.ndarray, position: int, emitted: Emitted | None = None) -> DraftToken:
+        """The draft token at `position` from float logits of shape [vocabulary], after the `emitted` tokens.
 
         Its confidence is the draft's probability at temperature 1: over the whole vocabulary when greedy (one pass,
         which costs less than finding the candidates), else over the candidates. It is 1 without `with_confidence`.
         """
-        logits = self._allowed(logits)
+        logits = self._allowed(logits, emitted)
         if self.params.temperature == 0:
             return self._greedy(logits)
         ids = most_likely(logits, DRAFT_CANDIDATES)
         scores = logits[ids].astype(np.float64)
         return self._drawn(ids, scores, position)
 
-    def draw_with_rival(self, logits: np.ndarray, position: int) -> tuple[DraftToken, int, float]:
+    def draw_with_rival(
+        self, logits: np.ndarray, position: int, emitted: Emitted | None = None
+    ) -> tuple[DraftToken, int, float]:
         """See `draw`; also the id with the next largest score, noise included, and how much smaller its score is."""
-        logits = self._allowed(logits)
+        logits = self._allowed(logits, emitted)
         if self.params.temperature == 0:
             token = self._greedy(logits)
             others = logits.copy()
@@ -99,17 +108,18 @@ class Sampler:
         token = DraftToken(int(ids[winner]), float(probs[winner]))
         return _spread(token, scores - scores[0], probs) if self.with_spread else token
 
-    def _allowed(self, logits: np.ndarray) -> np.ndarray:
-        """Those of ids the target knows, with the biases of the request."""
+    def _allowed(self, logits: np.ndarray, emitted: Emitted | None) -> np.ndarray:
+        """Those of ids the target knows, with the biases and penalties of the request."""
         logits = logits[: self.vocab_size]
-        return self._biased(logits) if self.params.logit_bias else logits
-
-    def _biased(self, logits: np.ndarray) -> np.ndarray:
-        biased = logits.copy()
+        if emitted is None and not self.params.logit_bias:
+            return logits
+        logits = logits.copy()
         for id, bias in self.params.logit_bias:
             if id < len(logits):
-                biased[id] += bias
-        return biased
+                logits[id] += bias
+        if emitted is not None:
+            penalize(logits, self.params, emitted)
+        return logits
 
     def _greedy(self, logits: np.ndarray) -> DraftToken:
         """The likeliest token; ties go to the lowest id."""
@@ -126,17 +136,19 @@ class Sampler:
         return int(np.argmax(self._noisy(ids, scores, position)))
 
     def _noisy(self, ids: np.ndarray, scores: np.ndarray, position: int) -> np.ndarray:
-        """What is compared: of as many of `ids` as top_k and top_p leave."""
+        """What is compared: of as many of `ids` as top_k, top_p and min_p leave."""
         scaled = self._scaled(scores)
         return scaled + gumbel(self.key, position, ids[: len(scaled)])
 
     def _scaled(self, scores: np.ndarray) -> np.ndarray:
-        """Descending `scores` / temperature, as many as top_k and top_p leave."""
+        """Descending `scores` / temperature, as many as top_k, top_p and min_p leave."""
         scaled = scores / self.params.temperature
         if self.params.top_k:
             scaled = scaled[: self.params.top_k]
         if self.params.top_p < 1:
             scaled = scaled[: nucleus(softmax(scaled), self.params.top_p)]
+        if self.params.min_p:
+            scaled = scaled[scaled >= scaled[0] + log(self.params.min_p)]
         return scaled
 
 
@@ -147,8 +159,8 @@ class SparseSampler(Sampler):
     probability would no longer be a sample of the distributions it names, and the rule would not be exact.
     """
 
-    def draw(self, logits: np.ndarray, position: int) -> DraftToken:
-        token = super().draw(logits, position)
+    def draw(self, logits: np.ndarray, position: int, emitted: Emitted | None = None) -> DraftToken:
+        token = super().draw(logits, position, emitted)
         return token if token.drawn_from else self.certain(token.id, token.confidence)
 
     def certain(self, id: int, confidence: float) -> DraftToken:
@@ -162,6 +174,6 @@ class SparseSampler(Sampler):
         return DraftToken(int(ids[np.argmax(noisy)]), float(softmax(scores)[0]), source)
 
 
-def sampler(params: SamplingParams, key: bytes, draft_probs: bool) -> Sampler:
+def sampler(params: SamplingParams, key: bytes, draft_probs: bool, prompt_length: int = 0) -> Sampler:
     """The sampler of a sequence; `draft_probs`: whether its acceptance rule needs each token's distribution."""
-    return (SparseSampler if draft_probs else Sampler)(params, key)
+    return (SparseSampler if draft_probs else Sampler)(params, key, prompt_length=prompt_length)

@@ -33,7 +33,7 @@ class FakeBackend:
     def __init__(
         self, error=None, fail_after=10**6, reason="eos", endless=False, words=WORDS, fails=None, **info
     ) -> None:
-        self.info = tiny_info(**{"capabilities": ("guide",), **info})
+        self.info = tiny_info(**{"capabilities": ("guide", "penalties"), **info})
         self.tokenizer = tiny_tokenizer()
         self.error, self.fail_after, self.reason, self.endless = error, fail_after, reason, endless
         self.words = words

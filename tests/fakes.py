@@ -52,16 +52,18 @@ class FakeScores(Scores):
         except NonFiniteLogits as error:
             return error
 
-    def _own(self, rows, params: SamplingParams, key: bytes, position: int, masks=None) -> list[int]:
+    def _own(
+        self, rows, params: SamplingParams, key: bytes, position: int, masks=None, emitted=None
+    ) -> list[int]:
         for offset, row in enumerate(rows):
             assert len(self._contexts[row]) == position + offset
         return [self._token(row, masks and masks[index]) for index, row in enumerate(rows)]
 
-    def probs_of(self, rows, ids, params, masks=None) -> list[float]:
+    def probs_of(self, rows, ids, params, masks=None, emitted=None) -> list[float]:
         tokens = [self._token(row, masks and masks[index]) for index, row in enumerate(rows)]
         return [float(id == token) for id, token in zip(ids, tokens)]
 
-    def sample_residual(self, row, draft_probs, params, key, position, mask=None) -> int:
+    def sample_residual(self, row, draft_probs, params, key, position, mask=None, emitted=None) -> int:
         assert len(self._contexts[row]) == position
         return self._token(row, mask)
 

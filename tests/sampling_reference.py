@@ -26,7 +26,7 @@ def torch_tokens(logits: Tensor, requests: Sequence[SampleRequest]) -> list[list
         assert logits.amax(dim=-1).isfinite().all()
         greedy: list[int] = []
         tokens = []
-        for rows, params, key, position, masks in requests:
+        for rows, params, key, position, masks, *_ in requests:
             if params.temperature == 0 and masks is None and not params.logit_bias:
                 greedy = greedy or _lowest_argmax(logits).tolist()
                 tokens.append([greedy[row] for row in rows])
@@ -41,7 +41,7 @@ def numpy_tokens(logits: np.ndarray, requests: Sequence[SampleRequest]) -> list[
     assert np.isfinite(logits.max(axis=1)).all()
     greedy: list[int] = []
     tokens = []
-    for rows, params, key, position, masks in requests:
+    for rows, params, key, position, masks, *_ in requests:
         if params.temperature == 0 and masks is None and not params.logit_bias:
             greedy = greedy or logits.argmax(axis=1).tolist()
             tokens.append([greedy[row] for row in rows])

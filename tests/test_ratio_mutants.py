@@ -93,11 +93,11 @@ def draws_the_likeliest(self, ids, scores, position):
     return DraftToken(int(ids[0]), token.confidence, token.drawn_from)
 
 
-def at_temperature_one(self, rows, ids, params, masks=None):
+def at_temperature_one(self, rows, ids, params, masks=None, emitted=None):
     return probs_of(self, rows, ids, PLAIN, masks)
 
 
-def residual_without_top_k(self, row, draft_probs, params, key, position, mask=None):
+def residual_without_top_k(self, row, draft_probs, params, key, position, mask=None, emitted=None):
     return sample_residual(self, row, draft_probs, PLAIN, key, position, mask)
 
 

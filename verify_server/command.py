@@ -18,7 +18,7 @@ from opensled import notify
 from opensled.address import host_port, joined
 from opensled.errors import UsageError
 from opensled.exit_watch import ExitWatch
-from opensled.messages import GUIDE, ModelInfo
+from opensled.messages import GUIDE, PENALTIES, ModelInfo
 from opensled.metrics import metrics_port, require_safe_metrics
 from opensled.shaping import SHAPING, configured
 from scheduler import make_policy
@@ -215,6 +215,6 @@ def describe(manager: SessionManager, target: Target) -> ModelInfo:
         version=opensled.__version__,
         tokenizer_hash=text.tokenizer_hash,
         has_chat_template=bool(text.chat_template),
-        capabilities=(GUIDE, SHAPING),
+        capabilities=(GUIDE, PENALTIES, SHAPING),
         shaping=manager.limits.shaping,
     )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from opensled.errors import InvalidRequest, OpenSledError
 from opensled.messages import Draft, DraftBlock, Failure, Moved, SamplingParams, TokenLogprobs, Verdict
+from opensled.penalties import TokenCounts
 from opensled.turns import Turn
 from scheduler.plan import SessionView, Slice
 from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, DraftCheck, decided
@@ -73,6 +74,8 @@ class Session:
 
     def __post_init__(self) -> None:
         self.turn = Turn(self.timing.estimate.device.hint)
+        answer = self.sequence.tokens[self.sequence.prompt_length :]
+        self.emitted = TokenCounts(answer) if self.params.penalizes else None  # all that is committed
 
     # -- the reader's side ------------------------------------------------------------------------------
 
@@ -210,6 +213,7 @@ class Session:
                 self.key,
                 self.top_logprobs,
                 parents=block.parents,
+                emitted=self.emitted.along(block.ids, block.parents) if self.emitted is not None else None,
             )
             self.pending = None
             self.budget.take(len(block.tokens), length, now)
@@ -242,6 +246,8 @@ class Session:
         self.logprobs.extend(result.logprobs[: len(news)])
         if self.constraint is not None:
             self.constraint.commit(news)
+        if self.emitted is not None:
+            self.emitted.add(news)
         self._give_hint(item, now)
         known = base - draft.block.base if draft else 0  # its head, which proved right before
         self.timing.estimate.judged(known + item.check.depth, known + num_accepted)

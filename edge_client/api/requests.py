@@ -1,7 +1,8 @@
 """The bodies of /v1/chat/completions and /v1/completions, from JSON to typed requests.
 
-The fields are those of OpenAI's API reference; `top_k`, `ignore_eos` and `stop_token_ids` are common extensions, and
-`opensled` holds our own: how an answer is served (`extra_body={"opensled": {"pace": 20}}` in the clients).
+The fields are those of OpenAI's API reference; `top_k`, `min_p`, `repetition_penalty`, `ignore_eos` and
+`stop_token_ids` are common extensions, and `opensled` holds our own: how an answer is served
+(`extra_body={"opensled": {"pace": 20}}` in the clients).
 edge_client/api/schemas.py has the same fields as a JSON schema.
 """
 
@@ -21,11 +22,8 @@ MAX_COMPLETION_LOGPROBS = 5  # OpenAI's limit for /v1/completions
 
 # Fields that cannot change the answer. Those of the caller's bookkeeping may have any value.
 BOOKKEEPING = ("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
-# The others may only have their default values. A penalty depends on the tokens committed so far, and so on a draft
-# under verification: no acceptance rule supports that yet.
+# The others may only have their default values.
 DEFAULTS_ONLY: dict[str, tuple[object, ...]] = {
-    "presence_penalty": (0, 0.0),
-    "frequency_penalty": (0, 0.0),
     "service_tier": ("auto", "default"),
     "store": (False,),
 }

@@ -8,6 +8,7 @@ from edge_client.api.chat_messages import token_ids
 from edge_client.api.fields import Fields, is_number, require_object, require_text
 from opensled.errors import InvalidRequest
 from opensled.messages import MAX_BIAS, ModelInfo, SamplingParams
+from opensled.penalties import require_served
 
 MAX_STOPS = 4
 MAX_STOP_IDS = 256
@@ -15,8 +16,11 @@ MAX_CHOICES = 8  # answers to one prompt
 
 
 def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingParams:
-    """The sampling parameters; temperature 1 if absent, as at OpenAI. Raises InvalidRequest."""
-    return SamplingParams(
+    """The sampling parameters; temperature 1 if absent, as at OpenAI.
+
+    Raises InvalidRequest, and Unsupported for what the server that `info` describes does not serve.
+    """
+    params = SamplingParams(
         temperature=fields.number("temperature", 1.0),
         top_k=fields.integer("top_k") or 0,
         top_p=fields.number("top_p", 1.0),
@@ -25,7 +29,13 @@ def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingPar
         stop_ids=_stop_ids(fields.take("stop_token_ids"), info),
         ignore_eos=fields.flag("ignore_eos", False),
         logit_bias=_logit_bias(fields.take("logit_bias"), info),
+        min_p=fields.number("min_p", 0.0),
+        presence_penalty=fields.number("presence_penalty", 0.0),
+        frequency_penalty=fields.number("frequency_penalty", 0.0),
+        repetition_penalty=fields.number("repetition_penalty", 1.0),
     )
+    require_served(params, info)
+    return params
 
 
 def seeded(params: SamplingParams, choice: int) -> SamplingParams:

@@ -10,8 +10,11 @@ from opensled.messages import (
     MAX_BIAS,
     MAX_BIASES,
     MAX_PACE,
+    MAX_PENALTY,
     MAX_TOP_LOGPROBS,
+    MIN_REPETITION,
     MIN_TEMPERATURE,
+    PENALTIES,
     ModelInfo,
 )
 
@@ -45,12 +48,11 @@ def _common(info: ModelInfo) -> Schema:
     return {
         "model": optional({"type": "string", "enum": [info.model_id, None]}, "The model of this device."),
         **_sampling(),
+        **(_penalties() if PENALTIES in info.capabilities else _without_penalties()),
         "logit_bias": _logit_bias(info),
         **_ends(info),
         **_delivery(),
         "opensled": _service(),
-        "presence_penalty": one_of(0, None),
-        "frequency_penalty": one_of(0, None),
         "service_tier": one_of("auto", "default", None),
         "store": one_of(False, None),
         **{name: {"description": "The caller's own; not read."} for name in BOOKKEEPING},
@@ -76,6 +78,29 @@ def _sampling() -> Schema:
         ),
         "n": optional({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "Answers to each prompt."),
     }
+
+
+def _penalties() -> Schema:
+    additive = {"type": "number", "minimum": -MAX_PENALTY, "maximum": MAX_PENALTY}
+    factor = {"type": "number", "minimum": MIN_REPETITION, "maximum": MAX_PENALTY}
+    return {
+        "min_p": optional(
+            {"type": "number", "minimum": 0, "maximum": 1},
+            "Keep tokens at least P times as probable as the likeliest; 0 = all.",
+        ),
+        "presence_penalty": optional(additive, "Subtracted from the logit of tokens that the answer has."),
+        "frequency_penalty": optional(additive, "Subtracted for each time that the answer has the token."),
+        "repetition_penalty": optional(
+            factor,
+            "Divides a positive logit of tokens that the answer has, multiplies a negative one. The prompt does not "
+            "count.",
+        ),
+    }
+
+
+def _without_penalties() -> Schema:
+    zero = ("min_p", "presence_penalty", "frequency_penalty")
+    return {**{name: one_of(0, None) for name in zero}, "repetition_penalty": one_of(1, None)}
 
 
 def _logit_bias(info: ModelInfo) -> Schema:

@@ -10,6 +10,7 @@ import numpy as np
 from edge_client.drafters import OFF
 from edge_client.drafters.window import ENOUGH, Window, seen_of
 from opensled.messages import DraftToken, ModelInfo, TreeNode
+from opensled.penalties import Emitted, TokenCounts
 from opensled.protocol import common_prefix
 from opensled.sampling import Sampler
 
@@ -126,6 +127,7 @@ class ModelDrafter(Drafter):
         self.sequence: list[int] = []
         self.drafted: list[DraftToken] = []
         self.computed = 0
+        self._counts: TokenCounts | None = None  # of the whole answer; None = there are no penalties
         self._truths = 0  # counts begins and commits, so that a generator of an older truth ends
 
     def prepare(self, window: Window) -> None:
@@ -140,7 +142,7 @@ class ModelDrafter(Drafter):
             self.truncate(0)
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
-        self.sampler = sampler
+        self.sampler, self._counts = sampler, sampler.counts(prompt)
         most = self.window.most(self.context_length)
         self._left_out, seen = seen_of(prompt, self.sequence, self._left_out, most, self.context_length)
         self._replace_tail(0, seen)
@@ -151,12 +153,18 @@ class ModelDrafter(Drafter):
         return len(self.sequence) - len(self.drafted)
 
     def commit(self, tokens: Sequence[int]) -> None:
+        self._count(tokens)
         base = self._base
         if self.sequence[base : base + len(tokens)] == list(tokens):
             del self.drafted[: len(tokens)]
             self._truths += 1
         else:
             self._replace_tail(base, tokens)
+
+    def _count(self, tokens: Sequence[int]) -> None:
+        """The answer grew by `tokens`."""
+        if self._counts is not None:
+            self._counts.add(tokens)
 
     def propose(self) -> Iterator[DraftToken]:
         truths, index = self._truths, 0
@@ -215,7 +223,13 @@ class ModelDrafter(Drafter):
         self.sequence.append(token.id)
 
     def _draw(self, logits: np.ndarray, position: int) -> DraftToken:
-        return self.sampler.draw(logits, self._left_out + position)
+        return self.sampler.draw(logits, self._left_out + position, self._emitted())
+
+    def _emitted(self, path: Sequence[int] | None = None) -> Emitted | None:
+        """What penalties count: the answer, and `path` behind it, or else what is drafted."""
+        if self._counts is None:
+            return None
+        return Emitted(self._counts, tuple([token.id for token in self.drafted] if path is None else path))
 
     def _pass(self, forward: Callable[[Sequence[int], int], Logits], fresh: Sequence[int]) -> Logits:
         """Compute `fresh` tokens and count them as cached."""

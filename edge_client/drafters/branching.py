@@ -17,6 +17,7 @@ import numpy as np
 
 from edge_client.drafters.base import ModelDrafter
 from opensled.messages import DraftToken
+from opensled.penalties import Emitted
 from opensled.sampling import Sampler, SparseSampler
 
 # Part of the way that the estimate goes to the latest delay, where that was shorter, and where it was longer.
@@ -65,6 +66,7 @@ class BranchingDrafter(ModelDrafter):
         stands = self.sequence[self._base : self._base + len(tokens)] == list(tokens)
         hits = [] if stands else [each for each in enumerate(self._branches, 1) if _is_hit(each[1], tokens)]
         if hits:
+            self._count(tokens)
             self._adopt(*hits[0], len(tokens))
         else:
             super().commit(tokens)
@@ -110,10 +112,12 @@ class BranchingDrafter(ModelDrafter):
     def _draw(self, logits: np.ndarray, position: int) -> DraftToken:
         if not self._compares:
             return super()._draw(logits, position)
-        return self._compared(logits, position, self._runners_up)
+        return self._compared(logits, position, self._runners_up, self._emitted())
 
-    def _compared(self, logits: np.ndarray, position: int, runners_up: dict[int, RunnerUp]) -> DraftToken:
-        token, second, lead = self.sampler.draw_with_rival(logits, self._left_out + position)
+    def _compared(
+        self, logits: np.ndarray, position: int, runners_up: dict[int, RunnerUp], emitted: Emitted | None
+    ) -> DraftToken:
+        token, second, lead = self.sampler.draw_with_rival(logits, self._left_out + position, emitted)
         runners_up[position] = (token.id, second, lead)
         return token
 
@@ -146,7 +150,7 @@ class BranchingDrafter(ModelDrafter):
             self._branches.append(branch)
             self.fork(len(self._branches), position - 1)
         logits = self.forward_branch(len(self._branches), tokens[-1], position - 1)
-        branch.drafted.append(self._compared(logits, position, branch.runners_up))
+        branch.drafted.append(self._compared(logits, position, branch.runners_up, self._emitted(tokens)))
         return True
 
     def _adopt(self, number: int, branch: Branch, known: int) -> None:

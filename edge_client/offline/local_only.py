@@ -46,7 +46,7 @@ async def local_commits(
         raise Overloaded(
             "no server can be reached, and every drafter is busy; see --parallel", retry_after=5.0
         )
-    drafter.begin(truth, Sampler(params, key))
+    drafter.begin(truth, Sampler(params, key, prompt_length=truth.prompt_length))
     try:
         while not truth.finish_reason:
             block = (await drafter.draft(truth, SEGMENT)).block

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 
 from opensled.errors import InvalidRequest
 from opensled.messages import DraftToken, SamplingParams, SparseDistribution, TokenLogprobs
-from verify_server.engine.base import Masks, SampleRequest, Scores
+from verify_server.engine.base import EmittedRows, Masks, SampleRequest, Scores
 from verify_server.trees import depth
 
 
@@ -20,6 +20,7 @@ class DraftCheck(NamedTuple):
     top_logprobs: int | None = None  # log-probabilities wanted of each committed token, and of so many others
     masks: Masks = None  # k + 1 of them, when the answer is guided
     parents: tuple[int, ...] = ()  # of each draft token, if they are a tree (`DraftBlock`); () = a chain
+    emitted: EmittedRows = None  # k + 1 of them, when there are penalties
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -57,7 +58,7 @@ class SessionScores:
     """The rows of `Scores` that belong to one draft, numbered from 0.
 
     Row 0 holds the target's scores after the text, row i + 1 those after draft token i and the path to it. The
-    sampling parameters and masks of the draft apply.
+    sampling parameters, penalties and masks of the draft apply.
     """
 
     def __init__(self, scores: Scores, first: int, check: DraftCheck) -> None:
@@ -71,18 +72,22 @@ class SessionScores:
         """
         check, first = self._check, self._first
         own = range(first + rows.start, first + rows.stop)
-        return SampleRequest(own, check.params, key or check.key, check.position + depth, self._masks(rows))
+        return SampleRequest(
+            own, check.params, key or check.key, check.position + depth, *self._shaping(rows)
+        )
 
     def probs_of(self, rows: range, ids: Sequence[int]) -> list[float]:
         """The target's probability of `ids[i]` at `rows[i]`."""
-        return self._scores.probs_of(self._shift(rows), ids, self._check.params, self._masks(rows))
+        return self._scores.probs_of(self._shift(rows), ids, self._check.params, *self._shaping(rows))
 
     def sample_residual(self, row: int, draft_probs: SparseDistribution, key: bytes) -> int:
         """A token of max(0, target - draft), normalised, at a row of a chain; `key`: of the random stream."""
         check = self._check
         mask = None if check.masks is None else check.masks[row]
-        position = check.position + row
-        return self._scores.sample_residual(self._first + row, draft_probs, check.params, key, position, mask)
+        emitted = None if check.emitted is None else check.emitted[row]
+        return self._scores.sample_residual(
+            self._first + row, draft_probs, check.params, key, check.position + row, mask, emitted
+        )
 
     def entropy(self, rows: Sequence[int]) -> list[float]:
         """See `Scores`."""
@@ -99,8 +104,10 @@ class SessionScores:
     def _shift(self, rows: Sequence[int]) -> list[int]:
         return [self._first + row for row in rows]
 
-    def _masks(self, rows: range) -> Masks:
-        return None if self._check.masks is None else self._check.masks[rows.start : rows.stop]
+    def _shaping(self, rows: range) -> tuple[Masks, EmittedRows]:
+        """The masks of `rows`, and what was emitted before them."""
+        masks, emitted, own = self._check.masks, self._check.emitted, slice(rows.start, rows.stop)
+        return None if masks is None else masks[own], None if emitted is None else emitted[own]
 
 
 # A rule at work on one draft: it yields requests and receives the target's own tokens for the rows of each.

@@ -8,10 +8,13 @@ from typing import NamedTuple
 from hw_profiles.profiles import TargetShape
 from opensled.errors import NonFiniteLogits
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
+from opensled.penalties import Emitted
 from verify_server.trees import depths
 
 # For each row the ids that may follow: bit v % 8 of byte v // 8 belongs to id v. None: every id may.
 Masks = Sequence[bytes] | None
+# For each row the tokens that penalties count; None: there are no penalties.
+EmittedRows = Sequence[Emitted] | None
 
 
 MAX_TREE = 64  # tokens of a draft tree: the ancestors of each are the bits of one number
@@ -50,6 +53,11 @@ def each_mask(masks: Masks, count: int) -> Sequence[bytes | None]:
     return [None] * count if masks is None else masks
 
 
+def each_emitted(emitted: EmittedRows, count: int) -> Sequence[Emitted | None]:
+    """What was emitted before each of `count` rows."""
+    return [None] * count if emitted is None else emitted
+
+
 class SampleRequest(NamedTuple):
     """Rows of one sequence for which the target's own tokens are wanted."""
 
@@ -58,19 +66,22 @@ class SampleRequest(NamedTuple):
     key: bytes  # noise key
     position: int  # that the first row decides; row i decides `position + i`
     masks: Masks = None  # one for each row
+    emitted: EmittedRows = None  # one for each row
 
     @property
     def is_plain(self) -> bool:
         """Whether the likeliest id of each row is the answer."""
-        return self.params.temperature == 0 and self.masks is None and not self.params.logit_bias
+        changed = self.masks is not None or self.emitted is not None or self.params.logit_bias
+        return self.params.temperature == 0 and not changed
 
 
 class Scores(ABC):
     """What a forward pass gives: one row per wanted token, in the order of the segments.
 
-    The target's distribution at a row comes from its logits by logit_bias, mask, temperature, top_k and top_p, in
-    this order, in float64. `masks` has one entry for each of `rows`. A row that holds NaN or +infinity, or nothing
-    finite that may follow, is a NonFiniteLogits error: `sample` answers with it, the other methods raise it.
+    The target's distribution at a row comes from its logits by logit_bias, penalties, mask, temperature, top_k, top_p
+    and min_p, in this order, in float64. `masks` and `emitted` have one entry for each of `rows`. A row that holds NaN
+    or +infinity, or nothing finite that may follow, is a NonFiniteLogits error: `sample` answers with it, the other
+    methods raise it.
     """
 
     @abstractmethod
@@ -89,7 +100,12 @@ class Scores(ABC):
 
     @abstractmethod
     def probs_of(
-        self, rows: Sequence[int], ids: Sequence[int], params: SamplingParams, masks: Masks = None
+        self,
+        rows: Sequence[int],
+        ids: Sequence[int],
+        params: SamplingParams,
+        masks: Masks = None,
+        emitted: EmittedRows = None,
     ) -> list[float]:
         """The target's probability of `ids[i]` at `rows[i]`."""
 
@@ -102,12 +118,13 @@ class Scores(ABC):
         key: bytes,
         position: int,
         mask: bytes | None = None,
+        emitted: Emitted | None = None,
     ) -> int:
         """A token of max(0, target - draft), normalised: what a rejected draft token is recovered from."""
 
     @abstractmethod
     def entropy(self, rows: Sequence[int]) -> list[float]:
-        """Entropy in nats of the target's raw distribution at each row: before bias, mask and temperature."""
+        """Entropy in nats of the target's raw distribution at each row, as `logprobs` has it."""
 
     @abstractmethod
     def top(self, rows: Sequence[int], count: int) -> list[TokenLogprobs]:

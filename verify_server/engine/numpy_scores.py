@@ -7,8 +7,9 @@ import numpy as np
 from opensled.errors import NonFiniteLogits
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
 from opensled.noise import gumbel
+from opensled.penalties import Emitted
 from opensled.sampling import softmax
-from verify_server.engine.base import Masks, SampleRequest, Scores, each_mask
+from verify_server.engine.base import EmittedRows, Masks, SampleRequest, Scores, each_emitted, each_mask
 from verify_server.engine.row_sampling import Arithmetic, best, candidates, require_finite, sample, shaped
 
 ARITHMETIC = Arithmetic(softmax, gumbel)
@@ -25,11 +26,16 @@ class NumpyScores(Scores):
         return sample(requests, self.logits.__getitem__, ARITHMETIC)
 
     def probs_of(
-        self, rows: Sequence[int], ids: Sequence[int], params: SamplingParams, masks: Masks = None
+        self,
+        rows: Sequence[int],
+        ids: Sequence[int],
+        params: SamplingParams,
+        masks: Masks = None,
+        emitted: EmittedRows = None,
     ) -> list[float]:
         """See `verify_server.engine.base.Scores`."""
-        each = zip(rows, each_mask(masks, len(rows)))
-        found = [self._target_probs(row, params, mask) for row, mask in each]
+        each = zip(rows, each_mask(masks, len(rows)), each_emitted(emitted, len(rows)))
+        found = [self._target_probs(row, params, mask, before) for row, mask, before in each]
         return [float(probs[id]) for probs, id in zip(found, ids)]
 
     def sample_residual(
@@ -40,9 +46,10 @@ class NumpyScores(Scores):
         key: bytes,
         position: int,
         mask: bytes | None = None,
+        emitted: Emitted | None = None,
     ) -> int:
         """See `verify_server.engine.base.Scores`."""
-        rest = residual(self._target_probs(row, params, mask), draft_probs)
+        rest = residual(self._target_probs(row, params, mask, emitted), draft_probs)
         with np.errstate(divide="ignore"):  # log 0 = -inf: what cannot be drawn
             return int((np.log(rest) + gumbel(key, position, np.arange(len(rest)))).argmax())
 
@@ -66,9 +73,11 @@ class NumpyScores(Scores):
             require_finite(self.logits[row])
         return [self.logits[row].astype(np.float64) for row in rows]
 
-    def _target_probs(self, row: int, params: SamplingParams, mask: bytes | None) -> np.ndarray:
+    def _target_probs(
+        self, row: int, params: SamplingParams, mask: bytes | None, emitted: Emitted | None
+    ) -> np.ndarray:
         require_finite(self.logits[row])
-        return target_probs(shaped(self.logits[row], params, mask), params)
+        return target_probs(shaped(self.logits[row], params, mask, emitted), params)
 
 
 def target_probs(shaped: np.ndarray, params: SamplingParams) -> np.ndarray:

@@ -11,7 +11,7 @@ bits of a float32 give its binary logarithm: for m = 2^e (1 + f) they say e + f,
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from math import e, inf, isfinite, log2
+from math import e, inf, isfinite, log, log2
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +19,9 @@ import numpy as np
 from opensled.errors import NonFiniteLogits
 from opensled.messages import SamplingParams
 from opensled.noise import GOLDEN, MASK64, MIX1, MIX2, gumbel, row_seed
+from opensled.penalties import Emitted, penalize
 from opensled.sampling import most_likely, nucleus
-from verify_server.engine.base import SampleRequest, each_mask
+from verify_server.engine.base import SampleRequest, each_emitted, each_mask
 
 # Ids hashed at a time: two buffers of 64-bit numbers, 512 KiB, fit the L2 cache of a core; fastest of 8192 to 65536.
 BLOCK = 32768
@@ -56,14 +57,14 @@ def sample(
 def _answer(
     request: SampleRequest, row: Callable[[int], np.ndarray], arithmetic: Arithmetic
 ) -> list[int] | NonFiniteLogits:
-    params, tokens = request.params, []
-    masks = each_mask(request.masks, len(request.rows))
+    params, tokens, count = request.params, [], len(request.rows)
+    each = zip(request.rows, each_mask(request.masks, count), each_emitted(request.emitted, count))
     try:
-        for position, (number, mask) in enumerate(zip(request.rows, masks), request.position):
+        for position, (number, mask, emitted) in enumerate(each, request.position):
             logits = row(number)
             token = require_finite(logits)
             if not request.is_plain:
-                logits = shaped(logits, params, mask)
+                logits = shaped(logits, params, mask, emitted)
                 token = draw(logits, params, request.key, position, arithmetic)
             tokens.append(token)
     except NonFiniteLogits as error:
@@ -79,13 +80,20 @@ def require_finite(logits: np.ndarray) -> int:
     return likeliest
 
 
-def shaped(logits: np.ndarray, params: SamplingParams, mask: bytes | None) -> np.ndarray:
-    """The row with biases added and forbidden ids at -inf. Raises NonFiniteLogits if nothing may follow."""
-    if params.logit_bias or mask is not None:
+def shaped(
+    logits: np.ndarray, params: SamplingParams, mask: bytes | None, emitted: Emitted | None = None
+) -> np.ndarray:
+    """The row with biases added, penalties applied and forbidden ids at -inf.
+
+    Raises NonFiniteLogits if nothing may follow.
+    """
+    if params.logit_bias or mask is not None or emitted is not None:
         logits = logits.astype(np.float64)
     if params.logit_bias:
         ids, biases = zip(*params.logit_bias)
         logits[list(ids)] += np.array(biases)
+    if emitted is not None:
+        penalize(logits, params, emitted)
     if mask is not None:
         allowed = np.unpackbits(np.frombuffer(mask, np.uint8), count=len(logits), bitorder="little")
         logits[allowed == 0] = -np.inf
@@ -100,7 +108,7 @@ def draw(
     """The id at `position`, drawn with shared noise from a row of `shaped` logits."""
     if params.temperature == 0:
         return int(logits.argmax())
-    if params.top_k or params.top_p < 1:
+    if params.truncates:
         ids, scaled = candidates(logits, params, arithmetic.softmax)
     else:
         ids = contenders(logits, params.temperature, key, position)
@@ -123,7 +131,7 @@ def _winner(ids: np.ndarray, scaled: np.ndarray, key: bytes, position: int, arit
 def candidates(
     logits: np.ndarray, params: SamplingParams, softmax: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ids and logits / temperature, both [n], of what top_k and top_p leave."""
+    """Ids and logits / temperature, both [n], of what top_k, top_p and min_p leave."""
     scaled = _scaled(logits, params.temperature)
     if params.top_k:
         ids = best(scaled, params.top_k)
@@ -132,7 +140,9 @@ def candidates(
     elif params.top_p < 1:
         ids = _nucleus(scaled, softmax(scaled), params.top_p)
     else:
-        return np.arange(len(scaled)), scaled
+        ids = np.arange(len(scaled))
+    if params.min_p:  # the likeliest id is among those that the others leave
+        ids = ids[scaled[ids] >= scaled.max() + log(params.min_p)]
     return ids, scaled[ids]
 
 

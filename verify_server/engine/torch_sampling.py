@@ -5,6 +5,7 @@ On a GPU that is what sampling costs; a CPU draws row by row instead (row_sampli
 """
 
 from collections.abc import Iterator, Sequence
+from math import log
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from opensled.messages import SamplingParams
 from opensled.noise import row_seed
-from verify_server.engine.base import SampleRequest, each_mask
+from opensled.penalties import Emitted, deductions
+from verify_server.engine.base import SampleRequest, each_emitted, each_mask
 from verify_server.engine.torch_noise import gumbel, signed
 
 # Sorting a vocabulary of 150k costs 15 ms a row on a CPU; nearly every nucleus lies within this many best tokens.
@@ -30,23 +32,26 @@ class Row(NamedTuple):
     params: SamplingParams
     seed: int  # of its noise, int64
     mask: bytes | None
+    emitted: Emitted | None  # what penalties count
 
 
 def rows_of(request: SampleRequest) -> list[Row]:
-    """The rows of a request, each with its own noise and mask."""
-    masks = each_mask(request.masks, len(request.rows))
+    """The rows of a request, each with its own noise, mask and emitted tokens."""
+    count = len(request.rows)
+    each = zip(request.rows, each_mask(request.masks, count), each_emitted(request.emitted, count))
     return [
-        Row(row, request.params, signed(row_seed(request.key, request.position + index)), mask)
-        for index, (row, mask) in enumerate(zip(request.rows, masks))
+        Row(row, request.params, signed(row_seed(request.key, request.position + index)), mask, emitted)
+        for index, (row, mask, emitted) in enumerate(each)
     ]
 
 
 def draw_all(logits: Tensor, rows: Sequence[Row]) -> list[int]:
     """A token for each of `rows`, drawn with shared noise from logits [rows, vocabulary]; or NOTHING."""
-    groups: dict[tuple[bool, int, bool], list[int]] = {}
+    groups: dict[tuple[bool, int, bool, bool], list[int]] = {}
     for index, row in enumerate(rows):
         params = row.params
-        groups.setdefault((params.temperature == 0, params.top_k, params.top_p < 1), []).append(index)
+        kind = (params.temperature == 0, params.top_k, params.top_p < 1, params.min_p > 0)
+        groups.setdefault(kind, []).append(index)
     tokens = [NOTHING] * len(rows)
     for members in groups.values():
         for part in _parts(members, max(1, CHUNK // logits.shape[1])):
@@ -61,21 +66,17 @@ def _parts(members: Sequence[int], most: int) -> Iterator[Sequence[int]]:
 
 
 def _draw(logits: Tensor, rows: Sequence[Row]) -> Tensor:
-    """Tokens [rows] of a group: all greedy, or all with the same top_k and with or without top_p."""
+    """Tokens [rows] of a group: all greedy, or all with the same top_k, with or without top_p and min_p."""
     device, params = logits.device, rows[0].params
-    shaped = shape(
-        logits, [row.row for row in rows], [row.params for row in rows], [row.mask for row in rows]
-    )
+    numbers, each_params, _, masks, emitted = zip(*rows)
+    shaped = shape(logits, numbers, each_params, masks, emitted)
     if params.temperature == 0:
         tokens = shaped.argmax(dim=-1)
     else:
-        temperatures = [row.params.temperature for row in rows]
-        masses = torch.tensor([row.params.top_p for row in rows], dtype=torch.float64, device=device)
-        ids, scaled = candidates(
-            shaped / torch.tensor(temperatures, dtype=torch.float64, device=device)[:, None],
-            params.top_k,
-            masses[:, None] if params.top_p < 1 else None,
-        )
+        temperatures = _column([one.temperature for one in each_params], device)
+        masses = _column([one.top_p for one in each_params], device) if params.top_p < 1 else None
+        depths = _column([log(one.min_p) for one in each_params], device) if params.min_p else None
+        ids, scaled = candidates(shaped / temperatures, params.top_k, masses, depths)
         seeds = torch.tensor([row.seed for row in rows], device=device)
         tokens = _lowest_argmax(scaled + gumbel(seeds, ids), ids)
     if all(row.mask is None for row in rows):
@@ -83,16 +84,30 @@ def _draw(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     return tokens.masked_fill(shaped.amax(dim=-1).isneginf(), NOTHING)
 
 
+def _column(values: Sequence[float], device: torch.device) -> Tensor:
+    """One float64 number for each row, [rows, 1]."""
+    return torch.tensor(values, dtype=torch.float64, device=device)[:, None]
+
+
 def shape(
-    logits: Tensor, rows: Sequence[int], params: Sequence[SamplingParams], masks: Sequence[bytes | None]
+    logits: Tensor,
+    rows: Sequence[int],
+    params: Sequence[SamplingParams],
+    masks: Sequence[bytes | None],
+    emitted: Sequence[Emitted | None],
 ) -> Tensor:
-    """float64 logits [rows, vocabulary] with biases added and forbidden ids at -inf; one of each for each row."""
+    """float64 logits [rows, vocabulary] with biases added, penalties applied and forbidden ids at -inf.
+
+    One of each argument for each row.
+    """
     shaped = logits[torch.tensor(rows, dtype=torch.int64, device=logits.device)].to(torch.float64)
     biases = [(index, id, bias) for index, one in enumerate(params) for id, bias in one.logit_bias]
     if biases:
         indices, ids, values = zip(*biases)
         places = (torch.tensor(indices, device=shaped.device), torch.tensor(ids, device=shaped.device))
         shaped[places] += torch.tensor(values, dtype=torch.float64, device=shaped.device)
+    if any(one is not None for one in emitted):
+        _penalize(shaped, params, emitted)
     packed = {index: np.frombuffer(mask, np.uint8) for index, mask in enumerate(masks) if mask is not None}
     if packed:
         allowed = np.ones((len(rows), shaped.shape[1]), bool)
@@ -102,26 +117,46 @@ def shape(
     return shaped
 
 
+def _penalize(shaped: Tensor, params: Sequence[SamplingParams], emitted: Sequence[Emitted | None]) -> None:
+    """`opensled.penalties.penalize` for many rows at once, in place."""
+    each = [(index, *one.counted()) for index, one in enumerate(emitted) if one is not None]
+    lengths = [len(ids) for _, ids, _ in each]
+    rows = np.repeat([index for index, _, _ in each], lengths)
+    factors = np.repeat([params[index].repetition_penalty for index, _, _ in each], lengths)
+    less = np.concatenate([deductions(counts, params[index]) for index, _, counts in each])
+    found = (rows, np.concatenate([ids for _, ids, _ in each]), factors, less)
+    row, id, factor, lowered = (torch.from_numpy(array).to(shaped.device) for array in found)
+    values = shaped[row, id]
+    shaped[row, id] = torch.where(values > 0, values / factor, values * factor) - lowered
+
+
 def target_probs(shaped: Tensor, params: SamplingParams) -> Tensor:
     """The target's distribution, float64 [rows, vocabulary], from logits of that shape."""
     probs = torch.zeros_like(shaped)
     if params.temperature == 0:
         return probs.scatter_(1, shaped.argmax(dim=-1, keepdim=True), 1.0)
     mass = shaped.new_tensor(params.top_p) if params.top_p < 1 else None
-    ids, scaled = candidates(shaped / params.temperature, params.top_k, mass)
+    depth = shaped.new_tensor(log(params.min_p)) if params.min_p else None
+    ids, scaled = candidates(shaped / params.temperature, params.top_k, mass, depth)
     return probs.scatter_(1, ids, scaled.softmax(dim=-1))
 
 
-def candidates(scaled: Tensor, top_k: int, mass: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Ids and logits / temperature, both [rows, n], of what top_k and top_p leave; -inf where they do not.
+def candidates(
+    scaled: Tensor, top_k: int, mass: Tensor | None, depth: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Ids and logits / temperature, both [rows, n], of what top_k, top_p and min_p leave; -inf where they do not.
 
-    `mass`: top_p, or one for each row [rows, 1]; None = off.
+    `mass`: top_p, or one for each row [rows, 1]; `depth`: likewise the logarithm of min_p; None = off.
     """
     ids = torch.arange(scaled.shape[1], device=scaled.device).expand_as(scaled)
     if top_k:
         ids = best(scaled, top_k)
         scaled = scaled.gather(1, ids)
-    return (ids, scaled) if mass is None else _top_p(ids, scaled, mass)
+    if mass is not None:
+        ids, scaled = _top_p(ids, scaled, mass)
+    if depth is not None:
+        scaled = scaled.masked_fill(scaled < scaled.amax(dim=-1, keepdim=True) + depth, -torch.inf)
+    return ids, scaled
 
 
 def _top_p(ids: Tensor, scores: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,9 @@ from torch import Tensor
 from opensled.errors import NonFiniteLogits
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
 from opensled.noise import row_seed
+from opensled.penalties import Emitted
 from verify_server.engine import row_sampling
-from verify_server.engine.base import Masks, SampleRequest, Scores, each_mask
+from verify_server.engine.base import EmittedRows, Masks, SampleRequest, Scores, each_emitted, each_mask
 from verify_server.engine.row_sampling import BAD_MASK, BAD_ROW
 from verify_server.engine.torch_noise import gumbel, signed
 from verify_server.engine.torch_sampling import (
@@ -53,11 +54,16 @@ class TorchScores(Scores):
         return NonFiniteLogits(BAD_MASK) if NOTHING in found else found
 
     def probs_of(
-        self, rows: Sequence[int], ids: Sequence[int], params: SamplingParams, masks: Masks = None
+        self,
+        rows: Sequence[int],
+        ids: Sequence[int],
+        params: SamplingParams,
+        masks: Masks = None,
+        emitted: EmittedRows = None,
     ) -> list[float]:
         """See `verify_server.engine.base.Scores`."""
         with torch.inference_mode():
-            probs = target_probs(self._shaped(rows, params, masks), params)
+            probs = target_probs(self._shaped(rows, params, masks, emitted), params)
             wanted = torch.tensor(ids, device=probs.device)[:, None]
             return probs.gather(1, wanted)[:, 0].tolist()
 
@@ -69,10 +75,12 @@ class TorchScores(Scores):
         key: bytes,
         position: int,
         mask: bytes | None = None,
+        emitted: Emitted | None = None,
     ) -> int:
         """See `verify_server.engine.base.Scores`."""
         with torch.inference_mode():
-            shaped = self._shaped([row], params, None if mask is None else [mask])
+            masks = None if mask is None else [mask]
+            shaped = self._shaped([row], params, masks, None if emitted is None else [emitted])
             rest = residual(target_probs(shaped, params)[0], draft_probs)
             ids = torch.arange(len(rest), device=rest.device)[None]
             seeds = torch.tensor([signed(row_seed(key, position))], device=rest.device)
@@ -100,10 +108,14 @@ class TorchScores(Scores):
         """float64 logits [rows, vocabulary]."""
         return self._shaped(rows, SamplingParams(), None)
 
-    def _shaped(self, rows: Sequence[int], params: SamplingParams, masks: Masks) -> Tensor:
+    def _shaped(
+        self, rows: Sequence[int], params: SamplingParams, masks: Masks, emitted: EmittedRows = None
+    ) -> Tensor:
         if not self._bad_rows.isdisjoint(rows):
             raise NonFiniteLogits(BAD_ROW)
-        shaped = shape(self.logits, rows, [params] * len(rows), each_mask(masks, len(rows)))
+        count = len(rows)
+        each = each_mask(masks, count), each_emitted(emitted, count)
+        shaped = shape(self.logits, rows, [params] * count, *each)
         if masks is not None and shaped.amax(dim=-1).isneginf().any():
             raise NonFiniteLogits(BAD_MASK)
         return shaped
