@@ -45,18 +45,22 @@ def noise(key: bytes, position: int, vocab_size: int) -> np.ndarray:
     return -np.log(-np.log(uniform))
 
 
-def masked(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:
-    """Logits over temperature (> 0); minus infinity where top-k, then top-p, removes a token.
+def masked(
+    logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float = 0.0
+) -> np.ndarray:
+    """Logits over temperature (> 0); minus infinity where top-k, then top-p, then min-p removes a token.
 
     Tokens rank by logit descending, then id ascending. Top-p keeps the shortest ranked prefix that reaches `top_p`.
+    Min-p keeps what is at least `min_p` times as probable as the first.
     """
     scaled = logits.astype(np.float64) / temperature
-    if not top_k and top_p == 1:
+    if not top_k and top_p == 1 and not min_p:
         return scaled
     ranked = sorted(range(len(scaled)), key=lambda token: (-scaled[token], token))
     kept = ranked[:top_k] if top_k else ranked
     if top_p < 1:
         kept = _reach(kept, scaled, top_p)
+    kept = [token for token in kept if math.exp(scaled[token] - scaled[kept[0]]) >= min_p]
     result = np.full(len(scaled), -np.inf)
     result[kept] = scaled[kept]
     return result
@@ -80,21 +84,35 @@ class Sampling:
     top_k: int = 0
     top_p: float = 1.0
     key: bytes = b""
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
         if self.temperature > 0 and len(self.key) != 16:
             raise ValueError("sampling with a temperature needs a seed, or a noise key of 16 bytes")
 
-    def scores(self, logits: np.ndarray, position: int) -> np.ndarray:
-        """What the argmax is taken of."""
+    def scores(self, logits: np.ndarray, position: int, answer: Sequence[int] = ()) -> np.ndarray:
+        """What the argmax is taken of; `answer`: the tokens between the prompt and `position`."""
+        logits = self.penalized(logits.astype(np.float64), list(answer))
         if self.temperature == 0:
-            return logits.astype(np.float64)
-        allowed = masked(logits, self.temperature, self.top_k, self.top_p)
+            return logits
+        allowed = masked(logits, self.temperature, self.top_k, self.top_p, self.min_p)
         return allowed + noise(self.key, position, len(logits))
 
-    def draw(self, logits: np.ndarray, position: int) -> int:
-        """The token at `position`; ties go to the lowest id."""
-        return int(np.argmax(self.scores(logits, position)))
+    def penalized(self, logits: np.ndarray, answer: list[int]) -> np.ndarray:
+        """Logits after the penalties of the tokens in `answer`."""
+        logits = logits.copy()
+        for token in set(answer):
+            factor = self.repetition_penalty
+            value = logits[token] / factor if logits[token] > 0 else logits[token] * factor
+            logits[token] = value - self.frequency_penalty * answer.count(token) - self.presence_penalty
+        return logits
+
+    def draw(self, logits: np.ndarray, position: int, answer: Sequence[int] = ()) -> int:
+        """The token at `position`, see `scores`; ties go to the lowest id."""
+        return int(np.argmax(self.scores(logits, position, answer)))
 
 
 @dataclass(frozen=True)
@@ -151,17 +169,18 @@ class Reference:
         max_tokens: int = 256,
         stop_ids: Sequence[int] = (),
         ignore_eos: bool = False,
+        **further: float,
     ) -> tuple[list[int], str]:
         """The tokens after the prompt, and why they end: "eos", "stop" (a stop id) or "length".
 
-        With a temperature, `noise_key` or else `seed` says which noise.
+        With a temperature, `noise_key` or else `seed` says which noise. `further`: min_p and penalties (`Sampling`).
         """
-        sampling = Sampling(temperature, top_k, top_p, _key(seed, noise_key))
+        sampling = Sampling(temperature, top_k, top_p, _key(seed, noise_key), **further)
         room = min(max_tokens, self.context_length - len(prompt_ids))
         eos_ids = frozenset() if ignore_eos else self.eos_ids
         ids = list(prompt_ids)
         for _ in range(room):
-            ids.append(sampling.draw(self.logits(ids)[0], len(ids)))
+            ids.append(sampling.draw(self.logits(ids)[0], len(ids), ids[len(prompt_ids) :]))
             if ids[-1] in eos_ids:
                 return ids[len(prompt_ids) :], "eos"
             if ids[-1] in stop_ids:
@@ -172,7 +191,8 @@ class Reference:
         """Teacher forcing: which token wins at the place of each of `tokens`, after the prompt and those before it."""
         rows = self.logits([*prompt_ids, *tokens[:-1]], last=len(tokens))
         start = len(prompt_ids)
-        return [lead(sampling.scores(row, start + index)) for index, row in enumerate(rows)]
+        each = enumerate(rows)
+        return [lead(sampling.scores(row, start + index, tokens[:index])) for index, row in each]
 
 
 def lead(scores: np.ndarray) -> Lead:

@@ -14,6 +14,7 @@ import torch
 
 from opensled import codec
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams, SparseDistribution
+from opensled.penalties import TokenCounts
 from tests.rule_contract import decide_alone
 from verify_server.acceptance import ratio
 from verify_server.acceptance.base import DraftCheck
@@ -45,8 +46,11 @@ class World:
         return torch.tensor(np.stack([self.target[text[:size]] for size in range(len(text) + 1)]))
 
     def probs(self, text: tuple[int, ...]) -> np.ndarray:
-        """The target's distribution after `text`, from the definition: temperature, top_k, top_p."""
-        logits = self.target[text].astype(np.float64)
+        """The target's distribution after `text`, from the definition: penalties, temperature, top_k, top_p, min_p."""
+        params, logits = self.params, self.target[text].astype(np.float64)
+        for id in set(text):
+            logits[id] *= 1 / params.repetition_penalty if logits[id] > 0 else params.repetition_penalty
+            logits[id] -= params.presence_penalty + params.frequency_penalty * text.count(id)
         if self.params.temperature == 0:
             return np.eye(self.vocab)[int(np.argmax(logits))]
         order = np.argsort(-logits, kind="stable")
@@ -57,6 +61,7 @@ class World:
         weights /= weights.sum()
         before = np.cumsum(weights) - weights
         weights[before >= self.params.top_p] = 0
+        weights[weights < self.params.min_p * weights[0]] = 0
         probs = np.zeros(self.vocab)
         probs[order] = weights / weights.sum()
         return probs
@@ -93,11 +98,11 @@ class Laws(scores.TorchScores):
         return [self._law(request) for request in requests]
 
     def _law(self, request):
-        shaped = self._shaped(request.rows, request.params, request.masks)
+        shaped = self._shaped(request.rows, request.params, request.masks, request.emitted)
         return [scores.target_probs(shaped, request.params)[0].numpy()]
 
-    def sample_residual(self, row, draft_probs, params, key, position, mask=None):
-        shaped = self._shaped([row], params, mask and [mask])
+    def sample_residual(self, row, draft_probs, params, key, position, mask=None, emitted=None):
+        shaped = self._shaped([row], params, mask and [mask], emitted and [emitted])
         return scores.residual(scores.target_probs(shaped, params)[0], draft_probs).numpy()
 
 
@@ -125,7 +130,8 @@ def _travelled(tokens: tuple[DraftToken, ...]) -> tuple[DraftToken, ...]:
 
 
 def _add_rounds(world: World, tokens, chance: float, joint: np.ndarray) -> None:
-    question = DraftCheck(tokens, 9, world.params, KEY)
+    emitted = TokenCounts().along([token.id for token in tokens]) if world.params.penalizes else None
+    question = DraftCheck(tokens, 9, world.params, KEY, emitted=emitted)
     rows = Laws(world.rows(question.ids))
     seen = set()
     for fates in product([False, True], repeat=len(tokens)):

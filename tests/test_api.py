@@ -250,7 +250,7 @@ def test_the_official_client_sees_errors_by_type(client):
         api.chat.completions.create(model="tiny", messages=HELLO)
     assert caught.value.response.headers["retry-after"] == "2"
     with pytest.raises(openai.BadRequestError, match="presence_penalty"):
-        api.chat.completions.create(model="tiny", messages=HELLO, presence_penalty=1)
+        api.chat.completions.create(model="tiny", messages=HELLO, presence_penalty=3)
     with pytest.raises(openai.NotFoundError):
         api.chat.completions.create(model="other", messages=HELLO)
 

@@ -15,6 +15,7 @@ from edge_client.drafters import DRAFTERS
 from opensled.errors import EngineError, NotFound, UnsupportedModel, VocabularyMismatch
 from opensled.messages import DraftToken, SamplingParams
 from opensled.noise import gumbel, noise_key
+from opensled.penalties import Emitted
 from opensled.sampling import Sampler
 from tests.drafter_contract import BLOCK, DrafterContract, pull
 from tests.tiny_drafts import TINY_DRAFT, tiny_info
@@ -29,9 +30,9 @@ class RecordingSampler(Sampler):
 
     rows: dict[int, np.ndarray] = field(default_factory=dict)
 
-    def draw(self, logits: np.ndarray, position: int) -> DraftToken:
+    def draw(self, logits: np.ndarray, position: int, emitted: Emitted | None = None) -> DraftToken:
         self.rows[position] = logits.copy()
-        return super().draw(logits, position)
+        return super().draw(logits, position, emitted)
 
 
 def reference_draw(logits: np.ndarray, draw: Sampler, position: int) -> int:

@@ -67,13 +67,13 @@ class RecordingSampler(Sampler):
 
     rows: dict[int, list[np.ndarray]] = field(default_factory=lambda: defaultdict(list))
 
-    def draw(self, logits, position):
+    def draw(self, logits, position, emitted=None):
         self.rows[position].append(logits.copy())
-        return super().draw(logits, position)
+        return super().draw(logits, position, emitted)
 
-    def draw_with_rival(self, logits, position):
+    def draw_with_rival(self, logits, position, emitted=None):
         self.rows[position].append(logits.copy())
-        return super().draw_with_rival(logits, position)
+        return super().draw_with_rival(logits, position, emitted)
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ PARAMS = {
     "cold": SamplingParams(temperature=0.5),
     "top_k": SamplingParams(temperature=0.8, top_k=3),
     "top_p": SamplingParams(temperature=0.9, top_p=0.8),
+    "min_p": SamplingParams(temperature=0.9, min_p=0.2),
+    "penalties": SamplingParams(1.0, presence_penalty=0.7, frequency_penalty=-0.4, repetition_penalty=1.6),
     "greedy": SamplingParams(temperature=0),
 }
 BOUND = {np.float32: 1e-6, np.float64: 1e-12}

@@ -14,7 +14,8 @@ SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type":
 COMMON: dict[str, Any] = {
     **USUAL, "stream": True, "stop": ["a"], "seed": 1, "temperature": 0.5, "top_p": 0.5, "top_k": 3, "n": 2,
     "max_tokens": 5, "max_completion_tokens": 5, "logit_bias": {"5": 1}, "stop_token_ids": [3], "ignore_eos": True,
-    "stream_options": {"include_usage": True}, "presence_penalty": 0,
+    "stream_options": {"include_usage": True}, "presence_penalty": 0.5,
+    "frequency_penalty": -0.5, "repetition_penalty": 1.1, "min_p": 0.1,
 }  # fmt: skip
 CHAT = {
     **COMMON, "messages": HELLO, "logprobs": True, "top_logprobs": 2, "tools": [TOOL], "tool_choice": "auto",

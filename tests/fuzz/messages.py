@@ -6,6 +6,7 @@ from opensled.v1 import verify_pb2 as pb
 from tests.fuzz.choices import Choices
 
 ROLES = ("user", "system", "assistant", "tool", "")
+PENALIZING = ("min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 SCHEMAS = (
     "",
     "{}",
@@ -80,7 +81,7 @@ def _turn(choose: Choices) -> pb.ChatMessage:
 
 def _params(choose: Choices, opening: pb.Open) -> None:
     params = opening.params
-    field = choose.byte() % 8
+    field = choose.byte() % 9
     if field == 0:
         params.temperature = choose.number()
     elif field == 1:
@@ -95,6 +96,8 @@ def _params(choose: Choices, opening: pb.Open) -> None:
         params.stop_ids.extend(choose.some(choose.id))
     elif field == 6:
         params.ignore_eos = True
+    elif field == 7:
+        setattr(params, choose.pick(PENALIZING), choose.number())
     else:
         params.logit_bias.extend(choose.some(lambda: pb.LogitBias(id=choose.id(), bias=choose.number())))
 
