@@ -239,6 +239,7 @@ def test_a_device_itself_refuses_what_its_server_would_ignore():
             with pytest.raises(Unsupported) as caught:
                 await anext(device.answer(Task(PROMPT, SamplingParams(frequency_penalty=1.0))))
             assert caught.value.field == "frequency_penalty"
+            await device.close()
 
     asyncio.run(scenario())
 
