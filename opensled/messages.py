@@ -109,21 +109,15 @@ class SamplingParams:
         distinct = len({id for id, _ in self.logit_bias}) == len(self.logit_bias)
         _check(distinct, "logit_bias", "one entry for each id")
         _check(0 <= self.min_p <= 1, "min_p", "from 0 (off) to 1")
-        for name in ("presence_penalty", "frequency_penalty"):
-            allowed = -MAX_PENALTY <= getattr(self, name) <= MAX_PENALTY  # also false for NaN
-            _check(allowed, name, f"from -{MAX_PENALTY} to {MAX_PENALTY}")
-        allowed = MIN_REPETITION <= self.repetition_penalty <= MAX_PENALTY
-        _check(allowed, "repetition_penalty", f"from {MIN_REPETITION:g} to {MAX_PENALTY} (1 = off)")
+        for name in ("presence_penalty", "frequency_penalty", "repetition_penalty"):
+            low = MIN_REPETITION if name == "repetition_penalty" else -MAX_PENALTY
+            allowed = low <= getattr(self, name) <= MAX_PENALTY  # also false for NaN
+            _check(allowed, name, f"from {low:g} to {MAX_PENALTY}")
 
     @property
     def penalizes(self) -> bool:
         """Whether the logits of a token depend on the tokens before it."""
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1)
-
-    @property
-    def truncates(self) -> bool:
-        """Whether less likely tokens are left out."""
-        return bool(self.top_k or self.top_p < 1 or self.min_p)
 
 
 def _check(ok: bool, name: str, allowed: str) -> None:

@@ -217,7 +217,7 @@ def test_the_api_passes_them_on(path):
     assert call(backend, f"/v1/{path}", body).status_code == 200
     assert {name: getattr(backend.tasks[0].params, name) for name in FIELDS} == FIELDS
     assert call(backend, body=chat(**dict.fromkeys(FIELDS))).status_code == 200
-    assert not backend.tasks[1].params.penalizes and not backend.tasks[1].params.truncates
+    assert not backend.tasks[1].params.penalizes and backend.tasks[1].params.min_p == 0
 
 
 @pytest.mark.parametrize("name", FIELDS)

@@ -108,7 +108,7 @@ def draw(
     """The id at `position`, drawn with shared noise from a row of `shaped` logits."""
     if params.temperature == 0:
         return int(logits.argmax())
-    if params.truncates:
+    if params.top_k or params.top_p < 1 or params.min_p:
         ids, scaled = candidates(logits, params, arithmetic.softmax)
     else:
         ids = contenders(logits, params.temperature, key, position)
