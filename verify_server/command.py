@@ -18,6 +18,7 @@ from opensled import notify
 from opensled.address import host_port, joined
 from opensled.errors import UsageError
 from opensled.exit_watch import ExitWatch
+from opensled.logs import tell
 from opensled.messages import GUIDE, ModelInfo
 from opensled.metrics import metrics_port, require_safe_metrics
 from opensled.shaping import SHAPING, configured
@@ -34,6 +35,7 @@ from verify_server.security import TenantLimits, Tenants, Tls, read_tenants, rea
 from verify_server.server_metrics import metrics
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.signing import TokenSigner
+from verify_server.startup import tell_ready
 from verify_server.target import Target
 
 log = logging.getLogger(__name__)
@@ -57,6 +59,7 @@ def serve(config: ServeConfig) -> int:
     if config.proxy:
         raise UsageError("--proxy is for a gateway to replicas: add --replicas N, or --ray-address HOST:PORT")
     tls, tenants = clients(config, config.listen)
+    tell(f"loading {config.model}")
     target = ENGINES.get(config.engine)(config)
     return run(_serve(config, target, tenants, tls))
 
@@ -129,7 +132,9 @@ async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls
         await readiness.set(True)
         server, port = await service.start(frontend, config.listen, tls, readiness)
         serving = asyncio.ensure_future(loop.run())
-        print(f"listening on {joined(host_port(config.listen)[0], port)}", flush=True)
+        address = joined(host_port(config.listen)[0], port)
+        tell_ready(target, manager.sequence_limits.context_length, config, address)
+        print(f"listening on {address}", flush=True)
         async with notify.announced():
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             notify.stopping()

@@ -1,6 +1,5 @@
 """A target ready to serve: an engine and the tokenizer that belongs to it."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -9,6 +8,7 @@ from typing import Protocol
 
 from hw_profiles.step_cost import StepCost
 from opensled.errors import NotFound, UsageError
+from opensled.logs import tell
 from opensled.messages import ChatMessage, Tool
 from opensled.store import is_hub_id, model_file, model_path
 from verify_server.config import ServeConfig
@@ -55,7 +55,7 @@ def load(config: ServeConfig) -> Target:
     wanted = ("llamacpp", "torch") if is_gguf else ("torch", "llamacpp")
     engine = next((name for name in wanted if find_spec(NEEDED[name])), wanted[0])
     if is_gguf or engine != wanted[0]:
-        print(f"engine {engine} serves {config.model}; --engine chooses another", file=sys.stderr)
+        tell(f"engine {engine} serves {config.model}; --engine chooses another")
     return load_llamacpp(config) if engine == "llamacpp" else load_torch(config)
 
 

@@ -22,9 +22,11 @@ from edge_client.api.guard import Access
 from edge_client.api.openapi import description
 from edge_client.api.responses import Reply, model_card, to_json
 from edge_client.device import Device
+from edge_client.device_metrics import metrics
 from edge_client.offline.modes import HEARTBEAT
-from opensled.errors import NotFound, OpenSledError
+from opensled.errors import NotFound, OpenSledError, Unreachable
 from opensled.messages import ModelInfo
+from opensled.metrics import page_of, registry
 
 JSON = "application/json"
 MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
@@ -56,6 +58,8 @@ def build_app(
             Route("/openapi.json", api.openapi),
             Route("/status", api.status),
             Route("/health", api.health),
+            Route("/ready", api.ready),
+            *([Route("/metrics", api.metrics)] if access.local else []),
         ],
         middleware=access.middleware(),
         exception_handlers={
@@ -72,6 +76,7 @@ class Api:
     def __init__(self, device: Device, ending: asyncio.Event, heartbeat: float) -> None:
         self._device, self._ending, self._heartbeat = device, ending, heartbeat
         self._created = int(time.time())
+        self._metrics: Any = None  # made when they are first asked for: their library takes memory
 
     async def complete(self, read: Read, request: Request) -> Response:
         """Answer one request, whole or as a stream. If the client leaves, the work ends."""
@@ -103,8 +108,24 @@ class Api:
         return _json(self._device.status.figures())
 
     async def health(self, request: Request) -> Response:
-        """Needs no key, and therefore gives no further information."""
-        return _json({"status": "ok"})
+        """Whether this process works. Needs no key, and therefore tells little."""
+        return _json({"status": "ok", "server": self._server})
+
+    async def ready(self, request: Request) -> Response:
+        """Whether a request would be answered now; raises Unreachable if not."""
+        if not self._device.ready:
+            raise Unreachable("the verification server is away; try again")
+        return _json({"status": "ready", "server": self._server})
+
+    @property
+    def _server(self) -> str:
+        return "away" if self._device.server_away else "reachable"
+
+    async def metrics(self, request: Request) -> Response:
+        """As on the port of --metrics."""
+        self._metrics = self._metrics or registry(metrics(self._device))
+        page, kind = page_of(self._metrics)
+        return Response(page, media_type=kind)
 
 
 def _json(payload: object, headers: Mapping[str, str] | None = None) -> Response:

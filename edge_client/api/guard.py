@@ -23,7 +23,7 @@ from opensled.address import calls_loopback
 from opensled.errors import UsageError
 from opensled.files import read_secret_text
 
-OPEN_PATHS = ("/health",)  # tell whether the device works and nothing else
+OPEN_PATHS = ("/health", "/ready")  # tell whether the device works and nothing else
 QUOTED = 100  # characters of a header shown in an error
 
 

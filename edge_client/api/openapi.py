@@ -70,6 +70,12 @@ def _paths(info: ModelInfo) -> Schema:
         "/openapi.json": {"get": _get("describe", "This description", "Description")},
         "/status": {"get": _get("draftStatus", "How this device drafts just now, and why", "Status")},
         "/health": {"get": {**_get("health", "Whether the device works", "Health"), "security": []}},
+        "/ready": {
+            "get": {
+                **_get("ready", "Whether a request would be answered now", "Ready", "503"),
+                "security": [],
+            }
+        },
     }
 
 

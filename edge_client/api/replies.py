@@ -67,7 +67,8 @@ def components() -> Schema:
         "Model": _model(),
         "ModelList": _all({"object": one_of("list"), "data": items(ref("Model"), 1, 1)}),
         "Error": _all({"error": _error()}),
-        "Health": _all({"status": one_of("ok")}),
+        "Health": _all({"status": one_of("ok"), "server": one_of("reachable", "away")}),
+        "Ready": _all({"status": one_of("ready"), "server": one_of("reachable", "away")}),
         "Status": _status(),
         "Description": {
             "type": "object",
