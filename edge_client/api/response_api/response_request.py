@@ -121,7 +121,8 @@ def _logprobs(fields: Fields, guide: Guide | None) -> int | None:
         return None
     if guide is not None and guide.tools and guide.tool_choice != "none":
         raise Unsupported(
-            "log-probabilities are of texts, and the tools may be called: leave one of both out", "include"
+            "include asks for log-probabilities, which calls have none of: leave it or the tools out",
+            "include",
         )
     return top or 0
 
