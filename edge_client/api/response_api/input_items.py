@@ -14,10 +14,10 @@ ROLES = {"user": "user", "assistant": "assistant", "system": "system", "develope
 STATES = ("in_progress", "completed", "incomplete")
 # What a client repeats of an earlier answer; the text alone reaches the model.
 LABELS = ("annotations", "logprobs")
-# Fields of other services, which clients send as null when they repeat an item.
+# Fields of other services, which clients send as null when they repeat an item; Python's client may write "async_".
 ABSENT = {
     "message": ("phase",),
-    "function_call": ("namespace", "caller"),
+    "function_call": ("namespace", "caller", "async", "async_"),
     "function_call_output": ("namespace", "caller", "name"),
 }
 
