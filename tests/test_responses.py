@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import httpx
 import jsonschema
@@ -47,14 +48,19 @@ def kinds(events):
     return [event["type"].removeprefix("response.") for event in events]
 
 
-def conforms(value, name):
-    """As the description of the device has it, and as the official client reads it."""
+@cache
+def readers(name):
+    """The device's own description of a kind of object, and the official client's type."""
     document = description(FakeBackend().info)
-    jsonschema.validate(
-        value, {**document["components"]["schemas"][name], "components": document["components"]}
-    )
+    schema = {**document["components"]["schemas"][name], "components": document["components"]}
     kind = Response if name == "Response" else ResponseStreamEvent
-    TypeAdapter(kind).validate_python(value)
+    return jsonschema.Draft202012Validator(schema), TypeAdapter(kind)
+
+
+def conforms(value, name):
+    described, typed = readers(name)
+    described.validate(value)
+    typed.validate_python(value)
 
 
 def without_ids(response):
