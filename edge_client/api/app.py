@@ -20,6 +20,8 @@ from edge_client.api.failures import error_response, http_error_response
 from edge_client.api.fields import parse_object
 from edge_client.api.guard import Access
 from edge_client.api.openapi import description
+from edge_client.api.response_api.response_reply import ResponseReply
+from edge_client.api.response_api.response_request import response_request
 from edge_client.api.responses import Reply, model_card, to_json
 from edge_client.device import Device
 from edge_client.device_metrics import metrics
@@ -49,10 +51,12 @@ def build_app(
     api = Api(device, ending or asyncio.Event(), heartbeat)
     chat = partial(api.complete, requests.chat_request)
     raw = partial(api.complete, requests.completion_request)
+    responses = partial(api.complete, response_request, kind=ResponseReply)
     return Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/completions", raw, methods=["POST"]),
+            Route("/v1/responses", responses, methods=["POST"]),
             Route("/v1/models", api.models),
             Route("/v1/models/{model:path}", api.model),
             Route("/openapi.json", api.openapi),
@@ -78,11 +82,11 @@ class Api:
         self._created = int(time.time())
         self._metrics: Any = None  # made when they are first asked for: their library takes memory
 
-    async def complete(self, read: Read, request: Request) -> Response:
-        """Answer one request, whole or as a stream. If the client leaves, the work ends."""
+    async def complete(self, read: Read, request: Request, kind: type[Reply] = Reply) -> Response:
+        """Answer one request, whole or as a stream, as `kind` has it. If the client leaves, the work ends."""
         try:
             wanted = read(parse_object(await _body(request)), self._device.info)
-            reply = Reply(wanted, self._device)
+            reply = kind(wanted, self._device)
             answers = [self._device.answer(task) for task in wanted.tasks]
             chunks = merged(answers, wanted.spelled, self._ending)
             if not wanted.stream:

@@ -78,7 +78,7 @@ class CallReader:
         for head, name in self._heads.items():
             if squeezed.startswith(head):
                 self._held = self._held[_length(self._held, len(head)) - 1 :]
-                self._object, self._read = Balance(), self._arguments
+                self._object, self._before, self._read = Balance(), "", self._arguments
                 return [AnswerPiece("name", name)]
         if any(head.startswith(squeezed) for head in self._heads):
             return None
@@ -92,7 +92,7 @@ class CallReader:
         text = self._held[:end]
         self._held = self._held[len(text) :]
         if end is not None:
-            self._before, self._read = "", self._after
+            self._read = self._after
         return [AnswerPiece("arguments", text)]
 
     def _after(self) -> list[AnswerPiece] | None:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from edge_client.answer import Chunk
 from edge_client.api.failures import error_object
-from edge_client.api.responses import LOCAL_HEADER, Reply, to_json
+from edge_client.api.responses import LOCAL_HEADER, Reply
 from edge_client.offline.modes import LOCAL_ONLY
 from opensled.errors import EngineError, OpenSledError, Unreachable
 
@@ -145,34 +145,32 @@ class EventStream(Response):
         await send(_body(b"", more=False))
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
+        reply = self._reply
         try:
-            for payload in self._reply.opening():
-                yield _data(payload)
+            for payload in reply.opening():
+                yield reply.event(payload)
             for number, chunk in self._first:
                 for event in self._shown(number, chunk):
                     yield event
             async for number, chunk in self._rest:
                 for event in self._shown(number, chunk):
                     yield event
-            for payload in self._reply.closing():
-                yield _data(payload)
-        except OpenSledError as error:
-            yield _data(error_object(error))
+            for payload in reply.closing():
+                yield reply.event(payload)
         except Exception as error:
-            log.exception("an answer failed midway")
-            yield _data(error_object(error))
+            if not isinstance(error, OpenSledError):
+                log.exception("an answer failed midway")
+            for payload in reply.failed(error_object(error)):
+                yield reply.event(payload)
         else:
-            yield b"data: [DONE]"
+            for event in reply.end:
+                yield event
 
     def _shown(self, number: int, chunk: Chunk) -> Iterator[bytes]:
         for payload in self._reply.push(number, chunk):
-            yield _data(payload)
+            yield self._reply.event(payload)
         if chunk.waiting and 0 < self._heartbeat <= time.monotonic() - self._sent_at:
             yield b": waiting for the server, %.0f s" % chunk.waiting
-
-
-def _data(payload: dict[str, Any]) -> bytes:
-    return b"data: " + to_json(payload)
 
 
 def _body(content: bytes, more: bool) -> dict[str, Any]:

@@ -180,6 +180,11 @@ def completion_body(data: bytes) -> None:
     counter().ask("/v1/completions", bodies.body(Choices(data), bodies.COMPLETION))
 
 
+def response_body(data: bytes) -> None:
+    """The body of a request for a response."""
+    counter().ask("/v1/responses", bodies.body(Choices(data), bodies.RESPONSE))
+
+
 @cache
 def _guides() -> GuideCompiler:
     return GuideCompiler(small_tokenizer(), 52, (0,), "")
@@ -282,6 +287,7 @@ TARGETS = {
     "tokenizer_json": Target(tokenizer_json, 3, (b"\0" + small_tokenizer(), *noise())),
     "chat_body": Target(chat_body, 5, noise()),
     "completion_body": Target(completion_body, 3, noise()),
+    "response_body": Target(response_body, 4, noise()),
     "guide": Target(guide, 1, GUIDED),
     "schema": Target(schema, 1, noise()),
     "draft_table": Target(draft_table, 4, noise()),
