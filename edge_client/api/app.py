@@ -19,6 +19,7 @@ from edge_client.api.event_stream import EventStream, attended, begun, merged, w
 from edge_client.api.failures import error_response, http_error_response
 from edge_client.api.fields import parse_object
 from edge_client.api.guard import Access
+from edge_client.api.ollama.routes import ollama_routes
 from edge_client.api.openapi import description
 from edge_client.api.responses import Reply, model_card, to_json
 from edge_client.device import Device
@@ -44,7 +45,8 @@ def build_app(
     Once `ending` is set, answers under way end with an error: status 503, or the last event of a stream. `heartbeat`:
     see `EventStream`.
     """
-    api = Api(device, ending or asyncio.Event(), heartbeat)
+    ending = ending or asyncio.Event()
+    api = Api(device, ending, heartbeat)
     chat = partial(api.complete, requests.chat_request)
     raw = partial(api.complete, requests.completion_request)
     return Starlette(
@@ -56,6 +58,7 @@ def build_app(
             Route("/openapi.json", api.openapi),
             Route("/status", api.status),
             Route("/health", api.health),
+            *ollama_routes(device, ending, heartbeat, _body),
         ],
         middleware=access.middleware(),
         exception_handlers={
