@@ -141,6 +141,7 @@ def test_a_call_of_a_tool_is_sent_whole():
     ("written", "text"),
     [
         ('{"name":"f","arguments":{"a": "b', '{"name": "f", "arguments": {"a": "b'),
+        ('<tool_call>{"name":"f","arguments":{"a": "b', '{"name": "f", "arguments": {"a": "b'),
         ('{"name":"f","arguments":{"a": NaN}}', '{"name": "f", "arguments": {"a": NaN}}'),
         ('{"name":"f","arguments":{"a": 1e999}}', '{"name": "f", "arguments": {"a": 1e999}}'),
         ('{"name":"f","arguments":{"a" 1}}', '{"name": "f", "arguments": {"a" 1}}'),

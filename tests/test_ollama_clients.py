@@ -14,7 +14,12 @@ from tests.ollama_bodies import CHATS, HOME_CHATS, MODEL, TURN_ON, WEBUI_GENERAT
 BEARER = {"Authorization": f"Bearer {KEY}"}
 QUESTION = [{"role": "user", "content": "How many days are 17 weeks?"}]
 GREEDY = {"temperature": 0, "num_predict": 12}
-SCHEMA = {"type": "object", "properties": {"days": {"enum": ["a few", "many"]}}, "required": ["days"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"days": {"enum": ["a few", "many"]}},
+    "required": ["days"],
+    "additionalProperties": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +102,11 @@ def test_the_official_client_calls_tools(client):
         return a + b
 
     messages = [*HOME_CHATS["a command"]["messages"]]
-    reply = client.chat(model="tiny", messages=messages, tools=[TURN_ON, add], options={**GREEDY, "num_predict": 60})
-    made = reply.message.tool_calls or ()
-    assert all(call.function.name in ("HassTurnOn", "add") for call in made)
+    reply = client.chat(
+        model="tiny", messages=messages, tools=[TURN_ON, add], options={**GREEDY, "num_predict": 60}
+    )
+    made = reply.message.tool_calls
+    assert made and all(call.function.name in ("HassTurnOn", "add") for call in made)
     assert all(isinstance(call.function.arguments, dict) for call in made)
     messages += [
         reply.message,
