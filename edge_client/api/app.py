@@ -19,6 +19,7 @@ from edge_client.api.event_stream import EventStream, attended, begun, merged, w
 from edge_client.api.failures import error_response, http_error_response
 from edge_client.api.fields import parse_object
 from edge_client.api.guard import Access
+from edge_client.api.ollama.routes import ollama_routes
 from edge_client.api.openapi import description
 from edge_client.api.response_api.response_reply import ResponseReply
 from edge_client.api.response_api.response_request import response_request
@@ -48,7 +49,8 @@ def build_app(
     Once `ending` is set, answers under way end with an error: status 503, or the last event of a stream. `heartbeat`:
     see `EventStream`.
     """
-    api = Api(device, ending or asyncio.Event(), heartbeat)
+    ending = ending or asyncio.Event()
+    api = Api(device, ending, heartbeat)
     chat = partial(api.complete, requests.chat_request)
     raw = partial(api.complete, requests.completion_request)
     responses = partial(api.complete, response_request, kind=ResponseReply)
@@ -64,6 +66,7 @@ def build_app(
             Route("/health", api.health),
             Route("/ready", api.ready),
             *([Route("/metrics", api.metrics)] if access.local else []),
+            *ollama_routes(device, ending, heartbeat, _body),
         ],
         middleware=access.middleware(),
         exception_handlers={

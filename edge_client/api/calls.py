@@ -44,7 +44,7 @@ class CallReader:
     def flush(self) -> list[AnswerPiece]:
         """The rest at the end of the answer; a call that ends before its arguments is text."""
         text, self._held = self._held, ""
-        if self._read == self._after or not self._before + text:
+        if self._read in (self._arguments, self._after) or not self._before + text:
             return []
         return [AnswerPiece("text", self._before + text)]
 

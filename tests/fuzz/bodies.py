@@ -36,6 +36,25 @@ RESPONSE = {
 }  # fmt: skip
 COMPLETION = {**COMMON, "prompt": "Hi", "logprobs": 2, "echo": False, "best_of": 1, "suffix": ""}
 
+OPTIONS = {
+    "temperature": 0.5, "top_p": 0.5, "top_k": 3, "seed": 1, "num_predict": 5, "stop": ["a"], "num_ctx": 2048,
+    "repeat_penalty": 1.0, "mirostat": 0, "presence_penalty": 0,
+}  # fmt: skip
+OLLAMA: dict[str, Any] = {
+    "stream": True, "format": {"type": "object"}, "options": OPTIONS, "keep_alive": "5m", "think": False,
+    "logprobs": True, "top_logprobs": 2, "truncate": False, "shift": False,
+}  # fmt: skip
+CALLED = {"id": "a", "function": {"index": 0, "name": "f", "arguments": {"a": [1, "b"]}}}
+OLLAMA_TURNS = [
+    *HELLO,
+    {"role": "assistant", "content": "", "thinking": "a", "tool_calls": [CALLED]},
+    {"role": "tool", "content": "1", "tool_name": "f", "images": []},
+]
+OLLAMA_CHAT = {**OLLAMA, "messages": OLLAMA_TURNS, "tools": [TOOL]}
+OLLAMA_GENERATE = {
+    **OLLAMA, "prompt": "Hi", "system": "a", "raw": False, "suffix": "", "template": "", "context": [], "images": [],
+}  # fmt: skip
+
 
 def body(choose: Choices, known: Mapping[str, Any]) -> bytes:
     """A request: mostly one that is answered, with a few fields at any value; seldom bytes that are no JSON."""

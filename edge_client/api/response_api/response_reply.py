@@ -21,7 +21,7 @@ ERROR_CODES = {"invalid_request_error": "invalid_prompt", "rate_limit_error": "r
 class ResponseReply(Reply):
     """The response to one request; its stream ends with the event that holds it whole."""
 
-    end = ()
+    end: tuple[bytes, ...] = ()
 
     def __init__(self, request: Request, device: Device) -> None:
         super().__init__(request, device)
@@ -77,7 +77,7 @@ class ResponseReply(Reply):
         }
 
     def event(self, payload: dict[str, Any]) -> bytes:
-        return b"event: %s\ndata: %s" % (payload["type"].encode(), to_json(payload))
+        return b"event: %s\ndata: %s\n\n" % (payload["type"].encode(), to_json(payload))
 
     def _events(self, choice: dict[str, Any]) -> list[Event]:
         """What a piece of a chat's stream is in events."""
