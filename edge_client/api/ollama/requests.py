@@ -83,7 +83,8 @@ def generate_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
     if fields.flag("raw", False) or not info.has_chat_template:
         if system:
             raise Unsupported("system needs a chat template: leave it out, or raw", "system")
-        read, asked = _raw_request, {"prompt": prompt}
+        read: Reader = _raw_request
+        asked: dict[str, Any] = {"prompt": prompt}
     else:
         turns = [{"role": "system", "content": system}] if system else []
         read, asked = requests.chat_request, {"messages": [*turns, {"role": "user", "content": prompt}]}
