@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edge_client.api.failures import error_body
-from edge_client.api.ollama.failures import PREFIX, told
+from edge_client.api.ollama.error_words import PREFIX, told
 from edge_client.api.responses import to_json
 from opensled.address import calls_loopback
 from opensled.errors import UsageError

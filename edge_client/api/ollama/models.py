@@ -6,7 +6,7 @@ import hashlib
 from datetime import datetime, timezone
 from typing import Any
 
-from edge_client.api.ollama.requests import LATEST
+from edge_client.api.ollama.ollama_requests import LATEST
 from opensled.messages import GUIDE, ModelInfo
 
 FAMILY = "opensled"  # for clients, that looks like the architecture of a model; a device does not know the real one

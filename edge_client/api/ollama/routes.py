@@ -15,9 +15,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from edge_client.api.event_stream import attended, begun, merged, whole
 from edge_client.api.fields import Fields, parse_object
 from edge_client.api.ollama import models
-from edge_client.api.ollama.failures import HANDLERS, PREFIX
-from edge_client.api.ollama.replies import LineStream, OllamaReply, without_prompt
-from edge_client.api.ollama.requests import OllamaRequest, chat_request, generate_request, served_name
+from edge_client.api.ollama.answer_lines import LineStream, OllamaReply, without_prompt
+from edge_client.api.ollama.error_words import HANDLERS, PREFIX
+from edge_client.api.ollama.ollama_requests import OllamaRequest, chat_request, generate_request, served_name
 from edge_client.api.responses import to_json
 from edge_client.device import Device
 from opensled.errors import Unsupported

@@ -13,8 +13,8 @@ from typing import Any
 from edge_client.answer import Task
 from edge_client.api import requests
 from edge_client.api.fields import Fields, is_number
+from edge_client.api.ollama.chat_turns import openai_turns
 from edge_client.api.ollama.options import SERVED, sampling_fields
-from edge_client.api.ollama.turns import openai_turns
 from opensled.errors import InvalidRequest, NotFound, RequestError, Unsupported
 from opensled.messages import ModelInfo
 

@@ -8,10 +8,10 @@ from edge_client.answer import Chunk, Stats
 from edge_client.api.calls import CallReader
 from edge_client.api.choices import FINISH_REASONS, ChatLogprobs
 from edge_client.api.event_stream import EventStream
-from edge_client.api.ollama.calls import Call, WholeCalls
-from edge_client.api.ollama.failures import told
+from edge_client.api.ollama.error_words import told
 from edge_client.api.ollama.models import timestamp
-from edge_client.api.ollama.requests import OllamaRequest
+from edge_client.api.ollama.ollama_requests import OllamaRequest
+from edge_client.api.ollama.whole_calls import Call, WholeCalls
 from edge_client.api.responses import LOCAL_HEADER, to_json, usage
 from edge_client.device import Device
 from edge_client.offline.modes import LOCAL_ONLY
