@@ -12,6 +12,7 @@ from opensled.registry import Registry
 from opensled.store import fetched_folder
 from tests.tiny_drafts import tiny_info
 
+pytestmark = pytest.mark.usefixtures("plain_logs")
 WITHOUT = "lookup"
 OTHER = tiny_info(model_id="smollm2", fingerprint="another", vocab_size=49_152)
 

@@ -18,7 +18,6 @@ from opensled import notify
 from opensled.address import host_port, joined
 from opensled.errors import UsageError
 from opensled.exit_watch import ExitWatch
-from opensled.logs import tell
 from opensled.messages import GUIDE, ModelInfo
 from opensled.metrics import metrics_port, require_safe_metrics
 from opensled.shaping import SHAPING, configured
@@ -59,7 +58,6 @@ def serve(config: ServeConfig) -> int:
     if config.proxy:
         raise UsageError("--proxy is for a gateway to replicas: add --replicas N, or --ray-address HOST:PORT")
     tls, tenants = clients(config, config.listen)
-    tell(f"loading {config.model}")
     target = ENGINES.get(config.engine)(config)
     return run(_serve(config, target, tenants, tls))
 

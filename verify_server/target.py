@@ -63,8 +63,16 @@ def _is_gguf(path: Path) -> bool:
     return path.is_file() or (any(path.glob("*.gguf")) and not any(path.glob("*.safetensors")))
 
 
+def _tell_loading(model: str) -> None:
+    """Said before the libraries are imported, which takes seconds. Raises NotFound if the model is not there."""
+    if not is_hub_id(model):
+        model_path(model)
+    tell(f"loading {model}")
+
+
 def load_torch(config: ServeConfig) -> Target:
     """A Hugging Face decoder or a GGUF file: a known name, a path, or a hub id."""
+    _tell_loading(config.model)
     if config.gpu_layers >= 0:
         raise UsageError("--gpu-layers is for --engine llamacpp; engine torch has --device")
     from verify_server.engine import loading, torch_engine
@@ -92,6 +100,7 @@ def load_torch(config: ServeConfig) -> Target:
 
 def load_llamacpp(config: ServeConfig) -> Target:
     """A GGUF file, alone or in a folder: a bundled name or a path. Raises UsageError, NotFound, UnsupportedModel."""
+    _tell_loading(config.model)
     from verify_server.engine import llamacpp
     from verify_server.text.gguf_text import GgufText
 
