@@ -98,6 +98,25 @@ def test_another_target_may_have_another_drafter(capsys):
     assert factory.name == WITHOUT and "smollm2" in capsys.readouterr().err
 
 
+def test_a_draft_model_is_loaded_once_for_targets_that_it_fits():
+    """Its weights take seconds, in which the device would serve nobody."""
+    factory = FittingFactory(DeviceConfig(threads=1))
+    factory.check_vocabulary(tiny_info())
+    loaded = factory._fitting
+    factory.check_vocabulary(tiny_info(eos_ids=(0, 1)))
+    assert factory._fitting is loaded
+
+
+def test_a_draft_model_comes_back_with_a_target_that_it_fits():
+    factory = FittingFactory(DeviceConfig(threads=1, draft_model="tiny-draft"))
+    for target, name in (
+        (OTHER, WITHOUT),
+        (tiny_info(), "chain cacheback tiny-draft.table, llamacpp tiny-draft-q8_0.gguf"),
+    ):
+        factory.check_vocabulary(target)
+        assert factory.name == name
+
+
 def test_what_the_doctor_examines():
     assert settled(DoctorConfig(), "tiny") == DoctorConfig(
         drafter="chain:cacheback,llamacpp", draft_model="tiny-draft"
