@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from opensled import notify
 from opensled.address import host_port, is_local, joined, web_origins
 from opensled.errors import OpenSledError, UsageError
 from opensled.files import read_identity
+from opensled.logs import tell
 from opensled.messages import ChatMessage, Prompt, SamplingParams
 from opensled.metrics import metrics_port, require_safe_metrics
 from opensled.printable import visible, visible_line
@@ -115,6 +116,7 @@ async def _edge(config: EdgeConfig) -> int:
     access = _access(config)
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
     listener = _listen(config.http)
+    tell(f"asking {config.server} for its target")
     device = await connect(config, config.parallel)
     ending = asyncio.Event()
     app = build_app(device, access, ending, config.heartbeat)
@@ -125,8 +127,9 @@ async def _edge(config: EdgeConfig) -> int:
     try:
         with metrics_port(config.metrics, metrics(device)):
             print(_introduced(device, config.server))
+            _tell_api(device, address, tls=bool(config.http_tls_cert))
             print(f"listening on {address}", flush=True)
-            async with notify.announced():
+            async with notify.announced(), _watched(device):
                 await server.run(listener)
     finally:
         await device.close()
@@ -135,6 +138,23 @@ async def _edge(config: EdgeConfig) -> int:
 
 def _introduced(device: Device, server: str) -> str:
     return visible_line(f"drafting with {device.drafter_name} for {device.info.model_id} at {server}")
+
+
+@asynccontextmanager
+async def _watched(device: Device) -> AsyncIterator[None]:
+    """While inside, the device knows whether its server can be reached."""
+    watching = asyncio.ensure_future(device.watch_server())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+def _tell_api(device: Device, address: str, tls: bool) -> None:
+    """How clients reach the API, and which model they name."""
+    base = f"{'https' if tls else 'http'}://{address}"
+    tell(f"OpenAI API: {base}/v1 with model {device.info.model_id!r}; described at {base}/openapi.json")
 
 
 def _stop(server: ApiServer) -> None:

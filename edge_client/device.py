@@ -67,6 +67,7 @@ class Device:
         self.telemetry = Telemetry()
         self._idle: list[DraftThread] = []
         self._latest: RemoteSession | None = None  # the sequence that was opened last
+        self.server_away = False  # as `watch_server` last heard
 
     async def answer(self, task: Task) -> AsyncGenerator[Chunk, None]:
         """Stream one answer; the last chunk carries the finish reason and the statistics.
@@ -88,6 +89,18 @@ class Device:
                     while not (chunk := await stream.next()).finish_reason:
                         yield chunk
         yield chunk
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request would be answered now: the server can be reached, or the draft model may answer alone."""
+        return not self.server_away or self._memory is not None
+
+    async def watch_server(self) -> None:
+        """Notice when the server goes and when it comes back, and log that; runs until it is cancelled."""
+        async for present in self._link.presence():
+            if present == self.server_away:
+                log.warning("the server %s is %s", self._link.server, "back" if present else "away")
+            self.server_away = not present
 
     async def _begin(self, session: RemoteSession, task: Task) -> None:
         """Open the sequence, or prepare it for the draft model if no server can be reached and it may answer alone.

@@ -11,7 +11,7 @@ from edge_client.drafters import DRAFTERS, OFF
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import model_drafter
-from edge_client.known_drafts import DRAFT_OF, HOW_TO_GET_ONE, WITH_MODEL, settled, without_model
+from edge_client.known_drafts import DRAFT_OF, HOW_TO_GET_ONE, settled, without_model
 from opensled import logs
 from opensled.errors import UsageError, VocabularyMismatch
 from opensled.messages import ModelInfo
@@ -24,6 +24,8 @@ class FittingFactory(DrafterFactory):
     def __init__(self, config: DeviceConfig) -> None:
         self._config = config
         self._fitting: DrafterFactory = NoneFactory()
+        # What `_fitting` was made of; None = it stands in for another one
+        self._named: DeviceConfig | None = None
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -36,31 +38,43 @@ class FittingFactory(DrafterFactory):
         Raises UsageError, NotFound or UnsupportedModel for files and options that the user named and that cannot be
         used.
         """
-        self._fitting = _fitting(self._config, target)
+        named = settled(self._config, target.model_id)
+        if named != self._named or not _fits(self._fitting, target):  # else its weights stay loaded
+            found = _fitting(self._config, named, target)
+            if isinstance(found, str):
+                self._fitting, self._named = _stand_in(self._config, target, found), None
+            else:
+                self._fitting, self._named = found, named
 
     def create(self) -> Drafter:
         return self._fitting.create()
 
 
-def _fitting(config: DeviceConfig, target: ModelInfo) -> DrafterFactory:
-    named = settled(config, target.model_id)
-    wanted, model = WITH_MODEL if config.drafter == AUTO else named.drafter, named.draft_model
-    if model_drafter(wanted) and not model:
-        return _without_model(
-            config, target, f"no draft model for {target.model_id!r} is {_where(target.model_id)}"
-        )
+def _fits(factory: DrafterFactory, target: ModelInfo) -> bool:
     try:
-        found = made(config, wanted, model)
+        factory.check_vocabulary(target)
+    except VocabularyMismatch:
+        return False
+    return True
+
+
+def _fitting(config: DeviceConfig, named: DeviceConfig, target: ModelInfo) -> DrafterFactory | str:
+    """The drafter `named` by `settled`, or why there is none."""
+    needs_model = config.drafter == AUTO or bool(model_drafter(named.drafter))
+    if needs_model and not named.draft_model:
+        return f"no draft model for {target.model_id!r} is {_where(target.model_id)}"
+    try:
+        found = made(config, named.drafter, named.draft_model)
     except UsageError as error:
         if config.drafter != AUTO or config.draft_model:
             raise
-        return _without_model(config, target, str(error))
+        return str(error)
     try:
         found.check_vocabulary(target)
     except VocabularyMismatch as error:
-        if not model_drafter(wanted):
+        if not needs_model:
             raise  # a table that the user named
-        return _without_model(config, target, str(error).partition(";")[0])
+        return str(error).partition(";")[0]
     return found
 
 
@@ -69,7 +83,8 @@ def _where(target: str) -> str:
     return f"here (opensled pull {known} fetches one)" if known in FETCHABLE else "known"
 
 
-def _without_model(config: DeviceConfig, target: ModelInfo, why: str) -> DrafterFactory:
+def _stand_in(config: DeviceConfig, target: ModelInfo, why: str) -> DrafterFactory:
+    """The drafter without a model; says why."""
     found = made(config, without_model(config), "")
     found.check_vocabulary(target)
     logs.announce(f"{why}; drafting with {found.name}; better: {HOW_TO_GET_ONE}")

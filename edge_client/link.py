@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from edge_client.link_errors import explain
+from edge_client.link_presence import presence
 from edge_client.moves import destination
 from edge_client.remote import Connect
 from edge_client.shaped_stream import ShapedStream
@@ -97,6 +98,15 @@ class Link:
     async def chat_template(self) -> str:
         reply = await self._ask(self._home.stub.GetTokenizer, codec.tokenizer_request())
         return reply.chat_template
+
+    def presence(self) -> AsyncIterator[bool]:
+        """Whether the first server can be reached; see `link_presence`."""
+        return presence(self._home.channel)
+
+    @property
+    def server(self) -> str:
+        """Address of the first server."""
+        return self._config.server
 
     def connect(self, address: str = "") -> GrpcStream:
         """A new stream for one sequence; a lost connection is an error of its first use. See `remote.Connect`.

@@ -117,14 +117,24 @@ def configure(level: str = "warning", as_json: bool = False) -> None:
         sys.excepthook = _log_crash
 
 
+def tell(message: str) -> None:
+    """What a command is doing: one line on standard error, in the form of the logs; none where only errors count."""
+    if logging.getLogger().isEnabledFor(logging.WARNING):
+        _say(logging.INFO, "", message)
+
+
 def announce(message: str) -> None:
-    """What a user should know at the start, at every log level: one line on standard error, in the form of the logs."""
+    """What a user should know and may not expect: one line as by `tell`, at every log level."""
+    _say(logging.WARNING, "note: ", message)
+
+
+def _say(level: int, start: str, message: str) -> None:
     if _as_json():
-        record = logging.LogRecord("opensled", logging.WARNING, __file__, 0, message, (), None)
+        record = logging.LogRecord("opensled", level, __file__, 0, message, (), None)
         for handler in logging.getLogger().handlers:
             handler.handle(record)
     else:
-        print("note:", visible_line(message), file=sys.stderr)
+        print(start + visible_line(message), file=sys.stderr, flush=True)
 
 
 def _as_json() -> bool:

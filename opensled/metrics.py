@@ -112,6 +112,13 @@ def registry(metrics: Iterable[Metric]) -> CollectorRegistry:
     return made
 
 
+def page_of(made: CollectorRegistry) -> tuple[bytes, str]:
+    """The metrics of a registry as text, and the content type of that text."""
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+    return generate_latest(made), CONTENT_TYPE_LATEST
+
+
 @contextmanager
 def metrics_port(address: str, metrics: Iterable[Metric]) -> Iterator[None]:
     """A MetricsPort while inside; without an address None, and the library is not loaded."""

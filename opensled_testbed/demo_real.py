@@ -18,7 +18,7 @@ from opensled_testbed.demo_report import Run, conclude
 from opensled_testbed.demo_view import REAL, DemoView
 from opensled_testbed.forcing import Followed, follow
 from opensled_testbed.gguf_reference import GgufReference
-from opensled_testbed.processes import Process, exit_on_signals
+from opensled_testbed.processes import QUIET, Process, exit_on_signals
 from verify_server.engine import loading
 from verify_server.text.gguf_text import GgufText
 
@@ -112,12 +112,12 @@ def _onnx_draft(path: Path, reference: GgufReference, view: DemoView) -> Path | 
 
 def _server(path: Path, *engine: str) -> Process:
     fixed = ("--model", str(path), "--threads", "1", "--listen", "127.0.0.1:0", "--json")
-    return Process(("serve", *fixed, "--engine", *engine), isolated=True)
+    return Process(("serve", *fixed, "--engine", *engine, *QUIET), isolated=True)
 
 
 def _edge(address: str, drafter: str, model: Path) -> Process:
     fixed = ("--server", address, "--http", "127.0.0.1:0", "--threads", "1")
-    return Process(("edge", *fixed, "--drafter", drafter, "--draft-model", str(model)), isolated=True)
+    return Process(("edge", *fixed, "--drafter", drafter, "--draft-model", str(model), *QUIET), isolated=True)
 
 
 def _device(number: int, name: str, drafter: str, tokens: int) -> DemoDevice:

@@ -15,7 +15,7 @@ from opensled_testbed.config import DemoConfig
 from opensled_testbed.demo_device import DemoDevice, stop_fleet, why_low
 from opensled_testbed.demo_view import TINY, DemoView
 from opensled_testbed.forcing import follow, total
-from opensled_testbed.processes import Process, exit_on_signals
+from opensled_testbed.processes import QUIET, Process, exit_on_signals
 from opensled_testbed.prompts import TARGET, prompts_of
 from opensled_testbed.reference import Reference
 
@@ -61,14 +61,14 @@ def _run_fleet(devices: list[DemoDevice], config: DemoConfig, view: DemoView) ->
     with ExitStack() as stack:
         view.say("starting the server")
         flags = _credentials(stack) if config.mtls else None
-        command = [*SERVER, *ENGINES[config.engine][0], *(flags.server() if flags else ())]
+        command = [*SERVER, *ENGINES[config.engine][0], *(flags.server() if flags else ()), *QUIET]
         server = stack.enter_context(Process(command, isolated=True))
         address = server.wait_ready()
         view.say(f"server ready on {address}; starting {len(devices)} devices")
 
         def start(name: str, drafter: str, extra: tuple[str, ...] = ()) -> Process:
             known = flags.device(name) if flags else ()
-            command = ["edge", "--server", address, *known, *_device_flags(drafter, extra, config)]
+            command = ["edge", "--server", address, *known, *_device_flags(drafter, extra, config), *QUIET]
             return stack.enter_context(Process(command, isolated=True))
 
         edges = [start(*device) for device in FLEET]

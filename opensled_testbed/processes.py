@@ -16,6 +16,7 @@ from typing import NoReturn
 from opensled.errors import OpenSledError
 
 READY = "listening on "
+QUIET = ("--log-level", "error")  # flags of a command under a display of its own
 
 
 class Process:

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from opensled import logs
 from opensled_testbed.processes import Process
 from tests.warm import Parent
 
@@ -75,6 +76,12 @@ def _warm_servers():
 def cold_start(monkeypatch):
     """Servers start as a user's do."""
     monkeypatch.setattr(Process, "_start", COLD_START)
+
+
+@pytest.fixture
+def plain_logs():
+    """Logs as a command has them by default, whatever an earlier test left behind."""
+    logs.configure()
 
 
 @pytest.fixture

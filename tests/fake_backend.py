@@ -27,7 +27,7 @@ USUAL = {
 class FakeBackend:
     """Says `words` whatever it is asked; remembers what that was, and whether it was let go."""
 
-    rule = "match"
+    rule, server_away = "match", False
     status = DraftStatus(True, "k = 4: 31 tokens/s expected, server alone 18", 4, 31.0, 18.0, 0.01, 0.7)
 
     def __init__(
@@ -40,6 +40,10 @@ class FakeBackend:
         self.fails = fails  # the number of the one answer that fails; None: all of them
         self.tasks: list[Task] = []
         self.closed = 0
+
+    @property
+    def ready(self) -> bool:
+        return not self.server_away
 
     @property
     def asked(self) -> list[tuple]:

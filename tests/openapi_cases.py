@@ -7,6 +7,7 @@ from typing import Any
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS
 
+LOGPROBS = "message.output_text.logprobs"
 # "Valid is accepted" cannot be asked of a real server: it alone knows whether a prompt fits its context, and which
 # keywords of a JSON schema its grammar can keep to.
 ACCEPTED = "positive_data_acceptance"
@@ -35,7 +36,7 @@ def relate(body: Any, vocabulary: int) -> Any:
     related = dict(body)
     if not related.get("stream"):
         related.pop("stream_options", None)
-    if not related.get("logprobs"):
+    if not (related.get("logprobs") or LOGPROBS in (related.get("include") or ())):
         related.pop("top_logprobs", None)
     if related.get("logprobs") is not None:
         related.pop("echo", None)
@@ -51,14 +52,23 @@ def relate(body: Any, vocabulary: int) -> Any:
 
 def brief(body: Any) -> Any:
     """A body that asks a real target for a few tokens only."""
-    return {**body, "max_tokens": 2} if isinstance(body, dict) else body
+    if not isinstance(body, dict):
+        return body
+    return {**body, "max_output_tokens" if "input" in body else "max_tokens": 2}
 
 
 def _relate_tools(body: dict[str, Any]) -> None:
-    tools = {tool["function"]["name"]: tool for tool in body.get("tools") or ()}
+    tools = {_name(tool): tool for tool in body.get("tools") or ()}
     if tools:
         body["tools"] = list(tools.values())
     choice = body.get("tool_choice")
-    name = choice["function"]["name"] if isinstance(choice, dict) else ""
+    name = _name(choice) if isinstance(choice, dict) else ""
     if (name and name not in tools) or (choice == "required" and not tools):
         body.pop("tool_choice")
+    if tools and LOGPROBS in (body.get("include") or ()):
+        body["tool_choice"] = "none"
+
+
+def _name(function: dict[str, Any]) -> str:
+    """Of a tool or a choice, as a chat or a response has them."""
+    return function.get("function", function)["name"]

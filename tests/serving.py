@@ -31,8 +31,9 @@ async def serving(
     text=None,
     policy=Fcfs(float("inf")),
     client_limits=ClientLimits(),
+    port=0,
 ):
-    """A server on a free port; yields (manager, address)."""
+    """A server on that port, 0 = a free one; yields (manager, address)."""
     target = Target("fake", engine or FakeEngine(num_blocks=100), text or FakeText())
     loop = VerifyLoop(target.engine, policy, HardwareProfile(64), time.monotonic)
     manager = SessionManager(loop, target, limits)
@@ -40,7 +41,7 @@ async def serving(
     face = service.VerifyService(
         manager, describe(manager, target), target.text, tenants, replace(client_limits, message_bytes=size)
     )
-    server, port = await service.start(face, "127.0.0.1:0", tls)
+    server, port = await service.start(face, f"127.0.0.1:{port}", tls)
     running = asyncio.ensure_future(loop.run())
     try:
         yield manager, f"127.0.0.1:{port}"

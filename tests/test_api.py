@@ -169,7 +169,11 @@ def test_models_and_health():
     assert models["data"][0]["id"] == "tiny" and models["data"][0]["object"] == "model"
     assert call(backend, "/v1/models/tiny", method="GET").json()["id"] == "tiny"
     assert refusal(call(backend, "/v1/models/other", method="GET"), 404)["param"] == "model"
-    assert call(backend, "/health", method="GET").json()["status"] == "ok"
+    assert call(backend, "/health", method="GET").json() == {"status": "ok", "server": "reachable"}
+    assert call(backend, "/ready", method="GET").json()["status"] == "ready"
+    backend.server_away = True
+    assert call(backend, "/health", method="GET").json() == {"status": "ok", "server": "away"}
+    assert refusal(call(backend, "/ready", method="GET"), 503)["code"] == "unreachable"
     status = call(backend, "/status", method="GET").json()
     assert status["drafting"] and status["length"] == 4 and status["words"].startswith("k = 4: 31 tokens/s")
 

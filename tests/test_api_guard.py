@@ -69,8 +69,9 @@ def test_anything_else_does_not(path, given):
 
 @pytest.mark.parametrize("access", [Access(), Access(KEYS), Access(KEYS, (PAGE,), local=True)])
 def test_health_needs_no_key_and_tells_nothing_else(access):
-    response, _ = send(access, "GET", "/health")
-    assert response.status_code == 200 and response.json() == {"status": "ok"}
+    for path, status in (("/health", "ok"), ("/ready", "ready")):
+        response, _ = send(access, "GET", path)
+        assert response.status_code == 200 and response.json() == {"status": status, "server": "reachable"}
 
 
 def test_the_key_file(tmp_path):

@@ -111,7 +111,7 @@ def test_without_file_descriptors_the_api_waits_and_comes_back():
                 assert seconds > 2.5 and cpu_seconds(child.pid) - before < 0.2 * seconds
                 assert all("no new connection can be accepted" in line for line in lines)
             reply = httpx.get(f"http://127.0.0.1:{address[1]}/health", timeout=20)
-            assert reply.json() == {"status": "ok"}
+            assert reply.json()["status"] == "ok"
         finally:
             child.kill()
 

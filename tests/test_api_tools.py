@@ -132,6 +132,7 @@ ANSWERS = [
     ('{"name": "la', '{"name": "la', []),
     ('<tool_call>\n{"name": "la', '<tool_call>\n{"name": "la', []),
     ('{"name": "lamp", "arguments": {"on', "", [("lamp", '{"on')]),
+    ('<tool_call>\n{"name": "lamp", "arguments": {"on', "", [("lamp", '{"on')]),
     ("  <tool", "  <tool", []),
     ("<tool_call>", "<tool_call>", []),
     (" \n<tool_call>", " \n<tool_call>", []),

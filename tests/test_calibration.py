@@ -1,6 +1,7 @@
 """The profile of this machine: written, read back, damaged, shared, and who goes by it."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from edge_client.checks.board import check_calibration
 from edge_client.config import DoctorConfig
 from edge_client.drafters.threads import draft_threads, model_drafter
+from edge_client.known_drafts import settled
 from hw_profiles import calibration, catalog
 from hw_profiles.detect import Board, detect, usable_cores
 from hw_profiles.profiles import MeasuredDraft, MeasuredLink, Quantity
@@ -58,10 +60,9 @@ def test_measured_threads_are_used(own_calibration):
     assert draft_threads(0, "chain:cacheback,llamacpp", "tiny-draft") == 1
     assert draft_threads(3, "llamacpp", "tiny-draft") == 3
     assert draft_threads(0, "llamacpp", "another") == max(1, usable_cores() - 1)
-    assert (
-        "12 tokens/s with 1 thread, the fastest here (2026-11-22)" in check_calibration(DoctorConfig()).detail
-    )
-    assert "3 are used now" in check_calibration(DoctorConfig(threads=3)).detail
+    config = settled(DoctorConfig(), "tiny")
+    assert "12 tokens/s with 1 thread, the fastest here (2026-11-22)" in check_calibration(config).detail
+    assert "3 are used now" in check_calibration(replace(config, threads=3)).detail
 
 
 def test_more_threads_than_this_process_may_use(own_calibration, monkeypatch):

@@ -222,6 +222,13 @@ def test_everything_listens_on_loopback(served):
     assert [(name, ip) for name, ip in listening if not is_loopback(ip.removeprefix("::ffff:"))] == []
 
 
+def test_replicas_have_the_priority_of_a_server(served):
+    own = tree(served.process)[0].nice()
+    nice = {one.name(): one.nice() for one in tree(served.process)}
+    replicas = {name: value for name, value in nice.items() if name.startswith("ray::Replica")}
+    assert replicas and set(replicas.values()) == {own}
+
+
 def test_a_ray_with_a_dashboard_is_refused():
     ray_guard.prepare()
     from scheduler.cluster.ray_runtime import _require_no_dashboard

@@ -251,7 +251,7 @@ def test_the_stop_rule_obeys_limit_and_interrupt():
     assert len(whole_block(FixedLength(8), forever(), 8, lambda: next(looks))) == 2
 
 
-def test_a_foreign_draft_model_is_left_out(capsys):
+def test_a_foreign_draft_model_is_left_out(capsys, plain_logs):
     async def scenario():
         async with serving(text=TinyText(small_tokenizer())) as (_, address):
             config = GenerateConfig(server=address, drafter="llamacpp", draft_model="tiny-draft", threads=1)

@@ -12,6 +12,7 @@ from opensled.registry import Registry
 from opensled.store import fetched_folder
 from tests.tiny_drafts import tiny_info
 
+pytestmark = pytest.mark.usefixtures("plain_logs")
 WITHOUT = "lookup"
 OTHER = tiny_info(model_id="smollm2", fingerprint="another", vocab_size=49_152)
 
@@ -95,6 +96,25 @@ def test_another_target_may_have_another_drafter(capsys):
     assert "tiny-draft" in factory.name
     factory.check_vocabulary(OTHER)
     assert factory.name == WITHOUT and "smollm2" in capsys.readouterr().err
+
+
+def test_a_draft_model_is_loaded_once_for_targets_that_it_fits():
+    """Its weights take seconds, in which the device would serve nobody."""
+    factory = FittingFactory(DeviceConfig(threads=1))
+    factory.check_vocabulary(tiny_info())
+    loaded = factory._fitting
+    factory.check_vocabulary(tiny_info(eos_ids=(0, 1)))
+    assert factory._fitting is loaded
+
+
+def test_a_draft_model_comes_back_with_a_target_that_it_fits():
+    factory = FittingFactory(DeviceConfig(threads=1, draft_model="tiny-draft"))
+    for target, name in (
+        (OTHER, WITHOUT),
+        (tiny_info(), "chain cacheback tiny-draft.table, llamacpp tiny-draft-q8_0.gguf"),
+    ):
+        factory.check_vocabulary(target)
+        assert factory.name == name
 
 
 def test_what_the_doctor_examines():

@@ -121,7 +121,7 @@ def test_what_was_measured_counts_more_than_what_is_published():
     info = tiny_info(limits=Limits(max_draft=4, context_length=512))
     server = ServerReport(info=info, round_trip=0.002, speed=ServerSpeed(0.05, 4, 0.06))
     speed, link, assumed, drafting = check_gain(
-        DoctorConfig(server="hub:7411"), server, DraftReport(seconds=0.001)
+        DoctorConfig(server="hub:7411", draft_model="tiny-draft"), server, DraftReport(seconds=0.001)
     )
     assert speed.detail == "1,000 tokens/s (measured just now, tiny-draft)"
     assert link.detail == "2.0 ms (measured just now)" and assumed.detail.endswith("; all else was measured")

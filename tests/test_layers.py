@@ -43,6 +43,7 @@ ALLOWED = {
 GRPC_HOMES = (
     "edge_client/link.py",
     "edge_client/link_errors.py",
+    "edge_client/link_presence.py",
     "verify_server/service.py",
     "verify_server/byte_stream.py",
 )

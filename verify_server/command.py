@@ -34,6 +34,7 @@ from verify_server.security import TenantLimits, Tenants, Tls, read_tenants, rea
 from verify_server.server_metrics import metrics
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.signing import TokenSigner
+from verify_server.startup import tell_ready
 from verify_server.target import Target
 
 log = logging.getLogger(__name__)
@@ -129,7 +130,9 @@ async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls
         await readiness.set(True)
         server, port = await service.start(frontend, config.listen, tls, readiness)
         serving = asyncio.ensure_future(loop.run())
-        print(f"listening on {joined(host_port(config.listen)[0], port)}", flush=True)
+        address = joined(host_port(config.listen)[0], port)
+        tell_ready(target, manager.sequence_limits.context_length, config, address)
+        print(f"listening on {address}", flush=True)
         async with notify.announced():
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             notify.stopping()

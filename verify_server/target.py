@@ -1,6 +1,5 @@
 """A target ready to serve: an engine and the tokenizer that belongs to it."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -9,6 +8,7 @@ from typing import Protocol
 
 from hw_profiles.step_cost import StepCost
 from opensled.errors import NotFound, UsageError
+from opensled.logs import tell
 from opensled.messages import ChatMessage, Tool
 from opensled.store import is_hub_id, model_file, model_path
 from verify_server.config import ServeConfig
@@ -55,7 +55,7 @@ def load(config: ServeConfig) -> Target:
     wanted = ("llamacpp", "torch") if is_gguf else ("torch", "llamacpp")
     engine = next((name for name in wanted if find_spec(NEEDED[name])), wanted[0])
     if is_gguf or engine != wanted[0]:
-        print(f"engine {engine} serves {config.model}; --engine chooses another", file=sys.stderr)
+        tell(f"engine {engine} serves {config.model}; --engine chooses another")
     return load_llamacpp(config) if engine == "llamacpp" else load_torch(config)
 
 
@@ -63,8 +63,16 @@ def _is_gguf(path: Path) -> bool:
     return path.is_file() or (any(path.glob("*.gguf")) and not any(path.glob("*.safetensors")))
 
 
+def _tell_loading(model: str) -> None:
+    """Said before the libraries are imported, which takes seconds. Raises NotFound if the model is not there."""
+    if not is_hub_id(model):
+        model_path(model)
+    tell(f"loading {model}")
+
+
 def load_torch(config: ServeConfig) -> Target:
     """A Hugging Face decoder or a GGUF file: a known name, a path, or a hub id."""
+    _tell_loading(config.model)
     if config.gpu_layers >= 0:
         raise UsageError("--gpu-layers is for --engine llamacpp; engine torch has --device")
     from verify_server.engine import loading, torch_engine
@@ -92,6 +100,7 @@ def load_torch(config: ServeConfig) -> Target:
 
 def load_llamacpp(config: ServeConfig) -> Target:
     """A GGUF file, alone or in a folder: a bundled name or a path. Raises UsageError, NotFound, UnsupportedModel."""
+    _tell_loading(config.model)
     from verify_server.engine import llamacpp
     from verify_server.text.gguf_text import GgufText
 

@@ -19,12 +19,17 @@ from edge_client.api.event_stream import EventStream, attended, begun, merged, w
 from edge_client.api.failures import error_response, http_error_response
 from edge_client.api.fields import parse_object
 from edge_client.api.guard import Access
+from edge_client.api.ollama.routes import ollama_routes
 from edge_client.api.openapi import description
+from edge_client.api.response_api.response_reply import ResponseReply
+from edge_client.api.response_api.response_request import response_request
 from edge_client.api.responses import Reply, model_card, to_json
 from edge_client.device import Device
+from edge_client.device_metrics import metrics
 from edge_client.offline.modes import HEARTBEAT
-from opensled.errors import NotFound, OpenSledError
+from opensled.errors import NotFound, OpenSledError, Unreachable
 from opensled.messages import ModelInfo
+from opensled.metrics import page_of, registry
 
 JSON = "application/json"
 MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
@@ -44,18 +49,24 @@ def build_app(
     Once `ending` is set, answers under way end with an error: status 503, or the last event of a stream. `heartbeat`:
     see `EventStream`.
     """
-    api = Api(device, ending or asyncio.Event(), heartbeat)
+    ending = ending or asyncio.Event()
+    api = Api(device, ending, heartbeat)
     chat = partial(api.complete, requests.chat_request)
     raw = partial(api.complete, requests.completion_request)
+    responses = partial(api.complete, response_request, kind=ResponseReply)
     return Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/completions", raw, methods=["POST"]),
+            Route("/v1/responses", responses, methods=["POST"]),
             Route("/v1/models", api.models),
             Route("/v1/models/{model:path}", api.model),
             Route("/openapi.json", api.openapi),
             Route("/status", api.status),
             Route("/health", api.health),
+            Route("/ready", api.ready),
+            *([Route("/metrics", api.metrics)] if access.local else []),
+            *ollama_routes(device, ending, heartbeat, _body),
         ],
         middleware=access.middleware(),
         exception_handlers={
@@ -72,12 +83,13 @@ class Api:
     def __init__(self, device: Device, ending: asyncio.Event, heartbeat: float) -> None:
         self._device, self._ending, self._heartbeat = device, ending, heartbeat
         self._created = int(time.time())
+        self._metrics: Any = None  # made when they are first asked for: their library takes memory
 
-    async def complete(self, read: Read, request: Request) -> Response:
-        """Answer one request, whole or as a stream. If the client leaves, the work ends."""
+    async def complete(self, read: Read, request: Request, kind: type[Reply] = Reply) -> Response:
+        """Answer one request, whole or as a stream, as `kind` has it. If the client leaves, the work ends."""
         try:
             wanted = read(parse_object(await _body(request)), self._device.info)
-            reply = Reply(wanted, self._device)
+            reply = kind(wanted, self._device)
             answers = [self._device.answer(task) for task in wanted.tasks]
             chunks = merged(answers, wanted.spelled, self._ending)
             if not wanted.stream:
@@ -103,8 +115,24 @@ class Api:
         return _json(self._device.status.figures())
 
     async def health(self, request: Request) -> Response:
-        """Needs no key, and therefore gives no further information."""
-        return _json({"status": "ok"})
+        """Whether this process works. Needs no key, and therefore tells little."""
+        return _json({"status": "ok", "server": self._server})
+
+    async def ready(self, request: Request) -> Response:
+        """Whether a request would be answered now; raises Unreachable if not."""
+        if not self._device.ready:
+            raise Unreachable("the verification server is away; try again")
+        return _json({"status": "ready", "server": self._server})
+
+    @property
+    def _server(self) -> str:
+        return "away" if self._device.server_away else "reachable"
+
+    async def metrics(self, request: Request) -> Response:
+        """As on the port of --metrics."""
+        self._metrics = self._metrics or registry(metrics(self._device))
+        page, kind = page_of(self._metrics)
+        return Response(page, media_type=kind)
 
 
 def _json(payload: object, headers: Mapping[str, str] | None = None) -> Response:

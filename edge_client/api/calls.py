@@ -44,7 +44,7 @@ class CallReader:
     def flush(self) -> list[AnswerPiece]:
         """The rest at the end of the answer; a call that ends before its arguments is text."""
         text, self._held = self._held, ""
-        if self._read == self._after or not self._before + text:
+        if self._read in (self._arguments, self._after) or not self._before + text:
             return []
         return [AnswerPiece("text", self._before + text)]
 
@@ -78,7 +78,7 @@ class CallReader:
         for head, name in self._heads.items():
             if squeezed.startswith(head):
                 self._held = self._held[_length(self._held, len(head)) - 1 :]
-                self._object, self._read = Balance(), self._arguments
+                self._object, self._before, self._read = Balance(), "", self._arguments
                 return [AnswerPiece("name", name)]
         if any(head.startswith(squeezed) for head in self._heads):
             return None
@@ -92,7 +92,7 @@ class CallReader:
         text = self._held[:end]
         self._held = self._held[len(text) :]
         if end is not None:
-            self._before, self._read = "", self._after
+            self._read = self._after
         return [AnswerPiece("arguments", text)]
 
     def _after(self) -> list[AnswerPiece] | None:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -15,13 +15,34 @@ from starlette.types import Receive, Scope, Send
 
 from edge_client.answer import Chunk
 from edge_client.api.failures import error_object
-from edge_client.api.responses import LOCAL_HEADER, Reply, to_json
+from edge_client.api.responses import LOCAL_HEADER
 from edge_client.offline.modes import LOCAL_ONLY
 from opensled.errors import EngineError, OpenSledError, Unreachable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Arrivals = asyncio.Queue[tuple[int, Chunk | Exception]]
+
+
+class Told(Protocol):
+    """What a client is told of the answers to its request: in payloads, one after the other, or in one object."""
+
+    headers: dict[str, str]
+    end: tuple[bytes, ...]  # behind the payloads of a stream without an error
+
+    def opening(self) -> list[dict[str, Any]]: ...
+
+    def push(self, index: int, chunk: Chunk, /) -> list[dict[str, Any]]: ...
+
+    def closing(self) -> list[dict[str, Any]]: ...
+
+    def failed(self, error: dict[str, Any], /) -> list[dict[str, Any]]: ...
+
+    def event(self, payload: dict[str, Any], /) -> bytes: ...
+
+    def heartbeat(self, waiting: float, /) -> bytes: ...
+
+    def whole(self) -> dict[str, Any]: ...
 
 
 async def attended(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -88,7 +109,7 @@ async def _pump(number: int, answer: AsyncGenerator[Chunk, None], arrived: Arriv
         await arrived.put((number, error))
 
 
-async def whole(chunks: AsyncGenerator[tuple[int, Chunk], None], reply: Reply) -> dict[str, Any]:
+async def whole(chunks: AsyncGenerator[tuple[int, Chunk], None], reply: Told) -> dict[str, Any]:
     """The answers as one object."""
     async with aclosing(chunks):
         async for number, chunk in chunks:
@@ -119,7 +140,7 @@ class EventStream(Response):
         self,
         first: list[tuple[int, Chunk]],
         rest: AsyncGenerator[tuple[int, Chunk], None],
-        reply: Reply,
+        reply: Told,
         heartbeat: float,
     ) -> None:
         local = any("local" in chunk.origins for _, chunk in first)
@@ -140,39 +161,37 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with aclosing(self._events()) as events:
             async for event in events:
-                await send(_body(event + b"\n\n", more=True))
+                await send(_body(event, more=True))
                 self._sent_at = time.monotonic()
         await send(_body(b"", more=False))
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
+        reply = self._reply
         try:
-            for payload in self._reply.opening():
-                yield _data(payload)
+            for payload in reply.opening():
+                yield reply.event(payload)
             for number, chunk in self._first:
                 for event in self._shown(number, chunk):
                     yield event
             async for number, chunk in self._rest:
                 for event in self._shown(number, chunk):
                     yield event
-            for payload in self._reply.closing():
-                yield _data(payload)
-        except OpenSledError as error:
-            yield _data(error_object(error))
+            for payload in reply.closing():
+                yield reply.event(payload)
         except Exception as error:
-            log.exception("an answer failed midway")
-            yield _data(error_object(error))
+            if not isinstance(error, OpenSledError):
+                log.exception("an answer failed midway")
+            for payload in reply.failed(error_object(error)):
+                yield reply.event(payload)
         else:
-            yield b"data: [DONE]"
+            for event in reply.end:
+                yield event
 
     def _shown(self, number: int, chunk: Chunk) -> Iterator[bytes]:
         for payload in self._reply.push(number, chunk):
-            yield _data(payload)
+            yield self._reply.event(payload)
         if chunk.waiting and 0 < self._heartbeat <= time.monotonic() - self._sent_at:
-            yield b": waiting for the server, %.0f s" % chunk.waiting
-
-
-def _data(payload: dict[str, Any]) -> bytes:
-    return b"data: " + to_json(payload)
+            yield self._reply.heartbeat(chunk.waiting)
 
 
 def _body(content: bytes, more: bool) -> dict[str, Any]:

@@ -64,9 +64,14 @@ def error_body(message: str, type: str, code: str, param: str = "") -> dict[str,
 
 async def error_response(request: Request, error: Exception) -> Response:
     """The response to an exception of an endpoint."""
+    return refused(error, error_object(error))
+
+
+def refused(error: Exception, body: dict[str, Any]) -> Response:
+    """`body` with the status of `error`, and when to ask again."""
     status, _ = status_of(error)
     headers = {"Retry-After": str(_retry_after(error))} if status in (429, 503) else None
-    return Response(to_json(error_object(error)), status, headers, "application/json")
+    return Response(to_json(body), status, headers, "application/json")
 
 
 def _retry_after(error: Exception) -> int:
@@ -77,7 +82,12 @@ def _retry_after(error: Exception) -> int:
 async def http_error_response(request: Request, error: Exception) -> Response:
     """The response to a request refused before its fields are read: by its path, method or body."""
     assert isinstance(error, HTTPException)
+    body = http_error_object(request, error)
+    return Response(to_json(body), error.status_code, error.headers, "application/json")
+
+
+def http_error_object(request: Request, error: HTTPException) -> dict[str, Any]:
+    """Its body."""
     message = f"{error.detail}: {request.method} {request.url.path[:QUOTED]}"
     code = HTTP_CODES.get(error.status_code, "invalid_request")
-    body = error_body(message, "invalid_request_error", code)
-    return Response(to_json(body), error.status_code, error.headers, "application/json")
+    return error_body(message, "invalid_request_error", code)

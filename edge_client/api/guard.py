@@ -18,12 +18,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edge_client.api.failures import error_body
+from edge_client.api.ollama.error_words import PREFIX, told
 from edge_client.api.responses import to_json
 from opensled.address import calls_loopback
 from opensled.errors import UsageError
 from opensled.files import read_secret_text
 
-OPEN_PATHS = ("/health",)  # tell whether the device works and nothing else
+OPEN_PATHS = ("/health", "/ready")  # tell whether the device works and nothing else
 QUOTED = 100  # characters of a header shown in an error
 
 
@@ -75,13 +76,14 @@ class PageGuard:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
+        refusal = self._refusal(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
         await (refusal or self._app)(scope, receive, send)
 
-    def _refusal(self, headers: Headers) -> Response | None:
+    def _refusal(self, path: str, headers: Headers) -> Response | None:
         host = headers.get("host", "")
         if self._access.local and not calls_loopback(host):
             return _refuse(
+                path,
                 403,
                 f"this API is called at 127.0.0.1 or localhost, not at {host[:QUOTED]!r}; to be reached by other "
                 "names, start opensled edge with --http on that address",
@@ -90,6 +92,7 @@ class PageGuard:
         for origin in headers.getlist("origin"):
             if origin not in self._access.origins:
                 return _refuse(
+                    path,
                     403,
                     f"web pages of {origin[:QUOTED]} may not use this API; if they should, start opensled edge "
                     f"with --cors-origin {origin[:QUOTED]}",
@@ -106,7 +109,7 @@ class KeyGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         free = scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._opens(Headers(scope=scope))
-        await (self._app if free else _unauthorized())(scope, receive, send)
+        await (self._app if free else _unauthorized(scope["path"]))(scope, receive, send)
 
     def _opens(self, headers: Headers) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -115,14 +118,19 @@ class KeyGuard:
         return scheme.lower() == "bearer" and any(matches)
 
 
-def _unauthorized() -> Response:
+def _unauthorized(path: str) -> Response:
     message = (
         "an API key of this device is needed, as Authorization: Bearer KEY; its owner has it (--http-keys)"
     )
-    response = _refuse(401, message, "authentication_error", "invalid_api_key")
+    response = _refuse(path, 401, message, "authentication_error", "invalid_api_key")
     response.headers["WWW-Authenticate"] = "Bearer"
     return response
 
 
-def _refuse(status: int, message: str, type: str = "invalid_request_error", code: str = "") -> Response:
-    return Response(to_json(error_body(message, type, code)), status, media_type="application/json")
+def _refuse(
+    path: str, status: int, message: str, type: str = "invalid_request_error", code: str = ""
+) -> Response:
+    """A refusal in the form of the API that `path` belongs to."""
+    body = error_body(message, type, code)
+    shown = told(body) if path.startswith(f"{PREFIX}/") else body
+    return Response(to_json(shown), status, media_type="application/json")

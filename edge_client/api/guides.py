@@ -5,11 +5,14 @@ Before the target samples, the server masks tokens that would leave the grammar,
 
 import json
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from edge_client.api.fields import Fields, fields_of, require_object, require_text
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import GUIDE, Guide, ModelInfo, Tool
+
+T = TypeVar("T")
 
 ANY_OBJECT = "{}"
 NAME = r"[a-zA-Z0-9_-]{1,64}"  # of a tool or a schema, as OpenAI has it
@@ -18,36 +21,49 @@ CHOICES = ("none", "auto", "required")
 
 
 def read_guide(fields: Fields, info: ModelInfo) -> Guide | None:
-    """The guide of these fields; None: free text without tools."""
-    schema = _response_format(fields.take("response_format"))
-    tools = _tools(fields.take("tools"))
-    mode, function = _tool_choice(fields.take("tool_choice"), tools)
+    """The guide of these fields of a chat; None: free text without tools."""
+    value = fields.take("response_format")
+    schema = "" if value is None else read_format(fields_of(value, "response_format"), _nested_schema)
+    tools = read_tools(fields.take("tools"), lambda outer: _inside_function(outer, read_function))
+    choice = read_choice(fields.take("tool_choice"), tools, lambda outer: _inside_function(outer, read_name))
     parallel = fields.flag("parallel_tool_calls", True)
-    for name, value in (("response_format", schema), ("tools", tools)):
+    return make_guide(schema, "response_format", tools, choice, parallel, info)
+
+
+def make_guide(
+    schema: str,
+    schema_field: str,
+    tools: tuple[Tool, ...],
+    choice: tuple[str, str],
+    parallel: bool,
+    info: ModelInfo,
+) -> Guide | None:
+    """The guide of what was read, `schema` from the field `schema_field`; refuses it where the server cannot guide."""
+    for name, value in ((schema_field, schema), ("tools", tools)):
         if value and GUIDE not in info.capabilities:
             raise Unsupported(f"the server of {info.model_id} cannot guide answers: leave {name} out", name)
     if not tools:
         return Guide(json_schema=schema) if schema else None
-    return Guide(schema, tools, mode, function, parallel)
+    return Guide(schema, tools, *choice, parallel)
 
 
-def _response_format(value: object) -> str:
-    """The JSON schema of the answer; "" for text."""
-    if value is None:
-        return ""
-    fields = fields_of(value, "response_format")
-    kind = fields.take("type")
+def read_format(fields: Fields, read_schema: Callable[[Fields], str]) -> str:
+    """The JSON schema of the answer; "" for text. `read_schema` reads the fields of the type json_schema."""
+    kind, where = fields.take("type"), fields.path("type")
     if kind not in ("text", "json_object", "json_schema"):
-        raise Unsupported(
-            "response_format.type must be text, json_object or json_schema", "response_format.type"
-        )
-    schema = _json_schema(fields.inside("json_schema")) if kind == "json_schema" else ANY_OBJECT
+        raise Unsupported(f"{where} must be text, json_object or json_schema", where)
+    schema = read_schema(fields) if kind == "json_schema" else ANY_OBJECT
     fields.finish()
     return "" if kind == "text" else schema
 
 
-def _json_schema(fields: Fields) -> str:
-    _name(fields)
+def _nested_schema(fields: Fields) -> str:
+    return read_schema(fields.inside("json_schema"))
+
+
+def read_schema(fields: Fields) -> str:
+    """The schema of an answer, with its name; refuses other fields."""
+    read_name(fields)
     fields.text("description", "")
     fields.flag("strict", True)
     schema = fields.take("schema")
@@ -55,32 +71,48 @@ def _json_schema(fields: Fields) -> str:
     return ANY_OBJECT if schema is None else _text(schema, fields.path("schema"))
 
 
-def _tools(value: object) -> tuple[Tool, ...]:
+def read_tools(value: object, read: Callable[[Fields], Tool]) -> tuple[Tool, ...]:
+    """The field `tools`, each of them a function; `read` reads all its fields but the type."""
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) > MAX_TOOLS:
         raise InvalidRequest(f"tools must be a list of at most {MAX_TOOLS} tools", "tools")
-    tools = tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(value))
+    tools = tuple(read(_function(tool, f"tools[{index}]")) for index, tool in enumerate(value))
     if len({tool.name for tool in tools}) < len(tools):
         raise InvalidRequest("tools has two tools of the same name", "tools")
     return tools
 
 
-def _tool(value: object, where: str) -> Tool:
-    outer = fields_of(value, where)
-    if outer.take("type") != "function":
-        raise Unsupported(f"{where}.type must be function", f"{where}.type")
-    fields = outer.inside("function")
+def _function(value: object, where: str) -> Fields:
+    """The fields of an object of the type function, without the type."""
+    fields = fields_of(value, where)
+    if fields.take("type") != "function":
+        raise Unsupported(
+            f"{where}.type must be function: the client runs the tools, none run here", f"{where}.type"
+        )
+    return fields
+
+
+def _inside_function(outer: Fields, read: Callable[[Fields], T]) -> T:
+    """What `read` reads of the field `function`, which is the only one."""
+    inner = outer.inside("function")
     outer.finish()
-    name, description = _name(fields), fields.text("description", "")
+    found = read(inner)
+    inner.finish()
+    return found
+
+
+def read_function(fields: Fields) -> Tool:
+    """A tool by its name, description and parameters; refuses other fields."""
+    name, description = read_name(fields), fields.text("description", "")
     fields.flag("strict", True)
     schema = fields.take("parameters")
     fields.finish()
     return Tool(name, description, "" if schema is None else _text(schema, fields.path("parameters")))
 
 
-def _tool_choice(value: object, tools: tuple[Tool, ...]) -> tuple[str, str]:
-    """A mode of CHOICES, and the only function that may be called ("" = any)."""
+def read_choice(value: object, tools: tuple[Tool, ...], read: Callable[[Fields], str]) -> tuple[str, str]:
+    """A mode of CHOICES, and the only function that may be called ("" = any); `read` reads its name."""
     if value is None:
         return ("auto" if tools else "none"), ""
     if isinstance(value, str):
@@ -90,7 +122,7 @@ def _tool_choice(value: object, tools: tuple[Tool, ...]) -> tuple[str, str]:
             )
         mode, function = value, ""
     else:
-        mode, function = "required", _chosen(value)
+        mode, function = "required", read(_function(value, "tool_choice"))
     if mode == "required" and function not in ("", *(tool.name for tool in tools)):
         raise InvalidRequest(f"tool_choice names {function}, which tools does not have", "tool_choice")
     if mode == "required" and not tools:
@@ -98,18 +130,8 @@ def _tool_choice(value: object, tools: tuple[Tool, ...]) -> tuple[str, str]:
     return mode, function
 
 
-def _chosen(value: object) -> str:
-    fields = fields_of(value, "tool_choice")
-    if fields.take("type") != "function":
-        raise Unsupported("tool_choice.type must be function", "tool_choice.type")
-    inner = fields.inside("function")
-    name = _name(inner)
-    inner.finish()
-    fields.finish()
-    return name
-
-
-def _name(fields: Fields) -> str:
+def read_name(fields: Fields) -> str:
+    """The name of a tool or a schema."""
     name = require_text(fields.take("name"), fields.path("name"))
     if not re.fullmatch(NAME, name):
         raise InvalidRequest(f"{fields.path('name')} must match {NAME}", fields.path("name"))

@@ -5,6 +5,7 @@ tests/test_openapi.py keeps it true: what it allows is accepted, what it forbids
 
 from edge_client.api import replies, schemas
 from edge_client.api.replies import Schema, ref
+from edge_client.api.response_api import output_schemas, response_schemas
 from opensled.messages import ModelInfo
 
 ERRORS = {
@@ -37,7 +38,12 @@ def description(info: ModelInfo) -> Schema:
         "security": [{"key": []}, {}],
         "paths": _paths(info),
         "components": {
-            "schemas": {**schemas.components(info), **replies.components()},
+            "schemas": {
+                **schemas.components(info),
+                **replies.components(),
+                **response_schemas.components(info),
+                **output_schemas.components(),
+            },
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer", "description": "Where --http-keys is given."}
             },
@@ -52,12 +58,24 @@ def _paths(info: ModelInfo) -> Schema:
             "post": _post(
                 "createChatCompletion",
                 "Answer a chat",
-                ("ChatRequest", "ChatCompletion", "ChatCompletionChunk"),
+                ("ChatRequest", "ChatCompletion"),
+                _events("ChatCompletionChunk"),
             )
         },
         "/v1/completions": {
             "post": _post(
-                "createCompletion", "Continue a text", ("CompletionRequest", "Completion", "CompletionChunk")
+                "createCompletion",
+                "Continue a text",
+                ("CompletionRequest", "Completion"),
+                _events("CompletionChunk"),
+            )
+        },
+        "/v1/responses": {
+            "post": _post(
+                "createResponse",
+                "Answer a chat, in the form of the Responses API",
+                ("ResponseRequest", "Response"),
+                _named_events("ResponseEvent"),
             )
         },
         "/v1/models": {"get": _get("listModels", "The model of this device, in a list", "ModelList")},
@@ -70,14 +88,20 @@ def _paths(info: ModelInfo) -> Schema:
         "/openapi.json": {"get": _get("describe", "This description", "Description")},
         "/status": {"get": _get("draftStatus", "How this device drafts just now, and why", "Status")},
         "/health": {"get": {**_get("health", "Whether the device works", "Health"), "security": []}},
+        "/ready": {
+            "get": {
+                **_get("ready", "Whether a request would be answered now", "Ready", "503"),
+                "security": [],
+            }
+        },
     }
 
 
-def _post(name: str, summary: str, kinds: tuple[str, str, str]) -> Schema:
-    asked, whole, event = kinds
+def _post(name: str, summary: str, kinds: tuple[str, str], events: Schema) -> Schema:
+    asked, whole = kinds
     content = {
         "application/json": {"schema": ref(whole)},
-        "text/event-stream": {"schema": _events(event)},
+        "text/event-stream": {"schema": events},
     }
     return {
         "operationId": name,
@@ -96,6 +120,16 @@ def _events(kind: str) -> Schema:
     piece = {"contentMediaType": "application/json", "contentSchema": payload}
     data = {"type": "string", "anyOf": [{"const": "[DONE]"}, piece]}
     return {"type": "object", "properties": {"data": data}, "required": ["data"]}
+
+
+def _named_events(kind: str) -> Schema:
+    """With stream: true. What one event holds; its name is the type that its data names, too."""
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": ref(kind)}
+    return {
+        "type": "object",
+        "properties": {"event": {"type": "string"}, "data": data},
+        "required": ["event", "data"],
+    }
 
 
 def _get(name: str, summary: str, answer: str, *errors: str) -> Schema:

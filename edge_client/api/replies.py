@@ -45,13 +45,19 @@ def ref(name: str) -> Schema:
 
 NUMBER: Schema = {"type": "number"}
 NATURAL: Schema = {"type": "integer", "minimum": 0}
+FINGERPRINT = {
+    **TEXT,
+    "description": "opensled-RELEASE/MODEL/NUMERICS/RULE: with it equal, equal seeds give equal answers. "
+    "opensled-RELEASE/draft-model/local-only: text of the draft model alone, see local_tokens.",
+}
 
 
-def _or_null(schema: Schema) -> Schema:
+def or_null(schema: Schema) -> Schema:
+    """A field that is always there, and may be null."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def _all(properties: dict[str, Any]) -> Schema:
+def every(properties: dict[str, Any]) -> Schema:
     """An object that has all of these fields and no others."""
     return closed(properties, *properties)
 
@@ -65,9 +71,10 @@ def components() -> Schema:
         "CompletionChunk": _chunk("text_completion", _completion_choice("stop", "length", None)),
         "Usage": _usage(),
         "Model": _model(),
-        "ModelList": _all({"object": one_of("list"), "data": items(ref("Model"), 1, 1)}),
-        "Error": _all({"error": _error()}),
-        "Health": _all({"status": one_of("ok")}),
+        "ModelList": every({"object": one_of("list"), "data": items(ref("Model"), 1, 1)}),
+        "Error": every({"error": _error()}),
+        "Health": every({"status": one_of("ok"), "server": one_of("reachable", "away")}),
+        "Ready": every({"status": one_of("ready"), "server": one_of("reachable", "away")}),
         "Status": _status(),
         "Description": {
             "type": "object",
@@ -79,7 +86,7 @@ def components() -> Schema:
 
 def _status() -> Schema:
     rate = {"type": ["number", "null"], "minimum": 0}
-    return _all(
+    return every(
         {
             "drafting": {"type": "boolean"},
             "words": {**TEXT, "description": "what it has settled on, and why"},
@@ -98,36 +105,32 @@ def _frame(kind: str, choice: Schema) -> Schema:
         "object": one_of(kind),
         "created": {**NATURAL, "description": "unix seconds"},
         "model": TEXT,
-        "system_fingerprint": {
-            **TEXT,
-            "description": "opensled-RELEASE/MODEL/NUMERICS/RULE: with it equal, equal seeds give equal answers. "
-            "opensled-RELEASE/draft-model/local-only: text of the draft model alone, see local_tokens.",
-        },
+        "system_fingerprint": FINGERPRINT,
         "choices": items(choice),
     }
 
 
 def _response(kind: str, choice: Schema) -> Schema:
-    return _all({**_frame(kind, choice), "usage": ref("Usage")})
+    return every({**_frame(kind, choice), "usage": ref("Usage")})
 
 
 def _chunk(kind: str, choice: Schema) -> Schema:
     frame = _frame(kind, choice)
-    return closed({**frame, "usage": _or_null(ref("Usage"))}, *frame)
+    return closed({**frame, "usage": or_null(ref("Usage"))}, *frame)
 
 
 def _chat_choice() -> Schema:
     message = {
         "role": one_of("assistant"),
-        "content": _or_null(TEXT),
+        "content": or_null(TEXT),
         "refusal": {"type": "null"},
         "tool_calls": items(_call(), 1),
     }
-    return _all(
+    return every(
         {
             "index": NATURAL,
             "message": closed(message, "role", "content", "refusal"),
-            "logprobs": _or_null(_chat_logprobs()),
+            "logprobs": or_null(_chat_logprobs()),
             "finish_reason": one_of("stop", "length", "tool_calls"),
         }
     )
@@ -144,35 +147,39 @@ def _chat_delta() -> Schema:
         "index", "function",
     )  # fmt: skip
     delta = {"role": one_of("assistant"), "content": TEXT, "tool_calls": items(piece, 1, 1)}
-    return _all(
+    return every(
         {
             "index": NATURAL,
             "delta": closed(delta),
-            "logprobs": _or_null(_chat_logprobs()),
+            "logprobs": or_null(_chat_logprobs()),
             "finish_reason": one_of("stop", "length", "tool_calls", None),
         }
     )
 
 
 def _call() -> Schema:
-    function = _all({"name": TEXT, "arguments": TEXT})
-    return _all(
+    function = every({"name": TEXT, "arguments": TEXT})
+    return every(
         {"id": {"type": "string", "pattern": "^call_"}, "type": one_of("function"), "function": function}
     )
 
 
 def _chat_logprobs() -> Schema:
+    return every({"content": items(token_logprobs()), "refusal": {"type": "null"}})
+
+
+def token_logprobs() -> Schema:
+    """One token of an answer with its log-probability, and the likeliest in its place."""
     token = {
         "token": TEXT,
         "logprob": {**NUMBER, "description": "nats; the target's own, before temperature and masks"},
         "bytes": items({"type": "integer", "minimum": 0, "maximum": 255}),
     }
-    entry = _all({**token, "top_logprobs": items(_all(token))})
-    return _all({"content": items(entry), "refusal": {"type": "null"}})
+    return every({**token, "top_logprobs": items(every(token))})
 
 
 def _completion_choice(*reasons: str | None) -> Schema:
-    logprobs = _all(
+    logprobs = every(
         {
             "tokens": items(TEXT),
             "token_logprobs": items(NUMBER),
@@ -180,18 +187,26 @@ def _completion_choice(*reasons: str | None) -> Schema:
             "text_offset": items(NATURAL),
         }
     )
-    return _all(
+    return every(
         {
             "index": NATURAL,
             "text": TEXT,
-            "logprobs": _or_null(logprobs),
+            "logprobs": or_null(logprobs),
             "finish_reason": one_of(*reasons),
         }
     )
 
 
 def _usage() -> Schema:
-    details = _all({"accepted_prediction_tokens": NATURAL, "rejected_prediction_tokens": NATURAL})
+    details = every({"accepted_prediction_tokens": NATURAL, "rejected_prediction_tokens": NATURAL})
+    counts = ("prompt_tokens", "completion_tokens", "total_tokens")
+    return every(
+        {**dict.fromkeys(counts, NATURAL), "completion_tokens_details": details, "opensled": draft_figures()}
+    )
+
+
+def draft_figures() -> Schema:
+    """How the drafts of an answer fared."""
     figures = {
         "rule": {**TEXT, "description": "acceptance rule; local-only: a part of the text is not verified"},
         "rounds": NATURAL,
@@ -206,18 +221,11 @@ def _usage() -> Schema:
         },
         "tokens_per_second": NUMBER,
     }
-    counts = ("prompt_tokens", "completion_tokens", "total_tokens")
-    return _all(
-        {
-            **dict.fromkeys(counts, NATURAL),
-            "completion_tokens_details": details,
-            "opensled": _all(figures),
-        }
-    )
+    return every(figures)
 
 
 def _model() -> Schema:
-    return _all(
+    return every(
         {
             "id": TEXT,
             "object": one_of("model"),
@@ -229,13 +237,13 @@ def _model() -> Schema:
 
 
 def _error() -> Schema:
-    return _all(
+    return every(
         {
             "message": TEXT,
             "type": one_of(
                 "invalid_request_error", "authentication_error", "rate_limit_error", "server_error"
             ),
-            "param": {**_or_null(TEXT), "description": "the field, as the client spells it"},
+            "param": {**or_null(TEXT), "description": "the field, as the client spells it"},
             "code": {**TEXT, "description": "docs/protocol.md has those of the server"},
         }
     )

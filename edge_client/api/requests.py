@@ -15,7 +15,7 @@ from edge_client.api.fields import Fields, fields_of
 from edge_client.api.guides import read_guide
 from edge_client.api.sampling_fields import MAX_CHOICES, read_params, read_stop, seeded, token_limit
 from opensled.errors import InvalidRequest, NotFound, RequestError, Unsupported
-from opensled.messages import MAX_PACE, MAX_TOP_LOGPROBS, ModelInfo, Prompt
+from opensled.messages import MAX_PACE, MAX_TOP_LOGPROBS, ModelInfo
 
 COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; a chat goes on to the end of the context
 MAX_COMPLETION_LOGPROBS = 5  # OpenAI's limit for /v1/completions
@@ -55,6 +55,7 @@ class Request:
     is_chat: bool
     echo: bool = False  # the prompt goes before the answer
     names: dict[str, str] = field(default_factory=dict)  # a server's name of a field -> the client's
+    repeated: dict[str, Any] = field(default_factory=dict)  # fields of the request that the answer repeats
 
     @property
     def tool_names(self) -> tuple[str, ...]:
@@ -74,24 +75,25 @@ class Request:
 def chat_request(body: dict[str, Any], info: ModelInfo) -> Request:
     """/v1/chat/completions. Raises InvalidRequest, Unsupported or NotFound, with the field as the client spells it."""
     fields = Fields(body)
-    _check_model(fields, info)
-    prompt = _turns(fields, info)
+    check_model(fields, info)
+    prompt = read_turns(fields.take("messages"))
+    require_template(info, "messages")
     guide = read_guide(fields, info)
     limit, name = token_limit(fields, "max_completion_tokens", "max_tokens")
     params = read_params(fields, info, limit or info.limits.context_length)
     task = Task(prompt, params, read_stop(fields.take("stop")), _chat_logprobs(fields), guide)
     names = {**CLIENT_NAMES, "prompt": "messages", "max_tokens": name}
-    return _request(fields, [task], True, CHAT_DEFAULTS_ONLY, names)
+    return shared(fields, [task], _count(fields), True, CHAT_DEFAULTS_ONLY, names)
 
 
 def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
     """/v1/completions. Raises as `chat_request` does."""
     fields = Fields(body)
-    _check_model(fields, info)
+    check_model(fields, info)
     prompts = read_prompts(fields.take("prompt"), info)
     limit, _ = token_limit(fields, "max_tokens")
     params = read_params(fields, info, limit or COMPLETION_TOKENS)
-    logprobs = _within(fields, "logprobs", MAX_COMPLETION_LOGPROBS)
+    logprobs = within(fields, "logprobs", MAX_COMPLETION_LOGPROBS)
     stop = read_stop(fields.take("stop"))
     tasks = [Task(prompt, params, stop, logprobs) for prompt in prompts]
     echo = fields.flag("echo", False)
@@ -100,26 +102,22 @@ def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
             "echo with logprobs is not served: the prompt has no log-probabilities here", "echo"
         )
     best_of = fields.integer("best_of")
-    request = _request(
-        fields, tasks, False, COMPLETION_DEFAULTS_ONLY, {**CLIENT_NAMES, "top_logprobs": "logprobs"}
-    )
+    names = {**CLIENT_NAMES, "top_logprobs": "logprobs"}
+    request = shared(fields, tasks, _count(fields), False, COMPLETION_DEFAULTS_ONLY, names)
     if best_of not in (None, request.per_prompt):
         raise Unsupported("best_of must equal n: nothing here picks the best of more answers", "best_of")
     return replace(request, echo=echo)
 
 
-def _request(
+def shared(
     fields: Fields,
     tasks: list[Task],
+    count: int,
     is_chat: bool,
     defaults_only: dict[str, tuple[object, ...]],
     names: dict[str, str],
 ) -> Request:
-    """The other fields that both kinds of requests share; refuses every field that is not read."""
-    count = fields.integer("n")
-    if count is not None and not 1 <= count <= MAX_CHOICES:
-        raise InvalidRequest(f"n is out of range: it must be from 1 to {MAX_CHOICES}", "n")
-    count = count or 1
+    """The request of `count` answers to each task: reads the fields that all kinds share, and refuses the rest."""
     stream = fields.flag("stream", False)
     include_usage = _stream_options(fields, stream)
     for name in BOOKKEEPING:
@@ -136,31 +134,39 @@ def _request(
     return Request(tuple(choices), count, stream, include_usage, is_chat, names=names)
 
 
-def _check_model(fields: Fields, info: ModelInfo) -> None:
+def _count(fields: Fields) -> int:
+    count = fields.integer("n")
+    if count is not None and not 1 <= count <= MAX_CHOICES:
+        raise InvalidRequest(f"n is out of range: it must be from 1 to {MAX_CHOICES}", "n")
+    return count or 1
+
+
+def check_model(fields: Fields, info: ModelInfo) -> None:
+    """Raises NotFound for any model but the one served."""
     model = fields.text("model", info.model_id)
     if model != info.model_id:
         raise NotFound(f"this device serves {info.model_id!r}, not {model[:80]!r}; GET /v1/models", "model")
 
 
-def _turns(fields: Fields, info: ModelInfo) -> Prompt:
-    turns = read_turns(fields.take("messages"))
+def require_template(info: ModelInfo, name: str) -> None:
+    """Raises Unsupported for the field `name`, which holds a chat, if the model has no chat template."""
     if not info.has_chat_template:
         raise Unsupported(
-            f"messages need a chat template, and {info.model_id} has none: use /v1/completions", "messages"
+            f"{name} needs a chat template, and {info.model_id} has none: use /v1/completions", name
         )
-    return turns
 
 
 def _chat_logprobs(fields: Fields) -> int | None:
     """How many of the likeliest tokens to report at each position; None: no log-probabilities."""
     wanted = fields.flag("logprobs", False)
-    top = _within(fields, "top_logprobs", MAX_TOP_LOGPROBS)
+    top = within(fields, "top_logprobs", MAX_TOP_LOGPROBS)
     if top and not wanted:
         raise InvalidRequest("top_logprobs needs logprobs: true", "top_logprobs")
     return (top or 0) if wanted else None
 
 
-def _within(fields: Fields, name: str, most: int) -> int | None:
+def within(fields: Fields, name: str, most: int) -> int | None:
+    """An integer from 0 to `most`; None if absent."""
     value = fields.integer(name)
     if value is not None and not 0 <= value <= most:
         raise InvalidRequest(f"{name} is out of range: it must be from 0 to {most}", name)

@@ -73,6 +73,8 @@ def model_card(info: ModelInfo, created: int) -> dict[str, Any]:
 class Reply:
     """The response to one request: what its choices share, and their statistics."""
 
+    end: tuple[bytes, ...] = (b"data: [DONE]\n\n",)  # what a stream sends after its last payload
+
     def __init__(self, request: Request, device: Device) -> None:
         self._request, self._rule = request, device.rule
         self._choices = [
@@ -113,6 +115,18 @@ class Reply:
         if not self._request.include_usage:
             return []
         return [{**self._frame, "choices": [], "usage": self._usage()}]
+
+    def failed(self, error: dict[str, Any]) -> list[dict[str, Any]]:
+        """The last payloads of a stream that ends with an error, given as the body of an error."""
+        return [error]
+
+    def event(self, payload: dict[str, Any]) -> bytes:
+        """A payload as a server-sent event."""
+        return b"data: %s\n\n" % to_json(payload)
+
+    def heartbeat(self, waiting: float) -> bytes:
+        """A comment, which clients ignore: for `waiting` seconds the server is away."""
+        return b": waiting for the server, %.0f s\n\n" % waiting
 
     def _usage(self) -> dict[str, Any]:
         stats = [self._stats[index] for index in range(len(self._choices))]

@@ -1,12 +1,11 @@
 """The JSON schemas of requests: the fields and ranges that requests.py and its helpers read."""
 
 from edge_client.api.chat_messages import MAX_PROMPTS
-from edge_client.api.guides import CHOICES, MAX_TOOLS, NAME
+from edge_client.api.guide_schemas import guided
 from edge_client.api.replies import COUNT, FLAG, TEXT, Schema, closed, items, one_of, optional, ref
 from edge_client.api.requests import BOOKKEEPING, COMPLETION_TOKENS, MAX_COMPLETION_LOGPROBS
 from edge_client.api.sampling_fields import MAX_CHOICES, MAX_STOP_IDS, MAX_STOPS
 from opensled.messages import (
-    GUIDE,
     MAX_BIAS,
     MAX_BIASES,
     MAX_PACE,
@@ -18,8 +17,6 @@ from opensled.messages import (
     ModelInfo,
 )
 
-NAMED: Schema = {"type": "string", "pattern": f"^{NAME}$"}
-
 
 def components(info: ModelInfo) -> Schema:
     """Those of requests, for a device whose server says `info`."""
@@ -29,7 +26,7 @@ def components(info: ModelInfo) -> Schema:
                 "messages": items(ref("Message"), 1),
                 **_common(info),
                 **_chat_only(),
-                **(_guided() if GUIDE in info.capabilities else _unguided()),
+                **guided(info),
             },
             "messages",
         ),
@@ -45,6 +42,17 @@ def _token(info: ModelInfo) -> Schema:
 
 
 def _common(info: ModelInfo) -> Schema:
+    return {
+        **everywhere(info),
+        "n": optional({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "Answers to each prompt."),
+        "max_tokens": optional(COUNT, "Most tokens of an answer."),
+        "presence_penalty": one_of(0, None),
+        "frequency_penalty": one_of(0, None),
+    }
+
+
+def everywhere(info: ModelInfo) -> Schema:
+    """The fields of every kind of request."""
     return {
         "model": optional({"type": "string", "enum": [info.model_id, None]}, "The model of this device."),
         **_sampling(),
@@ -76,7 +84,6 @@ def _sampling() -> Schema:
             {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
             "Same seed, same answer. Choice i of a prompt is drawn with seed + i.",
         ),
-        "n": optional({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "Answers to each prompt."),
     }
 
 
@@ -118,7 +125,6 @@ def _ends(info: ModelInfo) -> Schema:
     text = {"type": "string", "minLength": 1}
     stop = {"anyOf": [text, items(text, 0, MAX_STOPS)]}
     return {
-        "max_tokens": optional(COUNT, "Most tokens of an answer."),
         "stop": optional(stop, "Strings that end an answer; they are not shown."),
         "stop_token_ids": optional(items(_token(info), 0, MAX_STOP_IDS), "Tokens that end an answer."),
         "ignore_eos": optional(FLAG, "Go on behind the model's own end. Not with a grammar."),
@@ -189,67 +195,14 @@ def _prompt(info: ModelInfo) -> Schema:
     }
 
 
-def _guided() -> Schema:
-    named = closed({"name": NAMED}, "name")
-    format_kinds = [
-        closed({"type": one_of("text", "json_object")}, "type"),
-        closed({"type": one_of("json_schema"), "json_schema": _json_schema()}, "type", "json_schema"),
-    ]
-    chosen = closed({"type": one_of("function"), "function": named}, "type", "function")
-    return {
-        "response_format": optional({"anyOf": format_kinds}, "Kept to by a grammar; strict is always true."),
-        "tools": optional(items(_tool(), 0, MAX_TOOLS), "Functions that the model may call, each name once."),
-        "tool_choice": optional(
-            {"anyOf": [one_of(*CHOICES), chosen]},
-            "What it must do; a call can be asked for only of one of the tools. auto if left out.",
-        ),
-        "parallel_tool_calls": optional(FLAG, "Whether an answer may have several calls. true if left out."),
-    }
-
-
-def _unguided() -> Schema:
-    """Where the server cannot mask by a grammar: only values that ask for nothing."""
-    return {
-        "response_format": optional(closed({"type": one_of("text")}, "type"), "Only text at this server."),
-        "tools": optional(items({}, 0, 0), "None at this server."),
-        "tool_choice": one_of("none", "auto", None),
-        "parallel_tool_calls": optional(FLAG, "Without meaning at this server."),
-    }
-
-
-def _json_schema() -> Schema:
-    return closed(
-        {
-            "name": NAMED,
-            "description": optional(TEXT, "For readers."),
-            "strict": optional(FLAG, "Always true here."),
-            "schema": optional({"type": "object"}, "JSON schema of the answer; any object if left out."),
-        },
-        "name",
-    )
-
-
-def _tool() -> Schema:
-    function = closed(
-        {
-            "name": NAMED,
-            "description": optional(TEXT, "For the model."),
-            "strict": optional(FLAG, "Always true here."),
-            "parameters": optional({"type": "object"}, "JSON schema of the arguments, an object."),
-        },
-        "name",
-    )
-    return closed({"type": one_of("function"), "function": function}, "type", "function")
-
-
 def _messages() -> list[Schema]:
     part = closed({"type": one_of("text"), "text": TEXT}, "type", "text")
     content = {"anyOf": [TEXT, items(part)]}
     name = {"name": optional(TEXT, "Who speaks; for the chat template.")}
-    function = closed(
+    called = closed(
         {"name": TEXT, "arguments": {**TEXT, "description": "A JSON object."}}, "name", "arguments"
     )
-    call = closed({"id": TEXT, "type": one_of("function"), "function": function}, "id", "type", "function")
+    call = closed({"id": TEXT, "type": one_of("function"), "function": called}, "id", "type", "function")
     empty = {extra: one_of("", [], None) for extra in ("refusal", "function_call", "audio", "annotations")}
     said: Schema = {"role": one_of("assistant"), **name, **empty}
     calls = items(call, 1)

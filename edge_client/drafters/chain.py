@@ -56,7 +56,9 @@ class ChainFactory(DrafterFactory):
         self.name = "chain " + ", ".join([factory.name for factory in self._factories])
 
     def check_vocabulary(self, target: ModelInfo) -> None:
-        for factory in self._factories:
+        for factory in reversed(
+            self._factories
+        ):  # a model that does not fit is told before tables that do not
             factory.check_vocabulary(target)
         self._rename()  # a part may have left out its table
 

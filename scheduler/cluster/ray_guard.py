@@ -1,4 +1,4 @@
-"""What protects Ray: its environment, and where it may listen. It does not import ray, because it must run first.
+"""What protects Ray and its replicas: its environment, and where it may listen. It imports no ray, for it runs first.
 
 A client that reaches Ray's ports can run code on every machine of the cluster, so the ports belong to loopback or a
 private network, and ask for a token. Source: docs.ray.io, "Security" and "Ray token authentication" (2.60).
@@ -21,6 +21,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _ALWAYS = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",  # else Ray reports usage to its makers
+    # Else Ray gives replicas the least of the processor: beside other programs they starved, and took minutes to start.
+    "RAY_worker_niceness": "0",
     "RAY_memory_monitor_refresh_ms": "0",  # else Ray kills replicas when another process fills the memory
 }
 # Ray's own way to keep to one machine. Without it the ports of a local Ray are open on every interface, and

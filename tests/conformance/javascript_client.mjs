@@ -20,6 +20,10 @@ const calls = {
   chat_stream_helper: async (client, request) => ({
     reply: await client.chat.completions.stream(request).finalChatCompletion(),
   }),
+  response: (client, request) => create(client.responses, request),
+  response_stream_helper: async (client, request) => ({
+    reply: await client.responses.stream(request).finalResponse(),
+  }),
   models: async (client) => {
     const page = await client.models.list();
     return { reply: { object: page.object, data: page.data } };

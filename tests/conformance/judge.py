@@ -77,6 +77,8 @@ def reply_of(seen: dict[str, Any]) -> dict[str, Any]:
     """The reply, or what the chunks of a stream join to."""
     if "chunks" not in seen:
         return dict(seen["reply"])
+    if "response" in seen["chunks"][-1]:
+        return _response_of(seen["chunks"])
     joined: dict[int, dict[str, Any]] = {}
     last: dict[str, Any] = {}
     for chunk in seen["chunks"]:
@@ -84,6 +86,19 @@ def reply_of(seen: dict[str, Any]) -> dict[str, Any]:
         for piece in chunk["choices"]:
             _join(joined.setdefault(piece["index"], {"message": {"content": ""}, "text": ""}), piece)
     return {**last, "choices": [joined[index] for index in sorted(joined)]}
+
+
+def _response_of(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The response in the last event, with the texts and arguments that the events before it have in pieces."""
+    response: dict[str, Any] = events[-1]["response"]
+    joined: dict[int, str] = {}
+    for event in events:
+        if "delta" in event:
+            joined[event["output_index"]] = joined.get(event["output_index"], "") + event["delta"]
+    for index, item in enumerate(response["output"]):
+        told = item if item["type"] == "function_call" else item["content"][0]
+        told["arguments" if told is item else "text"] = joined.get(index, "")
+    return response
 
 
 def _join(choice: dict[str, Any], piece: dict[str, Any]) -> None:

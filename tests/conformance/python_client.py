@@ -40,10 +40,17 @@ def _stream_helper(client: openai.OpenAI, request: dict[str, Any]) -> dict[str, 
         return {"reply": stream.get_final_completion().model_dump(mode="json")}
 
 
+def _response_stream_helper(client: openai.OpenAI, request: dict[str, Any]) -> dict[str, Any]:
+    with client.responses.stream(**request) as stream:
+        return {"reply": stream.get_final_response().model_dump(mode="json")}
+
+
 CALLS = {
     "chat": lambda client, request: _create(client.chat.completions.create, request),
     "completion": lambda client, request: _create(client.completions.create, request),
     "chat_stream_helper": _stream_helper,
+    "response": lambda client, request: _create(client.responses.create, request),
+    "response_stream_helper": _response_stream_helper,
     "models": lambda client, request: {"reply": client.models.list().model_dump(mode="json")},
     "model": lambda client, request: {"reply": client.models.retrieve(**request).model_dump(mode="json")},
 }

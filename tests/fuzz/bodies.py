@@ -21,7 +21,40 @@ CHAT = {
     **COMMON, "messages": HELLO, "logprobs": True, "top_logprobs": 2, "tools": [TOOL], "tool_choice": "auto",
     "response_format": SCHEMA, "parallel_tool_calls": True,
 }  # fmt: skip
+RESPONSE = {
+    "input": [
+        *HELLO,
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "a"},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "b", "annotations": []}]},
+    ],
+    "instructions": "a", "stream": True, "stream_options": {"include_obfuscation": False}, "temperature": 0.5,
+    "top_p": 0.5, "top_k": 3, "max_output_tokens": 5, "stop": ["a"], "metadata": {"a": "b"}, "store": False,
+    "tools": [{**TOOL["function"], "type": "function"}], "tool_choice": {"type": "function", "name": "f"},
+    "parallel_tool_calls": False, "text": {"format": {**SCHEMA["json_schema"], "type": "json_schema"}},
+    "include": ["message.output_text.logprobs"], "top_logprobs": 2, "background": False,
+    "truncation": "disabled", "reasoning": {"effort": "none"}, "opensled": {"pace": 5},
+}  # fmt: skip
 COMPLETION = {**COMMON, "prompt": "Hi", "logprobs": 2, "echo": False, "best_of": 1, "suffix": ""}
+
+OPTIONS = {
+    "temperature": 0.5, "top_p": 0.5, "top_k": 3, "seed": 1, "num_predict": 5, "stop": ["a"], "num_ctx": 2048,
+    "repeat_penalty": 1.0, "mirostat": 0, "presence_penalty": 0,
+}  # fmt: skip
+OLLAMA: dict[str, Any] = {
+    "stream": True, "format": {"type": "object"}, "options": OPTIONS, "keep_alive": "5m", "think": False,
+    "logprobs": True, "top_logprobs": 2, "truncate": False, "shift": False,
+}  # fmt: skip
+CALLED = {"id": "a", "function": {"index": 0, "name": "f", "arguments": {"a": [1, "b"]}}}
+OLLAMA_TURNS = [
+    *HELLO,
+    {"role": "assistant", "content": "", "thinking": "a", "tool_calls": [CALLED]},
+    {"role": "tool", "content": "1", "tool_name": "f", "images": []},
+]
+OLLAMA_CHAT = {**OLLAMA, "messages": OLLAMA_TURNS, "tools": [TOOL]}
+OLLAMA_GENERATE = {
+    **OLLAMA, "prompt": "Hi", "system": "a", "raw": False, "suffix": "", "template": "", "context": [], "images": [],
+}  # fmt: skip
 
 
 def body(choose: Choices, known: Mapping[str, Any]) -> bytes:
@@ -29,7 +62,7 @@ def body(choose: Choices, known: Mapping[str, Any]) -> bytes:
     if choose.byte() > 240:
         return choose.rest()
     request: dict[str, Any] = {"model": "tiny"}
-    request |= {name: known[name] for name in ("messages", "prompt") if name in known}
+    request |= {name: known[name] for name in ("messages", "prompt", "input") if name in known}
     for _ in range(choose.byte() % 6):
         name = choose.pick(sorted(known))
         kind = choose.byte()

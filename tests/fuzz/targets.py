@@ -180,6 +180,21 @@ def completion_body(data: bytes) -> None:
     counter().ask("/v1/completions", bodies.body(Choices(data), bodies.COMPLETION))
 
 
+def response_body(data: bytes) -> None:
+    """The body of a request for a response."""
+    counter().ask("/v1/responses", bodies.body(Choices(data), bodies.RESPONSE))
+
+
+def ollama_chat_body(data: bytes) -> None:
+    """The body of a chat request of Ollama's API."""
+    counter().ask("/api/chat", bodies.body(Choices(data), bodies.OLLAMA_CHAT))
+
+
+def ollama_generate_body(data: bytes) -> None:
+    """The body of a request of Ollama's API to go on with a prompt."""
+    counter().ask("/api/generate", bodies.body(Choices(data), bodies.OLLAMA_GENERATE))
+
+
 @cache
 def _guides() -> GuideCompiler:
     return GuideCompiler(small_tokenizer(), 52, (0,), "")
@@ -282,6 +297,9 @@ TARGETS = {
     "tokenizer_json": Target(tokenizer_json, 3, (b"\0" + small_tokenizer(), *noise())),
     "chat_body": Target(chat_body, 5, noise()),
     "completion_body": Target(completion_body, 3, noise()),
+    "response_body": Target(response_body, 4, noise()),
+    "ollama_chat_body": Target(ollama_chat_body, 3, noise()),
+    "ollama_generate_body": Target(ollama_generate_body, 2, noise()),
     "guide": Target(guide, 1, GUIDED),
     "schema": Target(schema, 1, noise()),
     "draft_table": Target(draft_table, 4, noise()),

@@ -159,6 +159,7 @@ class EngineInfo:
     # Positions of the text that the branches of a tree may read together, where each reads it by itself; 0 = all of
     # them read it once.
     tree_reads: int = 0
+    runtime: str = "custom"  # what computes it: "torch", "llama.cpp"
 
 
 class TargetEngine(ABC):

@@ -194,5 +194,6 @@ def load(
         most_cached=llama_settings.most_cached(model),
         shape=llama_settings.shape(model),
         max_tree=MAX_TREE if takes_trees else 0,
+        runtime="llama.cpp",
     )
     return LlamaCppEngine(model, cache, info)

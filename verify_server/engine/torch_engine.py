@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from opensled.errors import EngineError, SelfTestFailed, UsageError
+from opensled.logs import tell
 from verify_server.engine import geometry, guards, loading, selftest
 from verify_server.engine.attention import BACKENDS
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
@@ -79,6 +80,9 @@ def load(
     context_length = guards.check_config(loading.read_config(weights), context)
     network = loading.load_network(weights, place, loading.pick_dtype(dtype, place, weights))
     guards.check_modules(network)
+    tell(
+        f"loaded {network.num_parameters() / 1e6:,.0f} million weights; testing how this machine computes them"
+    )
     tested, level = _tested(network, attention, numerics, most_rows)
     memory = KVMemory(_num_blocks(kv_tokens, context_length, tested.memory.bytes_per_token(), place))
     try:
@@ -101,6 +105,7 @@ def load(
         shape=shape_of(network, model),
         max_tree=MAX_TREE,
         tree_reads=GATHER_TOKENS if level == "exact" else 0,
+        runtime="torch",
     )
     return TorchEngine(dataclasses.replace(tested, memory=memory), info)
 

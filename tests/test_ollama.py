@@ -1,0 +1,237 @@
+"""Ollama's API over a fake backend: raw HTTP, no client needed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from edge_client.api.calls import CallReader
+from edge_client.api.ollama.whole_calls import WholeCalls
+from opensled.messages import ChatMessage, ToolCall
+from tests.fake_backend import HELLO, STATS, WORDS, FakeBackend, call, chat
+from tests.ollama_bodies import TURN_ON
+
+TEXT = "".join(WORDS)
+
+
+def ask(backend, path="/api/chat", **fields):
+    return call(backend, path, {"model": "tiny", **fields})
+
+
+def lines(response):
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in response.text.splitlines()]
+
+
+def refusal(response, status=400):
+    assert response.status_code == status, response.text
+    told = response.json()
+    assert set(told) == {"error"} and isinstance(told["error"], str)
+    return told["error"]
+
+
+def test_a_chat_streams_unless_told_otherwise():
+    *pieces, last = lines(ask(FakeBackend(), messages=HELLO))
+    assert [piece["message"]["content"] for piece in pieces] == ["Hello", " wörld", " 👍"]
+    assert all(piece["done"] is False and piece["model"] == "tiny" for piece in pieces)
+    assert last["message"] == {"role": "assistant", "content": ""}
+    assert (last["done"], last["done_reason"]) == (True, "stop")
+
+
+def test_a_whole_answer_has_the_figures_in_nanoseconds(monkeypatch):
+    monkeypatch.setattr(STATS, "seconds", 3.0)
+    monkeypatch.setattr(STATS, "first_token", 1.25)
+    response = ask(FakeBackend(reason="length"), messages=HELLO, stream=False)
+    reply = response.json()
+    assert response.headers["content-type"] == "application/json"
+    assert reply["message"] == {"role": "assistant", "content": TEXT} and reply["created_at"].endswith("Z")
+    figures = {"total_duration": 3_000_000_000, "load_duration": 0, "prompt_eval_count": 7,
+               "prompt_eval_duration": 1_250_000_000, "eval_count": 4, "eval_duration": 1_750_000_000}  # fmt: skip
+    assert {name: reply[name] for name in figures} == figures
+    assert (reply["done"], reply["done_reason"], reply["opensled"]["rule"]) == (True, "length", "match")
+
+
+def test_generate_is_a_chat_of_system_and_prompt():
+    backend = FakeBackend()
+    *pieces, last = lines(ask(backend, "/api/generate", prompt="Hi", system="Be brief."))
+    assert "".join(piece["response"] for piece in pieces) == TEXT and last["response"] == ""
+    assert backend.asked[0][0] == (ChatMessage("system", "Be brief."), ChatMessage("user", "Hi"))
+
+
+@pytest.mark.parametrize(("info", "raw"), [({}, True), ({"has_chat_template": False}, False)])
+def test_a_prompt_as_it_is(info, raw):
+    backend = FakeBackend(**info)
+    assert ask(backend, "/api/generate", prompt="Hi", raw=raw, stream=False).json()["response"] == TEXT
+    prompt, params, _ = backend.asked[0]
+    assert (prompt, params.max_tokens) == ("Hi", 1024)
+    assert "system" in refusal(ask(backend, "/api/generate", prompt="Hi", system="a", raw=raw))
+    assert "format" in refusal(ask(backend, "/api/generate", prompt="Hi", format="json", raw=raw))
+
+
+def test_every_option_reaches_the_backend():
+    options = {"temperature": 0.5, "top_k": 5, "top_p": 0.7, "seed": 3, "num_predict": 9, "stop": ["a", "b"]}
+    backend = FakeBackend()
+    ask(backend, messages=HELLO, options=options)
+    _, params, stop = backend.asked[0]
+    assert (params.temperature, params.top_k, params.top_p, params.seed) == (0.5, 5, 0.7, 3)
+    assert (params.max_tokens, stop) == (9, ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "options", [None, {}, {"seed": -1, "num_predict": -1}, {"num_predict": -2, "seed": None}]
+)
+def test_without_options_ollama_s_defaults_hold(options):
+    backend = FakeBackend()
+    ask(backend, messages=HELLO, options=options)
+    params = backend.asked[0][1]
+    assert (params.temperature, params.top_k, params.top_p, params.seed) == (0.8, 40, 0.9, None)
+    assert params.max_tokens == 1024
+
+
+@pytest.mark.parametrize(("format", "schema"), [("json", "{}"), ({"type": "object"}, '{"type": "object"}')])
+def test_a_format_guides_the_answer(format, schema):
+    backend = FakeBackend()
+    for path, prompt in (("/api/chat", {"messages": HELLO}), ("/api/generate", {"prompt": "Hi"})):
+        ask(backend, path, format=format, **prompt)
+    assert [json.loads(task.guide.json_schema) for task in backend.tasks] == [json.loads(schema)] * 2
+    ask(backend, messages=HELLO, format="")
+    assert backend.tasks[-1].guide is None
+
+
+def test_calls_get_ids_and_results_find_their_calls():
+    backend = FakeBackend()
+    made = [{"function": {"name": name, "arguments": {"a": "ü"}}} for name in ("f", "g")]
+    turns = [*HELLO, {"role": "assistant", "tool_calls": made}, {"role": "tool", "content": "1"},
+             {"role": "tool", "content": "2", "tool_name": "g"}, {"role": "tool", "content": "3"}]  # fmt: skip
+    assert ask(backend, messages=turns).status_code == 200
+    _, calls, *results = backend.asked[0][0]
+    assert calls.tool_calls == tuple(ToolCall(f"call_{i}", n, '{"a": "ü"}') for i, n in ((1, "f"), (2, "g")))
+    assert [(turn.tool_call_id, turn.name) for turn in results] == [("call_1", ""), ("call_2", "g"), ("", "")]
+
+
+CALLED = (
+    "Look: ",
+    '<tool_call>\n{"name": "HassTurnOn", "argum',
+    'ents": {"name": "kit',
+    'chen"}}',
+    "\n</tool_call>",
+)
+MADE = {"index": 0, "name": "HassTurnOn", "arguments": {"name": "kitchen"}}
+
+
+def test_a_call_of_a_tool_is_sent_whole():
+    *pieces, last = lines(ask(FakeBackend(words=CALLED), messages=HELLO, tools=[TURN_ON]))
+    text, called = (piece["message"] for piece in pieces)
+    assert text["content"].strip() == "Look:" and called["content"] == ""
+    assert [made["function"] for made in called["tool_calls"]] == [MADE] and called["tool_calls"][0]["id"]
+    assert last["done_reason"] == "stop"
+    reply = ask(FakeBackend(words=CALLED), messages=HELLO, tools=[TURN_ON], stream=False).json()
+    assert [made["function"] for made in reply["message"]["tool_calls"]] == [MADE]
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ('{"name":"f","arguments":{"a": "b', '{"name": "f", "arguments": {"a": "b'),
+        ('<tool_call>{"name":"f","arguments":{"a": "b', '{"name": "f", "arguments": {"a": "b'),
+        ('{"name":"f","arguments":{"a": NaN}}', '{"name": "f", "arguments": {"a": NaN}}'),
+        ('{"name":"f","arguments":{"a": 1e999}}', '{"name": "f", "arguments": {"a": 1e999}}'),
+        ('{"name":"f","arguments":{"a" 1}}', '{"name": "f", "arguments": {"a" 1}}'),
+    ],
+)
+def test_a_call_that_is_cut_off_or_no_json_is_text(written, text):
+    assert WholeCalls(CallReader(["f"])).push(written, True) == [text]
+
+
+def test_logprobs():
+    *pieces, _ = lines(ask(FakeBackend(), messages=HELLO, logprobs=True, top_logprobs=2))
+    entries = [entry for piece in pieces for entry in piece["logprobs"]]
+    assert len(entries) == len(WORDS) and all(len(entry["top_logprobs"]) == 2 for entry in entries)
+    raw = ask(FakeBackend(), "/api/generate", prompt="Hi", raw=True, logprobs=True, stream=False).json()
+    assert [entry["token"] for entry in raw["logprobs"]] == [entry["token"] for entry in entries]
+    told = refusal(ask(FakeBackend(), "/api/generate", prompt="Hi", raw=True, logprobs=True, top_logprobs=6))
+    assert told.startswith("top_logprobs is out of range")
+
+
+REFUSED = [
+    ({"options": {"num_predict": 0}}, "options.num_predict"),
+    ({"options": {"temperature": "hot"}}, "options.temperature"),
+    ({"options": {"top_p": 0}}, "options.top_p"),
+    ({"options": {"stop": ["a"] * 5}}, "options.stop"),
+    ({"options": {"repeat_penalty": 1.1}}, "options.repeat_penalty"),
+    ({"options": {"mirostat": 1}}, "options.mirostat"),
+    ({"options": {"presence_penalty": 9}}, "options.presence_penalty"),
+    ({"options": {"nonsense": 1}}, "options.nonsense"),
+    ({"options": 3}, "options"),
+    ({"format": "yaml"}, "format"),
+    ({"format": {"type": "object", "x": float("nan")}}, "format"),
+    ({"think": True}, "think"),
+    ({"think": "high"}, "think"),
+    ({"truncate": True}, "truncate"),
+    ({"keep_alive": []}, "keep_alive"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"nonsense": 1}, "nonsense"),
+    ({"stream": 1}, "stream"),
+]
+REFUSED_CHAT = [
+    ({"messages": [{"role": "user", "content": "Hi", "images": ["aGk="]}]}, "messages[0].images"),
+    ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
+    ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
+    ({"messages": ["Hi"]}, "messages[0]"),
+    ({"messages": "Hi"}, "messages"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]},
+     "messages[0].tool_calls[0].function.arguments"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "x": 1}}]}]},
+     "messages[0].tool_calls[0].function.x"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"tools": [TURN_ON, TURN_ON]}, "tools"),
+]  # fmt: skip
+REFUSED_GENERATE = [
+    ({"suffix": "b"}, "suffix"),
+    ({"template": "{{ .Prompt }}"}, "template"),
+    ({"context": [1]}, "context"),
+    ({"images": ["aGk="]}, "images"),
+    ({"prompt": 3}, "prompt"),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "name"),
+    [
+        *(("/api/chat", *case) for case in [*REFUSED, *REFUSED_CHAT]),
+        *(("/api/generate", *case) for case in [*REFUSED, *REFUSED_GENERATE]),
+    ],
+)
+def test_what_is_not_served_is_refused_by_name(path, fields, name):
+    backend = FakeBackend()
+    prompt = {"messages": HELLO} if path == "/api/chat" else {"prompt": "Hi"}
+    content = json.dumps({"model": "tiny", **prompt, **fields})  # httpx itself writes no NaN
+    told = refusal(call(backend, path, content=content, headers={"content-type": "application/json"}))
+    assert name in told and not backend.tasks
+
+
+def test_the_model_with_its_tag_or_without():
+    backend = FakeBackend()
+    for name in ("tiny", "tiny:latest"):
+        assert lines(call(backend, "/api/chat", chat(model=name)))[0]["model"] == name
+        assert call(backend, "/api/show", {"model": name}).status_code == 200
+    for path, body in (("/api/chat", chat(model="other")), ("/api/generate", {"model": "tiny:7b", "prompt": "a"}),
+                       ("/api/show", {"name": "other"})):  # fmt: skip
+        assert "not found" in refusal(call(backend, path, body), 404)
+
+
+@pytest.mark.parametrize(
+    ("keep", "reason"), [(0, "unload"), ("0s", "unload"), ("5m", "load"), (None, "load")]
+)
+def test_without_a_prompt_nothing_is_asked(keep, reason):
+    backend = FakeBackend()
+    for path, fields in (
+        ("/api/generate", {"prompt": ""}),
+        ("/api/chat", {"messages": []}),
+        ("/api/chat", {}),
+    ):
+        reply = ask(backend, path, keep_alive=keep, **fields).json()
+        assert (reply["done"], reply["done_reason"]) == (True, reason)
+    assert not backend.tasks

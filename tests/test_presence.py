@@ -1,0 +1,70 @@
+"""A device knows whether its server can be reached, says when that changes, and tells it to those who ask."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import httpx
+
+from edge_client.api.app import build_app
+from edge_client.api.guard import Access
+from edge_client.command import _watched
+from edge_client.telemetry import Telemetry
+from opensled_testbed.processes import free_port
+from tests.devices import device_on
+from tests.fake_backend import FakeBackend
+from tests.serving import serving
+from tests.system import until
+
+
+@asynccontextmanager
+async def asking(device, access=Access()):
+    transport = httpx.ASGITransport(build_app(device, access))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def test_a_server_that_goes_and_comes_back(caplog):
+    port = free_port()
+
+    async def scenario():
+        async with AsyncExitStack() as stack:
+            first = serving(port=port)
+            _, address = await first.__aenter__()
+            device = await stack.enter_async_context(device_on(address))
+            await stack.enter_async_context(_watched(device))
+            client = await stack.enter_async_context(asking(device))
+            assert (await client.get("/ready")).json() == {"status": "ready", "server": "reachable"}
+            await first.__aexit__(None, None, None)
+            await until(lambda: device.server_away)
+            ready, health = await client.get("/ready"), await client.get("/health")
+            assert ready.status_code == 503 and ready.headers["retry-after"]
+            assert health.status_code == 200 and health.json()["server"] == "away"
+            await stack.enter_async_context(serving(port=port))
+            await until(lambda: not device.server_away, 10)
+            assert (await client.get("/ready")).status_code == 200
+            said.extend(
+                record.getMessage() for record in caplog.records if "the server" in record.getMessage()
+            )
+
+    said: list[str] = []
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scenario())
+    assert said == [f"the server 127.0.0.1:{port} is {state}" for state in ("away", "back")]
+
+
+def test_metrics_are_told_on_loopback_only():
+    async def scenario():
+        device = FakeBackend()
+        device.telemetry, device.drafters_busy, device.parallel = Telemetry(), 0, 1
+        async with asking(device, Access(local=True)) as client:
+            page = await client.get("/metrics")
+            assert page.status_code == 200 and "opensled:answers_total" in page.text
+        async with asking(device) as client:
+            assert (await client.get("/metrics")).status_code == 404
+        async with asking(device, Access(local=True, keys=("key",))) as client:
+            assert (await client.get("/metrics")).status_code == 401
+
+    asyncio.run(scenario())

@@ -1,0 +1,75 @@
+"""POST /v1/responses: what is not served is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fake_backend import FakeBackend, refusal
+from tests.test_responses import CLOCK, FORM, LAMP, LOGPROBS, ask
+
+REFUSED = [
+    ({"previous_response_id": "resp_1"}, "previous_response_id"), ({"conversation": "conv_1"}, "conversation"),
+    ({"background": True}, "background"), ({"truncation": "auto"}, "truncation"), ({"store": True}, "store"),
+    ({"reasoning": {"effort": "low"}}, "reasoning.effort"), ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
+    ({"prompt": {"id": "p"}}, "prompt"), ({"max_tool_calls": 1}, "max_tool_calls"), ({"nonsense": 1}, "nonsense"),
+    ({"messages": []}, "messages"), ({"n": 1}, "n"), ({"max_tokens": 5}, "max_tokens"), ({"model": 3}, "model"),
+    ({"max_output_tokens": 0}, "max_output_tokens"), ({"max_output_tokens": "9"}, "max_output_tokens"),
+    ({"temperature": -1}, "temperature"), ({"top_p": 0}, "top_p"), ({"top_k": -1}, "top_k"),
+    ({"instructions": ["a"]}, "instructions"), ({"instructions": "\ud800"}, "instructions"),
+    ({"include": "all"}, "include"), ({"include": ["file_search_call.results"]}, "include"),
+    ({"include": [LOGPROBS], "tools": [CLOCK]}, "include"), ({"top_logprobs": 2}, "top_logprobs"),
+    ({"include": [LOGPROBS], "top_logprobs": 21}, "top_logprobs"), ({"opensled": {"pace": -1}}, "opensled.pace"),
+    ({"stream": "yes"}, "stream"), ({"stream_options": {}}, "stream_options"),
+    ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+    ({"metadata": []}, "metadata"), ({"metadata": {"a": 1}}, "metadata"), ({"metadata": {"a": "b" * 513}}, "metadata"),
+    ({"metadata": {"a" * 65: "b"}}, "metadata"), ({"metadata": {str(at): "" for at in range(17)}}, "metadata"),
+    ({"text": "plain"}, "text"), ({"text": {"verbosity": "low"}}, "text.verbosity"),
+    ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+    ({"text": {"format": {**FORM, "a": 1}}}, "text.format.a"),
+    ({"text": {"format": {"type": "json_schema"}}}, "text.format.name"), ({"response_format": FORM}, "response_format"),
+    ({"text": {"format": {**FORM, "schema": 1}}}, "text.format.schema"), ({"tools": LAMP}, "tools"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type"), ({"tools": [{"type": "mcp"}]}, "tools[0].type"),
+    ({"tools": [{"type": "function"}]}, "tools[0].name"), ({"tools": [{**LAMP, "a": 1}]}, "tools[0].a"),
+    ({"tools": [LAMP, LAMP]}, "tools"), ({"tools": [LAMP], "tool_choice": "always"}, "tool_choice"),
+    ({"tools": [LAMP], "tool_choice": {"type": "function", "name": "door"}}, "tool_choice"),
+    ({"tools": [LAMP], "tool_choice": {"type": "file_search"}}, "tool_choice.type"),
+    ({"tools": [LAMP], "tool_choice": {"type": "function", "name": "lamp", "a": 1}}, "tool_choice.a"),
+    ({"tool_choice": "required"}, "tool_choice"), ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSED, ids=range(len(REFUSED)))
+def test_refuses_by_name(fields, param):
+    backend = FakeBackend()
+    error = refusal(ask(backend, **fields))
+    assert error["param"] == param and param in error["message"] and not backend.tasks
+
+
+MESSAGE = {"role": "user", "content": "a"}
+ITEMS = [
+    (None, "input"), ([], "input"), (3, "input"), ("\ud800", "input"), ([1], "input[0]"),
+    ([{"content": "a"}], "input[0].role"), ([{"role": "tool", "content": "a"}], "input[0].role"),
+    ([{"role": "user"}], "input[0].content"), ([MESSAGE, {**MESSAGE, "name": "b"}], "input[1].name"),
+    ([{**MESSAGE, "phase": "commentary"}], "input[0].phase"), ([{**MESSAGE, "status": "new"}], "input[0].status"),
+    ([{"type": "item_reference", "id": "a"}], "input[0].type"), ([{"type": "reasoning"}], "input[0].type"),
+    ([{"type": "function_call", "name": "a", "arguments": ""}], "input[0].call_id"),
+    ([{"type": "function_call_output", "call_id": "a"}], "input[0].output"),
+    ([{"type": "function_call_output", "output": "a"}], "input[0].call_id"),
+    ([{**MESSAGE, "content": [{"type": "input_image", "image_url": "a"}]}], "input[0].content[0].type"),
+    ([{**MESSAGE, "content": [{"type": "input_file", "file_id": "a"}]}], "input[0].content[0].type"),
+    ([{**MESSAGE, "content": [{"type": "input_text"}]}], "input[0].content[0].text"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "param"), ITEMS, ids=range(len(ITEMS)))
+def test_refuses_items_by_name(value, param):
+    error = refusal(ask(FakeBackend(), value))
+    assert error["param"] == param and param in error["message"]
+
+
+def test_what_this_device_cannot_do_is_named():
+    assert refusal(ask(FakeBackend(), model="gpt-4"), 404)["param"] == "model"
+    assert refusal(ask(FakeBackend(has_chat_template=False)))["param"] == "input"
+    plain = FakeBackend(capabilities=())
+    assert refusal(ask(plain, text={"format": FORM}))["param"] == "text.format"
+    assert refusal(ask(plain, tools=[LAMP]))["param"] == "tools"

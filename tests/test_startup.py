@@ -1,0 +1,76 @@
+"""What servers and devices say at their start: in time, in full, and with the next command."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from opensled_testbed.processes import Process
+from verify_server.config import ServeConfig
+from verify_server.engine.base import EngineInfo
+from verify_server.startup import described, next_command
+
+
+@pytest.mark.parametrize(
+    ("options", "address", "command"),
+    [
+        ({}, "127.0.0.1:7411", "opensled chat"),
+        ({}, "127.0.0.1:9000", "opensled chat --server 127.0.0.1:9000"),
+        ({}, "[::1]:7411", "opensled chat --server [::1]:7411"),
+        ({}, "192.0.2.7:7411", "opensled edge --server 192.0.2.7:7411"),
+        ({}, "0.0.0.0:7411", "opensled edge --server THIS-MACHINE:7411"),
+        (
+            {"tls_cert": "a", "tokens": "b"},
+            "0.0.0.0:1",
+            "opensled edge --server THIS-MACHINE:1 --tls-ca CA.pem --token-file TOKEN",
+        ),
+        (
+            {"tls_cert": "a", "tls_client_ca": "b"},
+            "127.0.0.1:7411",
+            "opensled chat --tls-ca CA.pem --tls-cert CERT.pem --tls-key KEY.pem",
+        ),
+    ],
+)
+def test_the_next_command_reaches_the_server(options, address, command):
+    assert next_command(ServeConfig(**options), address) == command
+
+
+def test_the_target_in_one_line():
+    info = EngineInfo("m", 50, 4096, (0,), "exact", "float32", "cpu", 640, 16, runtime="torch")
+    words = "engine torch, float32 on cpu, level exact, context 2,048 tokens, KV memory for 10,240"
+    assert described(info, 2048) == words
+
+
+def test_a_server_and_a_device_say_what_they_do(tmp_path, cold_start):
+    log = tmp_path / "log"
+    with Process(
+        ["serve", "--model", "tiny", "--listen", "127.0.0.1:0", "--threads", "1"], log=log
+    ) as server:
+        address = server.wait_ready(60)
+        lines = log.read_text().splitlines()
+        assert lines[0] == "loading tiny"
+        assert lines[1].startswith("loaded 4 million weights; testing")
+        assert lines[2].startswith("tiny is ready: engine torch, ") and "context 1,024 tokens" in lines[2]
+        assert lines[3] == f"next: opensled chat --server {address}" and len(lines) == 4
+        log.write_text("")
+        with Process(["edge", "--server", address, "--http", "127.0.0.1:0"], log=log) as edge:
+            http = edge.wait_ready(60)
+            first, second = log.read_text().splitlines()[-2:]
+            assert first == f"asking {address} for its target"
+            assert (
+                second
+                == f"OpenAI API: http://{http}/v1 with model 'tiny'; described at http://{http}/openapi.json"
+            )
+
+
+def test_the_first_line_comes_before_the_libraries(tmp_path, cold_start):
+    """They take seconds to import."""
+    log, began = tmp_path / "log", time.monotonic()
+    with Process(["serve", "--model", "tiny", "--listen", "127.0.0.1:0"], log=log) as server:
+        while not log.exists() or not log.read_text():
+            assert time.monotonic() - began < 30
+            time.sleep(0.01)
+        first = time.monotonic() - began
+        server.wait_ready(60)
+        assert first < (time.monotonic() - began) / 2

@@ -1,0 +1,46 @@
+"""What a server says at its start, on standard error: which target it serves, how, and what to run next."""
+
+from __future__ import annotations
+
+from opensled.address import host_port, is_loopback, joined
+from opensled.config import options
+from opensled.logs import tell
+from verify_server.config import ServeConfig
+from verify_server.engine.base import EngineInfo
+from verify_server.target import Target
+
+DEFAULT_ADDRESS = next(item.default for item in options(ServeConfig) if item.name == "listen")
+
+
+def tell_ready(target: Target, context: int, config: ServeConfig, address: str) -> None:
+    """The target, and the next command for a server that listens at `address`. `context`: tokens of a sequence."""
+    tell(f"{target.model_id} is ready: {described(target.engine.info, context)}")
+    tell(f"next: {next_command(config, address)}")
+
+
+def described(info: EngineInfo, context: int) -> str:
+    """How the target is computed, in one line."""
+    memory = info.num_blocks * info.block_size
+    return (
+        f"engine {info.runtime}, {info.dtype} on {info.device}, level {info.numerics}, context {context:,} tokens, "
+        f"KV memory for {memory:,}"
+    )
+
+
+def next_command(config: ServeConfig, address: str) -> str:
+    """A device's command for this server; on another machine, if that can reach it."""
+    host, port = host_port(address)
+    here = is_loopback(host)
+    words = ["opensled", "chat" if here else "edge"]
+    if address != DEFAULT_ADDRESS:
+        words += [
+            "--server",
+            address if here or host not in ("0.0.0.0", "::") else joined("THIS-MACHINE", port),
+        ]
+    if config.tls_cert:
+        words += ["--tls-ca", "CA.pem"]
+    if config.tls_client_ca:
+        words += ["--tls-cert", "CERT.pem", "--tls-key", "KEY.pem"]
+    if config.tokens:
+        words += ["--token-file", "TOKEN"]
+    return " ".join(words)
