@@ -72,11 +72,14 @@ def test_a_prompt_as_it_is(info, raw):
 
 def test_every_option_reaches_the_backend():
     options = {"temperature": 0.5, "top_k": 5, "top_p": 0.7, "seed": 3, "num_predict": 9, "stop": ["a", "b"]}
+    penalties = {"presence_penalty": 0.1, "frequency_penalty": 0.2, "repeat_penalty": 1.1, "min_p": 0.05}
     backend = FakeBackend()
-    ask(backend, messages=HELLO, options=options)
+    ask(backend, messages=HELLO, options={**options, **penalties, "repeat_last_n": -1})
     _, params, stop = backend.asked[0]
     assert (params.temperature, params.top_k, params.top_p, params.seed) == (0.5, 5, 0.7, 3)
     assert (params.max_tokens, stop) == (9, ("a", "b"))
+    assert (params.presence_penalty, params.frequency_penalty) == (0.1, 0.2)
+    assert (params.repetition_penalty, params.min_p) == (1.1, 0.05)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +163,7 @@ REFUSED = [
     ({"options": {"temperature": "hot"}}, "options.temperature"),
     ({"options": {"top_p": 0}}, "options.top_p"),
     ({"options": {"stop": ["a"] * 5}}, "options.stop"),
-    ({"options": {"repeat_penalty": 1.1}}, "options.repeat_penalty"),
+    ({"options": {"repeat_last_n": 64}}, "options.repeat_last_n"),
     ({"options": {"mirostat": 1}}, "options.mirostat"),
     ({"options": {"presence_penalty": 9}}, "options.presence_penalty"),
     ({"options": {"nonsense": 1}}, "options.nonsense"),

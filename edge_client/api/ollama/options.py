@@ -14,21 +14,23 @@ SERVED = {
     "num_predict": "max_tokens",
     "presence_penalty": "presence_penalty",
     "frequency_penalty": "frequency_penalty",
+    "min_p": "min_p",
+    "repeat_penalty": "repetition_penalty",
 }
-# Ollama's own defaults (`DefaultOptions` in its api/types.go), but for `repeat_penalty`, which is off here.
+# Ollama's own defaults (`DefaultOptions` in its api/types.go), but for `repeat_penalty`, which is off here: it would
+# change the text of a chat for which nobody asked that.
 DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 # What Ollama takes for "no value".
 UNSET = {"seed": (-1,), "num_predict": (-1, -2)}
 # They cannot change a text here. The target is loaded already, and by its server: memory, threads and batches are not
 # the device's. A chat has the target's whole context and is never shortened (num_ctx, num_keep). The others belong to
-# penalties and to mirostat, which are off.
+# mirostat, which is off; and new lines are penalized like other tokens, as in Ollama today.
 IGNORED = (
     "num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "f16_kv",
-    "use_mmap", "use_mlock", "logits_all", "repeat_last_n", "penalize_newline", "mirostat_tau", "mirostat_eta",
+    "use_mmap", "use_mlock", "logits_all", "penalize_newline", "mirostat_tau", "mirostat_eta",
 )  # fmt: skip
 OFF: dict[str, tuple[object, ...]] = {
-    "repeat_penalty": (1, 1.0),
-    "min_p": (0, 0.0),
+    "repeat_last_n": (-1,),  # penalties count the whole answer
     "typical_p": (1, 1.0),
     "tfs_z": (1, 1.0),
     "mirostat": (0,),
