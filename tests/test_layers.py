@@ -83,7 +83,7 @@ HOMES = {
     "grpc_reflection": ("verify_server/service.py",),
     "torch": TORCH_HOMES,
     "transformers": (*MODEL_HOMES, "verify_server/text/hf_text.py"),
-    "huggingface_hub": ("opensled/pull.py", "verify_server/engine/loading.py"),
+    "huggingface_hub": ("verify_server/engine/loading.py",),
     "starlette": ("edge_client/api/",),
     "uvicorn": ("edge_client/api/server.py",),
     "httpx": ("opensled_testbed/", "benchmarks/"),
