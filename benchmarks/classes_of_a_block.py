@@ -23,8 +23,8 @@ from contextlib import aclosing, redirect_stdout
 from types import FrameType
 
 from edge_client.answer import Task
-from edge_client.config import GenerateConfig
 from edge_client.device import Device, connect
+from edge_client.prompt_config import GenerateConfig
 from opensled.cli import main as opensled
 from opensled.errors import Unreachable
 from opensled.messages import SamplingParams

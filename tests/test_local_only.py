@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from edge_client.answer import Task
-from edge_client.config import GenerateConfig
 from edge_client.device import connect
 from edge_client.offline import local_only
 from edge_client.offline.local_only import own_key, own_prompt, render
 from edge_client.offline.modes import LOCAL_ONLY
+from edge_client.prompt_config import GenerateConfig
 from edge_client.served_target import TargetMemory
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
 from opensled.messages import ChatMessage, Guide, SamplingParams, ToolCall
