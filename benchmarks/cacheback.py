@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from benchmarks.draft_cost import LENGTH, MODEL, NODES, acceleration, draft_time
 from benchmarks.figure import Comparison, Figure
-from edge_client.answer import Stats, Task
 from edge_client.device import Device
 from edge_client.drafters import DRAFTERS, OFF, table_file
 from edge_client.drafters.base import DrafterFactory, DrafterOptions
@@ -19,6 +18,7 @@ from edge_client.drafters.tables import FrozenTable, LruTable, TableShape
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, Link
 from edge_client.served_target import fetch_target
+from opensled.answer import Stats, Task
 from opensled.errors import OpenSledError
 from opensled.messages import MATCH, ChatMessage, Prompt, SamplingParams
 from opensled.store import model_file

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from edge_client.api.calls import CallReader
-from edge_client.api.ollama.whole_calls import WholeCalls
+from http_api.calls import CallReader
+from http_api.ollama.whole_calls import WholeCalls
 from opensled.messages import ChatMessage, ToolCall
 from tests.fake_backend import HELLO, STATS, WORDS, FakeBackend, call, chat
 from tests.ollama_bodies import TURN_ON
