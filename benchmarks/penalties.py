@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from benchmarks.cacheback import DraftedAnswer, ask
 from benchmarks.figure import Comparison, Figure
-from edge_client.answer import Task
 from edge_client.device import Device
 from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.llamacpp import LlamaCppDrafter, LlamaCppFactory
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, Link
 from edge_client.served_target import fetch_target
+from opensled.answer import Task
 from opensled.errors import OpenSledError
 from opensled.messages import MATCH, ChatMessage, Prompt, SamplingParams
 from opensled.penalties import NAMES, PLAIN
