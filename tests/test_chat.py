@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client.answer import Chunk, Stats
 from edge_client.generate import Commit
 from edge_client.lengths.base import DraftStatus
 from edge_client.prompt_config import ChatConfig
@@ -16,6 +15,7 @@ from edge_client.terminal.chat_input import KEPT_LINES, History, history_path, m
 from edge_client.terminal.chat_view import Answer, Painter, View, in_columns
 from edge_client.terminal.colour import Palette, palette, require_text
 from edge_client.terminal.greeting import TINY_SKILLS, greeting
+from opensled.answer import Chunk, Stats
 from opensled.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
 from opensled.messages import ChatMessage
 from tests.devices import device_on, read

@@ -10,7 +10,6 @@ from collections.abc import Coroutine, Iterable
 from contextlib import aclosing, nullcontext
 from typing import Any, TypeVar
 
-from edge_client.answer import LOCAL_WARNING, Chunk, Task
 from edge_client.device import Device, connect
 from edge_client.prompt_config import ChatConfig
 from edge_client.terminal.chat_commands import COMMANDS, ChatTurn, Conversation, Desk, is_command, obey
@@ -19,6 +18,7 @@ from edge_client.terminal.chat_view import COLOURS, LOCAL, Answer, Notes, Painte
 from edge_client.terminal.colour import palette, require_text, use_utf8
 from edge_client.terminal.greeting import greeting
 from opensled import logs
+from opensled.answer import LOCAL_WARNING, Chunk, Task
 from opensled.errors import InvalidRequest, OpenSledError, Unsupported, UsageError
 
 T = TypeVar("T")
