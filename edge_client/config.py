@@ -175,8 +175,8 @@ class DeviceConfig:
     )
     offline: str = option(
         STALL,
-        "while the server is away: stall; provisional, draft on and verify later; local-only, let the draft "
-        "model answer alone",
+        "while the server is away: stall waits for it; provisional drafts on and verifies later; local-only lets the "
+        "draft model answer alone",
         choices=OFFLINE_MODES,
         group="when the server is away",
     )

@@ -163,6 +163,11 @@ Speculative LLM decoding from the edge: devices draft, one server verifies,
 the text stays exact.
 """
 
+START = """\
+Start with `opensled serve`, and in another terminal `opensled chat`;
+`opensled demo` shows a server and four devices.
+"""
+
 FOOTER = """\
 opensled COMMAND --help shows the options used most, --help-all every one. An
 option --name VALUE can also be set by the environment (OPENSLED_NAME), by
@@ -242,7 +247,7 @@ def overview(prefix: str) -> str:
     shown = {name: verb.summary for name, verb in VERBS.items() if name.startswith(prefix)}
     width = max(map(len, shown)) + 2
     lines = [f"  {name:{width}}{summary}" for name, summary in shown.items()]
-    return "\n".join([HEADER, "commands:", *lines, "", FOOTER.rstrip()])
+    return "\n".join([HEADER, *([] if prefix else [START]), "commands:", *lines, "", FOOTER.rstrip()])
 
 
 def _run_verb(name: str, argv: list[str]) -> int:

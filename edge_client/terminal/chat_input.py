@@ -154,7 +154,7 @@ class Terminal:
     def _line(self, prompt: str) -> str:
         with _without_interrupts() if self._interrupt_is_a_key else contextlib.nullcontext():
             line = input(prompt)
-        if self._interrupt_is_a_key and line == DISCARD:
+        if self._interrupt_is_a_key and line.endswith(DISCARD):
             raise KeyboardInterrupt
         return line
 
