@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
-from edge_client.answer import Chunk, RequestDefaults, Task
 from edge_client.answer_stream import AnswerStream
 from edge_client.config import DeviceConfig
 from edge_client.drafter_choice import FittingFactory
@@ -20,18 +19,20 @@ from edge_client.lengths import length_policy
 from edge_client.lengths.base import DraftLengthPolicy, DraftStatus, LengthOptions, rested
 from edge_client.link import Endpoint, Link
 from edge_client.offline.local_only import own_key, own_prompt, require_possible
-from edge_client.offline.modes import LOCAL_ONLY, Offline, retry_policy
+from edge_client.offline.modes import Offline, retry_policy
 from edge_client.remote import RemoteSession, RetryPolicy
+from edge_client.request_defaults import RequestDefaults
 from edge_client.served_target import ServedTarget, TargetMemory, fetch_target, is_another, shaping_for
 from edge_client.telemetry import Telemetry
-from edge_client.tokenizer import EdgeTokenizer
 from opensled.address import is_local
+from opensled.answer import LOCAL_ONLY, Chunk, Task
 from opensled.errors import NotFound, OpenSledError, Unreachable, UsageError, VocabularyMismatch
 from opensled.files import read_identity, read_secret_text
 from opensled.messages import MATCH, ModelInfo, Open
 from opensled.penalties import require_served
 from opensled.protocol import Truth
 from opensled.shaping import Shaping, configured
+from opensled.tokenizer import TargetTokenizer
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class Device:
         self,
         link: Link,
         info: ModelInfo,
-        tokenizer: EdgeTokenizer,
+        tokenizer: TargetTokenizer,
         factory: DrafterFactory,
         lengths: DraftLengthPolicy,
         parallel: int = 1,
@@ -224,6 +225,7 @@ async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
     try:
         factory, target = await _first_target(link, config, cache, memory)
         shaping_for(shaping, target.info)
+        _tell_limit(config.draft_length, target.info.limits.max_draft)
     except BaseException:
         await link.close()
         raise
@@ -234,6 +236,18 @@ async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
         rule=config.rule, cache=cache, defaults=defaults, looks_ahead=config.look_ahead,
         offline=Offline(config.offline), memory=memory, shaping=shaping,
     )  # fmt: skip
+
+
+def _tell_limit(wanted: int, most: int) -> None:
+    """A draft is cut to what the server takes; that is no error, but its owner should know."""
+    if wanted > most:
+        log.warning(
+            "--draft-length %d: the server takes drafts of at most %d tokens, and gets no longer ones; for more, start "
+            "it with --max-draft %d",
+            wanted,
+            most,
+            wanted,
+        )
 
 
 def _length_policy(config: DeviceConfig) -> DraftLengthPolicy:
