@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_client import remote
-from edge_client.answer import LOCAL_WARNING, Chunk, Stats, Task
 from edge_client.config import EdgeConfig, GenerateConfig
 from edge_client.device import Device, connect
 from edge_client.device_metrics import metrics
-from edge_client.offline.modes import LOCAL_ONLY
 from edge_client.terminal.colour import require_text, use_utf8
 from edge_client.terminal.tail import Stderr
 from opensled import notify
 from opensled.address import host_port, is_local, joined, web_origins
+from opensled.answer import LOCAL_ONLY, LOCAL_WARNING, Chunk, Stats, Task
 from opensled.errors import OpenSledError, UsageError
 from opensled.files import read_identity
 from opensled.logs import tell
@@ -32,8 +31,8 @@ from opensled.metrics import metrics_port, require_safe_metrics
 from opensled.printable import visible, visible_line
 
 if TYPE_CHECKING:
-    from edge_client.api.guard import Access
-    from edge_client.api.server import ApiServer
+    from http_api.guard import Access
+    from http_api.server import ApiServer
 
 log = logging.getLogger(__name__)
 
@@ -110,8 +109,8 @@ def edge(config: EdgeConfig) -> int:
 
 
 async def _edge(config: EdgeConfig) -> int:
-    from edge_client.api.app import build_app
-    from edge_client.api.server import ApiServer
+    from http_api.app import build_app
+    from http_api.server import ApiServer
 
     access = _access(config)
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
@@ -119,7 +118,7 @@ async def _edge(config: EdgeConfig) -> int:
     tell(f"asking {config.server} for its target")
     device = await connect(config, config.parallel)
     ending = asyncio.Event()
-    app = build_app(device, access, ending, config.heartbeat)
+    app = build_app(device, access, ending, config.heartbeat, metrics(device))
     server = ApiServer(app, ending, config.http_tls_cert, config.http_tls_key)
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, _stop, server)
@@ -164,7 +163,7 @@ def _stop(server: ApiServer) -> None:
 
 def _access(config: EdgeConfig) -> Access:
     """Who may call the API. Raises UsageError for files it cannot use and for unsafe flags."""
-    from edge_client.api.guard import Access, read_keys
+    from http_api.guard import Access, read_keys
 
     tls = read_identity(config.http_tls_cert, config.http_tls_key, ("--http-tls-cert", "--http-tls-key"))
     keys = read_keys(Path(config.http_keys)) if config.http_keys else ()

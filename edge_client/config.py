@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from edge_client.drafters import OFF, plain_names
 from edge_client.lengths import LENGTH_POLICIES
 from edge_client.lengths.base import UNADVISED, LengthOptions
-from edge_client.offline.modes import HEARTBEAT, LOCAL_GIVE_UP, OFFLINE_MODES, STALL
+from edge_client.offline.modes import LOCAL_GIVE_UP, OFFLINE_MODES, STALL
 from edge_client.remote import RetryPolicy
+from http_api.backend import HEARTBEAT
 from opensled.address import host_port, web_origins
 from opensled.config import option
 from opensled.errors import UsageError

@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
-from edge_client.answer import Chunk, RequestDefaults, Task
 from edge_client.answer_stream import AnswerStream
 from edge_client.config import DeviceConfig
 from edge_client.drafter_choice import FittingFactory
@@ -20,18 +19,20 @@ from edge_client.lengths import length_policy
 from edge_client.lengths.base import DraftLengthPolicy, DraftStatus, LengthOptions, rested
 from edge_client.link import Endpoint, Link
 from edge_client.offline.local_only import own_key, own_prompt, require_possible
-from edge_client.offline.modes import LOCAL_ONLY, Offline, retry_policy
+from edge_client.offline.modes import Offline, retry_policy
 from edge_client.remote import RemoteSession, RetryPolicy
+from edge_client.request_defaults import RequestDefaults
 from edge_client.served_target import ServedTarget, TargetMemory, fetch_target, is_another, shaping_for
 from edge_client.telemetry import Telemetry
-from edge_client.tokenizer import EdgeTokenizer
 from opensled.address import is_local
+from opensled.answer import LOCAL_ONLY, Chunk, Task
 from opensled.errors import NotFound, OpenSledError, Unreachable, UsageError, VocabularyMismatch
 from opensled.files import read_identity, read_secret_text
 from opensled.messages import MATCH, ModelInfo, Open
 from opensled.penalties import require_served
 from opensled.protocol import Truth
 from opensled.shaping import Shaping, configured
+from opensled.tokenizer import TargetTokenizer
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class Device:
         self,
         link: Link,
         info: ModelInfo,
-        tokenizer: EdgeTokenizer,
+        tokenizer: TargetTokenizer,
         factory: DrafterFactory,
         lengths: DraftLengthPolicy,
         parallel: int = 1,

@@ -17,11 +17,11 @@ from edge_client.drafters.table_file import (
     TableFile,
 )
 from edge_client.drafters.tables import Rows, TableShape, as_rows
-from edge_client.tokenizer import pieces_of
 from opensled.config import option
 from opensled.errors import NotFound, UnsupportedModel, UsageError
 from opensled.files import read_bytes
 from opensled.store import model_path
+from opensled.tokenizer import pieces_of
 from opensled.vocabulary import fingerprint
 
 # Different windows kept at a time, about 2 GB; beyond it the rarest are forgotten

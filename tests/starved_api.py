@@ -4,9 +4,9 @@ import asyncio
 import resource
 import sys
 
-from edge_client.api.app import build_app
-from edge_client.api.server import ApiServer
 from edge_client.command import _listen
+from http_api.app import build_app
+from http_api.server import ApiServer
 from opensled import logs
 from tests.fake_backend import FakeBackend
 

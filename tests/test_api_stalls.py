@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from edge_client.api.app import build_app
-from edge_client.api.server import ApiServer, without_query
 from edge_client.command import _listen
+from http_api.app import build_app
+from http_api.server import ApiServer, without_query
 from tests.fake_backend import FakeBackend, chat
 
 PATIENCE = 0.4  # seconds

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client.answer import Chunk, Stats
 from edge_client.config import ChatConfig
 from edge_client.generate import Commit
 from edge_client.lengths.base import DraftStatus
@@ -15,6 +14,7 @@ from edge_client.terminal.chat import Chat, Runner
 from edge_client.terminal.chat_input import KEPT_LINES, History, history_path
 from edge_client.terminal.chat_view import Painter, View
 from edge_client.terminal.colour import Palette, palette, require_text
+from opensled.answer import Chunk, Stats
 from opensled.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
 from opensled.messages import ChatMessage
 from tests.devices import device_on, read

@@ -9,15 +9,16 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.answer import RequestDefaults, Stats, Task
 from edge_client.config import GenerateConfig
 from edge_client.device import connect
 from edge_client.generate import Commit
 from edge_client.lengths.base import UNADVISED, pulled
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
+from edge_client.request_defaults import RequestDefaults
 from edge_client.telemetry import Telemetry
-from edge_client.tokenizer import AnswerText
+from opensled.answer import Stats, Task
+from opensled.answer_text import AnswerText
 from opensled.config import options
 from opensled.errors import NotFound, Overloaded, Unreachable, UsageError
 from opensled.messages import DraftToken

@@ -7,10 +7,10 @@ import socket
 import httpx
 import pytest
 
-from edge_client.api import server as api_server
-from edge_client.api.app import build_app
-from edge_client.api.server import ApiServer
 from edge_client.command import _listen
+from http_api import server as api_server
+from http_api.app import build_app
+from http_api.server import ApiServer
 from tests.fake_backend import FakeBackend, chat, refusal
 
 

@@ -8,13 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client.answer import Task
 from edge_client.config import GenerateConfig
 from edge_client.device import connect
 from edge_client.offline import local_only
 from edge_client.offline.local_only import own_key, own_prompt, render
-from edge_client.offline.modes import LOCAL_ONLY
 from edge_client.served_target import TargetMemory
+from opensled.answer import LOCAL_ONLY, Task
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
 from opensled.messages import ChatMessage, Guide, SamplingParams, ToolCall
 from opensled.noise import noise_key

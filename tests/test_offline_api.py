@@ -6,9 +6,9 @@ import json
 import httpx
 import pytest
 
-from edge_client.answer import Chunk, Stats
-from edge_client.api.app import build_app
-from edge_client.api.responses import LOCAL_HEADER
+from http_api.app import build_app
+from http_api.responses import LOCAL_HEADER
+from opensled.answer import Chunk, Stats
 from tests.fake_backend import STATS, FakeBackend, chat
 
 PATH = "/v1/chat/completions"

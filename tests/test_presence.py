@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 
-from edge_client.api.app import build_app
-from edge_client.api.guard import Access
 from edge_client.command import _watched
 from edge_client.telemetry import Telemetry
+from http_api.app import build_app
+from http_api.guard import Access
 from opensled_testbed.processes import free_port
 from tests.devices import device_on
 from tests.fake_backend import FakeBackend

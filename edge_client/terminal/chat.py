@@ -10,7 +10,6 @@ from collections.abc import Coroutine, Iterable
 from contextlib import aclosing, nullcontext
 from typing import Any, TypeVar
 
-from edge_client.answer import LOCAL_WARNING, Chunk, Task
 from edge_client.config import ChatConfig
 from edge_client.device import Device, connect
 from edge_client.terminal.chat_commands import COMMANDS, ChatTurn, Conversation, Desk, obey
@@ -18,6 +17,7 @@ from edge_client.terminal.chat_input import History, Terminal, history_path, pip
 from edge_client.terminal.chat_view import COLOURS, LOCAL, Answer, Notes, Painter, View
 from edge_client.terminal.colour import palette, require_text, use_utf8
 from opensled import logs
+from opensled.answer import LOCAL_WARNING, Chunk, Task
 from opensled.errors import InvalidRequest, OpenSledError, Unsupported, UsageError
 
 T = TypeVar("T")

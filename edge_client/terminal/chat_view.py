@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from edge_client import remote
-from edge_client.answer import Chunk, Origin, Stats
 from edge_client.terminal.colour import Palette
 from edge_client.terminal.tail import tail_of, waiting_for
-from edge_client.tokenizer import EdgeTokenizer, TextStream
+from opensled.answer import Chunk, Origin, Stats
+from opensled.answer_text import TextStream
 from opensled.printable import visible
+from opensled.tokenizer import TargetTokenizer
 
 COLOURS: dict[Origin, str] = {
     "accepted": "green",
@@ -31,7 +32,7 @@ LEGEND: dict[Origin, str] = {
 class Painter:
     """Splits the text of one answer into pieces, each with the origin of its token."""
 
-    def __init__(self, tokenizer: EdgeTokenizer) -> None:
+    def __init__(self, tokenizer: TargetTokenizer) -> None:
         self._tokenizer, self._stream = tokenizer, TextStream(tokenizer)
         self._waiting: list[Origin] = []  # of the tokens whose text is not complete yet
 
