@@ -8,6 +8,9 @@ from opensled.errors import OpenSledError
 from opensled.logs import tell
 
 
+SEND_BYTES = 64 << 10  # of an answer that the system keeps for a slow reader; chosen: seconds of text
+
+
 def listen(address: str) -> socket.socket:
     """A listener at the address of --http; raises OpenSledError if it is taken."""
     host, port = host_port(address)
@@ -22,6 +25,8 @@ def listen(address: str) -> socket.socket:
     # Connections inherit it. With Nagle's algorithm the second chunk of a stream waits 40 ms for an acknowledgement;
     # asyncio turns it off only on sockets created with an explicit protocol.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # A client that reads nothing would have answers of megabytes computed ahead, into buffers of the system.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
     return listener
 
 

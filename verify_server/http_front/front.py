@@ -50,10 +50,10 @@ class OwnSequences:
         await self._service.serve(stream)
 
 
-def connection_limits(limits: ClientLimits) -> ConnectionLimits:
+def connection_limits(limits: ClientLimits, linger: float) -> ConnectionLimits:
     """Over HTTP a connection carries one request at a time, so what gRPC limits in a connection counts by address."""
     each = limits.streams if limits.by_address and limits.by_connection else 0
-    return ConnectionLimits(patience=limits.first_s, each=each)
+    return ConnectionLimits(limits.first_s, max(linger, limits.farewell_s), each)
 
 
 @asynccontextmanager
@@ -102,6 +102,6 @@ def _server(
         ending,
         config.tls_cert,
         config.tls_key,
-        connection_limits(sequences.clients.limits),
+        connection_limits(sequences.clients.limits, sequences.linger),
         config.tls_client_ca,
     )
