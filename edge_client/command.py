@@ -117,7 +117,7 @@ async def _edge(config: EdgeConfig) -> int:
     tell(f"asking {config.server} for its target")
     device = await connect(config, config.parallel)
     ending = asyncio.Event()
-    app = build_app(device, access, ending, config.heartbeat, metrics(device))
+    app = build_app(device, access, ending, config.heartbeat, metrics(device), lenient=config.lenient)
     server = ApiServer(app, ending, config.http_tls_cert, config.http_tls_key)
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, _stop, server)

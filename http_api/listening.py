@@ -7,7 +7,6 @@ from opensled.address import host_port
 from opensled.errors import OpenSledError
 from opensled.logs import tell
 
-
 SEND_BYTES = 64 << 10  # of an answer that the system keeps for a slow reader; chosen: seconds of text
 
 

@@ -95,6 +95,7 @@ def _server(
         access,
         ending,
         metrics=metrics,
+        lenient=config.lenient,
         guard=Middleware(ClientGuard, sequences=sequences),
     )
     return ApiServer(

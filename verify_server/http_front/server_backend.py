@@ -45,7 +45,7 @@ class PlainStatus:
 class ServerBackend:
     """What the HTTP API asks (`http_api.backend.Backend`); the client is known by the request's scope."""
 
-    server_away = False  # it is this process
+    server_away = writes_alone = False  # the target is in this process
     status = PlainStatus()
 
     def __init__(self, sequences: Sequences) -> None:
