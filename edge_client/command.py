@@ -125,7 +125,7 @@ async def _edge(config: EdgeConfig) -> int:
     try:
         with metrics_port(config.metrics, metrics(device)):
             print(_introduced(device, config.server))
-            tell_api(device.info.model_id, address, tls=bool(config.http_tls_cert))
+            tell_api(address, bool(config.http_tls_cert), device.info.model_id)
             print(f"listening on {address}", flush=True)
             async with notify.announced(), _watched(device):
                 await server.run(listener)
