@@ -38,6 +38,9 @@ class ServeConfig:
         metavar="[HOST:]PORT",
         check=web_address,
     )
+    lenient: bool = option(
+        False, "leave out fields of HTTP requests that nothing reads, instead of refusing the request"
+    )
     cors_origin: str = option(
         "",
         "origins of web pages that may use the HTTP API, such as https://chat.example; comma-separated",
