@@ -55,6 +55,12 @@ VERBS = {
         "edge_client.prompt_config:ChatConfig",
         "edge_client.terminal.chat:chat",
     ),
+    "run": Verb(
+        "fetch a model if need be, serve it and chat with it",
+        "opensled run smollm2",
+        "edge_client.terminal.run_config:RunConfig",
+        "edge_client.terminal.run_command:run",
+    ),
     "top": Verb(
         "watch servers live: sessions, tokens, steps, KV memory",
         "opensled top --metrics 127.0.0.1:9410",
@@ -122,8 +128,8 @@ VERBS = {
         "edge_client.tables_command:build",
     ),
     "pull": Verb(
-        "fetch a real model by its name",
-        "opensled pull smollm2",
+        "fetch a model by its name, or from Hugging Face",
+        "opensled pull smollm2\n  opensled pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0",
         "opensled.pull:PullConfig",
         "opensled.pull:pull",
     ),

@@ -55,7 +55,10 @@ def load(config: ServeConfig) -> Target:
     gguf = _is_gguf(config.model)
     wanted = ("llamacpp", "torch") if gguf else ("torch", "llamacpp")
     engine = next((name for name in wanted if find_spec(NEEDED[name])), wanted[0])
-    if not is_hub_id(config.model) and (gguf or engine != wanted[0]):
+    if engine == "llamacpp":
+        _refuse_for_gguf(config)
+        _gguf_file(config.model)
+    if gguf or engine != wanted[0]:
         tell(f"engine {engine} serves {config.model}; --engine chooses another")
     return load_llamacpp(config) if engine == "llamacpp" else load_torch(config)
 
