@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, MutableMapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from edge_client.answer_stream import AnswerStream
 from edge_client.config import DeviceConfig
@@ -24,6 +25,7 @@ from edge_client.remote import RemoteSession, RetryPolicy
 from edge_client.request_defaults import RequestDefaults
 from edge_client.served_target import ServedTarget, TargetMemory, fetch_target, is_another, shaping_for
 from edge_client.telemetry import Telemetry
+from http_api.backend import Answer
 from opensled.address import is_local
 from opensled.answer import LOCAL_ONLY, Chunk, Task
 from opensled.errors import NotFound, OpenSledError, Unreachable, UsageError, VocabularyMismatch
@@ -69,6 +71,10 @@ class Device:
         self._idle: list[DraftThread] = []
         self._latest: RemoteSession | None = None  # the sequence that was opened last
         self.server_away = False  # as `watch_server` last heard
+
+    def answering(self, scope: MutableMapping[str, Any]) -> Answer:
+        """Every client of the API is the device's user."""
+        return self.answer
 
     async def answer(self, task: Task) -> AsyncGenerator[Chunk, None]:
         """Stream one answer; the last chunk carries the finish reason and the statistics.
@@ -225,6 +231,7 @@ async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
     try:
         factory, target = await _first_target(link, config, cache, memory)
         shaping_for(shaping, target.info)
+        _tell_limit(config.draft_length, target.info.limits.max_draft)
     except BaseException:
         await link.close()
         raise
@@ -235,6 +242,18 @@ async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
         rule=config.rule, cache=cache, defaults=defaults, looks_ahead=config.look_ahead,
         offline=Offline(config.offline), memory=memory, shaping=shaping,
     )  # fmt: skip
+
+
+def _tell_limit(wanted: int, most: int) -> None:
+    """A draft is cut to what the server takes; that is no error, but its owner should know."""
+    if wanted > most:
+        log.warning(
+            "--draft-length %d: the server takes drafts of at most %d tokens, and gets no longer ones; for more, start "
+            "it with --max-draft %d",
+            wanted,
+            most,
+            wanted,
+        )
 
 
 def _length_policy(config: DeviceConfig) -> DraftLengthPolicy:

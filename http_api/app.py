@@ -10,12 +10,13 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from http_api import requests
-from http_api.backend import HEARTBEAT, Backend
+from http_api.backend import HEARTBEAT, Backend, reading
 from http_api.event_stream import EventStream, attended, begun, merged, whole
 from http_api.failures import error_response, http_error_response
 from http_api.fields import parse_object
@@ -42,11 +43,13 @@ def build_app(
     ending: asyncio.Event | None = None,
     heartbeat: float = HEARTBEAT,
     metrics: Sequence[Metric] = (),
+    guard: Middleware | None = None,
 ) -> Starlette:
     """The ASGI application of one backend; `access` says who may call it.
 
     Once `ending` is set, answers under way end with an error: status 503, or the last event of a stream. `heartbeat`:
     see `EventStream`. `metrics`: told to callers on loopback.
+    `guard`: in place of the keys of `access`.
     """
     ending = ending or asyncio.Event()
     api = Api(backend, ending, heartbeat, metrics)
@@ -67,7 +70,7 @@ def build_app(
             *([Route("/metrics", api.metrics)] if access.local and metrics else []),
             *ollama_routes(backend, ending, heartbeat, _body),
         ],
-        middleware=access.middleware(),
+        middleware=access.middleware(guard),
         exception_handlers={
             OpenSledError: error_response,
             HTTPException: http_error_response,
@@ -80,7 +83,11 @@ class Api:
     """The endpoints."""
 
     def __init__(
-        self, backend: Backend, ending: asyncio.Event, heartbeat: float, metrics: Sequence[Metric]
+        self,
+        backend: Backend,
+        ending: asyncio.Event,
+        heartbeat: float,
+        metrics: Sequence[Metric],
     ) -> None:
         self._backend, self._ending, self._heartbeat = backend, ending, heartbeat
         self._created = int(time.time())
@@ -90,13 +97,16 @@ class Api:
     async def complete(self, read: Read, request: Request, kind: type[Reply] = Reply) -> Response:
         """Answer one request, whole or as a stream, as `kind` has it. If the client leaves, the work ends."""
         try:
-            wanted = read(parse_object(await _body(request)), self._backend.info)
+            body = await _body(request)
+            with reading(request.scope):
+                wanted = read(parse_object(body), self._backend.info)
             reply = kind(wanted, self._backend)
-            answers = [self._backend.answer(task) for task in wanted.tasks]
+            answer = self._backend.answering(request.scope)
+            answers = [answer(task) for task in wanted.tasks]
             chunks = merged(answers, wanted.spelled, self._ending)
             if not wanted.stream:
-                answer = await attended(request.receive, whole(chunks, reply))
-                return _json(answer, reply.headers)
+                told = await attended(request.receive, whole(chunks, reply))
+                return _json(told, reply.headers)
             first = await attended(request.receive, begun(chunks, len(answers)))
             return EventStream(first, chunks, reply, self._heartbeat)
         except ClientDisconnect:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import opensled
@@ -51,13 +52,13 @@ VERBS = {
     "generate": Verb(
         "answer one prompt",
         'opensled generate --prompt "Turn on the kitchen light."',
-        "edge_client.config:GenerateConfig",
+        "edge_client.prompt_config:GenerateConfig",
         "edge_client.command:generate",
     ),
     "chat": Verb(
         "chat with the target in the terminal",
         "opensled chat --show-drafts",
-        "edge_client.config:ChatConfig",
+        "edge_client.prompt_config:ChatConfig",
         "edge_client.terminal.chat:chat",
     ),
     "top": Verb(
@@ -168,11 +169,16 @@ Speculative LLM decoding from the edge: devices draft, one server verifies,
 the text stays exact.
 """
 
+START = """\
+Start with `opensled serve`, and in another terminal `opensled chat`;
+`opensled demo` shows a server and four devices.
+"""
+
 FOOTER = """\
-opensled COMMAND --help shows its options. An option --name VALUE can also be
-set by the environment (OPENSLED_NAME), by ./opensled.toml or by
-~/.config/opensled/config.toml, in this order of precedence
-(opensled config init prints a sample).
+opensled COMMAND --help shows the options used most, --help-all every one. An
+option --name VALUE can also be set by the environment (OPENSLED_NAME), by
+./opensled.toml or by ~/.config/opensled/config.toml, in this order of
+precedence (opensled config init prints a sample).
 
 exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 auth, 5 unreachable,
             6 overloaded
@@ -211,7 +217,9 @@ def run(argv: list[str]) -> int:
     """Like `main`, but errors are raised."""
     distribution.require_one()
     first = argv[0] if argv else "--help"
-    if first in ("-h", "--help", "help"):
+    if first == "help" and len(argv) > 1:
+        return run([*argv[1:], "--help"])
+    if first in ("-h", "--help", "--help-all", "help"):
         print(overview(""))
         return 0
     if first == "--version":
@@ -232,7 +240,7 @@ def _group(name: str, rest: list[str]) -> int:
     if not choices:
         raise UsageError(_unknown(name, list(dict.fromkeys(verb.split()[0] for verb in VERBS))))
     distribution.require(name, any(VERBS[f"{name} {choice}"].here for choice in choices))
-    if not rest or rest[0] in ("-h", "--help"):
+    if not rest or rest[0] in ("-h", "--help", "--help-all"):
         print(overview(f"{name} "))
         return 0
     raise UsageError(_unknown(rest[0], choices, f"{name} "))
@@ -250,7 +258,8 @@ def overview(prefix: str) -> str:
     width = max(map(len, shown)) + 2
     lines = [f"  {name:{width}}{summary}" for name, summary in shown.items()]
     absent = [name for name, verb in VERBS.items() if name.startswith(prefix) and not verb.here]
-    return "\n".join([HEADER, "commands:", *lines, *distribution.absence(absent), "", FOOTER.rstrip()])
+    start = [] if prefix else [START]
+    return "\n".join([HEADER, *start, "commands:", *lines, *distribution.absence(absent), "", FOOTER.rstrip()])
 
 
 def _run_verb(name: str, argv: list[str]) -> int:
@@ -280,31 +289,45 @@ class _Parser(argparse.ArgumentParser):
     """Raises UsageError where argparse would print and exit."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self._unknown_option(message) or message} (see: {self.prog} --help)")
+        raise UsageError(f"{self._stray(message) or message} (see: {self.prog} --help)")
 
-    def _unknown_option(self, message: str) -> str:
-        """The error of a word that begins like an option and is none; "" for other errors."""
+    def _stray(self, message: str) -> str:
+        """The error of a word that is no option, or of a value without one; "" for other errors."""
         from opensled.config import did_you_mean
 
-        words = message.removeprefix("unrecognized arguments: ").split()
-        if not message.startswith("unrecognized") or not words[0].startswith("-"):
+        if not message.startswith("unrecognized arguments: "):
             return ""
-        flag = words[0].partition("=")[0]
+        word = message.removeprefix("unrecognized arguments: ").split()[0]
+        if not word.startswith("-"):
+            return f"{word!r} follows no option{self._such_as()}"
+        flag = word.partition("=")[0]
         return f"no option {flag}{did_you_mean(flag.replace('_', '-'), self._option_string_actions)}"
+
+    def _such_as(self) -> str:
+        """An option of this command's example that takes a value."""
+        words = VERBS[self.prog.removeprefix("opensled ")].example.split()
+        named = [self._option_string_actions[word] for word in words if word in self._option_string_actions]
+        action = next((each for each in named if each.nargs != 0), None)
+        return f"; write it behind one, such as {action.option_strings[0]} {action.metavar}" if action else ""
+
+
+class _ShowHelp(argparse.Action):
+    """Prints the help, `const`, and exits."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(self.const())
+        parser.exit()
 
 
 def _parser(name: str, options: list[Any]) -> _Parser:
-    verb = VERBS[name]
-    arguments = "".join(f" {item.metavar}" for item in options if item.positional)
+    from opensled.help_page import help_page
+
     parser = _Parser(
-        prog=f"opensled {name}",
-        usage=f"%(prog)s{arguments} [OPTION...]",
-        description=verb.summary,
-        epilog=f"example:\n  {verb.example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
+        prog=f"opensled {name}", add_help=False, argument_default=argparse.SUPPRESS, allow_abbrev=False
     )
+    page = partial(help_page, name, VERBS[name].summary, VERBS[name].example, options)
+    parser.add_argument("-h", "--help", action=_ShowHelp, nargs=0, const=page)
+    parser.add_argument("--help-all", action=_ShowHelp, nargs=0, const=partial(page, everything=True))
     for item in options:
         _add(parser, item)
     return parser
@@ -313,23 +336,8 @@ def _parser(name: str, options: list[Any]) -> _Parser:
 def _add(parser: argparse.ArgumentParser, item: Any) -> None:
     """A flag without its own default: only given flags override the other layers."""
     if item.positional:
-        parser.add_argument(item.name, metavar=item.metavar, help=_escape(item.help))
-        return
-    help = _escape(f"{item.help} ({_default(item)}env {item.variable})")
-    if item.kind is bool:
-        parser.add_argument(item.flag, action=argparse.BooleanOptionalAction, help=help)
-        return
-    choices = item.metadata["choices"]
-    shown = "{" + ",".join(choices) + "}" if choices else item.metavar
-    parser.add_argument(item.flag, type=lambda text: item.parse(text, item.flag), metavar=shown, help=help)
-
-
-def _default(item: Any) -> str:
-    if item.kind is bool:
-        return "default on; " if item.default else ""
-    return "" if item.default in (None, "") else f"default {item.default}; "
-
-
-def _escape(text: str) -> str:
-    """argparse formats help texts with %."""
-    return text.replace("%", "%%")
+        parser.add_argument(item.name, metavar=item.metavar)
+    elif item.kind is bool:
+        parser.add_argument(item.flag, action=argparse.BooleanOptionalAction)
+    else:
+        parser.add_argument(item.flag, type=lambda text: item.parse(text, item.flag), metavar=item.metavar)

@@ -85,6 +85,16 @@ def client_message(data: bytes, positions: int = bounds.MAX_POSITIONS) -> Client
     return decode_client(pb.ClientMessage.FromString(data), positions)
 
 
+def client_bytes(message: ClientMessage | Framed) -> bytes:
+    """The bytes of a message of a client."""
+    return encode_client(message).SerializeToString()
+
+
+def server_message(data: bytes) -> ServerMessage:
+    """The message of a server that these bytes encode; raises `Malformed` and ProtocolError."""
+    return decode_server(pb.ServerMessage.FromString(data))
+
+
 def server_bytes(message: ServerMessage | Framed) -> bytes:
     """The bytes of a message."""
     return encode_server(message).SerializeToString()

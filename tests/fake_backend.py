@@ -49,6 +49,9 @@ class FakeBackend:
     def asked(self) -> list[tuple]:
         return [(task.prompt, task.params, task.stop) for task in self.tasks]
 
+    def answering(self, scope):
+        return self.answer
+
     async def answer(self, task):
         number = len(self.tasks)
         self.tasks.append(task)

@@ -20,6 +20,7 @@ from opensled_testbed.demo_view import REAL, DemoView
 from opensled_testbed.forcing import Followed
 from opensled_testbed.gguf_reference import GgufReference
 from opensled_training import onnx_draft
+from tests import vt
 
 # Which model
 
@@ -124,6 +125,22 @@ def test_a_wrong_text_ends_with_exit_code_1(fault: str, capsys: pytest.CaptureFi
     assert conclude([device(), wrong], RUN, as_json=True) == 1
     shown = capsys.readouterr()
     assert "NOT identical" in shown.err and json.loads(shown.out)["identical"] is False
+
+
+def test_half_a_table_is_no_result(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    with pytest.raises(KeyboardInterrupt), DemoView([device()], REAL, quiet=False) as view:
+        view.keep("Which city?", "Paris")
+        view.refresh()
+        raise KeyboardInterrupt
+    shown = capsys.readouterr()
+    terminal = vt.Terminal(120, 40)
+    terminal.feed(shown.out.replace("\x1b[2K", "\x1b[K"))
+    assert "drafter" in shown.out and terminal.lines == ["> Which city?", "Paris"]
+    assert shown.err == "stopped before the end: nothing was compared\n"
 
 
 def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,9 @@ import json
 import logging
 import platform
 import random
+import re
 import stat
+import sys
 from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
@@ -227,6 +229,22 @@ class TestCommand:
             assert run("--corpus", "a.txt", "--out", out, "--leader-length", "2") == 0
         assert (tmp_path / "1.table").read_bytes() == (tmp_path / "2.table").read_bytes()
 
+    def test_progress_is_one_live_line_on_a_terminal_and_none_elsewhere(self, tmp_path, capsys, monkeypatch):
+        for name in ("a.txt", "b.txt"):
+            (tmp_path / name).write_text("one two three four five six seven\n" * 20)
+        assert run("--corpus", "a.txt,b.txt", "--out", "x.table") == 0
+        said = capsys.readouterr()
+        assert said.err == "" and re.search(r"from [\d,]+ tokens of 2 files, ", said.out)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        monkeypatch.setenv("TERM", "xterm")
+        assert run("--corpus", "a.txt,b.txt", "--out", "x.table") == 0
+        live = capsys.readouterr().err
+        assert live.startswith("\r\x1b[Kread 0 of 2 files, 0 tokens\r\x1b[Kread 1 of 2 files, ")
+        assert live.endswith("\r\x1b[K") and "\n" not in live
+        monkeypatch.setenv("TERM", "dumb")
+        assert run("--corpus", "a.txt,b.txt", "--out", "x.table") == 0
+        assert capsys.readouterr().err == ""
+
     @pytest.mark.parametrize(
         ("words", "error", "said"),
         [
@@ -236,12 +254,18 @@ class TestCommand:
             (("--corpus", "a.txt", "--out", "x.table", "--model", "none"), NotFound, "no model"),
             (("--corpus", "a.txt", "--out", "x.table", "--model", "a.txt"), UnsupportedModel, "tokenizer"),
             (("--corpus", "a.txt", "--out", "x.table", "--model", "."), NotFound, r"tokenizer\.json"),
+            (
+                ("--corpus", "a.txt", "--out", "x.table", "--model", "m.gguf"),
+                UsageError,
+                "GGUF.*; name the tokenizer",
+            ),
             (("--corpus", "raw.bin", "--out", "x.table"), UsageError, r"raw\.bin is no UTF-8"),
             (("--corpus", "a.txt", "--out", "x.table"), UsageError, "too short"),
         ],
     )
     def test_says_what_is_wrong(self, tmp_path, words, error, said):
-        (tmp_path / "a.txt").write_text("a")
+        for name in ("a.txt", "m.gguf"):
+            (tmp_path / name).write_text("a")
         (tmp_path / "raw.bin").write_bytes(b"text \xff")
         with pytest.raises(error, match=said):
             run(*words)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from http_api.backend import Backend
+from http_api.backend import Backend, reading
 from http_api.event_stream import attended, begun, merged, whole
 from http_api.fields import Fields, parse_object
 from http_api.ollama import models
@@ -56,18 +56,24 @@ class OllamaApi:
     """The endpoints that tell of the backend or ask it."""
 
     def __init__(
-        self, backend: Backend, ending: asyncio.Event, heartbeat: float, read_body: ReadBody
+        self,
+        backend: Backend,
+        ending: asyncio.Event,
+        heartbeat: float,
+        read_body: ReadBody,
     ) -> None:
         self._backend, self._ending, self._heartbeat, self._body = backend, ending, heartbeat, read_body
         self._since = models.timestamp()
 
     async def answer(self, read: Read, request: Request) -> Response:
         """Answer one request, whole or as a stream. If the client leaves, the work ends."""
-        asked = read(parse_object(await self._body(request)), self._backend.info)
+        body = await self._body(request)
+        with reading(request.scope):
+            asked = read(parse_object(body), self._backend.info)
         if asked.request is None:
             return _json(without_prompt(asked))
         reply = OllamaReply(asked, self._backend)
-        chunks = merged([self._backend.answer(asked.task)], asked.spelled, self._ending)
+        chunks = merged([self._backend.answering(request.scope)(asked.task)], asked.spelled, self._ending)
         if not asked.stream:
             answer = await attended(request.receive, whole(chunks, reply))
             return _json(answer, reply.headers)

@@ -106,7 +106,7 @@ def _replica_config(config: ServeConfig) -> ServeConfig:
     path = Path(config.model).expanduser()
     if config.model not in known_models() and path.exists():  # else it is a bundled name or a hub id
         names["model"] = str(path.resolve())
-    return replace(config, metrics="", **names)
+    return replace(config, metrics="", http="", **names)
 
 
 async def _serve(config: ServeConfig, cluster: Cluster, tenants: Tenants, tls: Tls | None) -> int:
