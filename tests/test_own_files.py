@@ -1,4 +1,4 @@
-"""What OpenSLED writes on a machine: its own folders and nothing else, whatever the libraries below it do by default."""
+"""What OpenSLED writes on a machine: its own folders and nothing else, whatever its libraries do by default."""
 
 from __future__ import annotations
 

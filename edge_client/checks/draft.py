@@ -174,7 +174,7 @@ def _died(config: DeviceConfig, code: int, complaint: str) -> Finding:
         f"trying it failed ({name}): {complaint or 'no message'}",
         f"reinstall the runtime: {REBUILD}"
         if model_drafter(config.drafter) == "llamacpp"
-        else f'pip install --force-reinstall "opensled[{model_drafter(config.drafter) or "llamacpp"}]"',
+        else "reinstall the runtime: pip install --force-reinstall onnxruntime",
     )
 
 
