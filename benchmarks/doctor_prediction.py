@@ -38,7 +38,7 @@ COMMAND = "python -m benchmarks.doctor_prediction"
 SERVER_CORE, DEVICE_CORE = 0, 1
 CHARACTERS = 600  # of a text that a prompt of the real target quotes
 TOKENS = 96  # of an answer, at most
-EACH = 3  # prompts of each kind
+EACH = 2  # prompts of each kind
 DELAY_MS = 50
 _EXACTLY = '{{ min = {0}, typical = {0}, max = {0}, source = "chosen" }}'
 LINK = "\n".join(

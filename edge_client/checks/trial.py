@@ -11,7 +11,7 @@ from edge_client.checks.finding import Finding
 from edge_client.checks.own_process import Steps, started, steps_of
 from edge_client.config import DeviceConfig, DoctorConfig
 
-TRIAL_SECONDS = 60.0
+TRIAL_SECONDS = 90.0
 FEWEST = 16  # tokens with drafts, and as many without, that make a rate
 COMMON = set(DeviceConfig.__dataclass_fields__)
 
