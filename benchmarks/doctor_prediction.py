@@ -38,7 +38,7 @@ COMMAND = "python -m benchmarks.doctor_prediction"
 SERVER_CORE, DEVICE_CORE = 0, 1
 CHARACTERS = 600  # of a text that a prompt of the real target quotes
 TOKENS = 96  # of an answer, at most
-EACH = 2  # prompts of each kind
+EACH_REAL, EACH_TINY = 2, 6  # prompts of each kind: a real answer takes seconds
 DELAY_MS = 50
 _EXACTLY = '{{ min = {0}, typical = {0}, max = {0}, source = "chosen" }}'
 LINK = "\n".join(
@@ -138,7 +138,7 @@ def _examined(setup: Setup, arguments: Namespace) -> dict[str, Any]:
         foretold = _doctor(device)
         with Process(("edge", *device, "--http", "127.0.0.1:0"), isolated=True) as edge:
             url = f"http://{edge.wait_ready()}"
-            answers = asyncio.run(_ask_all(url, _prompts(setup, 1 if arguments.quick else EACH)))
+            answers = asyncio.run(_ask_all(url, _prompts(setup, arguments.quick)))
     return {"predicted": foretold, "measured": answers}
 
 
@@ -174,9 +174,10 @@ def _doctor(device: list[str]) -> dict[str, Any]:
     return {**prediction, "doctor_s": round(time.monotonic() - started, 1)}
 
 
-def _prompts(setup: Setup, each: int) -> list[Prompt]:
+def _prompts(setup: Setup, quick: bool) -> list[Prompt]:
     """The prompts, the kinds in turns."""
     kinds = _tiny_prompts() if setup.is_tiny else _real_prompts()
+    each = 1 if quick else EACH_TINY if setup.is_tiny else EACH_REAL
     return [Prompt(kind, texts[number]) for number in range(each) for kind, texts in kinds.items()]
 
 

@@ -53,8 +53,8 @@ def document(setups: Mapping[str, Found], origin: Mapping[str, Any]) -> dict[str
             "For each set-up in one run: the tokens/s that `opensled doctor` foretells after its short answers, and "
             "those of greedy answers of at most 96 tokens over `opensled edge`, from the first text to the end, to "
             "prompts that are none of the doctor's: held-out tasks of the tiny target, the prompts of "
-            "real_prompts.json of the real one (SmolLM2-135M-Instruct, Q4_1; its own file drafts). Server on core 0, device and reader "
-            "on core 1."
+            "real_prompts.json of the real one (SmolLM2-135M-Instruct, Q4_1; its own file drafts). Server on core "
+            "0, device and reader on core 1."
         ),
         loses=_loses(setups),
         samples={

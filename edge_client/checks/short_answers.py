@@ -34,11 +34,6 @@ PROMPTS = {
         "Write a short story about a baker who finds a map.",
         "Tell me a story about two sisters and a kite.",
     ),
-    "how-to": (
-        "How do I clean a wooden table?",
-        "How can I learn to play chess?",
-        "Write a short guide: how to grow tomatoes.",
-    ),
     "code": (
         "Write a Python function that counts the vowels in a word.",
         "Write a Python function that returns the largest number of a list.",
