@@ -6,11 +6,7 @@ from pathlib import Path
 
 from opensled.config import option
 from opensled.model_pairs import PAIRS
-from opensled.registry import Registry
 from opensled.store import FETCHABLE, known_models, missing_models, model_files, model_path
-
-# The evaluation needs torch: it is imported on use.
-EVALUATIONS = Registry("evaluation", {"models eval": "opensled_training.evaluate:run_eval"})
 
 
 @dataclass(frozen=True)
@@ -70,8 +66,3 @@ def print_path(config: PathConfig) -> int:
     path: Path = model_path(config.name).resolve()
     print(json.dumps({"name": config.name, "path": str(path)}) if config.json else path)
     return 0
-
-
-def evaluate(config: EvalConfig) -> int:
-    run = EVALUATIONS.get("models eval")
-    return int(run(config.items_per_task, config.json))

@@ -73,7 +73,7 @@ def help_of(name: str, flag: str, capsys: pytest.CaptureFixture[str], monkeypatc
 
 def flags_in(page: str) -> list[str]:
     """The first flag of each entry; a switch that is on may also be named by its opposite."""
-    return re.findall(r"^  (--[a-z-]+)", page.split("example:")[0], re.M)
+    return re.findall(r"^  (--[a-z0-9-]+)", page.split("example:")[0], re.M)
 
 
 @pytest.mark.parametrize("name", cli.VERBS)
