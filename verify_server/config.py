@@ -21,7 +21,7 @@ class ServeConfig:
     model: str = option(
         "tiny",
         "target: a name of `opensled models list`, a folder, a GGUF file, or a hub id ORG/MODEL",
-        group="the target model",
+        group="the target, and where it is served",
         often=True,
     )
     listen: str = option(
