@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -22,9 +20,9 @@ from edge_client.prompt_config import GenerateConfig
 from edge_client.terminal.colour import require_text, use_utf8
 from edge_client.terminal.printed_answer import PrintedAnswer
 from opensled import notify
-from opensled.address import host_port, is_local, joined, web_origins
+from opensled.address import is_local, joined, web_origins
 from opensled.answer import LOCAL_ONLY, LOCAL_WARNING, Chunk, Stats, Task
-from opensled.errors import OpenSledError, UsageError
+from opensled.errors import UsageError
 from opensled.files import read_identity
 from opensled.logs import tell
 from opensled.messages import ChatMessage, Prompt
@@ -105,15 +103,16 @@ def edge(config: EdgeConfig) -> int:
 
 async def _edge(config: EdgeConfig) -> int:
     from http_api.app import build_app
+    from http_api.listening import listen, tell_api
     from http_api.server import ApiServer
 
     access = _access(config)
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
-    listener = _listen(config.http)
+    listener = listen(config.http)
     tell(f"asking {config.server} for its target")
     device = await connect(config, config.parallel)
     ending = asyncio.Event()
-    app = build_app(device, access, ending, config.heartbeat, metrics(device))
+    app = build_app(device, access, ending, config.heartbeat, metrics(device), lenient=config.lenient)
     server = ApiServer(app, ending, config.http_tls_cert, config.http_tls_key)
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, _stop, server)
@@ -121,7 +120,7 @@ async def _edge(config: EdgeConfig) -> int:
     try:
         with metrics_port(config.metrics, metrics(device)):
             print(_introduced(device, config.server))
-            _tell_api(device, address, tls=bool(config.http_tls_cert))
+            tell_api(address, bool(config.http_tls_cert), device.info.model_id)
             print(f"listening on {address}", flush=True)
             async with notify.announced(), _watched(device):
                 await server.run(listener)
@@ -143,12 +142,6 @@ async def _watched(device: Device) -> AsyncIterator[None]:
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-
-
-def _tell_api(device: Device, address: str, tls: bool) -> None:
-    """How clients reach the API, and which model they name."""
-    base = f"{'https' if tls else 'http'}://{address}"
-    tell(f"OpenAI API: {base}/v1 with model {device.info.model_id!r}; described at {base}/openapi.json")
 
 
 def _stop(server: ApiServer) -> None:
@@ -178,19 +171,3 @@ def _require_insecure(config: EdgeConfig, has_keys: bool) -> None:
         "gets its keys in clear text" if has_keys else "lets every client that can reach it use this device"
     )
     log.warning("%s %s", config.http, danger)
-
-
-def _listen(address: str) -> socket.socket:
-    host, port = host_port(address)
-    try:
-        listener = socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-        )
-    except OSError as error:
-        raise OpenSledError(
-            f"cannot listen on {address}: {os.strerror(error.errno or 0)}; choose another --http"
-        ) from error
-    # Connections inherit it. With Nagle's algorithm the second chunk of a stream waits 40 ms for an acknowledgement;
-    # asyncio turns it off only on sockets created with an explicit protocol.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener

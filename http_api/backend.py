@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from opensled.answer import Chunk, Task
@@ -11,8 +13,10 @@ from opensled.tokenizer import TargetTokenizer
 
 HEARTBEAT = 5.0  # seconds between the comments in a stream; proxies give up after 30 to 60
 
-Answers = AsyncGenerator[Chunk, None]  # one answer; closing it ends the work
-Answer = Callable[[Task], Answers]
+SPENT = "opensled.spent"  # in an ASGI scope: told the seconds of processor time that reading a request took
+
+# One answer, in chunks; the last one carries the finish reason and the statistics. Closing it ends the work
+Answer = Callable[[Task], AsyncGenerator[Chunk, None]]
 
 
 class BackendStatus(Protocol):
@@ -46,8 +50,24 @@ class Backend(Protocol):
         """Whether a request would be answered now."""
 
     @property
+    def writes_alone(self) -> bool:
+        """Whether its draft model may answer without the target (http_api/draft_alone.py)."""
+
+    @property
     def status(self) -> BackendStatus:
         """How it answers just now, and why."""
 
-    def answer(self, task: Task) -> Answers:
-        """One answer, in chunks; the last one carries the finish reason and the statistics."""
+    def answering(self, scope: MutableMapping[str, Any]) -> Answer:
+        """How tasks of one request, which came with this ASGI scope, are answered."""
+
+
+@contextmanager
+def reading(scope: MutableMapping[str, Any]) -> Iterator[None]:
+    """While inside, a request is read: whoever counts its client's processor time is told."""
+    spent: Callable[[float], object] | None = scope.get(SPENT)
+    started = time.thread_time()
+    try:
+        yield
+    finally:
+        if spent is not None:
+            spent(time.thread_time() - started)

@@ -17,7 +17,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from http_api.failures import error_body
+from http_api.failures import error_body, error_object, refused
 from http_api.ollama.error_words import PREFIX, told
 from http_api.responses import to_json
 from opensled.address import calls_loopback
@@ -40,14 +40,14 @@ class Access:
     local: bool = False
     verb: str = "opensled edge"
 
-    def middleware(self) -> list[Middleware]:
-        """Outermost first: pages, then the CORS headers of those allowed (also on a 401), then keys."""
+    def middleware(self, guard: Middleware | None = None) -> list[Middleware]:
+        """Outermost first: pages, then the CORS headers of those allowed (also on a 401), then keys, or `guard`."""
         layers = [Middleware(PageGuard, access=self)]
         if self.origins:
             layers.append(_cors(self.origins))
         if self.keys:
             layers.append(Middleware(KeyGuard, keys=self.keys))
-        return layers
+        return [*layers, guard] if guard else layers
 
 
 def read_keys(path: Path) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def _cors(origins: tuple[str, ...]) -> Middleware:
         allow_methods=("GET", "POST"),
         allow_headers=("*",),  # the official client sends a dozen of its own
         allow_private_network=True,  # Chrome asks before a page of the internet may reach a loopback address
-        expose_headers=("Retry-After",),
+        expose_headers=("Retry-After", "OpenSLED-Answer", "OpenSLED-Ignored"),
     )
 
 
@@ -113,7 +113,7 @@ class KeyGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         free = scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._opens(Headers(scope=scope))
-        await (self._app if free else _unauthorized(scope["path"]))(scope, receive, send)
+        await (self._app if free else unauthorized(scope["path"], "--http-keys"))(scope, receive, send)
 
     def _opens(self, headers: Headers) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -122,11 +122,18 @@ class KeyGuard:
         return scheme.lower() == "bearer" and any(matches)
 
 
-def _unauthorized(path: str) -> Response:
-    message = "an API key is needed, as Authorization: Bearer KEY; who runs this API has it (--http-keys)"
+def unauthorized(path: str, flag: str) -> Response:
+    """The refusal of a request without a key; `flag` names the file with the keys."""
+    message = f"an API key is needed, as Authorization: Bearer KEY; who runs this API has it ({flag})"
     response = _refuse(path, 401, message, "authentication_error", "invalid_api_key")
     response.headers["WWW-Authenticate"] = "Bearer"
     return response
+
+
+def refusal(path: str, error: Exception) -> Response:
+    """The response to `error` before any route."""
+    body = error_object(error)
+    return refused(error, told(body) if path.startswith(f"{PREFIX}/") else body)
 
 
 def _refuse(

@@ -1,4 +1,4 @@
-"""Serves the API over HTTP: clients that stall are let go, and without file descriptors the server waits."""
+"""Serves the API over HTTP; without file descriptors the server waits."""
 
 from __future__ import annotations
 
@@ -7,69 +7,24 @@ import contextlib
 import errno
 import logging
 import socket
+import ssl
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp
+
+from http_api.http_connection import ConnectionLimits, PatientProtocol
 
 log = logging.getLogger(__name__)
 
 GRACE = 5.0  # seconds in which answers under way may finish after `stop`
 CLOSING = 3.0  # seconds after that to tell the clients and the verification server that the answers ended
-PATIENCE = 30.0  # seconds for a request to arrive, from its first byte or the connection's start to its last
 BACKLOG = 2048  # connections that the kernel keeps until they are accepted
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-
-
-class PatientProtocol(H11Protocol):
-    """A connection whose requests must arrive within `patience` seconds each; else it ends with status 408.
-
-    uvicorn itself waits for ever: a client that sends a byte now and then would hold a connection (slowloris).
-    """
-
-    def __init__(self, *, patience: float, **connection: Any) -> None:
-        super().__init__(**connection)
-        self._patience = patience
-        self._timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._time()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._time()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if not self.cycle.response_complete:  # the next request had arrived meanwhile, perhaps in part
-            self._time()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
-
-    def _time(self) -> None:
-        """Let the timer run as long as a request is arriving; more bytes do not prolong it."""
-        if self.cycle and not self.cycle.response_complete and not self.cycle.more_body:
-            self._stop_timer()
-        elif self._timer is None and not self.transport.is_closing():
-            self._timer = self.loop.call_later(self._patience, self._give_up)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _give_up(self) -> None:
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            self.transport.write(TOO_LATE)
-        self.transport.close()
 
 
 class _Uvicorn(uvicorn.Server):
@@ -101,19 +56,21 @@ class ApiServer:
 
     def __init__(
         self,
-        app: Starlette,
+        app: ASGIApp,
         ending: asyncio.Event,
         cert: str = "",
         key: str = "",
-        patience: float = PATIENCE,
+        limits: ConnectionLimits = ConnectionLimits(),
+        client_ca: str = "",
     ) -> None:
-        """`ending`, once set, must end the answers of `app`. With TLS if `cert` and `key` name PEM files.
-
-        `patience`: seconds for a request to arrive.
+        """`ending`, once set, must end the answers of `app`. With TLS if `cert` and `key` name PEM files; then with
+        `client_ca` (PEM file) only for clients with a certificate of that authority.
         """
         config = uvicorn.Config(
             app,
-            http=partial(PatientProtocol, patience=patience),  # type: ignore[arg-type]
+            http=partial(PatientProtocol, limits=limits, connected=Counter()),  # type: ignore[arg-type]
+            ws="none",
+            proxy_headers=False,  # anybody could write them, and limits go by address
             log_config=None,
             log_level=None,
             lifespan="off",
@@ -121,6 +78,8 @@ class ApiServer:
             timeout_graceful_shutdown=int(GRACE + CLOSING),
             ssl_certfile=Path(cert).expanduser() if cert else None,
             ssl_keyfile=Path(key).expanduser() if key else None,
+            ssl_ca_certs=str(Path(client_ca).expanduser()) if client_ca else None,
+            ssl_cert_reqs=ssl.CERT_REQUIRED if client_ca else ssl.CERT_NONE,
         )
         self._server = _Uvicorn(config)
         self._server.ending = ending

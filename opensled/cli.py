@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 import opensled
+from opensled import distribution
 from opensled.errors import OpenSledError, UsageError
 from opensled.registry import Registry, remedy
 
@@ -27,6 +28,11 @@ class Verb:
     example: str
     config: str
     run: str
+
+    @property
+    def here(self) -> bool:
+        """Whether this copy of OpenSLED has the command: a device's package has fewer."""
+        return distribution.has(self.config) and distribution.has(self.run)
 
 
 VERBS = {
@@ -54,6 +60,12 @@ VERBS = {
         "opensled chat --show-drafts",
         "edge_client.prompt_config:ChatConfig",
         "edge_client.terminal.chat:chat",
+    ),
+    "run": Verb(
+        "fetch a model if need be, serve it and chat with it",
+        "opensled run smollm2",
+        "edge_client.terminal.run_config:RunConfig",
+        "edge_client.terminal.run_command:run",
     ),
     "top": Verb(
         "watch servers live: sessions, tokens, steps, KV memory",
@@ -122,8 +134,8 @@ VERBS = {
         "edge_client.tables_command:build",
     ),
     "pull": Verb(
-        "fetch a real model by its name",
-        "opensled pull smollm2",
+        "fetch a model by its name, or from Hugging Face",
+        "opensled pull smollm2\n  opensled pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0",
         "opensled.pull:PullConfig",
         "opensled.pull:pull",
     ),
@@ -149,7 +161,7 @@ VERBS = {
         "measure the bundled models on held-out tasks",
         "opensled models eval --items-per-task 40",
         "opensled.models_command:EvalConfig",
-        "opensled.models_command:evaluate",
+        "opensled_training.evaluate:models_eval",
     ),
 }
 
@@ -209,6 +221,7 @@ def _complain(message: str) -> None:
 
 def run(argv: list[str]) -> int:
     """Like `main`, but errors are raised."""
+    distribution.require_one()
     first = argv[0] if argv else "--help"
     if first == "help" and len(argv) > 1:
         return run([*argv[1:], "--help"])
@@ -216,11 +229,13 @@ def run(argv: list[str]) -> int:
         print(overview(""))
         return 0
     if first == "--version":
-        print(f"opensled {opensled.__version__}")
+        package = distribution.name()
+        print(f"opensled {opensled.__version__}{'' if package == distribution.WHOLE else f' ({package})'}")
         return 0
     for words in (2, 1):
         name = " ".join(argv[:words])
         if name in VERBS:
+            distribution.require(name, VERBS[name].here)
             return _run_verb(name, argv[words:])
     return _group(first, argv[1:])
 
@@ -230,6 +245,7 @@ def _group(name: str, rest: list[str]) -> int:
     choices = [verb.removeprefix(f"{name} ") for verb in VERBS if verb.startswith(f"{name} ")]
     if not choices:
         raise UsageError(_unknown(name, list(dict.fromkeys(verb.split()[0] for verb in VERBS))))
+    distribution.require(name, any(VERBS[f"{name} {choice}"].here for choice in choices))
     if not rest or rest[0] in ("-h", "--help", "--help-all"):
         print(overview(f"{name} "))
         return 0
@@ -244,10 +260,12 @@ def _unknown(word: str, choices: list[str], prefix: str = "") -> str:
 
 def overview(prefix: str) -> str:
     """The list of the verbs that start with `prefix`."""
-    shown = {name: verb.summary for name, verb in VERBS.items() if name.startswith(prefix)}
+    shown = {name: verb.summary for name, verb in VERBS.items() if name.startswith(prefix) and verb.here}
     width = max(map(len, shown)) + 2
     lines = [f"  {name:{width}}{summary}" for name, summary in shown.items()]
-    return "\n".join([HEADER, *([] if prefix else [START]), "commands:", *lines, "", FOOTER.rstrip()])
+    absent = [name for name, verb in VERBS.items() if name.startswith(prefix) and not verb.here]
+    start = [] if prefix else [START]
+    return "\n".join([HEADER, *start, "commands:", *lines, *distribution.absence(absent), "", FOOTER.rstrip()])
 
 
 def _run_verb(name: str, argv: list[str]) -> int:
@@ -266,10 +284,11 @@ def _run_verb(name: str, argv: list[str]) -> int:
 
 
 def _keys() -> list[str]:
-    """The keys of all verbs; imports the configuration of each."""
+    """The keys of all verbs of this copy; imports the configuration of each."""
     from opensled import config
 
-    return sorted({item.name for name in VERBS for item in config.options(CONFIGS.get(name))})
+    found = [name for name, verb in VERBS.items() if verb.here]
+    return sorted({item.name for name in found for item in config.options(CONFIGS.get(name))})
 
 
 class _Parser(argparse.ArgumentParser):

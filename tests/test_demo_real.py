@@ -169,7 +169,7 @@ def test_without_an_onnx_draft_its_device_is_left_out(
     path = Path(shutil.copy(file, tmp_path))
     with DemoView([], REAL, quiet=False) as view:
         assert demo_real._onnx_draft(path, GgufReference(path), view) is None
-    why = "pip install 'opensled[train]'" if missing == "the exporter" else "no room"
+    why = "pip install --editable '" if missing == "the exporter" else "no room"
     (line,) = [each for each in capsys.readouterr().err.splitlines() if "without the ONNX device" in each]
     assert why in line
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hw_profiles import catalog
-from opensled.address import host_port
+from opensled.address import host_port, web_address, web_origins
 from opensled.config import option
 from opensled.logs import LEVELS
 from opensled.shaping import TICK_RULES
@@ -30,6 +30,22 @@ class ServeConfig:
         metavar="HOST:PORT",
         check=host_port,
         often=True,
+    )
+    http: str = option(
+        "",
+        "address of an HTTP API (OpenAI's and Ollama's) of the server itself, for clients without a device; a "
+        "port alone is one of 127.0.0.1; default: none",
+        metavar="[HOST:]PORT",
+        check=web_address,
+    )
+    lenient: bool = option(
+        False, "leave out fields of HTTP requests that nothing reads, instead of refusing the request"
+    )
+    cors_origin: str = option(
+        "",
+        "origins of web pages that may use the HTTP API, such as https://chat.example; comma-separated",
+        metavar="ORIGIN",
+        check=web_origins,
     )
     engine: str = option(
         "auto",

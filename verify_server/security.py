@@ -146,13 +146,18 @@ def _limit(word: str, where: str) -> tuple[str, int]:
     return name, int(value)
 
 
-def require_safe_listen(listen: str, *, has_tls: bool, knows_clients: bool, insecure: bool) -> None:
-    """Listening beyond this machine needs TLS and known clients; refuse it without them, or warn if `insecure`."""
+def require_safe_listen(
+    listen: str, *, has_tls: bool, knows_clients: bool, insecure: bool, flag: str = "--listen"
+) -> None:
+    """Listening beyond this machine needs TLS and known clients; refuse it without them, or warn if `insecure`.
+
+    `flag` names the listener.
+    """
     if is_local(listen) or (has_tls and knows_clients):
         return
     if not insecure:
         raise UsageError(
-            f"--listen {listen} is reachable by other machines: add --tls-cert, --tls-key and --tokens FILE (or "
+            f"{flag} {listen} is reachable by other machines: add --tls-cert, --tls-key and --tokens FILE (or "
             "--tls-client-ca FILE), or --insecure if the network itself is trusted"
         )
     danger = (

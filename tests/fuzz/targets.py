@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from edge_client import tokenizer as edge_tokenizer
+from edge_client import tokenizer_cache
 from edge_client.drafters import table_file
 from edge_client.drafters.tables import FrozenTable, LruTable
 from opensled import codec, config
@@ -156,7 +156,7 @@ def describe_reply(data: bytes) -> None:
     with contextlib.suppress(OpenSledError, codec.Malformed):
         info = codec.decode_info(pb.DescribeReply.FromString(data))
         assert codec.decode_info(codec.encode_info(info)) == info
-        asyncio.run(edge_tokenizer.load(info, fetch))
+        asyncio.run(tokenizer_cache.load(info, fetch))
 
 
 def tokenizer_json(data: bytes) -> None:
