@@ -37,6 +37,7 @@ class ServeConfig:
         "port alone is one of 127.0.0.1; default: none",
         metavar="[HOST:]PORT",
         check=web_address,
+        often=True,
     )
     lenient: bool = option(
         False, "leave out fields of HTTP requests that nothing reads, instead of refusing the request"
