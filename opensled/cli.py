@@ -258,8 +258,10 @@ def overview(prefix: str) -> str:
     width = max(map(len, shown)) + 2
     lines = [f"  {name:{width}}{summary}" for name, summary in shown.items()]
     absent = [name for name, verb in VERBS.items() if name.startswith(prefix) and not verb.here]
-    start = [] if prefix else [START]
-    return "\n".join([HEADER, *start, "commands:", *lines, *distribution.absence(absent), "", FOOTER.rstrip()])
+    start = [] if prefix or absent else [START]
+    return "\n".join(
+        [HEADER, *start, "commands:", *lines, *distribution.absence(absent), "", FOOTER.rstrip()]
+    )
 
 
 def _run_verb(name: str, argv: list[str]) -> int:
