@@ -193,13 +193,11 @@ def test_answers_beside_drafting_devices_are_the_same():
 
 def test_a_client_certificate_names_the_tenant(tmp_path):
     """As over gRPC; without one of the authority's certificates there is not even a handshake."""
-    paths = {name: tmp_path / name for name in ("cert", "key", "own", "own_key")}
-    for names, identity in (
-        (("cert", "key"), issued(AUTHORITY, HERE)),
-        (("own", "own_key"), issued(common_name="kitchen")),
-    ):
-        for name, content in zip(names, identity):
-            paths[name].write_bytes(content)
+    server, kitchen = issued(AUTHORITY, HERE), issued(common_name="kitchen")
+    contents = {"cert": server.cert, "key": server.key, "own": kitchen.cert, "own_key": kitchen.key}
+    paths = {name: tmp_path / name for name in contents}
+    for name, content in contents.items():
+        paths[name].write_bytes(content)
     ca = written(tmp_path)
     config = replace(CONFIG, tls_cert=str(paths["cert"]), tls_key=str(paths["key"]), tls_client_ca=str(ca))
     known = ssl.create_default_context(cafile=str(ca))
