@@ -174,7 +174,7 @@ async def _ask_all(
             try:
                 for task, prompts in tasks.items():
                     series = f"{task}, none" if name == "none" else f"{task}, {name}, {shape}"
-                    found[series] = [await _ask(device, Task(prompt, params)) for prompt in prompts]
+                    found[series] = [await ask(device, Task(prompt, params)) for prompt in prompts]
                     if [each.tokens for each in found[series]] != [
                         each.tokens for each in found[f"{task}, none"]
                     ]:
@@ -184,7 +184,8 @@ async def _ask_all(
     return found
 
 
-async def _ask(device: Device, task: Task) -> DraftedAnswer:
+async def ask(device: Device, task: Task) -> DraftedAnswer:
+    """The answer of a device, whole."""
     tokens: list[int] = []
     stats: Stats | None = None
     async with aclosing(device.answer(task)) as chunks:

@@ -22,8 +22,8 @@ import threading
 from contextlib import aclosing, redirect_stdout
 from types import FrameType
 
-from edge_client.config import GenerateConfig
 from edge_client.device import Device, connect
+from edge_client.prompt_config import GenerateConfig
 from opensled.answer import Task
 from opensled.cli import main as opensled
 from opensled.errors import Unreachable

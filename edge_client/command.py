@@ -13,20 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_client import remote
-from edge_client.config import EdgeConfig, GenerateConfig
+from edge_client.config import EdgeConfig
 from edge_client.device import Device, connect
 from edge_client.device_metrics import metrics
+from edge_client.prompt_config import GenerateConfig
 from edge_client.terminal.colour import require_text, use_utf8
-from edge_client.terminal.tail import Stderr
+from edge_client.terminal.printed_answer import PrintedAnswer
 from opensled import notify
 from opensled.address import is_local, joined, web_origins
 from opensled.answer import LOCAL_ONLY, LOCAL_WARNING, Chunk, Stats, Task
 from opensled.errors import UsageError
 from opensled.files import read_identity
 from opensled.logs import tell
-from opensled.messages import ChatMessage, Prompt, SamplingParams
+from opensled.messages import ChatMessage, Prompt
 from opensled.metrics import metrics_port, require_safe_metrics
-from opensled.printable import visible, visible_line
+from opensled.printable import visible_line
 
 if TYPE_CHECKING:
     from http_api.guard import Access
@@ -46,17 +47,20 @@ def generate(config: GenerateConfig) -> int:
 async def _generate(config: GenerateConfig) -> int:
     prompt = _prompt(config)
     device = await connect(config)
-    chunks: list[Chunk] = []
+    printed, chunks = PrintedAnswer(), list[Chunk]()
     try:
-        async for chunk in _shown(device, prompt, config.params(), quiet=config.json):
+        async for chunk in _shown(device, Task(prompt, config.params()), printed, quiet=config.json):
             chunks.append(chunk)
     except BaseException:
         if chunks and not config.json:
-            print()  # the error gets a line of its own
+            printed.write("\n")  # the error gets a line of its own
         raise
     finally:
         await device.close()
-    print(json.dumps(_report(chunks, device.rule)) if config.json else "")
+    if config.json:
+        print(json.dumps(_report(chunks, device.rule)))
+    else:
+        printed.write("\n")
     return 0
 
 
@@ -68,25 +72,16 @@ def _prompt(config: GenerateConfig) -> Prompt:
     return text if config.raw else (ChatMessage("user", text),)
 
 
-async def _shown(device: Device, prompt: Prompt, params: SamplingParams, quiet: bool) -> AsyncIterator[Chunk]:
-    status, alone = Stderr(), False
-    async with aclosing(device.answer(Task(prompt, params))) as chunks:
+async def _shown(device: Device, task: Task, printed: PrintedAnswer, quiet: bool) -> AsyncIterator[Chunk]:
+    alone = False
+    async with aclosing(device.answer(task)) as chunks:
         async for chunk in chunks:
             if "local" in chunk.origins and not alone:
                 alone = True
                 log.warning(LOCAL_WARNING)
-            text = "" if quiet else _printable(chunk.text)
-            status.wrote(text)
-            if not quiet:
-                sys.stdout.write(text)
-                sys.stdout.flush()
-            status.waiting(chunk.waiting)
+            printed.write("" if quiet else chunk.text)
+            printed.waiting(chunk.waiting)
             yield chunk
-
-
-def _printable(text: str) -> str:
-    """A piece of an answer, as standard output may have it: a file or a pipe gets it as it is."""
-    return visible(text.replace("\r\n", "\n")) if sys.stdout.isatty() else text
 
 
 def _report(chunks: list[Chunk], rule: str) -> dict[str, object]:

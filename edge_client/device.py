@@ -242,6 +242,7 @@ async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
     try:
         factory, target = await _first_target(link, config, cache, memory)
         shaping_for(shaping, target.info)
+        _tell_limit(config.draft_length, target.info.limits.max_draft)
     except BaseException:
         await link.close()
         raise
@@ -252,6 +253,18 @@ async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
         rule=config.rule, cache=cache, defaults=defaults, looks_ahead=config.look_ahead,
         offline=Offline(config.offline), memory=memory, shaping=shaping,
     )  # fmt: skip
+
+
+def _tell_limit(wanted: int, most: int) -> None:
+    """A draft is cut to what the server takes; that is no error, but its owner should know."""
+    if wanted > most:
+        log.warning(
+            "--draft-length %d: the server takes drafts of at most %d tokens, and gets no longer ones; for more, start "
+            "it with --max-draft %d",
+            wanted,
+            most,
+            wanted,
+        )
 
 
 def _length_policy(config: DeviceConfig) -> DraftLengthPolicy:

@@ -85,7 +85,7 @@ HOMES = {
     "grpc_reflection": ("verify_server/service.py",),
     "torch": TORCH_HOMES,
     "transformers": (*MODEL_HOMES, "verify_server/text/hf_text.py"),
-    "huggingface_hub": ("opensled/pull.py", "verify_server/engine/loading.py"),
+    "huggingface_hub": ("verify_server/engine/loading.py",),
     "starlette": ("http_api/", "verify_server/http_front/"),
     "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),
     "httpx": ("opensled_testbed/", "benchmarks/"),

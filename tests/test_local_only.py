@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client.config import GenerateConfig
 from edge_client.device import connect
 from edge_client.offline import local_only
 from edge_client.offline.local_only import own_key, own_prompt, render
+from edge_client.prompt_config import GenerateConfig
 from edge_client.served_target import TargetMemory
 from opensled.answer import LOCAL_ONLY, Task
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported

@@ -75,8 +75,13 @@ class Tenants:
         for token, owner in self.by_token:  # compares every token, so that timing reveals nothing
             if hmac.compare_digest(token.encode(), given.encode()):
                 tenant = owner
-        if scheme.lower() != "bearer" or not tenant:
+        if scheme.lower() != "bearer":
             raise Unauthorized("a bearer token of this server is needed; pass --token-file FILE")
+        if not tenant:
+            raise Unauthorized(
+                "this bearer token is not one of the server's; check --token-file, or add the token to the file of "
+                "serve --tokens and start the server again"
+            )
         return tenant
 
 

@@ -29,8 +29,9 @@ IGNORED = (
     "num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "f16_kv",
     "use_mmap", "use_mlock", "logits_all", "penalize_newline", "mirostat_tau", "mirostat_eta",
 )  # fmt: skip
+# With a penalty `repeat_last_n` can only be -1: the whole answer counts.
+NO_PENALTY = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}
 OFF: dict[str, tuple[object, ...]] = {
-    "repeat_last_n": (-1,),  # penalties count the whole answer
     "typical_p": (1, 1.0),
     "tfs_z": (1, 1.0),
     "mirostat": (0,),
@@ -43,7 +44,9 @@ def sampling_fields(value: object) -> dict[str, Any]:
     """`options` as fields of the OpenAI API, not checked yet. Raises Unsupported for an option that nothing reads."""
     fields = Fields({} if value is None else require_object(value, "options"), "options.")
     given = {ours: taken for theirs, ours in SERVED.items() if (taken := _given(fields, theirs)) is not None}
-    for name in IGNORED:
+    if any(given.get(name, off) != off for name, off in NO_PENALTY.items()):
+        fields.only("repeat_last_n", -1)
+    for name in (*IGNORED, "repeat_last_n"):
         fields.take(name)
     for name, allowed in OFF.items():
         fields.only(name, *allowed)
