@@ -265,7 +265,9 @@ def overview(prefix: str) -> str:
     lines = [f"  {name:{width}}{summary}" for name, summary in shown.items()]
     absent = [name for name, verb in VERBS.items() if name.startswith(prefix) and not verb.here]
     start = [] if prefix else [START]
-    return "\n".join([HEADER, *start, "commands:", *lines, *distribution.absence(absent), "", FOOTER.rstrip()])
+    return "\n".join(
+        [HEADER, *start, "commands:", *lines, *distribution.absence(absent), "", FOOTER.rstrip()]
+    )
 
 
 def _run_verb(name: str, argv: list[str]) -> int:
