@@ -7,8 +7,8 @@ OUT ?= soak.json
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := .venv/.installed
-PRODUCT := opensled edge_client verify_server scheduler hw_profiles opensled_training opensled_testbed benchmarks
-EDGE := opensled edge_client hw_profiles scheduler
+PRODUCT := opensled http_api edge_client verify_server scheduler hw_profiles opensled_training opensled_testbed benchmarks
+EDGE := opensled http_api edge_client hw_profiles scheduler
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-long test-real bench bench-quick conformance fuzz soak netns-check compose-check lock audit lint format proto wheel-test clean

@@ -6,9 +6,11 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import opensled
+from opensled import distribution
 from opensled.errors import OpenSledError, UsageError
 from opensled.registry import Registry, remedy
 
@@ -26,6 +28,11 @@ class Verb:
     example: str
     config: str
     run: str
+
+    @property
+    def here(self) -> bool:
+        """Whether this copy of OpenSLED has the command: a device's package has fewer."""
+        return distribution.has(self.config) and distribution.has(self.run)
 
 
 VERBS = {
@@ -45,14 +52,20 @@ VERBS = {
     "generate": Verb(
         "answer one prompt",
         'opensled generate --prompt "Turn on the kitchen light."',
-        "edge_client.config:GenerateConfig",
+        "edge_client.prompt_config:GenerateConfig",
         "edge_client.command:generate",
     ),
     "chat": Verb(
         "chat with the target in the terminal",
         "opensled chat --show-drafts",
-        "edge_client.config:ChatConfig",
+        "edge_client.prompt_config:ChatConfig",
         "edge_client.terminal.chat:chat",
+    ),
+    "run": Verb(
+        "fetch a model if need be, serve it and chat with it",
+        "opensled run smollm2",
+        "edge_client.terminal.run_config:RunConfig",
+        "edge_client.terminal.run_command:run",
     ),
     "top": Verb(
         "watch servers live: sessions, tokens, steps, KV memory",
@@ -121,8 +134,8 @@ VERBS = {
         "edge_client.tables_command:build",
     ),
     "pull": Verb(
-        "fetch a real model by its name",
-        "opensled pull smollm2",
+        "fetch a model by its name, or from Hugging Face",
+        "opensled pull smollm2\n  opensled pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0",
         "opensled.pull:PullConfig",
         "opensled.pull:pull",
     ),
@@ -148,7 +161,7 @@ VERBS = {
         "measure the bundled models on held-out tasks",
         "opensled models eval --items-per-task 40",
         "opensled.models_command:EvalConfig",
-        "opensled.models_command:evaluate",
+        "opensled_training.evaluate:models_eval",
     ),
 }
 
@@ -162,11 +175,16 @@ Speculative LLM decoding from the edge: devices draft, one server verifies,
 the text stays exact.
 """
 
+START = """\
+Start with `opensled serve`, and in another terminal `opensled chat`;
+`opensled demo` shows a server and four devices.
+"""
+
 FOOTER = """\
-opensled COMMAND --help shows its options. An option --name VALUE can also be
-set by the environment (OPENSLED_NAME), by ./opensled.toml or by
-~/.config/opensled/config.toml, in this order of precedence
-(opensled config init prints a sample).
+opensled COMMAND --help shows the options used most, --help-all every one. An
+option --name VALUE can also be set by the environment (OPENSLED_NAME), by
+./opensled.toml or by ~/.config/opensled/config.toml, in this order of
+precedence (opensled config init prints a sample).
 
 exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 auth, 5 unreachable,
             6 overloaded
@@ -203,16 +221,21 @@ def _complain(message: str) -> None:
 
 def run(argv: list[str]) -> int:
     """Like `main`, but errors are raised."""
+    distribution.require_one()
     first = argv[0] if argv else "--help"
-    if first in ("-h", "--help", "help"):
+    if first == "help" and len(argv) > 1:
+        return run([*argv[1:], "--help"])
+    if first in ("-h", "--help", "--help-all", "help"):
         print(overview(""))
         return 0
     if first == "--version":
-        print(f"opensled {opensled.__version__}")
+        package = distribution.name()
+        print(f"opensled {opensled.__version__}{'' if package == distribution.WHOLE else f' ({package})'}")
         return 0
     for words in (2, 1):
         name = " ".join(argv[:words])
         if name in VERBS:
+            distribution.require(name, VERBS[name].here)
             return _run_verb(name, argv[words:])
     return _group(first, argv[1:])
 
@@ -222,7 +245,8 @@ def _group(name: str, rest: list[str]) -> int:
     choices = [verb.removeprefix(f"{name} ") for verb in VERBS if verb.startswith(f"{name} ")]
     if not choices:
         raise UsageError(_unknown(name, list(dict.fromkeys(verb.split()[0] for verb in VERBS))))
-    if not rest or rest[0] in ("-h", "--help"):
+    distribution.require(name, any(VERBS[f"{name} {choice}"].here for choice in choices))
+    if not rest or rest[0] in ("-h", "--help", "--help-all"):
         print(overview(f"{name} "))
         return 0
     raise UsageError(_unknown(rest[0], choices, f"{name} "))
@@ -236,10 +260,12 @@ def _unknown(word: str, choices: list[str], prefix: str = "") -> str:
 
 def overview(prefix: str) -> str:
     """The list of the verbs that start with `prefix`."""
-    shown = {name: verb.summary for name, verb in VERBS.items() if name.startswith(prefix)}
+    shown = {name: verb.summary for name, verb in VERBS.items() if name.startswith(prefix) and verb.here}
     width = max(map(len, shown)) + 2
     lines = [f"  {name:{width}}{summary}" for name, summary in shown.items()]
-    return "\n".join([HEADER, "commands:", *lines, "", FOOTER.rstrip()])
+    absent = [name for name, verb in VERBS.items() if name.startswith(prefix) and not verb.here]
+    start = [] if prefix else [START]
+    return "\n".join([HEADER, *start, "commands:", *lines, *distribution.absence(absent), "", FOOTER.rstrip()])
 
 
 def _run_verb(name: str, argv: list[str]) -> int:
@@ -258,41 +284,56 @@ def _run_verb(name: str, argv: list[str]) -> int:
 
 
 def _keys() -> list[str]:
-    """The keys of all verbs; imports the configuration of each."""
+    """The keys of all verbs of this copy; imports the configuration of each."""
     from opensled import config
 
-    return sorted({item.name for name in VERBS for item in config.options(CONFIGS.get(name))})
+    found = [name for name, verb in VERBS.items() if verb.here]
+    return sorted({item.name for name in found for item in config.options(CONFIGS.get(name))})
 
 
 class _Parser(argparse.ArgumentParser):
     """Raises UsageError where argparse would print and exit."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self._unknown_option(message) or message} (see: {self.prog} --help)")
+        raise UsageError(f"{self._stray(message) or message} (see: {self.prog} --help)")
 
-    def _unknown_option(self, message: str) -> str:
-        """The error of a word that begins like an option and is none; "" for other errors."""
+    def _stray(self, message: str) -> str:
+        """The error of a word that is no option, or of a value without one; "" for other errors."""
         from opensled.config import did_you_mean
 
-        words = message.removeprefix("unrecognized arguments: ").split()
-        if not message.startswith("unrecognized") or not words[0].startswith("-"):
+        if not message.startswith("unrecognized arguments: "):
             return ""
-        flag = words[0].partition("=")[0]
+        word = message.removeprefix("unrecognized arguments: ").split()[0]
+        if not word.startswith("-"):
+            return f"{word!r} follows no option{self._such_as()}"
+        flag = word.partition("=")[0]
         return f"no option {flag}{did_you_mean(flag.replace('_', '-'), self._option_string_actions)}"
+
+    def _such_as(self) -> str:
+        """An option of this command's example that takes a value."""
+        words = VERBS[self.prog.removeprefix("opensled ")].example.split()
+        named = [self._option_string_actions[word] for word in words if word in self._option_string_actions]
+        action = next((each for each in named if each.nargs != 0), None)
+        return f"; write it behind one, such as {action.option_strings[0]} {action.metavar}" if action else ""
+
+
+class _ShowHelp(argparse.Action):
+    """Prints the help, `const`, and exits."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(self.const())
+        parser.exit()
 
 
 def _parser(name: str, options: list[Any]) -> _Parser:
-    verb = VERBS[name]
-    arguments = "".join(f" {item.metavar}" for item in options if item.positional)
+    from opensled.help_page import help_page
+
     parser = _Parser(
-        prog=f"opensled {name}",
-        usage=f"%(prog)s{arguments} [OPTION...]",
-        description=verb.summary,
-        epilog=f"example:\n  {verb.example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
+        prog=f"opensled {name}", add_help=False, argument_default=argparse.SUPPRESS, allow_abbrev=False
     )
+    page = partial(help_page, name, VERBS[name].summary, VERBS[name].example, options)
+    parser.add_argument("-h", "--help", action=_ShowHelp, nargs=0, const=page)
+    parser.add_argument("--help-all", action=_ShowHelp, nargs=0, const=partial(page, everything=True))
     for item in options:
         _add(parser, item)
     return parser
@@ -301,23 +342,8 @@ def _parser(name: str, options: list[Any]) -> _Parser:
 def _add(parser: argparse.ArgumentParser, item: Any) -> None:
     """A flag without its own default: only given flags override the other layers."""
     if item.positional:
-        parser.add_argument(item.name, metavar=item.metavar, help=_escape(item.help))
-        return
-    help = _escape(f"{item.help} ({_default(item)}env {item.variable})")
-    if item.kind is bool:
-        parser.add_argument(item.flag, action=argparse.BooleanOptionalAction, help=help)
-        return
-    choices = item.metadata["choices"]
-    shown = "{" + ",".join(choices) + "}" if choices else item.metavar
-    parser.add_argument(item.flag, type=lambda text: item.parse(text, item.flag), metavar=shown, help=help)
-
-
-def _default(item: Any) -> str:
-    if item.kind is bool:
-        return "default on; " if item.default else ""
-    return "" if item.default in (None, "") else f"default {item.default}; "
-
-
-def _escape(text: str) -> str:
-    """argparse formats help texts with %."""
-    return text.replace("%", "%%")
+        parser.add_argument(item.name, metavar=item.metavar)
+    elif item.kind is bool:
+        parser.add_argument(item.flag, action=argparse.BooleanOptionalAction)
+    else:
+        parser.add_argument(item.flag, type=lambda text: item.parse(text, item.flag), metavar=item.metavar)

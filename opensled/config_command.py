@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from opensled.cli import CONFIGS
+from opensled.cli import CONFIGS, VERBS
 from opensled.config import Option, options
 
 DEVICE_VERBS = ("edge", "generate", "chat")
@@ -43,7 +43,7 @@ def sample() -> str:
 
 
 def _verbs() -> tuple[str, ...]:
-    return ("serve", *DEVICE_VERBS)
+    return tuple(name for name in ("serve", *DEVICE_VERBS) if VERBS[name].here)
 
 
 def _lines(found: Iterable[Option]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from opensled.printable import visible, visible_line
 LEVELS = ("debug", "info", "warning", "error")
 OURS = (
     "opensled",
+    "http_api",
     "edge_client",
     "verify_server",
     "scheduler",

@@ -51,6 +51,7 @@ LONG = (
         "memory",
         "overload",
         "peer",
+        "penalties",
         "planner",
     ),
     *("ragged", "rounds", "simulation"),

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {
     "opensled",
     "edge_client",
+    "http_api",
     "verify_server",
     "scheduler",
     "hw_profiles",

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from edge_client import tokenizer as edge_tokenizer
+from edge_client import tokenizer_cache
 from edge_client.drafters import table_file
 from edge_client.drafters.tables import FrozenTable, LruTable
-from edge_client.tokenizer import EdgeTokenizer, StopStrings, TextStream
 from opensled import codec, config
+from opensled.answer_text import StopStrings, TextStream
 from opensled.errors import OpenSledError
 from opensled.messages import DraftBlock, DraftToken, Guide
+from opensled.tokenizer import TargetTokenizer
 from opensled.v1 import verify_pb2 as pb
 from tests.fuzz import bodies, files, messages, schemas
 from tests.fuzz.choices import Choices
@@ -155,7 +156,7 @@ def describe_reply(data: bytes) -> None:
     with contextlib.suppress(OpenSledError, codec.Malformed):
         info = codec.decode_info(pb.DescribeReply.FromString(data))
         assert codec.decode_info(codec.encode_info(info)) == info
-        asyncio.run(edge_tokenizer.load(info, fetch))
+        asyncio.run(tokenizer_cache.load(info, fetch))
 
 
 def tokenizer_json(data: bytes) -> None:
@@ -163,7 +164,7 @@ def tokenizer_json(data: bytes) -> None:
     choose = Choices(data)
     content = bodies.changed_json(json.loads(small_tokenizer()), choose) if choose.flag() else choose.rest()
     with contextlib.suppress(OpenSledError):
-        tokenizer = EdgeTokenizer(content)
+        tokenizer = TargetTokenizer(content)
         stream, stops = TextStream(tokenizer), StopStrings(["a", "bc"])
         shown = stops.push(stream.push(range(60))) + stops.push(stream.flush()) + stops.flush()
         assert isinstance(shown, str) and len(tokenizer.pieces) < 10**6
