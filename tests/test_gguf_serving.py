@@ -14,7 +14,7 @@ from opensled_testbed.forcing import follow
 from opensled_testbed.processes import Process
 from opensled_testbed.reference import Reference
 
-# What `pip install opensled[llamacpp]` does not bring.
+# What extra llamacpp does not bring.
 BLOCKER = """
 from importlib.machinery import PathFinder
 ABSENT = ("torch", "transformers", "safetensors", "huggingface_hub", "gguf", "httpx")
