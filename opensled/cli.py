@@ -115,7 +115,7 @@ def overview(prefix: str) -> str:
     width = max(map(len, shown)) + 2
     lines = [f"  {name:{width}}{summary}" for name, summary in shown.items()]
     absent = [name for name, verb in VERBS.items() if name.startswith(prefix) and not verb.here]
-    start = [START] if {"run", "demo"} <= shown.keys() else []
+    start = [START] if {"run", "demo"} <= shown.keys() and not absent else []
     return "\n".join(
         [HEADER, *start, "commands:", *lines, *distribution.absence(absent), "", FOOTER.rstrip()]
     )

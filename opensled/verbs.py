@@ -123,7 +123,7 @@ VERBS = {
     ),
     "pull": Verb(
         "fetch a model by its name, or from Hugging Face",
-        "opensled pull smollm2\n  opensled pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0",
+        "opensled pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0",
         "opensled.pull:PullConfig",
         "opensled.pull:pull",
     ),

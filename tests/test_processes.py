@@ -274,14 +274,25 @@ def test_an_idle_edge_without_a_model_is_small(server):
 
 
 def test_sigterm_drains(server):
-    with serve() as second, edge(second.wait_ready(), "none") as device:
-        stream = client_of(device).chat.completions.create(
-            model="tiny", messages=STORY, temperature=0, max_tokens=60, stream=True
-        )
-        chunks = iter(stream)
-        next(chunks)
+    own = f"127.0.0.1:{free_port()}"
+    with (
+        serve("127.0.0.1:0", "tiny", "--http", own) as second,
+        edge(second.wait_ready(), "none") as device,
+    ):
+        alone = OpenAI(base_url=f"http://{own}/v1", api_key="none", timeout=120)
+        streams = [
+            iter(
+                client.chat.completions.create(
+                    model="tiny", messages=STORY, temperature=0, max_tokens=60, stream=True
+                )
+            )
+            for client in (client_of(device), alone)
+        ]
+        for chunks in streams:
+            next(chunks)
         second.process.terminate()
-        assert [chunk.choices[0].finish_reason for chunk in chunks][-1] in ("length", "stop")
+        for chunks in streams:
+            assert [chunk.choices[0].finish_reason for chunk in chunks][-1] in ("length", "stop")
         assert second.process.wait(60) == 0
         assert json.loads(second.lines[-1])["steps"] > 0
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Protocol
 
 from hw_profiles.step_cost import StepCost
+from opensled import distribution
 from opensled.errors import NotFound, UnsupportedModel, UsageError
-from opensled.logs import tell
+from opensled.logs import tell, told_long
 from opensled.messages import ChatMessage, Tool
 from opensled.store import is_hub_id, is_name, missing, model_file, model_path
 from verify_server.config import ServeConfig
 from verify_server.engine.base import TargetEngine
-from verify_server.model_kind import TORCH, is_gguf
+from verify_server.model_kind import is_gguf
 from verify_server.text.hf_text import HFText
 
 
@@ -86,13 +87,13 @@ def load_torch(config: ServeConfig) -> Target:
     _tell_loading(config.model)
     if config.gpu_layers >= 0:
         raise UsageError("--gpu-layers is for --engine llamacpp; engine torch has --device")
-    from verify_server.engine import loading, torch_engine
-    from verify_server.text.gguf_file import read_metadata
-    from verify_server.text.gguf_text import GgufText
+    with told_long("still starting torch and transformers"):
+        from verify_server.engine import loading, torch_engine
 
     name = config.model
     loading.use_threads(config.threads)
     weights = loading.find_weights(name if is_hub_id(name) else str(model_path(name)))
+    text = _gguf_text(weights.path) if weights.gguf else HFText(weights.folder)
     engine = torch_engine.load(
         str(weights.path),
         device=config.device,
@@ -102,11 +103,16 @@ def load_torch(config: ServeConfig) -> Target:
         context=config.context,
         most_rows=config.max_step_tokens,
     )
-    if not weights.gguf:
-        return Target(_model_id(name), engine, HFText(weights.folder))
-    text = GgufText(weights.path)
-    text.require_pieces(read_metadata(weights.path).get("tokenizer.ggml.tokens") or [])
     return Target(_model_id(name), engine, text)
+
+
+def _gguf_text(path: Path) -> TextCodec:
+    from verify_server.text.gguf_file import read_metadata
+    from verify_server.text.gguf_text import GgufText
+
+    text = GgufText(path)
+    text.require_pieces(read_metadata(path).get("tokenizer.ggml.tokens") or [])
+    return text
 
 
 def load_llamacpp(config: ServeConfig) -> Target:
@@ -135,7 +141,8 @@ def _gguf_file(model: str) -> Path:
     path = model_path(model)
     if path.is_dir() and not any(path.glob("*.gguf")):
         raise UnsupportedModel(
-            f"{path} holds safetensors, which need engine torch: {TORCH}; engine llamacpp serves GGUF files"
+            f"{path} holds safetensors, which need engine torch: {distribution.command('server')}; "
+            "engine llamacpp serves GGUF files"
         )
     return path if path.is_file() else model_file(model, "*.gguf")
 
@@ -160,6 +167,6 @@ def _refuse_for_gguf(config: ServeConfig) -> None:
     if is_hub_id(config.model):
         raise NotFound(
             f"engine llamacpp serves GGUF files that are here; run: opensled pull {config.model}, or another "
-            f"repository with GGUF files (for safetensors: {TORCH})",
+            f"repository with GGUF files (for safetensors: {distribution.command('server')})",
             "model",
         )
