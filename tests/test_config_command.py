@@ -16,7 +16,7 @@ VERBS = ("serve", *DEVICE_VERBS)
 
 def set_in(text: str) -> str:
     """The sample with every option set that has a default."""
-    given = r"^# (?=[a-z-]+ = (-?\d|true|false|\"[^A-Z]|\"[^\"]*[a-z]))"
+    given = r"^# (?=[a-z-]+ = (-?\d|true|false|\"[^A-Z[]|\"[^\"]*[a-z]))"
     return "\n".join(re.sub(given, "", line) for line in text.splitlines())
 
 
