@@ -112,7 +112,7 @@ async def _edge(config: EdgeConfig) -> int:
     tell(f"asking {config.server} for its target")
     device = await connect(config, config.parallel)
     ending = asyncio.Event()
-    app = build_app(device, access, ending, config.heartbeat, metrics(device))
+    app = build_app(device, access, ending, config.heartbeat, metrics(device), lenient=config.lenient)
     server = ApiServer(app, ending, config.http_tls_cert, config.http_tls_key)
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, _stop, server)
@@ -120,7 +120,7 @@ async def _edge(config: EdgeConfig) -> int:
     try:
         with metrics_port(config.metrics, metrics(device)):
             print(_introduced(device, config.server))
-            tell_api(device.info.model_id, address, tls=bool(config.http_tls_cert))
+            tell_api(address, bool(config.http_tls_cert), device.info.model_id)
             print(f"listening on {address}", flush=True)
             async with notify.announced(), _watched(device):
                 await server.run(listener)

@@ -227,6 +227,9 @@ class EdgeConfig(DeviceConfig):
         metavar="ORIGIN",
         check=web_origins,
     )
+    lenient: bool = option(
+        False, "leave out fields of requests that nothing reads, instead of refusing the request"
+    )
     insecure: bool = option(False, "serve the API beyond this machine without TLS, or without keys")
     heartbeat: float = option(
         HEARTBEAT,

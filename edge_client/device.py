@@ -98,6 +98,11 @@ class Device:
         yield chunk
 
     @property
+    def writes_alone(self) -> bool:
+        """Whether the draft model may answer without the target: mode `local-only`."""
+        return self._memory is not None
+
+    @property
     def ready(self) -> bool:
         """Whether a request would be answered now: the server can be reached, or the draft model may answer alone."""
         return not self.server_away or self._memory is not None
@@ -114,14 +119,14 @@ class Device:
 
         If the server serves another target now, the device learns to know that target for the next answer.
         """
+        if task.alone:
+            await self._begin_alone(session, task, Unreachable("the draft model alone is asked"))
+            return
         described = self.info
         try:
             await session.open()
         except Unreachable as error:
-            if self._memory is None:
-                raise
-            require_possible(task, error)
-            await self._begin_alone(session, task, self._memory)
+            await self._begin_alone(session, task, error)
         except (NotFound, VocabularyMismatch) as error:
             if not is_another(error):
                 raise
@@ -130,9 +135,15 @@ class Device:
                     await self._update_target()
             raise Unreachable(f"the server serves {self.info.model_id} now; ask again") from error
 
-    async def _begin_alone(self, session: RemoteSession, task: Task, memory: TargetMemory) -> None:
-        """Make what a server would send: the ids of the prompt and a noise key. A chat template can be slow."""
-        known = memory.recall()
+    async def _begin_alone(self, session: RemoteSession, task: Task, cause: Unreachable) -> None:
+        """Make what a server would send: the ids of the prompt and a noise key. A chat template can be slow.
+
+        Raises Unreachable, for `cause`, if the draft model may not answer alone, or not this task.
+        """
+        if self._memory is None:
+            raise cause
+        require_possible(task, cause)
+        known = self._memory.recall()
         template = known.chat_template if known else ""
         ids = await asyncio.to_thread(own_prompt, task, self.info, self.tokenizer, template)
         session.truth = Truth(ids)

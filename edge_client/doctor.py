@@ -22,6 +22,7 @@ from edge_client.checks.install import check_install
 from edge_client.checks.machine import check_machine
 from edge_client.checks.model_files import check_files, with_edge_section
 from edge_client.checks.server_checks import ServerReport, check_server
+from edge_client.checks.trial import TRIAL_SECONDS, GainReport
 from edge_client.config import DoctorConfig
 from edge_client.known_drafts import settled
 from edge_client.terminal.colour import Palette, palette
@@ -32,10 +33,11 @@ from opensled.cli import CONFIGS, VERBS
 from opensled.config import options
 from opensled.errors import OpenSledError, UsageError
 
-Report = TypeVar("Report", ServerReport, DraftReport)
+Report = TypeVar("Report", ServerReport, DraftReport, GainReport)
 LOCAL_SECONDS = 5.0  # for checks that need neither server nor model
 SERVER_SECONDS = 20.0
-GAIN_SECONDS = SERVER_SECONDS * 2 + LOAD_SECONDS * 2 + LOCAL_SECONDS  # it needs both reports
+# It needs both reports, and then measures
+GAIN_SECONDS = SERVER_SECONDS * 2 + LOAD_SECONDS * 2 + TRIAL_SECONDS + LOCAL_SECONDS
 PACKAGED = "tiny"
 GAIN = "what drafting brings here"
 
@@ -53,32 +55,39 @@ def doctor(config: DoctorConfig) -> int:
         return asyncio.run(_examine(config))
 
 
-def _groups(config: DoctorConfig) -> dict[str, Awaitable[list[Finding]]]:
-    """The checks by heading. For a copy of another board's files only the checks of that board."""
+def _groups(
+    asked: DoctorConfig, config: DoctorConfig, gain: GainReport
+) -> dict[str, Awaitable[list[Finding]]]:
+    """The checks by heading. For a copy of another board's files only the checks of that board.
+
+    `asked`: as the user said; `config`: with the drafter that belongs to the target.
+    """
     board = _locally("board", lambda: check_board(config))
-    if config.root != HERE:
-        gain = _locally("drafting", lambda: _check_gain(config, ServerReport(), DraftReport()))
-        return {f"the board below {config.root}": board, GAIN: gain}
     found, drafted = ServerReport(), DraftReport()
+    if config.root != HERE:
+        alone = _check_gain(asked, config, found, drafted, gain)
+        judged = _filled("drafting", gain, alone, LOCAL_SECONDS)
+        return {f"the board below {config.root}": board, GAIN: _findings_of(judged)}
     server = asyncio.ensure_future(_filled("server", found, check_server(config, found), SERVER_SECONDS))
     draft_check = check_draft(config, asyncio.shield(server), drafted)
     draft = asyncio.ensure_future(
         _filled("draft model", drafted, draft_check, SERVER_SECONDS + 2 * LOAD_SECONDS)
     )
+    compared = _gain(asked, config, server, draft, gain)
     return {
         "this installation": _locally("installation", lambda: check_install(config)),
         "this machine": _both(board, _locally("machine", lambda: check_machine(config))),
         "files and ports": _locally("files", lambda: check_files(config, variables())),
         f"server {config.server}": _findings_of(server),
         f"draft model {config.draft_model}".rstrip(): _findings_of(draft),
-        GAIN: guarded("drafting", _gain(config, server, draft), GAIN_SECONDS),
+        GAIN: _findings_of(_filled("drafting", gain, compared, GAIN_SECONDS)),
     }
 
 
-async def _examine(config: DoctorConfig) -> int:
+async def _examine(asked: DoctorConfig) -> int:
     """Run all groups at the same time and show them in order."""
-    config = settled(config, "" if config.draft_model else await _target_of(config))
-    tasks = {heading: asyncio.ensure_future(work) for heading, work in _groups(config).items()}
+    config, gain = settled(asked, "" if asked.draft_model else await _target_of(asked)), GainReport()
+    tasks = {heading: asyncio.ensure_future(work) for heading, work in _groups(asked, config, gain).items()}
     colours = palette(config.color, sys.stdout)
     findings: list[Finding] = []
     for heading, task in tasks.items():
@@ -88,7 +97,7 @@ async def _examine(config: DoctorConfig) -> int:
             show(heading, found, colours)
     code = next((finding.exit_code for finding in findings if finding.status == "fail"), 0)
     if config.json:
-        print(json.dumps(_document(findings, code), indent=2))
+        print(json.dumps(_document(findings, code, gain), indent=2))
     else:
         print(summary(findings, colours))
     return code
@@ -131,28 +140,35 @@ async def _both(*groups: Awaitable[list[Finding]]) -> list[Finding]:
     return [finding for group in await asyncio.gather(*groups) for finding in group]
 
 
-async def _findings_of(report: Awaitable[ServerReport | DraftReport]) -> list[Finding]:
+async def _findings_of(report: Awaitable[ServerReport | DraftReport | GainReport]) -> list[Finding]:
     return (await report).findings
 
 
 async def _gain(
-    config: DoctorConfig, server: Awaitable[ServerReport], draft: Awaitable[DraftReport]
-) -> list[Finding]:
-    return _check_gain(config, await server, await draft)
+    asked: DoctorConfig,
+    config: DoctorConfig,
+    server: Awaitable[ServerReport],
+    draft: Awaitable[DraftReport],
+    report: GainReport,
+) -> None:
+    await _check_gain(asked, config, await server, await draft, report)
 
 
-def _check_gain(config: DoctorConfig, server: ServerReport, draft: DraftReport) -> list[Finding]:
+async def _check_gain(
+    asked: DoctorConfig, config: DoctorConfig, server: ServerReport, draft: DraftReport, report: GainReport
+) -> None:
     # Imported here: it needs numpy, and another check reports a broken one
     from edge_client.checks.drafting_gain import check_gain
 
-    return check_gain(config, server, draft)
+    await check_gain(asked, config, server, draft, report)
 
 
-def _document(findings: list[Finding], code: int) -> dict[str, object]:
+def _document(findings: list[Finding], code: int, gain: GainReport) -> dict[str, object]:
     return {
         "version": opensled.__version__,
         "exit_code": code,
         "findings": [finding.as_json() for finding in findings],
+        "prediction": gain.prediction.as_json() if gain.prediction else None,
     }
 
 

@@ -16,10 +16,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from http_api import requests
-from http_api.backend import HEARTBEAT, Backend, reading
+from http_api.backend import HEARTBEAT, Backend
+from http_api.bodies import BodyReader
+from http_api.draft_alone import alone_name, by_itself, takes_alone
 from http_api.event_stream import EventStream, attended, begun, merged, whole
 from http_api.failures import error_response, http_error_response
-from http_api.fields import parse_object
 from http_api.guard import Access
 from http_api.ollama.routes import ollama_routes
 from http_api.openapi import description
@@ -30,8 +31,6 @@ from opensled.errors import NotFound, OpenSledError, Unreachable
 from opensled.messages import ModelInfo
 from opensled.metrics import Metric, page_of, registry
 
-JSON = "application/json"
-MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
 CLIENT_GONE = 499  # no client reads it; nginx logs this number
 
 Read = Callable[[dict[str, Any], ModelInfo], requests.Request]
@@ -44,15 +43,17 @@ def build_app(
     heartbeat: float = HEARTBEAT,
     metrics: Sequence[Metric] = (),
     guard: Middleware | None = None,
+    lenient: bool = False,
 ) -> Starlette:
     """The ASGI application of one backend; `access` says who may call it.
 
     Once `ending` is set, answers under way end with an error: status 503, or the last event of a stream. `heartbeat`:
     see `EventStream`. `metrics`: told to callers on loopback.
-    `guard`: in place of the keys of `access`.
+    `guard`: in place of the keys of `access`. `lenient`: see `BodyReader`.
     """
     ending = ending or asyncio.Event()
-    api = Api(backend, ending, heartbeat, metrics)
+    reader = BodyReader(lenient)
+    api = Api(backend, ending, heartbeat, reader, metrics)
     chat = partial(api.complete, requests.chat_request)
     raw = partial(api.complete, requests.completion_request)
     responses = partial(api.complete, response_request, kind=ResponseReply)
@@ -68,7 +69,7 @@ def build_app(
             Route("/health", api.health),
             Route("/ready", api.ready),
             *([Route("/metrics", api.metrics)] if access.local and metrics else []),
-            *ollama_routes(backend, ending, heartbeat, _body),
+            *ollama_routes(backend, ending, heartbeat, reader),
         ],
         middleware=access.middleware(guard),
         exception_handlers={
@@ -87,21 +88,23 @@ class Api:
         backend: Backend,
         ending: asyncio.Event,
         heartbeat: float,
+        reader: BodyReader,
         metrics: Sequence[Metric],
     ) -> None:
         self._backend, self._ending, self._heartbeat = backend, ending, heartbeat
         self._created = int(time.time())
-        self._metrics = metrics
+        self._reader, self._metrics = reader, metrics
         self._registry: Any = None  # made when metrics are first asked for: its library takes memory
 
     async def complete(self, read: Read, request: Request, kind: type[Reply] = Reply) -> Response:
         """Answer one request, whole or as a stream, as `kind` has it. If the client leaves, the work ends."""
         try:
-            body = await _body(request)
-            with reading(request.scope):
-                wanted = read(parse_object(body), self._backend.info)
+            (alone, wanted), headers = await self._reader.read(request, partial(self._wanted, read))
             reply = kind(wanted, self._backend)
+            reply.headers |= headers
             answer = self._backend.answering(request.scope)
+            if alone:
+                answer = by_itself(answer)
             answers = [answer(task) for task in wanted.tasks]
             chunks = merged(answers, wanted.spelled, self._ending)
             if not wanted.stream:
@@ -112,13 +115,24 @@ class Api:
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
 
+    def _wanted(self, read: Read, body: dict[str, Any]) -> tuple[bool, requests.Request]:
+        """Whether the draft model alone is asked, and for what."""
+        return takes_alone(body, self._backend), read(body, self._backend.info)
+
     async def models(self, request: Request) -> Response:
-        return _json({"object": "list", "data": [model_card(self._backend.info, self._created)]})
+        return _json({"object": "list", "data": list(self._cards().values())})
 
     async def model(self, request: Request) -> Response:
-        if request.path_params["model"] != self._backend.info.model_id:
+        card = self._cards().get(request.path_params["model"])
+        if card is None:
             raise NotFound(f"{self._backend.info.model_id!r} is served here; GET /v1/models", "model")
-        return _json(model_card(self._backend.info, self._created))
+        return _json(card)
+
+    def _cards(self) -> dict[str, dict[str, Any]]:
+        """What can be asked, by name."""
+        info = self._backend.info
+        names = [info.model_id, *([alone_name(info)] if self._backend.writes_alone else [])]
+        return {name: model_card(name, info, self._created) for name in names}
 
     async def openapi(self, request: Request) -> Response:
         return _json(description(self._backend.info))
@@ -149,16 +163,3 @@ class Api:
 
 def _json(payload: object, headers: Mapping[str, str] | None = None) -> Response:
     return Response(to_json(payload), headers=headers, media_type="application/json")
-
-
-async def _body(request: Request) -> bytes:
-    """The whole body; raises HTTPException for another content type or too many bytes."""
-    kind = request.headers.get("content-type", JSON).split(";")[0].strip().lower()
-    if kind != JSON:
-        raise HTTPException(415, f"this API reads {JSON}, not {kind[:80]}")
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY:
-            raise HTTPException(413, f"the request is larger than {MAX_BODY >> 20} MiB")
-    return body

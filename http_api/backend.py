@@ -50,6 +50,10 @@ class Backend(Protocol):
         """Whether a request would be answered now."""
 
     @property
+    def writes_alone(self) -> bool:
+        """Whether its draft model may answer without the target (http_api/draft_alone.py)."""
+
+    @property
     def status(self) -> BackendStatus:
         """How it answers just now, and why."""
 

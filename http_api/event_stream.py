@@ -143,7 +143,7 @@ class EventStream(Response):
         heartbeat: float,
     ) -> None:
         local = any("local" in chunk.origins for _, chunk in first)
-        headers = {LOCAL_HEADER: LOCAL_ONLY} if local else {}
+        headers = {**reply.headers, **({LOCAL_HEADER: LOCAL_ONLY} if local else {})}
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
         del self.headers["content-length"]
         self._first, self._rest, self._reply = first, rest, reply

@@ -1,18 +1,24 @@
-"""Reads a JSON object field by field, so that no field is ignored.
+"""Reads a JSON object field by field, so that no field is ignored in silence.
 
 Each field is either read with its type, or accepted only at values that change nothing, or refused by name. null counts
-as absent.
+as absent. Inside of `lenient` the last two are left out, and their names are kept.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeGuard, TypeVar
 
 from opensled.bounds import require_unicode
 from opensled.errors import InvalidRequest, Unsupported
+
+MOST_IGNORED = 1000  # fields of one request that are left out by name
+
+_ignored: ContextVar[list[str] | None] = ContextVar("ignored", default=None)  # None = nothing may be left out
 
 Default = TypeVar("Default")
 Value = TypeVar("Value")
@@ -99,13 +105,38 @@ class Fields:
         value = self.take(name)
         if value is None or any(type(value) is type(same) and value == same for same in allowed):
             return
-        raise Unsupported(f"{self.path(name)} is not supported here: leave it out", self.path(name))
+        if not ignores(self.path(name)):
+            raise Unsupported(f"{self.path(name)} is not supported here: leave it out", self.path(name))
 
     def finish(self) -> None:
-        """Refuse every field that is not read yet."""
+        """Refuse every field that is not read yet, or leave it out."""
         for name in self._values:
-            path = _shown(self.path(name))
-            raise Unsupported(f"unknown field {path}: nothing here reads it, leave it out", path)
+            if not ignores(self.path(name)):
+                path = _shown(self.path(name))
+                raise Unsupported(f"unknown field {path}: nothing here reads it, leave it out", path)
+
+
+@contextmanager
+def lenient(on: bool) -> Iterator[list[str]]:
+    """While inside, and if `on`, fields that nothing here reads are left out instead of refused; yields their names.
+
+    The names are short, and ASCII without control characters.
+    """
+    names: list[str] = []
+    token = _ignored.set(names if on else None)
+    try:
+        yield names
+    finally:
+        _ignored.reset(token)
+
+
+def ignores(path: str) -> bool:
+    """Whether the unsupported field `path` is left out; its name is kept then."""
+    names = _ignored.get()
+    if names is None or len(names) >= MOST_IGNORED:
+        return False
+    names.append(_shown(path))
+    return True
 
 
 def fields_of(value: object, where: str) -> Fields:
@@ -131,5 +162,6 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def _shown(name: str) -> str:
-    """A field name of the client's making, fit for a message: short, and without surprises."""
-    return name.encode("ascii", "backslashreplace").decode()[:80]
+    """A field name of the client's making, fit for a message or a header: short, and without surprises."""
+    printable = "".join(letter if letter.isprintable() else "?" for letter in name)
+    return printable.encode("ascii", "backslashreplace").decode()[:80]

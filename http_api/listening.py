@@ -7,7 +7,6 @@ from opensled.address import host_port
 from opensled.errors import OpenSledError
 from opensled.logs import tell
 
-
 SEND_BYTES = 64 << 10  # of an answer that the system keeps for a slow reader; chosen: seconds of text
 
 
@@ -30,7 +29,8 @@ def listen(address: str) -> socket.socket:
     return listener
 
 
-def tell_api(model_id: str, address: str, tls: bool) -> None:
-    """How clients reach the API, and which model they name."""
+def tell_api(address: str, tls: bool, model_id: str) -> None:
+    """How clients reach the API, and which model they name ("" = not known yet)."""
     base = f"{'https' if tls else 'http'}://{address}"
-    tell(f"OpenAI API: {base}/v1 with model {model_id!r}; described at {base}/openapi.json")
+    named = f" with model {model_id!r}" if model_id else ""
+    tell(f"OpenAI API: {base}/v1{named}; described at {base}/openapi.json")

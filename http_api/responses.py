@@ -12,6 +12,7 @@ from typing import Any
 from http_api.backend import Backend
 from http_api.calls import CallReader
 from http_api.choices import ChatChoice, ChatLogprobs, Choice, CompletionChoice, CompletionLogprobs
+from http_api.draft_alone import alone_name
 from http_api.requests import Request
 from opensled.answer import LOCAL_ONLY, Chunk, Stats, Task
 from opensled.messages import ModelInfo, Prompt
@@ -58,10 +59,10 @@ def local_fingerprint(info: ModelInfo) -> str:
     return f"opensled-{info.version}/draft-model/{LOCAL_ONLY}"
 
 
-def model_card(info: ModelInfo, created: int) -> dict[str, Any]:
-    """OpenAI's object `model`; `created` in unix seconds."""
+def model_card(name: str, info: ModelInfo, created: int) -> dict[str, Any]:
+    """OpenAI's object `model` of that name; `created` in unix seconds."""
     return {
-        "id": info.model_id,
+        "id": name,
         "object": "model",
         "created": created,
         "owned_by": "opensled",
@@ -80,7 +81,8 @@ class Reply:
             _choice(index, task, request, backend.tokenizer) for index, task in enumerate(request.tasks)
         ]
         self._stats: dict[int, Stats] = {}
-        self._local_fingerprint = local_fingerprint(backend.info)
+        info = backend.info
+        self._local = {"model": alone_name(info), "system_fingerprint": local_fingerprint(info)}
         self.headers: dict[str, str] = {}  # by what was pushed so far
         prefix, kind = ("chatcmpl", "chat.completion") if request.is_chat else ("cmpl", "text_completion")
         self._kind = kind
@@ -101,8 +103,8 @@ class Reply:
         if chunk.stats:
             self._stats[index] = chunk.stats
         if "local" in chunk.origins:
-            self._frame["system_fingerprint"] = self._local_fingerprint
-            self.headers = {LOCAL_HEADER: LOCAL_ONLY}
+            self._frame |= self._local
+            self.headers[LOCAL_HEADER] = LOCAL_ONLY
         return [self._piece(piece) for piece in self._choices[index].push(chunk)]
 
     def whole(self) -> dict[str, Any]:

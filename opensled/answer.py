@@ -23,6 +23,7 @@ class Task:
     guide: Guide | None = None
     pace: float | None = None  # tokens/s the reader needs, 0 = no promise; None = the device's default
     background: bool | None = None  # no reader waits for it; None = the device's default
+    alone: bool = False  # the draft model answers by itself, without the target
 
 
 @dataclass

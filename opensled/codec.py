@@ -172,6 +172,16 @@ def _decode_info(reply: pb.DescribeReply) -> ModelInfo:
     )
 
 
+def described(data: bytes) -> ModelInfo:
+    """What the bytes of a server's answer to `Describe` say; raises as `decode_info`."""
+    return decode_info(pb.DescribeReply.FromString(data))
+
+
+def tokenizer_json(data: bytes) -> bytes:
+    """The tokenizer in the bytes of a server's answer to `GetTokenizer`."""
+    return bytes(pb.GetTokenizerReply.FromString(data).tokenizer_json)
+
+
 def describe_request() -> pb.DescribeRequest:
     return pb.DescribeRequest()
 

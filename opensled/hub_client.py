@@ -5,8 +5,7 @@ too; HF_ENDPOINT names one. The token goes to the hub itself, never to where it 
 """
 
 import os
-from email.message import Message
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException, HTTPMessage, HTTPResponse
 from pathlib import Path
 from typing import IO, Any
 from urllib.error import HTTPError, URLError
@@ -29,7 +28,7 @@ class _Redirects(HTTPRedirectHandler):
     """Follows to HTTPS, and from HTTP to HTTP; gives the token only to the host that it is for."""
 
     def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> Request | None:
         old, new = urlsplit(req.full_url), urlsplit(newurl)
         if new.scheme != "https" and new.scheme != old.scheme:

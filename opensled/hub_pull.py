@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -161,12 +162,11 @@ class _Pull:
 
     def _fetch(self, source: Source, missing: list[HubFile], pin: Pin) -> dict[str, str]:
         """The digests of what was missing; all of it lies in parts then."""
-        digests, before = {}, 0
+        digests: dict[str, str] = {}
+        before = 0
         with ProgressBar("fetching", sum(file.bytes for file in missing)) as bar:
             for file in missing:
-                digests[file.name] = fetch(
-                    source, file, self.folder, lambda done, before=before: bar.show(before + done)
-                )
+                digests[file.name] = fetch(source, file, self.folder, partial(bar.show, before=before))
                 require_pinned(self.repository, pin, file.name, digests[file.name])
                 before += file.bytes
         return digests

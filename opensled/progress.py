@@ -1,7 +1,6 @@
 """A progress bar on standard error, if that is a terminal."""
 
 import sys
-from types import TracebackType
 
 WIDTH = 24  # characters
 
@@ -13,8 +12,9 @@ class ProgressBar:
         self._word, self._total = word, max(1, total)
         self._shown = sys.stderr.isatty()
 
-    def show(self, done: int) -> None:
-        """`done`: bytes so far."""
+    def show(self, done: int, before: int = 0) -> None:
+        """`done`: bytes so far, of this file and of those `before` it."""
+        done += before
         if self._shown:
             bar = "#" * (WIDTH * min(done, self._total) // self._total)
             numbers = f"{done / 1e6:.0f} of {self._total / 1e6:.0f} MB"
@@ -23,8 +23,6 @@ class ProgressBar:
     def __enter__(self) -> "ProgressBar":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._shown:
             print(file=sys.stderr)

@@ -63,12 +63,16 @@ def pulled_folder(repository: str) -> Path:
 def pulled_path(name: HubName) -> Path | None:
     """The GGUF file, or the folder with safetensors, of what was pulled by that name; None if it is not here."""
     folder = pulled_folder(name.repository)
-    if not folder.is_dir():
-        return None
     if not name.choice and (folder / "config.json").is_file():
         return folder
-    found = chosen(gguf_models(_ggufs(folder)), name.choice)
-    return folder / found.files[0] if found else None
+    return next(iter(_pulled_files(name)), None)
+
+
+def _pulled_files(name: HubName) -> list[Path]:
+    """The files of a GGUF model that was pulled, llama.cpp's first one first."""
+    folder = pulled_folder(name.repository)
+    found = chosen(gguf_models(_ggufs(folder)), name.choice) if folder.is_dir() else None
+    return [folder / file for file in found.files] if found else []
 
 
 def _ggufs(folder: Path) -> list[str]:
@@ -90,6 +94,24 @@ def known_models() -> list[str]:
     """Names of the models on this machine, in alphabetical order: those that come with OpenSLED, and fetched ones."""
     pulled = map(str, pulled_models())
     return sorted({*_bundled(), *(FETCHABLE.keys() - missing_models()), *pulled})
+
+
+def is_here(name_or_path: str) -> bool:
+    """Whether a model of that name, or at that path, is on this machine."""
+    return bool(name_or_path) and _place(name_or_path).exists()
+
+
+def can_be_fetched(name: str) -> bool:
+    """Whether `opensled pull` may know a model of that name."""
+    return name in FETCHABLE or hub_name(name) is not None
+
+
+def model_files(name_or_path: str) -> list[Path]:
+    """The files of a model, hidden ones left out. Raises NotFound."""
+    path, name = model_path(name_or_path), hub_name(name_or_path)
+    if path.is_file():
+        return (name and _pulled_files(name)) or [path]
+    return [item for item in sorted(path.rglob("*")) if item.is_file() and not item.name.startswith(".")]
 
 
 def missing_models() -> list[str]:

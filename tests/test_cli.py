@@ -73,7 +73,7 @@ def help_of(name: str, flag: str, capsys: pytest.CaptureFixture[str], monkeypatc
 
 def flags_in(page: str) -> list[str]:
     """The first flag of each entry; a switch that is on may also be named by its opposite."""
-    return re.findall(r"^  (--[a-z-]+)", page.split("example:")[0], re.M)
+    return re.findall(r"^  (--[a-z0-9-]+)", page.split("example:")[0], re.M)
 
 
 @pytest.mark.parametrize("name", cli.VERBS)
@@ -176,7 +176,8 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["serv"], "no command 'serv'; did you mean: opensled serve"),
         (
             ["frobnicate"],
-            "serve, edge, generate, chat, top, doctor, demo, plan, bench, profile, draft-tables, pull, config, models",
+            "serve, edge, generate, chat, run, top, doctor, demo, plan, bench, profile, draft-tables, pull, config, "
+            "models",
         ),
         (["models", "lst"], "did you mean: opensled models list"),
         (["models", "path"], "the following arguments are required: NAME (see: opensled models path --help)"),

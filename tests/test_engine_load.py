@@ -53,11 +53,11 @@ def test_longrope_is_served_within_its_short_regime_only(tmp_path) -> None:
 
 def test_a_window_the_layers_do_not_pass_on_is_refused(folder) -> None:
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder("mistral")))
-    guards.check_calls(model, [Attend(layer, 0.25, window=9) for layer in range(3)])
+    guards.check_calls(model, [Attend(layer, 0.25, window=9) for layer in range(3)], 3)
     with pytest.raises(UnsupportedModel, match="window"):
-        guards.check_calls(model, [Attend(layer, 0.25) for layer in range(3)])
+        guards.check_calls(model, [Attend(layer, 0.25) for layer in range(3)], 3)
     with pytest.raises(UnsupportedModel, match="layers"):
-        guards.check_calls(model, [Attend(layer, 0.25, window=9) for layer in (0, 1, 1, 2)])
+        guards.check_calls(model, [Attend(layer, 0.25, window=9) for layer in (0, 1, 1, 2)], 3)
 
 
 # The self-test must catch what the guards cannot see

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import time
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -133,7 +133,7 @@ async def until_accepted(client):
 def test_large_bodies_may_not_fill_the_memory_together():
     async def scenario():
         limits = ClientLimits(opening_bytes=64 << 20)
-        async with http_serving(client_limits=limits) as (manager, _, address):
+        async with http_serving(client_limits=limits) as (_, _, address):
             held = 30  # connections with 2.5 MiB each, whose last byte is missing
             ends = [raw(address) for _ in range(held)]
             size = 5 << 19
@@ -225,12 +225,14 @@ def test_who_is_refused_again_and_again_loses_the_connection():
 def test_streams_of_a_tenant_hold_for_answers_too():
     async def scenario():
         limits = SessionLimits(max_sessions=2, linger=0.1)
-        async with http_serving(limits=limits, engine=fake_engine(**WIDE)) as (manager, _, address):
-            async with asking(address) as client:
-                refused = await client.post("/v1/completions", json={**HI, "n": 3, "max_tokens": 100})
-                assert refused.status_code == 429
-                await until(lambda: not manager.remembered)
-                assert await said(client, n=2)
+        async with (
+            http_serving(limits=limits, engine=fake_engine(**WIDE)) as (manager, _, address),
+            asking(address) as client,
+        ):
+            refused = await client.post("/v1/completions", json={**HI, "n": 3, "max_tokens": 100})
+            assert refused.status_code == 429
+            await until(lambda: not manager.remembered)
+            assert await said(client, n=2)
 
     asyncio.run(scenario())
 
@@ -239,12 +241,13 @@ def test_no_answer_is_left_when_the_server_stops():
     """The end of a stream that is cut by the end of the server is an error, not silence."""
 
     async def scenario():
-        async with asyncio.timeout(20):
-            async with http_serving(limits=MANY, engine=fake_engine(**WIDE)) as (manager, _, address):
-                async with asking(address) as client:
-                    reading = asyncio.ensure_future(client.post("/v1/completions", json={**LONG, "n": 1}))
-                    await until(lambda: manager.remembered)
-            text = (await reading).text
+        async with AsyncExitStack() as stack:
+            place = await stack.enter_async_context(http_serving(limits=MANY, engine=fake_engine(**WIDE)))
+            async with asking(place[2]) as client:
+                reading = asyncio.ensure_future(client.post("/v1/completions", json={**LONG, "n": 1}))
+                await until(lambda: place[0].remembered)
+                await stack.aclose()
+                text = (await asyncio.wait_for(reading, 10)).text
             assert '"error"' in text and "shutting down" in text
 
     asyncio.run(scenario())

@@ -93,6 +93,21 @@ def test_in_mid_answer_the_draft_model_finishes_what_the_target_began(seed):
     assert reader.chunks[-1].stats.local_tokens == 60 - known
 
 
+def test_the_draft_model_alone_can_be_asked_while_the_server_is_there():
+    async def scenario(task, memory):
+        async with device_that_loses(LOCAL_ONLY, OwnMind(), memory=memory) as (device, network):
+            chunks = [chunk async for chunk in device.answer(task)]
+            assert not network.manager.stats.opened["new"]
+            return [token for chunk in chunks for token in chunk.token_ids]
+
+    alone = replace(LONG, alone=True)
+    assert asyncio.run(scenario(alone, NO_MEMORY)) == own_words(PROMPT, 60)
+    with pytest.raises(Unreachable, match="log-probabilities"):
+        asyncio.run(scenario(replace(alone, top_logprobs=1), NO_MEMORY))
+    with pytest.raises(Unreachable, match="the draft model alone"):
+        asyncio.run(scenario(alone, None))  # a device without that mode
+
+
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [

@@ -173,7 +173,9 @@ def _http(
         return nullcontext()
     from verify_server.http_front import front
 
-    return front.http_front(config, front.OwnSequences(service, manager), metrics(manager))
+    return front.http_front(
+        config, front.OwnSequences(service, manager), metrics(manager), service.info.model_id
+    )
 
 
 def _limits(config: ServeConfig, tenants: Tenants) -> SessionLimits:

@@ -12,7 +12,7 @@ import grpc
 
 from opensled import codec
 from opensled.errors import InvalidRequest, Unreachable
-from opensled.messages import Failure, Open, ServerMessage
+from opensled.messages import Failure, Moved, Open, ServerMessage
 from verify_server.byte_stream import ByteStream
 from verify_server.clients import Client, Clients
 
@@ -70,6 +70,8 @@ class LocalCall:
         message = codec.server_message(self._written.popleft())
         if isinstance(message, Failure):
             raise message.error()
+        if isinstance(message, Moved):
+            raise Unreachable("the server sends its readers elsewhere; ask again")
         return message
 
 

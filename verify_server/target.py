@@ -9,7 +9,7 @@ from typing import Protocol
 from hw_profiles.step_cost import StepCost
 from opensled import distribution
 from opensled.errors import NotFound, UnsupportedModel, UsageError
-from opensled.logs import tell
+from opensled.logs import tell, told_long
 from opensled.messages import ChatMessage, Tool
 from opensled.store import is_hub_id, is_name, missing, model_file, model_path
 from verify_server.config import ServeConfig
@@ -56,7 +56,10 @@ def load(config: ServeConfig) -> Target:
     gguf = _is_gguf(config.model)
     wanted = ("llamacpp", "torch") if gguf else ("torch", "llamacpp")
     engine = next((name for name in wanted if find_spec(NEEDED[name])), wanted[0])
-    if not is_hub_id(config.model) and (gguf or engine != wanted[0]):
+    if engine == "llamacpp":
+        _refuse_for_gguf(config)
+        _gguf_file(config.model)
+    if gguf or engine != wanted[0]:
         tell(f"engine {engine} serves {config.model}; --engine chooses another")
     return load_llamacpp(config) if engine == "llamacpp" else load_torch(config)
 
@@ -84,13 +87,13 @@ def load_torch(config: ServeConfig) -> Target:
     _tell_loading(config.model)
     if config.gpu_layers >= 0:
         raise UsageError("--gpu-layers is for --engine llamacpp; engine torch has --device")
-    from verify_server.engine import loading, torch_engine
-    from verify_server.text.gguf_file import read_metadata
-    from verify_server.text.gguf_text import GgufText
+    with told_long("still starting torch and transformers"):
+        from verify_server.engine import loading, torch_engine
 
     name = config.model
     loading.use_threads(config.threads)
     weights = loading.find_weights(name if is_hub_id(name) else str(model_path(name)))
+    text = _gguf_text(weights.path) if weights.gguf else HFText(weights.folder)
     engine = torch_engine.load(
         str(weights.path),
         device=config.device,
@@ -100,11 +103,16 @@ def load_torch(config: ServeConfig) -> Target:
         context=config.context,
         most_rows=config.max_step_tokens,
     )
-    if not weights.gguf:
-        return Target(_model_id(name), engine, HFText(weights.folder))
-    text = GgufText(weights.path)
-    text.require_pieces(read_metadata(weights.path).get("tokenizer.ggml.tokens") or [])
     return Target(_model_id(name), engine, text)
+
+
+def _gguf_text(path: Path) -> TextCodec:
+    from verify_server.text.gguf_file import read_metadata
+    from verify_server.text.gguf_text import GgufText
+
+    text = GgufText(path)
+    text.require_pieces(read_metadata(path).get("tokenizer.ggml.tokens") or [])
+    return text
 
 
 def load_llamacpp(config: ServeConfig) -> Target:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
 import signal
-import sys
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +10,7 @@ from typing import Any
 
 from edge_client.checks.finding import Finding, fail, ok, warn
 from edge_client.checks.machine import model_bytes
+from edge_client.checks.own_process import Steps, started, steps_of
 from edge_client.checks.server_checks import ServerReport
 from edge_client.config import DeviceConfig
 from edge_client.drafters import DRAFTERS
@@ -21,7 +18,7 @@ from edge_client.drafters.threads import draft_threads, model_drafter
 from edge_client.known_drafts import HOW_TO_GET_ONE, without_model
 from opensled.errors import BY_CODE, NotFound, OpenSledError, VocabularyMismatch
 from opensled.messages import ModelInfo
-from opensled.store import model_path
+from opensled.store import can_be_fetched, model_path
 
 LOAD_SECONDS = 15.0  # to read a model from a slow memory card
 READING = 5.0  # tokens/s; people read faster than a slower answer comes
@@ -30,15 +27,18 @@ FEATURES = {"avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "asimddp": "DOTPROD", 
 REBUILD = "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
 CUDA_DEVICES = ("/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu")  # a graphics card; a Jetson
 
-Steps = list[dict[str, Any]]
-
 
 @dataclass
 class DraftReport:
     """The findings on the draft model, and its speed."""
 
     findings: list[Finding] = field(default_factory=list)
-    seconds: float | None = None  # per draft token, with the threads configured
+    seconds: float | None = None  # per draft token, with the threads configured; None = nothing to promise by
+
+    @property
+    def usable(self) -> bool:
+        """Whether nothing speaks against it."""
+        return all(finding.status != "fail" for finding in self.findings)
 
 
 async def check_draft(config: DeviceConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
@@ -54,28 +54,12 @@ async def check_draft(config: DeviceConfig, server: Awaitable[ServerReport], rep
 
 async def _try_out(config: DeviceConfig, server: Awaitable[ServerReport], report: DraftReport) -> None:
     threads = _threads(config)
-    arguments = [
-        sys.executable,
-        "-m",
-        "edge_client.checks.probe",
-        tried(config.drafter),
-        config.draft_model,
-        str(threads),
-    ]
-    process = await asyncio.create_subprocess_exec(
-        *arguments,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        steps, errors = await _steps(process, (await server).info)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    report.findings += _findings(config, steps, process.returncode or 0, errors)
-    report.seconds = _speeds(steps).get(threads)
+    arguments = (tried(config.drafter), config.draft_model, str(threads))
+    async with started("edge_client.checks.probe", *arguments) as process:
+        steps, complaint = await steps_of(process, _facts((await server).info), LOAD_SECONDS)
+    report.findings += _findings(config, steps, process.returncode or 0, complaint)
+    if report.usable:
+        report.seconds = _speeds(steps).get(threads)
 
 
 def _threads(config: DeviceConfig) -> int:
@@ -103,39 +87,16 @@ def _missing(config: DeviceConfig) -> Finding | None:
     try:
         model_path(config.draft_model)
     except NotFound as error:
-        return fail("draft model", str(error), "opensled models list", NotFound)
+        pull = can_be_fetched(config.draft_model)
+        remedy = f"opensled pull {config.draft_model}" if pull else "opensled models list"
+        return fail("draft model", str(error), remedy, NotFound)
     return None
 
 
-async def _steps(process: asyncio.subprocess.Process, info: ModelInfo | None) -> tuple[Steps, str]:
-    """The steps that the probe completed, and the last line of its standard error."""
-    assert process.stdin and process.stdout and process.stderr
-    steps: Steps = []
-
-    async def read() -> str:
-        assert process.stdout and process.stderr
-        async for line in process.stdout:
-            with contextlib.suppress(ValueError):  # a native library may print lines of its own
-                step = json.loads(line)
-                if isinstance(step, dict) and "step" in step:
-                    steps.append(step)
-        complaints = (await process.stderr.read()).decode("utf-8", "replace").strip().splitlines()
-        await process.wait()
-        return complaints[-1] if complaints else ""
-
-    with contextlib.suppress(ConnectionError):  # it ended before it read its input
-        process.stdin.write(_target(info))
-        await process.stdin.drain()
-    try:
-        return steps, await asyncio.wait_for(read(), LOAD_SECONDS)
-    except asyncio.TimeoutError:
-        return steps, f"no end within {LOAD_SECONDS:g} s"
-
-
-def _target(info: ModelInfo | None) -> bytes:
+def _facts(info: ModelInfo | None) -> dict[str, object] | None:
+    """What the probe must know of the target."""
     names = ("model_id", "vocab_size", "fingerprint")
-    facts = {name: getattr(info, name) for name in names} if info else None
-    return json.dumps(facts).encode() + b"\n"
+    return {name: getattr(info, name) for name in names} if info else None
 
 
 def _findings(config: DeviceConfig, steps: Steps, code: int, complaint: str) -> list[Finding]:

@@ -1,4 +1,5 @@
-"""What drafting brings here, by the law of a round (hw_profiles/speculation.py), and where each number comes from."""
+"""What drafting brings here: measured on short answers; without a server, by the law of a round
+(hw_profiles/speculation.py) and an assumed acceptance. And where each number comes from."""
 
 from __future__ import annotations
 
@@ -7,11 +8,12 @@ from dataclasses import replace
 from edge_client.checks.draft import DraftReport, tried
 from edge_client.checks.finding import Finding, ok, warn
 from edge_client.checks.server_checks import ServerReport
+from edge_client.checks.trial import GainReport, Prediction, measure
 from edge_client.config import DoctorConfig
 from hw_profiles import catalog
 from hw_profiles.calibration import size_of
 from hw_profiles.detect import detect
-from hw_profiles.speculation import LONGEST, STEPS, WORTH, RoundCosts
+from hw_profiles.speculation import LONGEST, STEPS, WORTH, Gain, RoundCosts
 from hw_profiles.step_cost import TargetCost
 from hw_profiles.sysfs import read_board
 from opensled.address import is_local
@@ -23,6 +25,7 @@ EXAMPLES = (
     ("dense-8b", "a100-80", "a fast server"),
     ("dense-8b", "agx-orin", "a hub in the house"),
 )
+NO_DRAFTS = "none"  # the --drafter that proposes nothing
 RESTS = "adaptive"  # the --stop that does not draft where drafting does not pay
 SHARED = ", but one at a time: the server shares this machine, and each slows the other down"
 USERS, CONTEXT = 8, 1024  # of such a server: sequences at a time, and positions of each
@@ -31,13 +34,58 @@ USERS, CONTEXT = 8, 1024  # of such a server: sequences at a time, and positions
 Sourced = tuple[float, str]  # seconds, and where the number comes from
 
 
-def check_gain(config: DoctorConfig, server: ServerReport, draft: DraftReport) -> list[Finding]:
-    """The prediction; nothing where the device does not draft, or too little is known."""
-    drafting = _drafting(config, draft)
+async def check_gain(
+    asked: DoctorConfig, config: DoctorConfig, server: ServerReport, draft: DraftReport, report: GainReport
+) -> None:
+    """Fill `report`: measured with the server where there is one, else by the law.
+
+    `asked`: as the user said; `config`: with the drafter that belongs to the target.
+    """
+    measured = await measure(asked) if server.usable and config.drafter != NO_DRAFTS else None
+    if isinstance(measured, Prediction):
+        report.prediction = measured
+        report.findings += told(config, measured)
+    else:
+        report.findings += [_untold(measured)] if measured else []
+        by_law(config, server, draft, report)
+
+
+def _untold(why: str) -> Finding:
+    return warn(
+        "short answers", f"drafting was not measured: {why}", "ask for one: opensled generate --prompt Hello"
+    )
+
+
+def told(config: DoctorConfig, measured: Prediction) -> list[Finding]:
+    """What was measured, in words."""
+    rates = (
+        f"{_rate(measured.rate)} tokens/s, without drafts {_rate(measured.own_rate)} ({measured.times:.1f}x)"
+    )
+    kinds = ", ".join(f"{kind} {_rate(rate)}" for kind, rate in measured.by_kind.items())
+    if measured.times >= WORTH:
+        return [_accepted(measured), ok("drafting", f"this device gives a user about {rates}; {kinds}")]
+    told = f"this device gives a user about {rates}; drafting {_effect(measured.times)}"
+    return [_accepted(measured), _slower(config, told)]
+
+
+def _accepted(measured: Prediction) -> Finding:
+    where = f"measured just now on {measured.answers} short answers; {measured.drafter}"
+    if not measured.rounds:
+        return ok("acceptance", f"nothing was drafted ({where})")
+    share = f"the target accepts {measured.acceptance:.0%} of {measured.drafted} draft tokens"
+    return ok("acceptance", f"{share}, {measured.tokens_per_round:.1f} tokens a round ({where})")
+
+
+def by_law(config: DoctorConfig, server: ServerReport, draft: DraftReport, report: GainReport) -> None:
+    """Fill `report` by the law of a round, with an assumed acceptance.
+
+    Nothing where the device does not draft, where its draft model cannot be used, or where too little is known.
+    """
+    drafting = _drafting(config, draft) if draft.usable else None
     if drafting is None:
-        return []
+        return
     (token_s, token_origin), (rtt_s, rtt_origin) = drafting, _link(config, server)
-    findings = [ok("draft speed here", token_origin), ok("round trip", rtt_origin)]
+    report.findings += [ok("draft speed here", token_origin), ok("round trip", rtt_origin)]
     speed = server.speed
     if speed and server.info:
         exchange = RoundCosts(
@@ -45,10 +93,19 @@ def check_gain(config: DoctorConfig, server: ServerReport, draft: DraftReport) -
         )
         longest = max(1, min(LONGEST, server.info.limits.max_draft))
         origin = _assumed("all else was measured" + (SHARED if is_local(config.server) else ""))
-        return [*findings, origin, verdict(config, exchange, longest, "this server")]
-    derived = "the servers are judged by their profiles, which are derived and not measured"
-    examples = [_example(config, token_s, rtt_s, *example) for example in EXAMPLES]
-    return [*findings, _assumed(derived), *examples]
+        report.findings += [origin, verdict(config, exchange, longest, "this server")]
+        report.prediction = _foretold(config, exchange.best(longest))
+    else:
+        derived = "the servers are judged by their profiles, which are derived and not measured"
+        report.findings += [
+            _assumed(derived),
+            *(_example(config, token_s, rtt_s, *each) for each in EXAMPLES),
+        ]
+
+
+def _foretold(config: DoctorConfig, gain: Gain) -> Prediction:
+    rests = config.stop == RESTS and not gain.pays
+    return Prediction(gain.own_rate if rests else gain.rate, gain.own_rate, "assumed", ACCEPTANCE)
 
 
 def _assumed(rest: str) -> Finding:
@@ -102,8 +159,11 @@ def verdict(config: DoctorConfig, exchange: RoundCosts, longest: int, server: st
     if gain.pays:
         times = f"about {gain.times:.1f}x the tokens/s of the server's own decoding"
         return ok("drafting", f"{own}; drafting here gives {times} {span}, best with k = {gain.length}")
-    effect = "slow this device down" if gain.times < 1 / WORTH else "bring nothing"
-    return _slower(config, f"{own}; drafting would {effect} here: {gain.times:.1f}x {span}")
+    return _slower(config, f"{own}; drafting {_effect(gain.times)}: {gain.times:.1f}x {span}")
+
+
+def _effect(times: float) -> str:
+    return f"would {'slow this device down' if times < 1 / WORTH else 'bring nothing'} here"
 
 
 def _slower(config: DoctorConfig, detail: str) -> Finding:

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from edge_client.calibration.draft_speed import begun, timed
+from edge_client.checks.own_process import tell
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
 from opensled.errors import OpenSledError
@@ -26,24 +27,24 @@ def main(drafter: str, model: str, threads: str) -> int:
         factory = _load(drafter, model, int(threads))
         target = json.loads(sys.stdin.readline() or "null")
         if target:
-            _tell("vocabulary", problem=_mismatch(factory, target))
-        _tell("speed", threads=int(threads), seconds=_seconds_per_token(factory))
+            tell("vocabulary", problem=_mismatch(factory, target))
+        tell("speed", threads=int(threads), seconds=_seconds_per_token(factory))
         if int(threads) > 1:
-            _tell("speed", threads=1, seconds=_seconds_per_token(_make(drafter, model, 1)))
+            tell("speed", threads=1, seconds=_seconds_per_token(_make(drafter, model, 1)))
     except OpenSledError as error:
-        _tell("error", code=error.code, reason=str(error))
+        tell("error", code=error.code, reason=str(error))
     return 0
 
 
 def _load(drafter: str, model: str, threads: int) -> DrafterFactory:
     started = time.monotonic()
     factory = _make(drafter, model, threads)
-    _tell("loaded", name=factory.name, seconds=time.monotonic() - started)
+    tell("loaded", name=factory.name, seconds=time.monotonic() - started)
     if drafter == "llamacpp":
         from edge_client.drafters.llamacpp import build
 
         features, gpu = build()
-        _tell("build", features=features, gpu=gpu)
+        tell("build", features=features, gpu=gpu)
     return factory
 
 
@@ -82,10 +83,6 @@ def _seconds_per_token(factory: DrafterFactory) -> float | None:
     finally:
         drafter.close()
     return 1 / rate if rate else None
-
-
-def _tell(step: str, **facts: Any) -> None:
-    print(json.dumps({"step": step, **facts}), flush=True)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,11 @@ class ServerReport:
     round_trip: float | None = None  # seconds, median
     speed: ServerSpeed | None = None
 
+    @property
+    def usable(self) -> bool:
+        """Whether it was asked and nothing speaks against it."""
+        return self.info is not None and all(finding.status != "fail" for finding in self.findings)
+
     def note(self, *findings: Finding) -> bool:
         """Add findings; False if one of them is a failure."""
         self.findings += findings

@@ -149,7 +149,7 @@ class Terminal:
         if not rest:
             return text
         print(visible(rest), end="", flush=True)
-        return f"{text}\n{rest}" + ("" if rest.endswith("\n") else self._line(""))
+        return f"{text}\n{rest}".rstrip("\n") + ("" if rest.endswith("\n") else self._line(""))
 
     def _line(self, prompt: str) -> str:
         with _without_interrupts() if self._interrupt_is_a_key else contextlib.nullcontext():

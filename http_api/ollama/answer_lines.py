@@ -7,6 +7,7 @@ from typing import Any
 from http_api.backend import Backend
 from http_api.calls import CallReader
 from http_api.choices import FINISH_REASONS, ChatLogprobs
+from http_api.draft_alone import alone_name
 from http_api.event_stream import EventStream
 from http_api.ollama.error_words import told
 from http_api.ollama.models import timestamp
@@ -25,6 +26,7 @@ class OllamaReply:
         self._asked, self._rule = asked, backend.rule
         self._calls = WholeCalls(CallReader(asked.tool_names) if asked.tool_names else None)
         self._logprobs = None if asked.task.top_logprobs is None else ChatLogprobs(backend.tokenizer)
+        self._model, self._local_model = asked.model, alone_name(backend.info)
         self._text = ""
         self._made: list[Call] = []
         self._entries: list[dict[str, Any]] = []
@@ -37,7 +39,8 @@ class OllamaReply:
     def push(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
         """Take a chunk; returns what a stream sends."""
         if "local" in chunk.origins:
-            self.headers = {LOCAL_HEADER: LOCAL_ONLY}
+            self.headers[LOCAL_HEADER] = LOCAL_ONLY
+            self._model = self._local_model
         pieces = [self._piece(found) for found in self._calls.push(chunk.text, bool(chunk.finish_reason))]
         entries = self._logprobs.of(chunk)["content"] if self._logprobs else []
         if entries:
@@ -69,7 +72,7 @@ class OllamaReply:
 
     def piece(self, text: str = "", calls: list[Call] | None = None) -> dict[str, Any]:
         """An object with this part of the answer, and no end."""
-        return {**_frame(self._asked), **_said(self._asked, text, calls), "done": False}
+        return {**_frame(self._model), **_said(self._asked, text, calls), "done": False}
 
     def _piece(self, found: str | Call) -> dict[str, Any]:
         if isinstance(found, str):
@@ -88,7 +91,7 @@ class LineStream(EventStream):
 def without_prompt(asked: OllamaRequest) -> dict[str, Any]:
     """The answer to a request that only wants the model in memory, or out of it."""
     reason = "unload" if asked.unloads else "load"
-    return {**_frame(asked), **_said(asked, "", None), "done": True, "done_reason": reason}
+    return {**_frame(asked.model), **_said(asked, "", None), "done": True, "done_reason": reason}
 
 
 def ended(reason: str, stats: Stats, rule: str) -> dict[str, Any]:
@@ -114,8 +117,8 @@ def _ns(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def _frame(asked: OllamaRequest) -> dict[str, Any]:
-    return {"model": asked.model, "created_at": timestamp()}
+def _frame(model: str) -> dict[str, Any]:
+    return {"model": model, "created_at": timestamp()}
 
 
 def _said(asked: OllamaRequest, text: str, calls: list[Call] | None) -> dict[str, Any]:

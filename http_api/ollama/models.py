@@ -17,10 +17,10 @@ def timestamp(when: datetime | None = None) -> str:
     return (when or datetime.now(timezone.utc)).isoformat().replace("+00:00", "Z")
 
 
-def listed(info: ModelInfo, since: str) -> dict[str, Any]:
+def listed(model: str, info: ModelInfo, since: str) -> dict[str, Any]:
     """An entry of /api/tags. `since`: when serving began. Sizes are not known here, and 0."""
-    name = info.model_id if ":" in info.model_id else info.model_id + LATEST
-    identity = "/".join((info.model_id, info.fingerprint, info.numerics))
+    name = model if ":" in model else model + LATEST
+    identity = "/".join((model, info.fingerprint, info.numerics))
     return {
         "name": name,
         "model": name,
@@ -33,7 +33,7 @@ def listed(info: ModelInfo, since: str) -> dict[str, Any]:
 
 def loaded(info: ModelInfo, since: str) -> dict[str, Any]:
     """An entry of /api/ps. It has no time of expiry: the server keeps its target."""
-    entry = listed(info, since)
+    entry = listed(info.model_id, info, since)
     del entry["modified_at"]
     return {**entry, "size_vram": 0, "context_length": info.limits.context_length}
 

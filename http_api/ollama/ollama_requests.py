@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from http_api import requests
-from http_api.fields import Fields, is_number
+from http_api.fields import Fields, ignores, is_number
 from http_api.ollama.chat_turns import openai_turns
 from http_api.ollama.options import SERVED, sampling_fields
 from opensled.answer import Task
@@ -128,7 +128,7 @@ def _request(
 
 def _shared(fields: Fields, model: str) -> dict[str, Any]:
     """Fields of the OpenAI API."""
-    if fields.take("think") not in (None, False):
+    if fields.take("think") not in (None, False) and not ignores("think"):
         raise Unsupported(f"{model!r} does not support thinking: leave think out, or false", "think")
     for name in ("truncate", "shift"):  # a chat is never shortened
         fields.only(name, False)

@@ -10,83 +10,7 @@ from typing import Any
 from hw_profiles import catalog
 from opensled_testbed.planner.planning import Plan, PlanRow
 from opensled_testbed.planner.trip import mean_s
-
-
-def advice(plan: Plan) -> str:
-    """One or two sentences: what to run, and why."""
-    row = plan.choice
-    if row is None:
-        return _no_user(plan)
-    return f"{_ADVICE[row.found.mode](plan, row)} {_size(plan, row)}".strip()
-
-
-def _no_user(plan: Plan) -> str:
-    binds = sorted({row.binds for row in plan.rows if row.found.mode == "centralized"})
-    return (
-        f"No user can be served here at {plan.config.pace:g} tokens/s; what binds already for one user: "
-        f"{', '.join(binds)}. Ask for a lower --pace, fewer --weight-bits, a shorter --context or a larger accelerator."
-    )
-
-
-_MEMORY = " Memory is the limit, not speed: only less KV for each user, or more memory, lets more of them in."
-
-
-def _decode(plan: Plan, row: PlanRow) -> str:
-    others = [plan.of(row.accelerator, mode) for mode in ("server-sd", "sled-static", "sled-continuous")]
-    other = max(others, key=lambda each: each.users)
-    return (
-        f"Drafting does not pay here: use the server's own decoding (edges with --drafter none) on {row.accelerator}. "
-        f"It holds {_users(row.users)}, bound by {row.binds}; the best mode that drafts ({other.found.mode}) holds "
-        f"{other.users}.{_MEMORY if row.binds == 'KV memory' else ''}"
-    )
-
-
-def _draft_beside(plan: Plan, row: PlanRow) -> str:
-    return (
-        f"Draft beside the server: on {row.accelerator} a {plan.config.draft} draft of {_tokens(row)} holds "
-        f"{_users(row.users)}{_against(plan, row)}. Devices that draft hold "
-        f"{plan.of(row.accelerator, 'sled-continuous').users}."
-    )
-
-
-def _draft_on_devices(plan: Plan, row: PlanRow) -> str:
-    return (
-        f"Let the devices draft, {_tokens(row)} a round: {row.accelerator} holds {_users(row.users)}"
-        f"{_against(plan, row)}, bound by {row.binds}. Start the server as it is (policy goodput), and the edges as "
-        f"they are: the server hints to each how much to draft."
-    )
-
-
-_ADVICE = {
-    "centralized": _decode,
-    "server-sd": _draft_beside,
-    "sled-static": _draft_on_devices,
-    "sled-continuous": _draft_on_devices,
-}
-
-
-def _against(plan: Plan, row: PlanRow) -> str:
-    gain = plan.gain(row)
-    if isinf(gain):
-        return ", where the server's own decoding is too slow for anyone"
-    return f", {gain:.2f} times those of the server's own decoding"
-
-
-def _size(plan: Plan, row: PlanRow) -> str:
-    """What the users there are need, where their number is given."""
-    users = plan.config.users
-    if not users:
-        return ""
-    count = row.accelerators_for(users)
-    return f"{_users(users)} need {count} x {row.accelerator}, ${count * row.usd_hour:.2f} an hour."
-
-
-def _users(count: int) -> str:
-    return f"{count} user{'s' * (count != 1)}"
-
-
-def _tokens(row: PlanRow) -> str:
-    return f"{row.found.draft_length} token{'s' * (row.found.draft_length != 1)}"
+from opensled_testbed.planner.verdict import details, verdict
 
 
 def alone(plan: Plan) -> str:
@@ -101,14 +25,27 @@ HEAD = ("on", "mode", "users", "draft", "tokens", "bound by", "$ per 1M", "devic
 HEAD2 = ("", "", "", "length", "/round", "", "tokens", "Wh/1k", "")
 LEFT = (0, 1, 5)  # columns of words
 LABEL = "All numbers are derived from hardware profiles by the law in docs/planning.md; none was measured."
+ONE_EACH = "The cheapest mode of each accelerator; --accelerator NAME shows all modes of one."
 
 
 def text(plan: Plan, checked: Mapping[str, Any] | None = None) -> str:
-    """`checked`: what the simulator said to the choice."""
+    """The verdict first, then the details. `checked`: what the simulator said to the choice."""
     width = min(WIDEST, shutil.get_terminal_size().columns)
-    parts = [_question(plan), _table(plan, width)]
-    parts += [_wrapped(advice(plan), width), *([_wrapped(_checked(checked), width)] if checked else [])]
+    parts = [_wrapped(verdict(plan), width), _wrapped(details(plan), width)]
+    parts += [_wrapped(_checked(checked), width)] if checked else []
+    rows, rest = _shown(plan)
+    parts += [_question(plan), _table(plan, rows, width), *(_wrapped(words, width) for words in rest)]
     return "\n\n".join([*parts, _wrapped(f"{alone(plan)} {LABEL}", width)])
+
+
+def _shown(plan: Plan) -> tuple[list[PlanRow], list[str]]:
+    """The rows of the table, and sentences on those that it leaves out."""
+    if plan.config.accelerator:
+        return list(plan.rows), []
+    best = {name: plan.best(name) for name in plan.accelerators}
+    none = [f"{name} ({plan.of(name, 'centralized').binds})" for name, row in best.items() if row is None]
+    words = f"No user can be served on {', '.join(none)}."
+    return [row for row in best.values() if row], [ONE_EACH, *([words] if none else [])]
 
 
 def as_json(plan: Plan, checked: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -119,7 +56,8 @@ def as_json(plan: Plan, checked: Mapping[str, Any] | None = None) -> dict[str, A
         "acceptance": asdict(plan.work.acceptance),
         "rows": [_row_json(plan, row) for row in plan.rows],
         "choice": None if choice is None else {"accelerator": choice.accelerator, "mode": choice.found.mode},
-        "advice": advice(plan),
+        "verdict": verdict(plan),
+        "details": details(plan),
         "simulated": checked,
     }
 
@@ -147,11 +85,11 @@ def _question(plan: Plan) -> str:
     )
 
 
-def _table(plan: Plan, width: int) -> str:
+def _table(plan: Plan, shown: Sequence[PlanRow], width: int) -> str:
     """As wide as its cells; close together where the terminal is narrow."""
     rows: list[Sequence[str]] = [HEAD, HEAD2]
-    for number, row in enumerate(plan.rows):
-        first = number == 0 or plan.rows[number - 1].accelerator != row.accelerator
+    for number, row in enumerate(shown):
+        first = number == 0 or shown[number - 1].accelerator != row.accelerator
         rows.append(_cells(plan, row, first))
     widths = [max(map(len, column)) for column in zip(*rows)]
     gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= width else " "

@@ -1,5 +1,6 @@
 """The plan: every mode on every accelerator, by the law, and which of them to take."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -86,7 +87,22 @@ class Plan:
     @property
     def choice(self) -> PlanRow | None:
         """The cheapest row that serves the users there are; the simplest mode of those that cost much the same."""
-        serving = [row for row in self.rows if row.users]
+        return self._cheapest(self.rows)
+
+    @property
+    def accelerators(self) -> list[str]:
+        """The names, the one that holds most users first."""
+        most = {row.accelerator: 0 for row in self.rows}
+        for row in self.rows:
+            most[row.accelerator] = max(most[row.accelerator], row.users)
+        return sorted(most, key=lambda name: (-most[name], name))
+
+    def best(self, accelerator: str) -> PlanRow | None:
+        """As `choice`, on that accelerator alone; None = it serves no user."""
+        return self._cheapest([row for row in self.rows if row.accelerator == accelerator])
+
+    def _cheapest(self, rows: Sequence[PlanRow]) -> PlanRow | None:
+        serving = [row for row in rows if row.users]
         if not serving:
             return None
         least = min(map(self._price, serving))

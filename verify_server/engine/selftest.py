@@ -18,6 +18,7 @@ from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import KVMemory
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import Attend, pack
+from verify_server.engine.short_model import enough_layers, num_layers, shortened
 
 NUM_BLOCKS = 20
 # KV blocks of the three sequences: scattered, and one more sequence's worth for the copies of the last.
@@ -45,40 +46,89 @@ class TestChunk:
 BACKEND_LENGTH = 37  # of the sequence with which the attention backend alone is tested
 Script = Sequence[Sequence[TestChunk]]
 RAGGED: Script = (
-    (TestChunk(0, 0, 13), TestChunk(1, 0, 4)),
-    (TestChunk(0, 13, 18, rejected=True), TestChunk(2, 0, 33)),
-    (TestChunk(2, 33, 38, rejected=True), TestChunk(0, 13, 17), TestChunk(1, 4, 5)),
-    (TestChunk(2, 33, 60), TestChunk(0, 17, 21, tree=True)),
-    (TestChunk(2, 60, 68, tree=True),),
-    (TestChunk(2, 68, 70),),
+    (TestChunk(0, 0, 13), TestChunk(2, 0, 33)),
+    (TestChunk(0, 13, 18, rejected=True), TestChunk(1, 0, 4), TestChunk(2, 33, 60)),
+    (TestChunk(0, 13, 17), TestChunk(1, 4, 5), TestChunk(2, 60, 68, tree=True)),
+    (TestChunk(0, 17, 21, tree=True), TestChunk(2, 68, 70)),
 )
-# The same sequences whole, by single tokens and by short verify chunks.
+# The same sequences whole, by single tokens (63 is the last of a span, 64 the first of one) and by short verify chunks.
 ALONE: Script = (
-    (TestChunk(0, 0, 21),),
     (TestChunk(1, 0, 1),),
-    (TestChunk(1, 1, 5),),
-    (TestChunk(2, 0, 61), TestChunk(3, 0, 20)),
-    *((TestChunk(2, position, position + 1),) for position in range(61, 66)),
-    (TestChunk(2, 66, 70),),
+    (TestChunk(0, 0, 21), TestChunk(1, 1, 5)),
+    (TestChunk(2, 0, 62), TestChunk(3, 0, 20)),
+    *((TestChunk(2, position, position + 1),) for position in (62, 63, 64)),
+    (TestChunk(2, 65, 70),),
 )
+SHORTEST: Script = ((TestChunk(0, 0, 3),), (TestChunk(0, 3, 5),))
 
 
-def run(model: PackedModel, check_exact: bool) -> bool:
-    """True if `check_exact` and a row's bits did not depend on its batch.
+def agree(model: PackedModel) -> int:
+    """Compares the whole model with plain attention, and tells how many of its first layers hold one of every kind.
 
     Raises UnsupportedModel or SelfTestFailed. `model` must have its own small memory of NUM_BLOCKS.
     """
-    try:
+    with _failing_closed():
         _check_backend(model)
-        ragged = _play(model, RAGGED)
-        _compare(model.network, ragged)
-        return check_exact and _same_bits(ragged, _play(model, ALONE))
+        count = num_layers(model.network)
+        logits, calls = _play(model, RAGGED, count)
+        _compare(model.network, logits)
+        enough = enough_layers(model.network, calls)
+        return enough if _runs_short(model, enough) else count
+
+
+def keeps_bits(model: PackedModel, layers: int) -> bool:
+    """Whether a row's bits did not depend on its batch in the first `layers` layers; raises as `agree` does.
+
+    Of layers of one kind all have the kernels, and so the independence, of the first one. The output layer was tried by
+    itself, in every number of rows that it is given.
+    """
+    with _failing_closed(), shortened(model.network, layers):
+        return _same_bits(_play(model, RAGGED, layers)[0], _play(model, ALONE, layers)[0])
+
+
+def as_before(model: PackedModel, layers: int) -> bool:
+    """Whether a model that passed `agree` and `keeps_bits` in an earlier start passes them with its first `layers`
+    layers, and agrees on a few tokens as a whole."""
+    count = num_layers(model.network)
+    if not 1 <= layers <= count:
+        return False
+    try:
+        with _failing_closed():
+            _check_backend(model)
+            _compare(model.network, _play(model, SHORTEST, count)[0])
+            with shortened(model.network, layers):
+                ragged, _ = _play(model, RAGGED, layers)
+                _compare(model.network, ragged)
+                return _same_bits(ragged, _play(model, ALONE, layers)[0])
+    except OpenSledError:
+        return False  # all tests follow, and say why
+
+
+def _runs_short(model: PackedModel, layers: int) -> bool:
+    """Whether the model works without its other layers; one that counts on them raises errors of any kind."""
+    try:
+        with shortened(model.network, layers):
+            _play(model, SHORTEST, layers)
+    except Exception:
+        return False
+    return True
+
+
+@contextmanager
+def _failing_closed() -> Iterator[None]:
+    try:
+        yield
     except OpenSledError:
         raise
     except Exception as error:
         raise SelfTestFailed(
             f"the model fails on a small packed batch: {type(error).__name__}: {error}"
         ) from error
+
+
+def _vocabulary(network: PreTrainedModel) -> int:
+    size: int = network.config.get_text_config(decoder=True).vocab_size
+    return size
 
 
 def _tokens(sequence: int, vocabulary: int) -> list[int]:
@@ -114,22 +164,28 @@ def _settle(model: PackedModel, part: TestChunk, logits: Tensor) -> Tensor:
     return logits[::2]
 
 
-def _play(model: PackedModel, script: Script) -> list[Tensor]:
-    """Logits [length, vocabulary] of each sequence, from the parts that were not rejected."""
-    vocabulary = model.network.config.get_text_config(decoder=True).vocab_size
+def _play(model: PackedModel, script: Script, layers: int) -> tuple[list[Tensor], list[Attend]]:
+    """Logits [length, vocabulary] of each sequence, from the parts that were not rejected, and the last step's calls.
+
+    `layers`: how many must attend.
+    """
+    vocabulary = _vocabulary(model.network)
     rows: list[list[Tensor]] = [[] for _ in BLOCKS]
+    calls: list[Attend] = []
     for step in script:
         segments = [_segment(part, vocabulary) for part in step]
         logits, batch = model.run(segments)
-        guards.check_calls(model.network, batch.calls)
+        calls = batch.calls
+        guards.check_calls(model.network, calls, layers)
         for part, own in zip(step, logits.split([segment.rows for segment in segments])):
             rows[part.sequence].append(_settle(model, part, own))
-    return [torch.cat(parts) for parts in rows[: len(LENGTHS)]]
+    return [torch.cat(parts) for parts in rows[: len(LENGTHS)] if parts], calls
 
 
 def _compare(network: PreTrainedModel, logits: Sequence[Tensor]) -> None:
     for sequence, given in enumerate(logits):
-        expected = _plain_logits(network, _tokens(sequence, given.shape[1])).double()
+        tokens = _tokens(sequence, _vocabulary(network))[: len(given)]
+        expected = _plain_logits(network, tokens).double()
         error = ((given.double() - expected).square().mean().sqrt() / expected.std()).item()
         if not error <= TOLERANCE[given.dtype]:  # NaN fails, too
             raise SelfTestFailed(

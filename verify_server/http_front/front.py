@@ -32,11 +32,12 @@ STOP_SECONDS = 2.0  # for the last bytes of answers to be read; chosen
 class OwnSequences:
     """The sequences of a server with a target of its own (`Sequences`)."""
 
+    patience = 0.0  # none is lost without the server
+
     def __init__(self, service: VerifyService, manager: SessionManager) -> None:
         self.clients, self.tenants, self.linger = service.clients, service.tenants, manager.limits.linger
         self.refused = manager.stats.refused
         self._service, self._manager = service, manager
-        self.model_id = service.info.model_id
         self._model = ServedModel(service.info, TargetTokenizer(manager.inputs.text.tokenizer_json))
 
     def model(self) -> ServedModel:
@@ -58,10 +59,11 @@ def connection_limits(limits: ClientLimits, linger: float) -> ConnectionLimits:
 
 @asynccontextmanager
 async def http_front(
-    config: ServeConfig, sequences: Sequences, metrics: Sequence[Metric]
+    config: ServeConfig, sequences: Sequences, metrics: Sequence[Metric], model_id: str = ""
 ) -> AsyncIterator[str]:
     """While inside, the API of `sequences` is served at `config.http`; leaving ends the answers that still run.
-    Yields HOST:PORT.
+
+    Yields HOST:PORT. `model_id`: of the target, "" = not known yet.
 
     Raises OpenSledError if the address is taken.
     """
@@ -72,7 +74,7 @@ async def http_front(
     try:
         port = listener.getsockname()[1]
         shown = joined(host_port(address)[0], port)
-        tell_api(sequences.model_id, shown, tls=bool(config.tls_cert))
+        tell_api(shown, tls=bool(config.tls_cert), model_id=model_id)
         yield shown
     finally:
         server.stop()
@@ -95,6 +97,7 @@ def _server(
         access,
         ending,
         metrics=metrics,
+        lenient=config.lenient,
         guard=Middleware(ClientGuard, sequences=sequences),
     )
     return ApiServer(

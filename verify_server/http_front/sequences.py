@@ -23,8 +23,8 @@ class Sequences(Protocol):
     clients: Clients  # all of them, over gRPC and HTTP
     tenants: Tenants
     refused: Counter[str]  # how many were refused, by code
-    model_id: str  # of the target; "" = not known yet
     linger: float  # seconds for which a reader may be silent
+    patience: float  # seconds for which a sequence that is lost without a further token is looked for again
 
     def model(self) -> ServedModel:
         """The target; raises Unreachable while it is not known."""

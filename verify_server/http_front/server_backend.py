@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from starlette.types import Scope
 
 from http_api.backend import Answer
-from opensled.answer import Chunk, Origin, Stats, Task
+from opensled.answer import Chunk, Task
 from opensled.answer_text import AnswerText
-from opensled.errors import ProtocolError
-from opensled.messages import MATCH, ModelInfo, Open, Opened, Verdict
+from opensled.errors import Overloaded, Unreachable
+from opensled.messages import MATCH, ModelInfo, Open
 from opensled.penalties import require_served
-from opensled.protocol import Truth
 from opensled.tokenizer import TargetTokenizer
 from verify_server.http_front.client_guard import CALLER, Caller
+from verify_server.http_front.local_answer import LocalAnswer
 from verify_server.http_front.sequences import Sequences
 from verify_server.local_call import LocalCall, local_call
 
-SERVER: Origin = "server"
+RETRY_SECONDS = 0.1  # before a lost sequence is opened again; chosen
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class PlainStatus:
 class ServerBackend:
     """What the HTTP API asks (`http_api.backend.Backend`); the client is known by the request's scope."""
 
-    server_away = False  # it is this process
+    server_away = writes_alone = False  # the target is in this process
     status = PlainStatus()
 
     def __init__(self, sequences: Sequences) -> None:
@@ -79,16 +80,33 @@ class ServerBackend:
         return answer
 
     async def _answer(self, caller: Caller, task: Task) -> AsyncGenerator[Chunk, None]:
-        sequences, started = self._sequences, time.monotonic()
-        model = sequences.model()
-        opening = self._open(task, model.info)
-        call = local_call(
-            sequences.clients, caller.client, opening, sequences.linger, sequences.serve, not caller.pays()
-        )
+        model = self._sequences.model()
         text = AnswerText(model.tokenizer, task.stop)
-        async with call as stream, aclosing(_chunks(stream, text, started)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        answer = LocalAnswer(self._open(task, model.info), text, time.monotonic())
+        committed, heard_at = 0, time.monotonic()
+        while True:
+            try:
+                async with self._call(caller, answer) as call, aclosing(answer.chunks(call)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+                return
+            except (Unreachable, Overloaded):
+                if answer.committed > committed:
+                    committed, heard_at = answer.committed, time.monotonic()
+                if not committed or time.monotonic() - heard_at >= self._sequences.patience:
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _call(self, caller: Caller, answer: LocalAnswer) -> AbstractAsyncContextManager[LocalCall]:
+        sequences = self._sequences
+        return local_call(
+            sequences.clients,
+            caller.client,
+            answer.opening,
+            sequences.linger,
+            sequences.serve,
+            paid=not caller.pays(),
+        )
 
     def _open(self, task: Task, info: ModelInfo) -> Open:
         require_served(task.params, info)
@@ -103,30 +121,3 @@ class ServerBackend:
             pace=task.pace or 0.0,
             background=bool(task.background),
         )
-
-
-async def _chunks(call: LocalCall, text: AnswerText, started: float) -> AsyncGenerator[Chunk, None]:
-    """One answer, as it is committed; `started` on the monotonic clock."""
-    opened = await call.receive()
-    if not isinstance(opened, Opened):
-        raise ProtocolError("the server did not open the sequence; see its log")
-    truth = Truth(opened.prompt_ids)
-    stats = Stats(prompt_tokens=len(truth), completion_tokens=0)
-    reason = ""
-    while not reason:
-        verdict = await call.receive()
-        if not isinstance(verdict, Verdict):
-            continue
-        news = truth.extend(verdict) or ()
-        tokens, shown = text.commit(news)
-        if tokens and not stats.completion_tokens:
-            stats.first_token = time.monotonic() - started
-        stats.completion_tokens += len(tokens)
-        stats.server_decoded += len(tokens)
-        reason = "stop" if text.stopped else truth.finish_reason
-        logprobs = verdict.logprobs[-len(news) :][: len(tokens)] if news else ()
-        if reason:
-            stats.seconds = time.monotonic() - started
-            shown += text.flush()
-        origins = (SERVER,) * len(tokens)
-        yield Chunk(shown, tokens, reason or None, stats if reason else None, origins, logprobs)

@@ -1,0 +1,100 @@
+"""The plan in words: first one sentence with the verdict, then why."""
+
+from math import isinf
+
+from opensled_testbed.planner.planning import Plan, PlanRow
+
+DRAFTING = ("server-sd", "sled-static", "sled-continuous")
+
+
+def verdict(plan: Plan) -> str:
+    """One sentence: whether drafting pays here, how many users there can be, and what to do."""
+    row = plan.choice
+    if row is None:
+        return (
+            f"No user of {plan.config.target} can be served here at {plan.config.pace:g} tokens/s: ask for a lower "
+            "--pace, fewer --weight-bits, a shorter --context or a larger accelerator."
+        )
+    return _VERDICTS[row.found.mode](plan, row)
+
+
+def _decode(plan: Plan, row: PlanRow) -> str:
+    whom = f" for {_users(plan.config.users)}" if plan.config.users else ""
+    return (
+        f"Drafting does not pay here{whom}: let the server decode alone (edges with --drafter none) on "
+        f"{row.accelerator}, which holds {_served(plan, row)}."
+    )
+
+
+def _draft_beside(plan: Plan, row: PlanRow) -> str:
+    return (
+        f"Drafting pays beside the target, not on the devices: with a {plan.config.draft} draft of {_tokens(row)} on "
+        f"the accelerator, {row.accelerator} holds {_served(plan, row)}{_against(plan, row)}."
+    )
+
+
+def _draft_on_devices(plan: Plan, row: PlanRow) -> str:
+    return (
+        f"Drafting pays here: let the devices draft {_tokens(row)} a round, and {row.accelerator} holds "
+        f"{_served(plan, row)}{_against(plan, row)}."
+    )
+
+
+_VERDICTS = {
+    "centralized": _decode,
+    "server-sd": _draft_beside,
+    "sled-static": _draft_on_devices,
+    "sled-continuous": _draft_on_devices,
+}
+_MEMORY = "Memory is the limit, not speed: only less KV for each user, or more memory, lets more of them in."
+
+
+def details(plan: Plan) -> str:
+    """Why, and what the users there are need."""
+    row = plan.choice
+    if row is None:
+        binds = sorted({each.binds for each in plan.rows if each.found.mode == "centralized"})
+        return f"What binds already for one user: {', '.join(binds)}."
+    return " ".join(filter(None, (_why(plan, row), _size(plan, row))))
+
+
+def _why(plan: Plan, row: PlanRow) -> str:
+    bound = f"It is bound by {row.binds}."
+    if row.found.mode == "centralized":
+        other = max((plan.of(row.accelerator, mode) for mode in DRAFTING), key=lambda each: each.users)
+        best = f"The best mode that drafts ({other.found.mode}) holds {_users(other.users)}."
+        return f"{bound} {best}{f' {_MEMORY}' if row.binds == 'KV memory' else ''}"
+    if row.found.mode == "server-sd":
+        return f"{bound} Devices that draft hold {_users(plan.of(row.accelerator, 'sled-continuous').users)}."
+    return (
+        f"{bound} Start the server as it is (policy goodput), and the edges as they are: the server hints to each how "
+        "much to draft."
+    )
+
+
+def _served(plan: Plan, row: PlanRow) -> str:
+    return f"{_users(row.users)} at {plan.config.pace:g} tokens/s each"
+
+
+def _against(plan: Plan, row: PlanRow) -> str:
+    gain = plan.gain(row)
+    if isinf(gain):
+        return ", where its own decoding is too slow for anyone"
+    return f", {gain:.2f} times as many as its own decoding"
+
+
+def _size(plan: Plan, row: PlanRow) -> str:
+    """What the users there are need, where their number is given."""
+    users = plan.config.users
+    if not users:
+        return ""
+    count = row.accelerators_for(users)
+    return f"{_users(users)} need {count} x {row.accelerator}, ${count * row.usd_hour:.2f} an hour."
+
+
+def _users(count: int) -> str:
+    return f"{count} user{'s' * (count != 1)}"
+
+
+def _tokens(row: PlanRow) -> str:
+    return f"{row.found.draft_length} token{'s' * (row.found.draft_length != 1)}"
