@@ -54,8 +54,8 @@ def _attend(model: PackedModel, how: Attend, query: Tensor, key: Tensor, value: 
     whole = (query, key, value)
     begun = step(Segment((0,) * first, 0, BLOCKS, 0), *[tensor[:first] for tensor in whole])
     doubled = [tensor[first:].repeat_interleave(2, 0)[1:] for tensor in whole]
-    for twinned in doubled[1:]:
-        twinned[1::2] *= -1  # each twin comes before its like
+    for tensor in doubled[1:]:
+        tensor[1::2] *= -1  # each twin comes before its like
     count = len(doubled[0])
     tree = Segment((0,) * count, first, BLOCKS, 0, twinned(count - 1))
     return torch.cat([begun, step(tree, *doubled)[::2]])
