@@ -21,8 +21,8 @@ def verdict(plan: Plan) -> str:
 def _decode(plan: Plan, row: PlanRow) -> str:
     whom = f" for {_users(plan.config.users)}" if plan.config.users else ""
     return (
-        f"Drafting does not pay here{whom}: let the server decode alone (edges with --drafter none) on {row.accelerator}, "
-        f"which holds {_served(plan, row)}."
+        f"Drafting does not pay here{whom}: let the server decode alone (edges with --drafter none) on "
+        f"{row.accelerator}, which holds {_served(plan, row)}."
     )
 
 
