@@ -34,7 +34,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from opensled.models_command import EvalConfig
 
     from . import draft_table
     from .evaluate import models_eval

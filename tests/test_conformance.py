@@ -10,7 +10,6 @@ from tests.conformance import python_client
 from tests.conformance.judge import faults
 from tests.conformance.system import CASES, KEY, device, deviceless
 
-
 # The server's own API in `make test-long` only: the readers and writers of its JSON are the device's.
 SYSTEMS = [device, pytest.param(deviceless, marks=pytest.mark.long)]
 
