@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -127,6 +130,15 @@ def test_a_window_longer_than_the_self_test_is_tested_too(tmp_path, monkeypatch)
 def test_bad_arguments_name_what_to_do(arguments, kind, folder) -> None:
     with pytest.raises(kind):
         load(**{"model": str(folder("llama")), **arguments})
+
+
+def test_no_progress_bar_of_a_library_tears_the_terminal(folder, monkeypatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    transformers.utils.logging.enable_progress_bar()
+    loading.load_network(loading.find_weights(str(folder("llama"))), torch.device("cpu"), torch.float32)
+    assert terminal.getvalue() == ""
 
 
 def test_a_folder_without_safetensors_is_refused(tmp_path, folder) -> None:

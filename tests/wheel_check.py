@@ -103,13 +103,17 @@ def check_device_alone(opensled: Path, venv: Path, whole: Path, folder: Path) ->
     """What it says about what it has not, and that it refuses to run over the other package."""
     assert "(opensled-edge)" in run([opensled, "--version"], folder)
     assert "--draft-model" in run([opensled, "edge", "--help"], folder)
-    refused = subprocess.run([opensled, "serve"], cwd=folder, capture_output=True, text=True)
-    assert refused.returncode == 2 and f"opensled[server] @ {whole.as_uri()}" in refused.stderr, (
-        refused.stderr
-    )
+    assert f"opensled[server] @ {whole.as_uri()}" in complaint([opensled, "serve"], folder)
     run([*pip(venv), "--no-deps", whole])
-    both = subprocess.run([opensled, "--version"], cwd=folder, capture_output=True, text=True)
-    assert both.returncode == 2 and "uninstall --yes opensled opensled-edge" in both.stderr, both.stderr
+    assert "uninstall --yes opensled opensled-edge" in complaint([opensled, "--version"], folder)
+
+
+def complaint(command: list, folder: Path) -> str:
+    """Standard error of a command that must be refused as wrong usage."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=folder, env=clean_environment(), capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    return done.stderr
 
 
 def install(requirement: str, venv: Path, python: str = sys.executable) -> Path:
@@ -140,12 +144,19 @@ def check_use(opensled: Path, folder: Path) -> None:
 
 def run(command: list, folder: Path = ROOT) -> str:
     """Standard output of a command that must succeed; what it says on stderr is shown."""
-    clean = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "OPENSLED_"))
-    }
     words = [str(word) for word in command]
     print("+", " ".join(words), flush=True)
-    return subprocess.run(words, cwd=folder, env=clean, stdout=subprocess.PIPE, text=True, check=True).stdout
+    done = subprocess.run(
+        words, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, text=True, check=True
+    )
+    return done.stdout
+
+
+def clean_environment() -> dict[str, str]:
+    """Without what would lead a command to other sources or other settings."""
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "OPENSLED_"))
+    }
 
 
 if __name__ == "__main__":

@@ -38,7 +38,6 @@ DTYPES = {
 # transformers brings a log handler of its own; its warnings belong where ours go, in the form ours have.
 transformers.utils.logging.disable_default_handler()
 transformers.utils.logging.enable_propagation()
-transformers.utils.logging.disable_progress_bar()  # it would tear the lines around it; we tell what goes on
 # Weights only as safetensors: a pickle runs code when it is opened.
 OTHER_SHAPES = "its weights have other shapes than its config.json states; download both again"
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "*.txt"]
@@ -203,6 +202,7 @@ def _from_gguf(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def _from_safetensors(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
+    transformers.utils.logging.disable_progress_bar()  # it would tear the lines around it; we tell what goes on
     usual = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()  # instead of its report of many lines, one of ours
     try:

@@ -6,7 +6,7 @@ drafts that are rejected and overwritten, and draft trees of which one path stan
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,19 +14,16 @@ from transformers import PreTrainedModel
 
 from opensled.errors import OpenSledError, SelfTestFailed
 from verify_server.engine import attention, guards
+from verify_server.engine.backend_check import TOLERANCE, check_backend, twinned
 from verify_server.engine.base import Segment
-from verify_server.engine.kv_memory import KVMemory
 from verify_server.engine.packed_model import PackedModel
-from verify_server.engine.packing import Attend, pack
+from verify_server.engine.packing import Attend
 from verify_server.engine.short_model import enough_layers, num_layers, shortened
 
 NUM_BLOCKS = 20
 # KV blocks of the three sequences: scattered, and one more sequence's worth for the copies of the last.
 BLOCKS = ((7, 2, 15), (1,), (4, 0, 16, 3, 8), (19, 5, 11, 9, 13))
 LENGTHS = (21, 5, 70)
-# Largest root-mean-square error of a sequence's logits, relative to their own spread. Plain attention rounds its
-# probabilities to float32 even in a float64 model.
-TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,6 @@ class TestChunk:
     tree: bool = False
 
 
-BACKEND_LENGTH = 37  # of the sequence with which the attention backend alone is tested
 Script = Sequence[Sequence[TestChunk]]
 RAGGED: Script = (
     (TestChunk(0, 0, 13), TestChunk(2, 0, 33)),
@@ -68,7 +64,7 @@ def agree(model: PackedModel) -> int:
     Raises UnsupportedModel or SelfTestFailed. `model` must have its own small memory of NUM_BLOCKS.
     """
     with _failing_closed():
-        _check_backend(model)
+        check_backend(model)
         count = num_layers(model.network)
         logits, calls = _play(model, RAGGED, count)
         _compare(model.network, logits)
@@ -94,7 +90,7 @@ def as_before(model: PackedModel, layers: int) -> bool:
         return False
     try:
         with _failing_closed():
-            _check_backend(model)
+            check_backend(model)
             _compare(model.network, _play(model, SHORTEST, count)[0])
             with shortened(model.network, layers):
                 ragged, _ = _play(model, RAGGED, layers)
@@ -144,14 +140,9 @@ def _segment(part: TestChunk, vocabulary: int) -> Segment:
     if part.tree:
         twins = [(token + 1) % vocabulary for token in tokens]
         tokens = [tokens[0], *[each for pair in zip(twins[1:], tokens[1:]) for each in pair]]
-    parents = _twinned(len(tokens) - 1) if part.tree else ()
+    parents = twinned(len(tokens) - 1) if part.tree else ()
     rows = 0 if part.rejected else len(tokens)
     return Segment(tuple(tokens), part.start, BLOCKS[part.sequence], rows, parents)
-
-
-def _twinned(count: int) -> tuple[int, ...]:
-    """Parents of a tree of `count` tokens: of two twins the second one has children."""
-    return tuple([(index - index % 2) - 1 for index in range(count)])
 
 
 def _settle(model: PackedModel, part: TestChunk, logits: Tensor) -> Tensor:
@@ -212,53 +203,3 @@ def attending_by(network: PreTrainedModel, name: str) -> Iterator[None]:
 
 def _same_bits(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
     return all(torch.equal(mine, theirs) for mine, theirs in zip(one, other))
-
-
-@torch.inference_mode()
-def _check_backend(model: PackedModel) -> None:
-    """The attention backend alone, on random keys, against a dense formula: windows too short for the model's own."""
-    parameter = next(model.network.parameters())
-    noise = torch.Generator().manual_seed(0)
-    query, key, value = (
-        torch.randn(BACKEND_LENGTH, heads, 16, generator=noise).to(parameter.device, parameter.dtype)
-        for heads in (4, 2, 2)
-    )
-    for how in (Attend(0, 0.3), Attend(0, 0.3, window=5), Attend(0, 0.3, window=21, softcap=2.0)):
-        given = _attend(model, how, query, key, value).double()
-        expected = _dense_attention(how, query.double(), key.double(), value.double())
-        error = ((given - expected).square().mean().sqrt() / expected.std()).item()
-        if not error <= TOLERANCE[parameter.dtype]:
-            raise SelfTestFailed(f"attention backend {model.backend!r} is off by {error:.1e} for {how}")
-
-
-def _attend(model: PackedModel, how: Attend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The backend's output for one sequence computed in two steps, the second one a path through a tree."""
-    memory, first = KVMemory(NUM_BLOCKS), 30
-    geometry = replace(model.geometry, rows=1, queries=1)
-
-    def step(segment: Segment, *tensors: Tensor) -> Tensor:
-        batch = pack([segment], geometry, memory, model.backend, query.device)
-        memory.write(how.layer, batch.slots, *tensors[1:])
-        memory.clear(how.layer, batch.tails)
-        return attention.BACKENDS[model.backend](tensors[0], batch, how)
-
-    whole = (query, key, value)
-    begun = step(Segment((0,) * first, 0, BLOCKS[0], 0), *[tensor[:first] for tensor in whole])
-    doubled = [tensor[first:].repeat_interleave(2, 0)[1:] for tensor in whole]
-    for twinned in doubled[1:]:
-        twinned[1::2] *= -1  # each twin comes before its like
-    count = len(doubled[0])
-    tree = Segment((0,) * count, first, BLOCKS[0], 0, _twinned(count - 1))
-    return torch.cat([begun, step(tree, *doubled)[::2]])
-
-
-def _dense_attention(how: Attend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Plain attention of one sequence, [length, heads, size]."""
-    folded = query.shape[1] // key.shape[1]
-    scores = torch.einsum("qhd,khd->hqk", query, key.repeat_interleave(folded, 1)) * how.scaling
-    if how.softcap is not None:
-        scores = torch.tanh(scores / how.softcap) * how.softcap
-    distance = torch.arange(len(query))[:, None] - torch.arange(len(query))
-    seen = (distance >= 0) & (distance < (how.window or len(query)))
-    probs = scores.masked_fill(~seen.to(scores.device), -torch.inf).softmax(-1)
-    return torch.einsum("hqk,khd->qhd", probs, value.repeat_interleave(folded, 1))

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from opensled.errors import EngineError, SelfTestFailed, UsageError
-from opensled.logs import tell, told_long
+from opensled.logs import told_long
 from verify_server.engine import geometry, guards, known_geometry, loading, selftest
 from verify_server.engine.attention import BACKENDS
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
@@ -16,6 +16,7 @@ from verify_server.engine.host_memory import free_host_bytes
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import GATHER_TOKENS, Geometry
+from verify_server.engine.progress import tell_read, told_tested
 from verify_server.engine.shape import shape_of
 from verify_server.engine.tiles import tile, untile
 from verify_server.engine.torch_scores import TorchScores
@@ -82,13 +83,9 @@ def load(
     with told_long("still reading the weights") as reading:
         network = loading.load_network(weights, place, loading.pick_dtype(dtype, place, weights))
     guards.check_modules(network)
-    million = network.num_parameters() / 1e6
-    tell(
-        f"read {million:,.0f} million weights in {reading.seconds:.1f} s; testing how this machine computes them"
-    )
-    with told_long("still testing") as testing:
+    tell_read(network.num_parameters(), reading.seconds)
+    with told_tested():
         tested, level = _tested(network, attention, numerics, most_rows, weights.path)
-    tell(f"tested in {testing.seconds:.1f} s")
     memory = KVMemory(_num_blocks(kv_tokens, context_length, tested.memory.bytes_per_token(), place))
     try:
         memory.allocate_like(tested.memory)
