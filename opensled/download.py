@@ -139,7 +139,7 @@ def _receive(source: Source, file: HubFile, content: _Content, show: Callable[[i
 
 def require_room(folder: Path, needed: int) -> None:
     """Raises ModelError if the disk of `folder` has no room for `needed` bytes."""
-    if needed and shutil.disk_usage(folder).free < needed + SPARE:
+    if needed > 0 and shutil.disk_usage(folder).free < needed + SPARE:
         raise no_room(folder, needed)
 
 

@@ -101,14 +101,11 @@ class _Pull:
             files = self._named_by_index(source, self.selection.files)
             missing = [file for file in files if not self._is_there(file, pin)]
             self._check(files, pin)
-            require_room(
-                self.folder, sum(file.bytes - _size(source.part(self.folder, file)) for file in missing)
-            )
+            here = sum(_size(source.part(self.folder, file)) for file in missing)
+            require_room(self.folder, sum(file.bytes for file in missing) - here)
             self._tell(missing)
-            if self.pin is None:
-                write_pin(
-                    self.repository, Pin(self.listing.commit, {})
-                )  # a pull that goes on is of the same commit
+            if self.pin is None:  # a pull that goes on later is of the same commit
+                write_pin(self.repository, Pin(self.listing.commit, {}))
             digests = self._fetch(source, missing, pin)
             self._keep(source, digests, pin)
         path = pulled_path(self.selection.name)
