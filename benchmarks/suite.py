@@ -25,6 +25,7 @@ class Part(NamedTuple):
 
 PARTS = (
     Part("components and peer", "benchmarks"),
+    Part("the doctor's prediction", "benchmarks.doctor_prediction", ("--keep",)),
     Part("attacks on availability", "benchmarks.attacks"),
     Part("six cells, emulated", "benchmarks.regimes"),
     Part("look-ahead, emulated", "benchmarks.look_ahead"),

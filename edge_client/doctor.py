@@ -91,6 +91,8 @@ async def _examine(asked: DoctorConfig) -> int:
     colours = palette(config.color, sys.stdout)
     findings: list[Finding] = []
     for heading, task in tasks.items():
+        if heading == GAIN and not task.done() and sys.stdout.isatty() and not config.json:
+            print("asking for short answers, with drafts and without", flush=True)
         found = await task
         findings += found
         if found and not config.json:

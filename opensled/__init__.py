@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 # loaded before all others of OpenSLED, so before the libraries, which read the variables once. The user's values stay.
 NO_REPORTS = {
     "ORT_DISABLE_TELEMETRY": "1",  # onnxruntime: its Privacy.md; an event at its import, before its API can be called
-    "HF_HUB_DISABLE_TELEMETRY": "1",  # huggingface_hub: versions of all libraries with each download
+    "HF_HUB_DISABLE_TELEMETRY": "1",  # huggingface_hub: torch's version with each download
 }
 
 for _name, _value in NO_REPORTS.items():

@@ -47,7 +47,11 @@ def _verbs() -> tuple[str, ...]:
 
 
 def _lines(found: Iterable[Option]) -> Iterator[str]:
+    group = ""
     for item in found:
+        if item.group != group:
+            group = item.group
+            yield f"## {group}\n\n"
         comment = textwrap.wrap(item.help, WIDTH - 2, break_long_words=False, break_on_hyphens=False)
         yield "".join(f"# {line}\n" for line in comment)
         yield f"# {item.name.replace('_', '-')} = {_value(item)}\n\n"

@@ -40,7 +40,7 @@ def offers(extra: str) -> bool:
 
 def require_one() -> None:
     """Refuse to run where both packages are: they share files, so that one may have overwritten the other's."""
-    if len(list(_HOME.glob("opensled*.dist-info"))) > 1:
+    if all(any(_HOME.glob(f"{package.replace('-', '_')}-[0-9]*.dist-info")) for package in (WHOLE, DEVICE)):
         raise UsageError(
             f"{WHOLE} and {DEVICE} are both installed in {_HOME} and share files; remove both, then install one "
             f"({GUIDE}): {_pip('uninstall --yes', WHOLE, DEVICE)}"

@@ -7,6 +7,7 @@ kept. All other models come from a hub (opensled/hub_pull.py).
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from opensled.progress import ProgressBar
 from opensled.store import FETCHABLE, Fetchable, fetched_folder
 
 CHUNK = 1 << 20  # bytes between two looks at the progress bar
+_ADDRESS = re.compile(r"^(https://)?(huggingface\.co|hf\.co)/")  # of the page of a repository
 NAMES = ", ".join((*FETCHABLE, *PAIRS))
 
 
@@ -91,7 +93,7 @@ def ready(name: str, revision: str = "") -> list[Ready]:
 
 
 def _from_hub(name: str, revision: str) -> Ready:
-    parsed: HubName | None = hub_names.parse(name)
+    parsed: HubName | None = hub_names.parse(_ADDRESS.sub("", name))
     if parsed is None:
         raise NotFound(
             f"no model {name!r} to fetch; choose from {NAMES}, or name one of a hub: ORG/REPO or ORG/REPO:QUANT",

@@ -4,6 +4,8 @@ import argparse
 import os
 from pathlib import Path
 
+from opensled.models_command import EvalConfig
+
 DEFAULT_WORK = Path("build/training")
 EPILOG = "example: nice -n 19 python -m opensled_training all --work /tmp/tiny"
 
@@ -32,7 +34,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from opensled.models_command import EvalConfig
 
     from . import draft_table
     from .evaluate import models_eval

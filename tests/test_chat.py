@@ -224,6 +224,7 @@ def test_the_greeting_says_what_the_bundled_model_was_made_for():
     assert "short stories" in said[1] and "writes nonsense" in said[1]
     info.model_id = "org/other"
     assert len(greeting(info, "hub:7411", "lookup")) == 2
+    assert "this device drafts nothing." in greeting(info, "hub:7411", "none")[0]
 
 
 @pytest.mark.parametrize("width", [10, 25, 40, 79])

@@ -31,13 +31,14 @@ SPELLED_IN = {
     "tests/test_distribution.py",
 }
 SPELLED = re.compile(
-    r"""pip3? (?:install|wheel|download)[^\n]*(?:\bopensled\b|["' ]\.(?:\[|["'`]|$))""", re.M
+    r"""pip3? (?:install|wheel|download)[^\n]*(?:\bopensled\b|\./deploy/edge|["' ]\.(?:\[|["'`]|$))""", re.M
 )
 
 
 def test_no_other_place_spells_how_to_install_opensled():
-    for spelt in ('pip install "opensled[onnx]"', "pip install -U opensled", 'pip install -c c.txt ".[x]"'):
-        assert SPELLED.search(spelt)
+    spelt = ['pip install "opensled[onnx]"', "pip install -U opensled", "pip install ./deploy/edge"]
+    for each in [*spelt, 'pip install -c c.txt ".[x]"']:
+        assert SPELLED.search(each)
     for other in ("pip install --upgrade grpcio", "pip install ./this", "pip install ollama."):
         assert not SPELLED.search(other)
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -39,8 +39,10 @@ def test_a_draft_model_that_fits_its_server():
 
 def test_a_foreign_vocabulary():
     report = ServerReport(info=tiny_info(fingerprint="0" * 64))
-    finding = drafted(DoctorConfig(drafter="onnx", threads=1), report)["vocabulary"]
+    found = tried(DoctorConfig(drafter="onnx", threads=1), report)
+    finding = next(each for each in found.findings if each.check == "vocabulary")
     assert finding.status == "fail" and finding.exit_code == VocabularyMismatch.exit_code
+    assert not found.usable and found.seconds is None  # so that it promises nothing
 
 
 def test_draft_models_that_are_none(tmp_path):

@@ -6,9 +6,11 @@ import time
 import pytest
 
 from edge_client.checks.draft import DraftReport
-from edge_client.checks.drafting_gain import check_gain, verdict
+from edge_client.checks.drafting_gain import by_law, told, verdict
+from edge_client.checks.finding import fail
 from edge_client.checks.server_checks import ServerReport
 from edge_client.checks.server_speed import ServerSpeed, check_server_speed
+from edge_client.checks.trial import GainReport, Prediction, predicted
 from edge_client.config import DoctorConfig
 from hw_profiles.speculation import WORTH, RoundCosts
 from opensled.errors import Overloaded
@@ -96,10 +98,16 @@ def test_a_device_that_rests_by_itself_needs_no_fix():
     assert finding.status == "ok" and finding.detail.endswith("the server's own decoding is used")
 
 
+def by_law_of(config, server=None, draft=None):
+    report = GainReport()
+    by_law(config, server or ServerReport(), draft or DraftReport(), report)
+    return report
+
+
 @pytest.mark.parametrize("name", BOARDS)
 def test_boards_are_judged_by_what_is_published_of_them(name, tmp_path):
     config = DoctorConfig(root=str(plant(name, tmp_path)), link="lte", draft_model="qwen-0.5b.gguf")
-    speed, link, assumed, fast, hub = check_gain(config, ServerReport(), DraftReport())
+    speed, link, assumed, fast, hub = by_law_of(config).findings
     assert "tokens/s with a 0.5b draft (published for " in speed.detail
     assert link.detail == "45 ms (assumed: lte; another one with --link NAME)"
     assert "agrees with 70%" in assumed.detail and "not measured" in assumed.detail
@@ -112,7 +120,7 @@ def test_only_the_stronger_boards_help_a_hub(tmp_path):
     found = {}
     for name in BOARDS:
         config = DoctorConfig(root=str(plant(name, tmp_path / name)))
-        found[name] = check_gain(config, ServerReport(), DraftReport())[-1].detail
+        found[name] = by_law_of(config).findings[-1].detail
     assert "would slow" in found["pi-4"] and "would bring nothing" in found["pi-5"]
     assert "gives about" in found["orin-nano"] and "gives about" in found["agx-orin"]
 
@@ -120,26 +128,83 @@ def test_only_the_stronger_boards_help_a_hub(tmp_path):
 def test_what_was_measured_counts_more_than_what_is_published():
     info = tiny_info(limits=Limits(max_draft=4, context_length=512))
     server = ServerReport(info=info, round_trip=0.002, speed=ServerSpeed(0.05, 4, 0.06))
-    speed, link, assumed, drafting = check_gain(
-        DoctorConfig(server="hub:7411", draft_model="tiny-draft"), server, DraftReport(seconds=0.001)
-    )
+    config = DoctorConfig(server="hub:7411", draft_model="tiny-draft")
+    report = by_law_of(config, server, DraftReport(seconds=0.001))
+    speed, link, assumed, drafting = report.findings
     assert speed.detail == "1,000 tokens/s (measured just now, tiny-draft)"
     assert link.detail == "2.0 ms (measured just now)" and assumed.detail.endswith("; all else was measured")
     law = RoundCosts(0.001, 0.002, lambda length: 0.05 + 0.002 * length, 0.05, 0.7)
     assert law.best(4).times > WORTH and f"about {law.best(4).times:.1f}x" in drafting.detail
     assert f"best with k = {law.best(4).length}" in drafting.detail and law.best(4).length <= 4
+    assert report.prediction == Prediction(law.best(4).rate, 20.0, "assumed", 0.7)
 
 
 def test_a_server_on_the_same_machine_is_no_fair_measure():
     server = ServerReport(info=tiny_info(), round_trip=0.002, speed=ServerSpeed(0.05))
-    assumed = check_gain(DoctorConfig(server="127.0.0.1:7411"), server, DraftReport(seconds=0.001))[2]
+    assumed = by_law_of(DoctorConfig(server="127.0.0.1:7411"), server, DraftReport(seconds=0.001)).findings[2]
     assert "the server shares this machine" in assumed.detail
 
 
 def test_nothing_is_foretold_of_a_device_that_does_not_draft(tmp_path):
-    assert check_gain(DoctorConfig(drafter="none"), ServerReport(), DraftReport()) == []
+    assert by_law_of(DoctorConfig(drafter="none")).findings == []
     config = DoctorConfig(root=str(plant("pi-5", tmp_path)), drafter="cacheback")
-    assert check_gain(config, ServerReport(), DraftReport()) == []
+    assert by_law_of(config).findings == []
+
+
+def test_a_draft_model_that_cannot_be_used_promises_nothing(tmp_path):
+    """Also where its speed is known, or that of others on the board."""
+    config = DoctorConfig(root=str(plant("pi-5", tmp_path)), draft_model="qwen-0.5b.gguf")
+    misfit = DraftReport([fail("vocabulary", "another one", "another model")], seconds=0.001)
+    assert by_law_of(config).findings
+    server = ServerReport(info=tiny_info(), round_trip=0.002, speed=ServerSpeed(0.05))
+    for known in (ServerReport(), server):
+        assert by_law_of(config, known, misfit) == GainReport()
+
+
+# -- measured --------------------------------------------------------------------------------------------
+
+
+def answer(kind, drafts, tokens, seconds, rounds=0, drafted=0, accepted=0):
+    counts = {"rounds": rounds, "drafted": drafted, "accepted": accepted}
+    return {"step": "answer", "kind": kind, "drafts": drafts, "tokens": tokens, "seconds": seconds, **counts}
+
+
+STEPS = [
+    {"step": "device", "drafter": "a pencil"},
+    answer("stories", True, 30, 1.0, rounds=10, drafted=40, accepted=20),
+    answer("stories", False, 20, 1.0),
+    answer("code", True, 60, 1.0, rounds=10, drafted=50, accepted=40),
+    answer("code", False, 20, 1.0),
+    answer("code", True, 0, 0.0),  # it ended with its first token
+]
+
+
+def test_a_prediction_has_as_many_tokens_of_each_kind():
+    found = predicted(STEPS)
+    assert found.rate == pytest.approx(40) and found.own_rate == pytest.approx(20)
+    assert found.acceptance == pytest.approx(60 / 90) and found.tokens_per_round == pytest.approx(4)
+    assert found.by_kind == {"stories": 30, "code": 60} and found.answers == 2 and found.drafter == "a pencil"
+    assert found.as_json()["basis"] == "measured"
+
+
+def test_a_few_tokens_are_no_prediction():
+    assert predicted([]) is None
+    assert predicted([*STEPS[:2], answer("stories", False, 15, 1.0)]) is None
+
+
+def test_what_was_measured_in_words():
+    accepted, drafting = told(DoctorConfig(), predicted(STEPS))
+    assert "accepts 67% of 90 draft tokens, 4.0 tokens a round" in accepted.detail
+    assert "2 short answers; a pencil" in accepted.detail
+    assert "about 40 tokens/s, without drafts 20 (2.0x); stories 30, code 60" in drafting.detail
+
+
+@pytest.mark.parametrize(("stop", "status"), [("adaptive", "ok"), ("fixed", "warn")])
+def test_drafts_that_were_measured_to_be_slow(stop, status):
+    slow = [answer("code", True, 30, 4.0), answer("code", False, 30, 1.0)]
+    accepted, drafting = told(DoctorConfig(stop=stop), predicted(slow))
+    assert "nothing was drafted" in accepted.detail
+    assert drafting.status == status and "would slow this device down here" in drafting.detail
 
 
 # -- the server's own speed ------------------------------------------------------------------------------

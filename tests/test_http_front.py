@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from dataclasses import replace
 
+import httpx
 import pytest
 
 from opensled.address import web_address
 from opensled.errors import OpenSledError, UsageError
 from opensled.messages import Open
 from opensled.tokenizer import TargetTokenizer
+from tests.certificates import AUTHORITY, HERE, issued, written
 from tests.fake_target import _Text, cycle
 from tests.http_serving import CONFIG, HI, asking, fake_engine, http_serving, said
 from tests.scraping import samples
@@ -184,6 +187,35 @@ def test_answers_beside_drafting_devices_are_the_same():
 
             texts = await asyncio.gather(*(said(client) for _ in range(4)), device(), device())
             assert texts[:4] == [words("Hi", 12)] * 4 and texts[4] == texts[5]
+
+    asyncio.run(scenario())
+
+
+def test_a_client_certificate_names_the_tenant(tmp_path):
+    """As over gRPC; without one of the authority's certificates there is not even a handshake."""
+    server, kitchen = issued(AUTHORITY, HERE), issued(common_name="kitchen")
+    contents = {"cert": server.cert, "key": server.key, "own": kitchen.cert, "own_key": kitchen.key}
+    paths = {name: tmp_path / name for name in contents}
+    for name, content in contents.items():
+        paths[name].write_bytes(content)
+    ca = written(tmp_path)
+    config = replace(CONFIG, tls_cert=str(paths["cert"]), tls_key=str(paths["key"]), tls_client_ca=str(ca))
+    known = ssl.create_default_context(cafile=str(ca))
+    known.load_cert_chain(paths["own"], paths["own_key"])
+    unknown = ssl.create_default_context(cafile=str(ca))
+
+    async def scenario():
+        options = {**of_tenants(), "tenants": Tenants(by_certificate=True), "engine": fake_engine(**WIDE)}
+        async with http_serving(config, **options) as (manager, _, address):
+            async with (
+                httpx.AsyncClient(base_url=f"https://{address}", verify=known) as client,
+                client.stream("POST", "/v1/completions", json=LONG) as response,
+            ):
+                assert response.status_code == 200
+                assert {session.tenant for session in manager.remembered} == {"kitchen"}
+            async with httpx.AsyncClient(base_url=f"https://{address}", verify=unknown) as stranger:
+                with pytest.raises(httpx.TransportError):
+                    await stranger.post("/v1/completions", json=HI)
 
     asyncio.run(scenario())
 

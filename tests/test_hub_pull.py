@@ -62,6 +62,12 @@ def test_without_a_choice_one_line_says_what_was_taken_and_what_else_there_is(hu
     assert shown.out.startswith(f"{NAME}:Q4_K_M is ready") and files() == {"small-1b-q4_k_m.gguf": Q4}
 
 
+@pytest.mark.parametrize("start", ["https://huggingface.co/", "hf.co/"])
+def test_the_address_of_a_page_is_a_name(start, hub, capsys):
+    assert pull(f"{start}{NAME}:Q8_0") == 0
+    assert capsys.readouterr().out.startswith(f"{NAME}:Q8_0 is ready")
+
+
 def test_the_answer_as_json(hub, capsys):
     assert pull(NAME, "--json") == 0
     path = str(folder() / "small-1b-q4_k_m.gguf")

@@ -48,6 +48,7 @@ GRPC_HOMES = (
     "edge_client/link_presence.py",
     "verify_server/service.py",
     "verify_server/byte_stream.py",
+    "verify_server/local_call.py",
 )
 GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/replica_links.py")
 # Figures measure the bare libraries beside the product.

@@ -8,7 +8,8 @@ import json
 import httpx
 import pytest
 
-from http_api.app import MAX_BODY, build_app
+from http_api.app import build_app
+from http_api.bodies import MAX_BODY
 from http_api.guard import Access
 from opensled.answer import Chunk
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable

@@ -15,7 +15,7 @@ from edge_client.drafters import plain_names
 from opensled.store import model_path
 from opensled_testbed.processes import Process
 
-# Below the home folder; docs/security.md, "What leaves a device", lists them.
+# Below the home folder; docs/security.md ("What leaves a device") lists them.
 OURS = (".cache/opensled/", ".config/opensled/", ".local/state/opensled/")
 DRAFTERS = (*plain_names(), "chain:cacheback,onnx", "accelerated:llamacpp")
 

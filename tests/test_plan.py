@@ -149,6 +149,14 @@ def test_the_plan_says_that_nobody_can_be_served(capsys: pytest.CaptureFixture[s
     assert "no room" in out
 
 
+def test_without_an_accelerator_each_has_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--acceptance", "0.8"]) == 0
+    out = capsys.readouterr().out
+    lines = [line.split()[0] for line in out.splitlines() if line.startswith(("h200 ", "rtx-", "strix"))]
+    assert lines == ["h200", "strix-halo", "rtx-5090", "rtx-4090"]  # the one that holds most users first
+    assert "No user can be served on apple-m4 (no room)" in out and "--accelerator NAME" in out
+
+
 def test_the_plan_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*HUB, "--json", "--users", "200", "--accelerator-usd-hour", "2", "--kwh-usd", "0.3"]) == 0
     found = json.loads(capsys.readouterr().out)

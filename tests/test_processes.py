@@ -1,5 +1,6 @@
 """Real processes over real gRPC, driven as users drive them: the CLI and the official OpenAI client."""
 
+import io
 import json
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 from openai import BadRequestError, OpenAI
 
+from edge_client.checks import short_answers
+from edge_client.checks.trial import predicted
 from opensled.store import heldout_path, model_path
 from opensled_testbed.processes import Process, free_port
 from opensled_testbed.reference import Reference
@@ -274,14 +277,25 @@ def test_an_idle_edge_without_a_model_is_small(server):
 
 
 def test_sigterm_drains(server):
-    with serve() as second, edge(second.wait_ready(), "none") as device:
-        stream = client_of(device).chat.completions.create(
-            model="tiny", messages=STORY, temperature=0, max_tokens=60, stream=True
-        )
-        chunks = iter(stream)
-        next(chunks)
+    own = f"127.0.0.1:{free_port()}"
+    with (
+        serve("127.0.0.1:0", "tiny", "--http", own) as second,
+        edge(second.wait_ready(), "none") as device,
+    ):
+        alone = OpenAI(base_url=f"http://{own}/v1", api_key="none", timeout=120)
+        streams = [
+            iter(
+                client.chat.completions.create(
+                    model="tiny", messages=STORY, temperature=0, max_tokens=60, stream=True
+                )
+            )
+            for client in (client_of(device), alone)
+        ]
+        for chunks in streams:
+            next(chunks)
         second.process.terminate()
-        assert [chunk.choices[0].finish_reason for chunk in chunks][-1] in ("length", "stop")
+        for chunks in streams:
+            assert [chunk.choices[0].finish_reason for chunk in chunks][-1] in ("length", "stop")
         assert second.process.wait(60) == 0
         assert json.loads(second.lines[-1])["steps"] > 0
 
@@ -292,3 +306,18 @@ def test_the_server_starts_quickly_enough_to_wait_for(cold_start):
     with serve() as process:
         process.wait_ready()
     assert time.monotonic() - started < 90
+
+
+def test_the_doctors_short_answers_count_what_drafts_bring(server, monkeypatch, capsys):
+    for name, value in {"ENOUGH_S": 0.0, "TOKENS": 24, "PLAIN_TOKENS": 8, "WARMING": 8}.items():
+        monkeypatch.setattr(short_answers, name, value)
+    config = {"server": server, "drafter": "onnx", "draft_model": "tiny-draft", "threads": 1, "stop": "fixed"}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(config) + "\n"))
+    assert short_answers.main() == 0
+    device, *answers = map(json.loads, capsys.readouterr().out.splitlines())
+    assert device["drafter"].startswith("onnx")
+    assert [each["kind"] for each in answers if each["drafts"]] == list(short_answers.PROMPTS)
+    assert sum(each["drafted"] for each in answers if each["drafts"]) > 0
+    assert all(each["drafted"] == 0 for each in answers if not each["drafts"])
+    found = predicted([device, *answers])
+    assert found.rate > 0 and found.own_rate > 0 and 0 < found.acceptance < 1

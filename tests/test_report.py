@@ -34,6 +34,8 @@ LOSES = {
     "opensled": [10, 11, 12],
 }
 SECTIONS = (
+    "summary",
+    "legend",
     "claims",
     "losses",
     "cells",
@@ -44,6 +46,7 @@ SECTIONS = (
     "map",
     "peer",
     "components",
+    "more",
     "origins",
 )
 
@@ -124,6 +127,27 @@ def _map() -> dict[str, Any]:
     return {"figure": "map", "title": "Map", "label": "derived", "provenance": ORIGIN, "points": points}
 
 
+def _doctor() -> dict[str, Any]:
+    row = {
+        "setup": "one",
+        "foretold": 12.0,
+        "came": 10.0,
+        "off_by": 0.2,
+        "own": 5.0,
+        "acceptance": 0.5,
+        "by_kind": {},
+    }
+    rows = [row, row | {"setup": "two", "came": 20.0, "off_by": -0.4}]
+    return _component("Doctor") | {"ratios": [], "facts": {"bound": 0.25, "rows": rows}}
+
+
+def _look_ahead() -> dict[str, Any]:
+    rates = {"centralized": 10.0, "plain": 5.0, "adaptive": 9.0, "everything": 9.0}
+    runs = [{"contender": name, "rates": [rate]} for name, rate in rates.items()]
+    head = {"figure": "look_ahead", "title": "Ahead", "label": "emulated", "provenance": ORIGIN}
+    return head | {"cells": [{"id": "hub", "runs": runs}]}
+
+
 EVERYTHING = {
     "regimes": _regimes(_cell("good cell", WINS), _cell(HOSTILE, LOSES)),
     "grid": _grid(),
@@ -132,6 +156,9 @@ EVERYTHING = {
     "map": _map(),
     "peer": _component("A peer"),
     "part": _component(),
+    "doctor": _doctor(),
+    "look_ahead": _look_ahead(),
+    "other_form": {"provenance": ORIGIN, "label": "real"},
     "not-ours": {"something": "else"},
 }
 
@@ -266,6 +293,37 @@ def test_the_grid_marks_what_is_below_centralized(page: str) -> None:
     assert "1 of 1" in section
 
 
+def test_the_summary_comes_first_and_has_a_column_for_opensled(page: str) -> None:
+    section = _section(page, "summary")
+    assert page.index('id="summary"') < page.index('id="claims"')
+    assert '<th class="number">OpenSLED</th>' in section
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall("<tr>.*?</tr>", section)]
+    good = next(row for row in rows if row and row[0] == "good cell")
+    assert good[2:] == ["–", "0.50x", "0.75x", "1.83x", "1.83x"]
+    assert "A peer: case" in section
+
+
+def test_every_file_that_says_where_it_is_from_has_a_place(page: str) -> None:
+    section = _section(page, "more")
+    assert "1 of 2 are within 25%" in section and "+20%" in section
+    assert "1.80x" in section and ">▼</span> 0.90x" in section  # ahead of plain SLED, behind centralized
+    assert '<a href="../other_form.json">' in section
+    assert "not-ours" not in page
+
+
+def test_one_is_no_plural(tmp_path: Path) -> None:
+    part = _component("Streams")
+    part["ratios"][0]["name"] = "1 streams, 21 sessions, at 1 tokens/s"
+    page = _page(tmp_path, {"part": part})
+    assert "1 stream, 21 sessions, at 1 tokens/s" in page and "1 streams" not in page
+
+
+def test_red_is_for_what_opensled_loses(page: str) -> None:
+    claims, agreement = _section(page, "claims"), _section(page, "agreement")
+    assert claims.count('class="loss"') == 2  # its throughput and capacity in the cell that it loses
+    assert 'class="loss"' not in agreement
+
+
 def test_the_map_names_mode_and_gain(page: str) -> None:
     section = _section(page, "map")
     assert "E 1.7" in section and "E new" in section
@@ -275,12 +333,12 @@ def test_the_map_names_mode_and_gain(page: str) -> None:
 def test_emulated_and_simulated_values_are_compared(page: str) -> None:
     section = _section(page, "agreement")
     assert "14 of 16 quantities agree within 15%" in section
-    assert "-17%" in section and "✗" in section  # 10 simulated, 12 emulated
+    assert "□ -17%" in section  # 10 simulated, 12 emulated
 
 
 def test_what_is_not_there_is_left_out_with_its_command(tmp_path: Path) -> None:
     page = _page(tmp_path, {"part": EVERYTHING["part"]})
-    assert re.findall('<section id="([^"]*)">', page) == ["losses", "components", "origins"]
+    assert re.findall('<section id="([^"]*)">', page) == ["legend", "losses", "components", "origins"]
     for name in ("regimes", "grid", "grid-adapted", "map", "peer"):
         assert f"{name}.json is not there yet: <code>" in page
 

@@ -70,7 +70,7 @@ def test_a_guess_follows_the_text_marked_and_the_status_after_it():
     view.text("It was a dark and ")
     view.guess("stormy night", 12.4)
     assert read(out, (20, 8)) == ["It was a dark and", "stormy night", "(waiting for the", "server, 12 s)"]
-    assert f"\x1b[{CODES['guess']}m\nstormy night\x1b[0m" in out.getvalue()
+    assert f"\n\x1b[{CODES['guess']}mstormy night\x1b[0m" in out.getvalue()
     view.text("rainy")
     assert read(out, (20, 8)) == ["It was a dark and", "rainy"]
 

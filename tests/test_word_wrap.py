@@ -53,7 +53,7 @@ def test_a_word_is_shown_as_it_comes_and_moves_when_it_gets_too_long():
     assert wrap.push("kitc", "green") == "\x1b[32mkitc\x1b[0m"
     green, yellow = f"\x1b[{CODES['green']}m", f"\x1b[{CODES['yellow']}m"
     moved = wrap.push("hen now", "yellow")
-    assert moved == f"\r\x1b[5C\x1b[K\n{green}kitc\x1b[0m{yellow}hen \nnow\x1b[0m"
+    assert moved == f"\r\x1b[5C\x1b[K\n{green}kitc\x1b[0m{yellow}hen \x1b[0m\n{yellow}now\x1b[0m"
 
 
 def test_where_nothing_can_be_taken_back_a_word_waits_for_its_end():

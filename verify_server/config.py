@@ -21,7 +21,7 @@ class ServeConfig:
     model: str = option(
         "tiny",
         "target: a name of `opensled models list`, a folder, a GGUF file, or a hub id ORG/MODEL",
-        group="the target model",
+        group="the target, and where it is served",
         often=True,
     )
     listen: str = option(
@@ -37,6 +37,7 @@ class ServeConfig:
         "port alone is one of 127.0.0.1; default: none",
         metavar="[HOST:]PORT",
         check=web_address,
+        often=True,
     )
     lenient: bool = option(
         False, "leave out fields of HTTP requests that nothing reads, instead of refusing the request"

@@ -6,7 +6,6 @@ from opensled.errors import NotFound, UnsupportedModel
 
 SERVED = "served are a GGUF file, a folder with one, or a folder with config.json and *.safetensors"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-TORCH = 'pip install "opensled[server]"'
 
 
 def is_gguf(path: Path) -> bool:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Protocol
 
 from hw_profiles.step_cost import StepCost
+from opensled import distribution
 from opensled.errors import NotFound, UnsupportedModel, UsageError
 from opensled.logs import tell, told_long
 from opensled.messages import ChatMessage, Tool
 from opensled.store import is_hub_id, is_name, missing, model_file, model_path
 from verify_server.config import ServeConfig
 from verify_server.engine.base import TargetEngine
-from verify_server.model_kind import TORCH, is_gguf
+from verify_server.model_kind import is_gguf
 from verify_server.text.hf_text import HFText
 
 
@@ -140,7 +141,8 @@ def _gguf_file(model: str) -> Path:
     path = model_path(model)
     if path.is_dir() and not any(path.glob("*.gguf")):
         raise UnsupportedModel(
-            f"{path} holds safetensors, which need engine torch: {TORCH}; engine llamacpp serves GGUF files"
+            f"{path} holds safetensors, which need engine torch: {distribution.command('server')}; "
+            "engine llamacpp serves GGUF files"
         )
     return path if path.is_file() else model_file(model, "*.gguf")
 
@@ -165,6 +167,6 @@ def _refuse_for_gguf(config: ServeConfig) -> None:
     if is_hub_id(config.model):
         raise NotFound(
             f"engine llamacpp serves GGUF files that are here; run: opensled pull {config.model}, or another "
-            f"repository with GGUF files (for safetensors: {TORCH})",
+            f"repository with GGUF files (for safetensors: {distribution.command('server')})",
             "model",
         )

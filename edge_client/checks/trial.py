@@ -74,8 +74,8 @@ def predicted(steps: Steps) -> Prediction | None:
     drafted, rounds, accepted = (int(_sum(drafting, name)) for name in ("drafted", "rounds", "accepted"))
     by_kind = _rates(drafting)
     return Prediction(
-        rate=statistics.harmonic_mean(by_kind.values()),
-        own_rate=statistics.harmonic_mean(_rates(plain).values()),
+        rate=statistics.harmonic_mean([*by_kind.values()]),
+        own_rate=statistics.harmonic_mean([*_rates(plain).values()]),
         basis="measured",
         acceptance=accepted / max(1, drafted),
         tokens_per_round=1 + accepted / max(1, rounds),

@@ -22,7 +22,8 @@ EXAMPLES = ("Turn on the kitchen light.", "How many days are 17 weeks?", "Tell m
 def greeting(info: ModelInfo, server: str, drafter: str) -> list[str]:
     """Paragraphs for a person who does not know what answers here."""
     context = f"A conversation has room for {info.limits.context_length:,} tokens."
-    lines = [f"{info.model_id} at {server} answers, and this device drafts with {drafter}. {context}"]
+    drafting = "nothing" if drafter == "none" else f"with {drafter}"
+    lines = [f"{info.model_id} at {server} answers, and this device drafts {drafting}. {context}"]
     if info.model_id in TINY_IDS:
         lines.append(_tiny(info.model_id))
     lines.append(

@@ -10,6 +10,7 @@ from hw_profiles.detect import usable_cores
 from opensled.child_server import ChildServer
 from opensled.errors import NotFound
 from opensled.logs import tell
+from opensled.model_pairs import PAIRS
 from opensled.pull import ready
 from opensled.store import cache_folder, can_be_fetched, is_here, missing, model_files
 
@@ -30,7 +31,7 @@ def run(config: RunConfig) -> int:
 
 
 def _fetch(name: str) -> None:
-    if is_here(name) and is_here(draft_of(name) or name):
+    if is_here(name) and (name not in PAIRS or is_here(PAIRS[name].draft)):
         return
     if not can_be_fetched(name):
         raise NotFound(missing(name), "model")

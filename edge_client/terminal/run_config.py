@@ -12,7 +12,7 @@ class RunConfig:
     """A server and a conversation with it, on this machine."""
 
     name: str = option(
-        "tiny",
+        "",
         "a name of `opensled models list`, ORG/REPO[:QUANT] of Hugging Face, a GGUF file or a folder",
         positional=True,
         metavar="NAME",

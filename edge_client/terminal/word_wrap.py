@@ -92,9 +92,12 @@ class WordWrap:
                 self._word = []
             moved = self.room_for(part)
             if moved:
-                written, run = written + self._palette(run, colour) + moved, ""
+                written, run = written + self._coloured(run, colour) + moved, ""
             run += self._placed(part, colour)
-        return written + self._palette(run, colour)
+        return written + self._coloured(run, colour)
+
+    def _coloured(self, run: str, colour: str) -> str:
+        return "\n".join(self._palette(line, colour) for line in run.split("\n"))
 
     def _placed(self, part: str, colour: str) -> str:
         if part == "\n":

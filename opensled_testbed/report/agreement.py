@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from opensled_testbed.report import cell_figures as cells
 from opensled_testbed.report.cell_figures import OURS, Cell
-from opensled_testbed.report.html import Section, folded, loss, paragraph, plot, table
+from opensled_testbed.report.html import Section, folded, paragraph, plot, table
 from opensled_testbed.report.plots_maps import agreement
 from opensled_testbed.report.results import Result
 
@@ -48,8 +48,8 @@ def section(result: Result) -> Section | None:
     }
     within = sum(abs(each.error) <= BOUND for each in found)
     words = paragraph(
-        f"{within} of {len(found)} quantities agree within {BOUND:.0%} (the band). Circles lie inside, crosses "
-        f"outside; {OURS} in blue. Error: simulated over emulated, less 1; ✗: outside the band.",
+        f"{within} of {len(found)} quantities agree within {BOUND:.0%} (the band). Circles lie inside, squares "
+        f"outside; {OURS} in blue. Error: simulated over emulated, less 1; □: outside the band.",
         kind="note",
     )
     drawn = plot(agreement("agreement", "simulated against emulated values, see the table", panels, BOUND))
@@ -83,5 +83,5 @@ def _row(each: Compared) -> list[object]:
         each.title,
         cells.short(each.emulated),
         cells.short(each.simulated),
-        loss(error, "✗") if abs(each.error) > BOUND else error,
+        f"□ {error}" if abs(each.error) > BOUND else error,
     ]

@@ -17,7 +17,7 @@ SIGNS = {
     "sled-static": "F",
     "sled-continuous": "E",
     "device-only": "D",
-    "": "–",
+    "": "0",
 }
 
 
@@ -25,9 +25,8 @@ def section(result: Result) -> Section:
     """One picture for each target and accelerator, one panel for each context and pace."""
     points = result.content["points"]
     note = paragraph(
-        "The mode that holds the most users, and its gain over centralized. C: centralized, S: server-sd (the draft "
-        "beside the target), F: sled-static (fixed batches), E: sled-continuous (the devices draft). A tile with C has "
-        "no gain: there the right answer is not to draft. “new”: centralized serves no user; “–”: no mode serves one.",
+        "The mode that holds the most users, by its letter, and its gain over centralized. A tile with C has no gain: "
+        "there the right answer is not to draft.",
         kind="note",
     )
     drawn = [

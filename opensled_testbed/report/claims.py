@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from opensled_testbed.report import cell_figures as cells
 from opensled_testbed.report.cell_capacity import capacities
-from opensled_testbed.report.cell_figures import PLAIN, Cell
+from opensled_testbed.report.cell_figures import ENOUGH, OURS, PLAIN, Cell
 from opensled_testbed.report.grid_maps import TITLES
 from opensled_testbed.report.grid_verdict import CLAIM_HEAD, claim_rows
 from opensled_testbed.report.html import Html, Section, loss, paragraph, table, text
@@ -48,22 +48,26 @@ CLAIMS = (
 )
 
 
+OURS_HEAD = (Html("OpenSLED:<br>throughput"), Html("OpenSLED:<br>capacity"))
+
+
 def section(result: Result, grids: Sequence[Result]) -> Section:
     """Each claim against every cell of regimes.json, and where on each simulated grid it holds."""
     found: Sequence[Cell] = result.content["cells"]
     note = paragraph(
         "SLED: arXiv 2506.09397; WISP: arXiv 2601.11652, by the same group. Ratios to centralized in our cells; "
         "capacity as simulated. A published gain counts as reproduced where ours is at least as high; "
-        "WISP's finding counts as reproduced wherever SLED as published stays below centralized. ▼: below 1.",
+        "WISP's finding counts as reproduced wherever SLED as published stays below centralized. The last columns are "
+        "what OpenSLED does in the same cells.",
         kind="note",
     )
     claims = [claim for claim in CLAIMS if any(claim.ours(cell) is not None for cell in found)]
     rows = [
-        ["published", *(f"{claim.published:g}x" for claim in claims)],
-        *([cell["id"], *(_ratio(claim.ours(cell)) for claim in claims)] for cell in found),
-        ["reproduced in", *(_count(claim, found) for claim in claims)],
+        ["published", *(f"{claim.published:g}x" for claim in claims), "–", "–"],
+        *([cell["id"], *(_ratio(claim.ours(cell)) for claim in claims), *_opensled(cell)] for cell in found),
+        ["reproduced in", *(_count(claim, found) for claim in claims), "–", "–"],
     ]
-    head = ["", *(Html(f"{text(claim.who)}:<br>{text(claim.what)}") for claim in claims)]
+    head = ["", *(Html(f"{text(claim.who)}:<br>{text(claim.what)}") for claim in claims), *OURS_HEAD]
     body = note + table(head, rows) + "".join(map(_on_grid, grids))
     return Section("claims", "Published claims, checked", body)
 
@@ -73,10 +77,17 @@ def _on_grid(grid: Result) -> str:
     return f"<h3>{text(TITLES[grid.path.stem])} ({text(grid.label)})</h3>{places}"
 
 
-def _ratio(value: float | None) -> str | Html:
-    if value is None:
-        return "–"
-    return loss(f"{value:.2f}x") if value < 1 else f"{value:.2f}x"
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}x"
+
+
+def _opensled(cell: Cell) -> list[str | Html]:
+    """OpenSLED over centralized, as under OURS_HEAD."""
+    return [_marked(of(OURS)(cell)) for of in (_throughput, _capacity)]
+
+
+def _marked(value: float | None) -> str | Html:
+    return loss(_ratio(value)) if value is not None and value < ENOUGH else _ratio(value)
 
 
 def _count(claim: Claim, found: Sequence[Cell]) -> str:

@@ -5,7 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from opensled_testbed.report.cell_figures import short
-from opensled_testbed.report.html import Section, folded, loss, origin, paragraph, plot, prose, table, text
+from opensled_testbed.report.html import (
+    Section,
+    folded,
+    loss,
+    origin,
+    paragraph,
+    plot,
+    prose,
+    table,
+    text,
+    times,
+)
 from opensled_testbed.report.plots_bars import ratios
 from opensled_testbed.report.results import Result
 
@@ -36,11 +47,10 @@ def figure(result: Result, page_folder: Path) -> str:
 
 
 def _row(ratio: Mapping[str, Any]) -> list[object]:
-    shown = f"{ratio['ratio']:.2f}x"
     required = ratio.get("required")
     return [
         ratio["name"],
-        loss(shown) if ratio["ratio"] < 1 else shown,
+        times(ratio["ratio"]),
         f"{ratio['lowest']:.2f} to {ratio['highest']:.2f}",
         _bar(ratio["ratio"], required) if required is not None else "",
     ]

@@ -8,6 +8,7 @@ from typing import Any
 from opensled_testbed.report.cell_figures import OTHER_TEXT, OURS, PLAIN
 from opensled_testbed.report.grid_verdict import ratio, told, verdict
 from opensled_testbed.report.html import Html, Section, bullets, folded, loss, paragraph, plot, table, text
+from opensled_testbed.report.plots import THEIRS
 from opensled_testbed.report.plots_maps import HeatMap, Tile, heat_maps
 from opensled_testbed.report.results import Result
 
@@ -26,9 +27,8 @@ def section(result: Result) -> Section:
     axes, points = result.content["axes"], result.content["points"]
     note = paragraph(
         "Users held, as a ratio to centralized: 1.5 means half as many again. Rows are links, columns devices. "
-        f"▼ and hatched: below centralized by more than the {TIE:.0%} to which capacities are found. “new”: "
-        "centralized holds no user at that pace; “0”: nor does this one; K: not speed but KV memory is the limit. "
-        f"{OURS} is shown open, the other baselines folded.",
+        f"▼ and hatched: OpenSLED is below centralized by more than the {TIE:.0%} to which capacities are found; grey: "
+        f"another baseline is. {OURS} is shown open, the other baselines folded.",
         kind="note",
     )
     others = [name for name in axes["baselines"] if name not in (OURS, PLAIN, OTHER_TEXT)]
@@ -69,7 +69,7 @@ def _spread(points: list[Point], name: str) -> list[str | Html]:
     below, high = sum(map(below_plain, found)), sum(value >= SLED_CLAIM for value in found)
     count = f"{below} of {len(found)}"
     numbers = [f"{value:.2f}x" for value in (min(found), statistics.median(found), max(found))]
-    return [*numbers, loss(count) if below else count, f"{high} of {len(found)}"]
+    return [*numbers, loss(count) if below and name == OURS else count, f"{high} of {len(found)}"]
 
 
 def _law(result: Result) -> str:
@@ -112,4 +112,5 @@ def _tile(point: Point, name: str) -> Tile:
     if found is None:
         return Tile(None, "new" if point["capacity"][name] else "0")
     full = point["capacity"][name] >= point.get("kv_fits", inf)
-    return Tile(found, f"{found:.2f}{' K' if full else ''}", below_plain(found))
+    words, below = f"{found:.2f}{' K' if full else ''}", below_plain(found)
+    return Tile(found, words, below and name == OURS, THEIRS if below else "")

@@ -31,7 +31,7 @@ class Section(NamedTuple):
 
 def text(value: object) -> Html:
     """Escaped, if it is not HTML already."""
-    return value if isinstance(value, Html) else Html(escape(str(value)))
+    return value if isinstance(value, Html) else Html(escape(counted(str(value))))
 
 
 def paragraph(*sentences: object, kind: str = "") -> Html:
@@ -86,6 +86,16 @@ def loss(words: object, sign: str = "▼") -> Html:
     return Html(f'<strong class="loss"><span aria-hidden="true">{sign}</span> {text(words)}</strong>')
 
 
+def is_behind(ratio: float) -> bool:
+    """Whether a ratio to another one is a loss as it is shown, with two decimals."""
+    return round(ratio, 2) < 1
+
+
+def times(ratio: float) -> Html:
+    """A ratio to another one; below 1 OpenSLED loses."""
+    return loss(f"{ratio:.2f}x") if is_behind(ratio) else text(f"{ratio:.2f}x")
+
+
 def origin(result: Result, page_folder: Path) -> Html:
     """Label, file, command and commit of a result, as a line under its heading."""
     file = Path(os.path.relpath(result.path, page_folder)).as_posix()
@@ -98,6 +108,11 @@ def origin(result: Result, page_folder: Path) -> Html:
     if told.get("date"):
         parts.append(text(str(told["date"])[:16].replace("T", " ")))
     return Html(f'<p class="origin">{" · ".join(parts)}</p>')
+
+
+def counted(words: str) -> str:
+    """ "1 sessions" as "1 session": the results name their series by numbers."""
+    return re.sub(r"\b1 (stream|session|device|user|token|thread|round|core)s\b(?!/)", r"1 \1", words)
 
 
 def _class(name: str) -> str:

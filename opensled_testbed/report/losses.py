@@ -8,7 +8,18 @@ from opensled_testbed.report.cell_capacity import best_rival, capacities
 from opensled_testbed.report.cell_figures import OURS, Loss
 from opensled_testbed.report.grid_maps import TITLES, below_plain
 from opensled_testbed.report.grid_verdict import Share, verdict
-from opensled_testbed.report.html import Html, Section, bullets, folded, loss, paragraph, prose, table, text
+from opensled_testbed.report.html import (
+    Html,
+    Section,
+    bullets,
+    folded,
+    is_behind,
+    loss,
+    paragraph,
+    prose,
+    table,
+    text,
+)
 from opensled_testbed.report.results import Result, Results
 
 
@@ -55,7 +66,7 @@ def _row(each: Loss) -> list[object]:
 def _capacities(result: Result) -> Iterator[str]:
     told = [(str(cell["id"]), capacities(cell)) for cell in result.content["cells"]]
     rows = [
-        [cell, cells.short(found[OURS]), rival, loss(cells.short(found[rival]))]
+        [cell, loss(cells.short(found[OURS])), rival, cells.short(found[rival])]
         for cell, found in told
         if (rival := best_rival(found))
     ]
@@ -85,7 +96,9 @@ def _place(lost: Share) -> list[object]:
 
 def _figure(result: Result) -> Html:
     below = [
-        f"{each['name']} ({each['ratio']:.2f}x)" for each in result.content["ratios"] if each["ratio"] < 1
+        f"{each['name']} ({each['ratio']:.2f}x)"
+        for each in result.content["ratios"]
+        if is_behind(each["ratio"])
     ]
     signs = [loss(each) for each in below]
     told = f"<strong>{text(result.title)}.</strong> {prose(result.content.get('loses', ''))}"

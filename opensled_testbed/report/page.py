@@ -15,6 +15,8 @@ from opensled_testbed.report import (
     emulated_cells,
     grid_maps,
     losses,
+    more_results,
+    summary,
 )
 from opensled_testbed.report.html import (
     LABELS,
@@ -23,6 +25,7 @@ from opensled_testbed.report.html import (
     badge,
     bullets,
     code,
+    loss,
     origin,
     paragraph,
     table,
@@ -32,6 +35,17 @@ from opensled_testbed.report.results import MADE_BY, Result, Results, read_resul
 
 STYLE = Path(__file__).with_name("page.css")
 TITLE = "OpenSLED benchmarks"
+SIGNS = {
+    str(loss("red")): "OpenSLED is behind; without the colour the difference is within noise",
+    "C, S, F, E": "modes on the map: centralized, server-sd (the draft beside the target), sled-static (fixed "
+    "batches), sled-continuous (the devices draft)",
+    "K": "KV memory is full, so speed does not help",
+    "new": "serves users where centralized serves none",
+    "0": "serves no user",
+    "–": "not measured, or nothing to compare with",
+    "×, ◇": "the simulator; a run with the real drafters",
+    "□": "emulated and simulated differ by more than 15 %",
+}
 
 
 def page(results: Results, page_folder: Path) -> str:
@@ -64,6 +78,9 @@ def page(results: Results, page_folder: Path) -> str:
 
 def _sections(results: Results, page_folder: Path) -> Iterator[tuple[Section, Result | None]]:
     """With the result that each is made from; several of them for None."""
+    if first := summary.section(results):
+        yield first, None
+    yield _legend(), None
     if cells := results.named.get("regimes"):
         grids = [results.named[name] for name in grid_maps.TITLES if name in results.named]
         yield claims.section(cells, grids), cells
@@ -81,22 +98,29 @@ def _sections(results: Results, page_folder: Path) -> Iterator[tuple[Section, Re
         yield Section("peer", "A peer from outside", components.figure(peer, page_folder)), None
     if results.components:
         yield components.section(results.components, page_folder), None
+    if results.others:
+        yield more_results.section(results.others, page_folder), None
     if results.all:
         yield _origins(results, page_folder), None
 
 
+def _legend() -> Section:
+    labels = [Html(f"{badge(name)} {text(meaning)}") for name, meaning in LABELS.items()]
+    signs = [Html(f"{sign}: {text(meaning)}") for sign, meaning in SIGNS.items()]
+    body = bullets(labels) + paragraph("A sign means the same everywhere:") + bullets(signs)
+    return Section("legend", "Labels and signs", body)
+
+
 def _head(sections: list[Section], results: Results) -> str:
     links = [Html(f'<a href="#{each.anchor}">{text(each.title)}</a>') for each in sections]
-    labels = [Html(f"{badge(name)} {text(meaning)}") for name, meaning in LABELS.items()]
     return "\n".join(
         [
             f"<h1>{TITLE}</h1>",
             paragraph(
                 "Speculative decoding from the edge: devices draft, one server verifies. These pages show where that "
                 "serves more users than a server that decodes alone, and where it does not. Everything below is made "
-                "from the JSON files it links to; each figure carries one of four labels:"
+                "from the JSON files it links to, and carries a label: what was measured, and how."
             ),
-            bullets(labels),
             f"<nav>{bullets(links)}</nav>",
             *(
                 paragraph(f"{name}.json is not there yet:", code(MADE_BY[name]), "makes it.", kind="note")

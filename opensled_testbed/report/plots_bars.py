@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from opensled_testbed.load.interval import Interval
+from opensled_testbed.report.html import counted, is_behind
 from opensled_testbed.report.plots import ACCENT, INK, OURS, THEIRS, styled, svg
 
 
@@ -87,7 +88,7 @@ def ratios(name: str, alt: str, rows: Sequence[Mapping[str, Any]]) -> str:
         for place, row in enumerate(rows):
             _ratio(axis, place, row)
         axis.axvline(1, color=INK, lw=0.8)
-        axis.set_yticks(range(len(rows)), [row["name"] for row in rows])
+        axis.set_yticks(range(len(rows)), [counted(row["name"]) for row in rows])
         axis.set_xticks(*_ticks(rows))
         axis.minorticks_off()
         axis.tick_params(axis="y", length=0)
@@ -96,7 +97,7 @@ def ratios(name: str, alt: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _ratio(axis: Any, place: int, row: Mapping[str, Any]) -> None:
-    loses = row["ratio"] < 1
+    loses = is_behind(row["ratio"])
     colour = ACCENT if loses else OURS
     axis.plot([row["lowest"], row["highest"]], [place, place], color=colour, lw=2, alpha=0.6)
     axis.plot([row["ratio"]], [place], "o", ms=6, mec=colour, mfc="none" if loses else colour, mew=1.5)

@@ -118,5 +118,5 @@ def _pairs(axis: Any, pairs: Sequence[Pair], bound: float) -> None:
     axis.fill_between(ends, lowest, highest, color=INK, alpha=0.12, lw=0)
     axis.plot(ends, ends, color=INK, lw=0.8)
     for emulated, simulated, ours in pairs:
-        sign = "X" if abs(simulated / emulated - 1) > bound else "o"
+        sign = "s" if abs(simulated / emulated - 1) > bound else "o"
         axis.plot([emulated], [simulated], sign, ms=6, mec=OURS if ours else INK, mfc="none", mew=1.3)

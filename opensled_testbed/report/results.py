@@ -27,7 +27,7 @@ class Result:
 
     @property
     def title(self) -> str:
-        return str(self.content.get("title", self.path.stem))
+        return str(self.content.get("title", self.path.stem.replace("_", " ")))
 
     @property
     def label(self) -> str:
@@ -45,6 +45,7 @@ class Results:
     """What a folder holds."""
 
     components: tuple[Result, ...] = ()  # bench Figures: ratios of one part of the system
+    others: tuple[Result, ...] = ()  # files of a form of their own
     named: Mapping[str, Result] = field(default_factory=dict)  # those of MADE_BY that are there
 
     @property
@@ -53,18 +54,18 @@ class Results:
 
     @property
     def all(self) -> list[Result]:
-        return [*self.named.values(), *self.components]
+        return [*self.named.values(), *self.components, *self.others]
 
 
 def read_results(folder: Path) -> Results:
-    """Files that are neither named nor a bench Figure are no results of ours and are passed over."""
+    """Files that are neither named nor say where they come from are no results of ours and are passed over."""
     found = [_read(path) for path in sorted(folder.glob("*.json"))]
     by_name = {result.path.stem: result for result in found}
     named = {name: by_name[name] for name in MADE_BY if name in by_name}
-    components = tuple(
-        result for name, result in by_name.items() if name not in named and "ratios" in result.content
-    )
-    return Results(components, named)
+    rest = [result for name, result in by_name.items() if name not in named]
+    components = tuple(result for result in rest if result.content.get("ratios"))
+    others = tuple(result for result in rest if result not in components and result.origin)
+    return Results(components, others, named)
 
 
 def _read(path: Path) -> Result:

@@ -20,6 +20,8 @@ from edge_client.drafters.tables import FrozenTable, LruTable
 from opensled import codec, config
 from opensled.answer_text import StopStrings, TextStream
 from opensled.errors import OpenSledError
+from opensled.hub_listing import HubFile, read_listing, require_bounded, select, without_strays
+from opensled.hub_names import HubName
 from opensled.messages import DraftBlock, DraftToken, Guide
 from opensled.tokenizer import TargetTokenizer
 from opensled.v1 import verify_pb2 as pb
@@ -259,6 +261,22 @@ def gguf_head(data: bytes) -> None:
         read_head(_scratch())
 
 
+def hub_listing(data: bytes) -> None:
+    """What a hub says of a repository: its listing, and the index of its weights."""
+    choose = Choices(data)
+    known = files.HUB_INDEX if choose.byte() > 200 else files.HUB_LISTING
+    content = bodies.changed_json(known, choose) if choose.byte() < 230 else choose.rest()
+    with contextlib.suppress(OpenSledError):
+        if known is files.HUB_INDEX:
+            without_strays([HubFile("model.safetensors", 1, "", "")], content)
+            return
+        listing = read_listing(content, "org/repo")
+        for name in listing.files:
+            assert (Path("/a/b") / name).resolve().is_relative_to("/a/b")
+        for file in select(listing, HubName("org/repo", choose.pick(("", "Q4_K_M")))).files:
+            require_bounded(file)
+
+
 def config_file(data: bytes) -> None:
     """A configuration file."""
     _scratch().write_bytes(data)
@@ -305,6 +323,7 @@ TARGETS = {
     "schema": Target(schema, 1, noise()),
     "draft_table": Target(draft_table, 4, noise()),
     "gguf_head": Target(gguf_head, 4, noise()),
+    "hub_listing": Target(hub_listing, 4, noise()),
     "token_file": Target(token_file, 2, (b"abc kitchen max_sessions=3\n# comment\n",)),
     "config_file": Target(config_file, 2, (b'[serve]\nmodel = "tiny"\nmax-draft = 8\n',)),
 }

@@ -1,0 +1,135 @@
+"""Results of a form of their own: look-ahead, the coupling of a real pair, sampling, the baseline of quick runs, and
+what the doctor foretells. Each has a table; what has none is linked."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from opensled_testbed.report.html import Html, Section, code, folded, loss, origin, paragraph, table, text
+from opensled_testbed.report.results import Result
+
+Content = Mapping[str, Any]
+CONTENDERS = {
+    "centralized": "centralized",
+    "plain": "plain SLED",
+    "adaptive": "adaptive",
+    "everything": "OpenSLED",
+}
+
+
+def section(results: Sequence[Result], page_folder: Path) -> Section:
+    """One chapter for all of them."""
+    return Section("more", "More results", "".join(_shown(each, page_folder) for each in results))
+
+
+def _shown(result: Result, page_folder: Path) -> str:
+    made = TABLES.get(result.path.stem)
+    body = made(result.content) if made else paragraph("See the file.")
+    return f"<h3>{text(result.title)}</h3>{origin(result, page_folder)}{body}"
+
+
+def look_ahead(content: Content) -> str:
+    """Means over users and repeats, cell by cell."""
+    rows = [_look_ahead_row(cell) for cell in content["cells"]]
+    note = paragraph(
+        "Tokens/s of a user. Plain SLED drafts blocks of a fixed length and waits; OpenSLED here is `everything`: it "
+        "decides how much it drafts, and drafts ahead while a verdict travels. ▼: below centralized by more than 5 %.",
+        kind="note",
+    )
+    head = ["cell", *CONTENDERS.values(), "OpenSLED over centralized", "over plain SLED"]
+    return note + table(head, rows)
+
+
+def _look_ahead_row(cell: Content) -> list[object]:
+    found = {
+        name: [rate for run in cell["runs"] if run["contender"] == name for rate in run["rates"]]
+        for name in CONTENDERS
+    }
+    means = {name: statistics.fmean(rates) for name, rates in found.items() if rates}
+    shown = [f"{means[name]:.1f}" if name in means else "–" for name in CONTENDERS]
+    return [cell["id"], *shown, _over(means, "centralized"), _over(means, "plain")]
+
+
+def _over(means: Mapping[str, float], other: str) -> str | Html:
+    if not means.get(other) or "everything" not in means:
+        return "–"
+    value = means["everything"] / means[other]
+    return loss(f"{value:.2f}x") if value < 0.95 and other == "centralized" else f"{value:.2f}x"
+
+
+def coupling(content: Content) -> str:
+    """How often the first draft token stands, by rule and temperature."""
+    rules = ("match", "ratio", "optimal")
+    rows = [
+        [pair, kind, temperature, *(f"{chances[rule]:.0%}" if rule in chances else "–" for rule in rules)]
+        for pair, kinds in content["pairs"].items()
+        for kind, found in kinds.items()
+        for temperature, chances in found.items()
+        if isinstance(chances, Mapping)
+    ]
+    note = paragraph(
+        "Share of draft tokens that stand under the rules", code("match"), "and", code("ratio"),
+        "and with the optimal coupling, which no rule exceeds.", kind="note",
+    )  # fmt: skip
+    return note + folded("all pairs", table(["draft", "text", "T", *rules], rows, words=(0, 1)))
+
+
+def sampling(content: Content) -> str:
+    """One call for all sessions against one each."""
+    rows = [
+        [
+            *(cell[name] for name in ("library", "shape", "params", "sessions", "rows", "vocabulary")),
+            f"{cell['before_ms']['median']:.3g}",
+            f"{cell['after_ms']['median']:.3g}",
+            f"{cell['before_ms']['median'] / cell['after_ms']['median']:.2f}x",
+        ]
+        for cell in content["cells"]
+    ]
+    shape = ("library", "logits", "parameters", "sessions", "rows", "vocabulary")
+    head = [*shape, "one each, ms", "one for all, ms", "gain"]
+    note = paragraph(f"Median times of sampling: {content['compared']}.", kind="note")
+    return note + folded(f"{len(rows)} shapes of a step", table(head, rows, words=(0, 1, 2)))
+
+
+def quick_baseline(content: Content) -> str:
+    """What `make bench-quick` compares with."""
+    rows = [
+        [name, content["labels"].get(name, "–"), f"{statistics.median(each):.3g}"]
+        for name, each in content["samples"].items()
+    ]
+    note = paragraph(
+        "The ratios that", code("make bench-quick"), "compares with: medians of a short run.", kind="note"
+    )
+    return note + table(["ratio", "label", "median"], rows, words=(0, 1))
+
+
+def doctor(content: Content) -> str:
+    """The prediction of each set-up beside what came."""
+    facts = content["facts"]
+    rows = [
+        [
+            each["setup"],
+            *(f"{each[name]:.1f}" for name in ("foretold", "came")),
+            f"{each['off_by']:+.0%}",
+            f"{each['own']:.1f}",
+            f"{each['acceptance']:.0%}",
+        ]
+        for each in facts["rows"]
+    ]
+    within = sum(abs(each["off_by"]) <= facts["bound"] for each in facts["rows"])
+    note = paragraph(
+        f"{content['compared']} {within} of {len(rows)} are within {facts['bound']:.0%}.", kind="note"
+    )
+    return note + table(
+        ["set-up", "foretold, tokens/s", "came", "off by", "without drafts", "accepted"], rows
+    )
+
+
+TABLES: Mapping[str, Callable[[Content], str]] = {
+    "look_ahead": look_ahead,
+    "coupling": coupling,
+    "sampling": sampling,
+    "quick_baseline": quick_baseline,
+    "doctor": doctor,
+}
