@@ -124,25 +124,35 @@ GOOD = {"rows": 4, "queries": 4, "span": 64, "by_path": True, "alone": False, "h
         '{"geometry": 3, "layers": 1}',
         json.dumps({"geometry": GOOD | {"more": 1}, "layers": 1}),
         json.dumps({"geometry": GOOD | {"rows": "4"}, "layers": 1}),
-        json.dumps({"geometry": GOOD | {"rows": 0}, "layers": 1}),
-        json.dumps({"geometry": GOOD | {"rows": 1}, "layers": 1}),
-        json.dumps({"geometry": GOOD | {"queries": 1}, "layers": 1}),
-        json.dumps({"geometry": GOOD | {"span": 5}, "layers": 1}),
-        json.dumps({"geometry": GOOD | {"head_rows": 10**9}, "layers": 1}),
-        json.dumps({"geometry": GOOD | {"tile": 3}, "layers": 1}),
-        json.dumps({"geometry": GOOD, "layers": 0}),
-        json.dumps({"geometry": GOOD, "layers": 10**9}),
+        json.dumps({"geometry": GOOD, "layers": None}),
         json.dumps({"geometry": GOOD, "layers": 1}).rjust(5000),
     ],
 )
-def test_a_damaged_result_costs_a_search_and_nothing_else(
-    content, folder, kept, monkeypatch, searches
+def test_a_damaged_result_is_none(content, tmp_path) -> None:
+    (tmp_path / "file.json").write_text(content)
+    assert known_geometry.Memory(tmp_path / "file.json").recall() is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "layers"),
+    [
+        ({"rows": 0}, 1),
+        ({"rows": 1}, 1),
+        ({"queries": 1, "span": 16}, 1),
+        ({"head_rows": 10**9}, 1),
+        ({"tile": 3}, 1),
+        ({}, 0),
+        ({}, 10**9),
+    ],
+)
+def test_a_wrong_result_costs_a_search_and_nothing_else(
+    changed, layers, folder, kept, monkeypatch, searches
 ) -> None:
     monkeypatch.setattr(nn.Linear, "forward", by_rows(3))  # so that rows = 1 holds on no machine
     start(folder("llama"))
     (file,) = kept.iterdir()
     found = file.read_text()
-    file.write_text(content)
+    file.write_text(json.dumps({"geometry": GOOD | changed, "layers": layers}))
     require_exact(start(folder("llama")))
     assert len(searches) == 2
     assert file.read_text() == found
