@@ -29,7 +29,7 @@ from opensled.hub_listing import (
 )
 from opensled.hub_names import HubName
 from opensled.logs import tell
-from opensled.progress import ProgressBar
+from opensled.progress_bar import ProgressBar
 from opensled.store import pulled_folder, pulled_path
 
 

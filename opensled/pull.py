@@ -25,7 +25,7 @@ from opensled.hub_names import HubName
 from opensled.hub_pull import pull_repository
 from opensled.logs import tell
 from opensled.model_pairs import PAIRS
-from opensled.progress import ProgressBar
+from opensled.progress_bar import ProgressBar
 from opensled.store import FETCHABLE, Fetchable, fetched_folder
 
 CHUNK = 1 << 20  # bytes between two looks at the progress bar
