@@ -9,18 +9,19 @@ from opensled import distribution
 class Verb:
     """A command; `config` and `run` are "module:attribute", so listing the verbs imports none of them.
 
-    `run(config) -> int` gives the exit code.
+    `run(config) -> int` gives the exit code. `starts`: a module that it starts in another process, "" = none.
     """
 
     summary: str
     example: str
     config: str
     run: str
+    starts: str = ""
 
     @property
     def here(self) -> bool:
         """Whether this copy of OpenSLED has the command: a device's package has fewer."""
-        return distribution.has(self.config) and distribution.has(self.run)
+        return all(map(distribution.has, filter(None, (self.config, self.run, self.starts))))
 
 
 VERBS = {
@@ -54,6 +55,7 @@ VERBS = {
         "opensled run smollm2",
         "edge_client.terminal.run_config:RunConfig",
         "edge_client.terminal.run_command:run",
+        starts="verify_server",
     ),
     "top": Verb(
         "watch servers live: sessions, tokens, steps, KV memory",

@@ -155,7 +155,9 @@ def test_both_packages_in_one_place_are_refused(installed, capsys):
     assert f"{PIP} uninstall --yes opensled opensled-edge" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", ["serve", "demo --json", "plan", "bench", "bench serve", "models eval"])
+@pytest.mark.parametrize(
+    "words", ["serve", "demo --json", "plan", "run smollm2", "bench", "bench serve", "models eval"]
+)
 def test_a_device_says_how_to_get_a_command_that_it_has_not(installed, capsys, words):
     installed("opensled-edge", WHEEL)
     assert cli.main(words.split()) == UsageError.exit_code
@@ -171,7 +173,7 @@ def test_the_help_of_a_device_lists_what_it_has(installed, capsys):
     commands, absent = capsys.readouterr().out.split("\n\nNot in opensled-edge (docs/install.md): ")
     assert "\n  edge " in commands and "\n  serve " not in commands
     absent = " ".join(absent.split())
-    assert all(name in absent for name in ("serve", "demo", "plan", "bench report", "models eval"))
+    assert all(name in absent for name in ("serve", "run", "demo", "plan", "bench report", "models eval"))
 
 
 def test_a_device_reads_a_configuration_file(installed, monkeypatch, config_paths, capsys):
