@@ -11,8 +11,8 @@ from benchmarks.program import table
 
 BOUND = 0.25  # share by which a prediction may be off
 CAVEATS = (
-    "A user of one kind of text alone gets what that kind brings, which differs more. The machine's own speed changes, too: "
-    "two earlier runs, while other programs worked on it, were off by -35 % (lookup) and +28 % (draft model)."
+    "A user of one kind of text alone gets what that kind brings, which differs more. The machine's own speed changes, "
+    "too: two earlier runs, while other programs worked on it, were off by -35 % (lookup) and +28 % (draft model)."
 )
 HEAD = ("set-up", "foretold", "came", "off by", "without drafts", "accepted", "came, by kind of text")
 Found = Mapping[str, Any]  # `predicted` and `measured` of one set-up
@@ -114,7 +114,7 @@ def row(name: str, found: Found) -> list[str]:
         name,
         f"{told['rate']:.1f}",
         f"{measured_rate(found):.1f}",
-        f"{error(found):+.0%}",
+        f"{round(error(found), 2) + 0:+.0%}",
         f"{told['own_rate']:.1f}",
         f"{told['acceptance']:.0%} of {told['drafted']}",
         f"{least:.1f} ({low}) to {most:.1f} ({high})",

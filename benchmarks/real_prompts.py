@@ -219,6 +219,7 @@ def _figure(samples: Speeds, arguments: Namespace) -> Figure:
                 f"{kind}: {name}", f"{kind}, {name}", f"{kind}, {NONE}", REQUIRED if name == DEFAULT else None
             )
             for kind, name in pairs
+            if name != BOTH  # a way to serve without drafts, too: what it loses is no loss of ours
         ),
         facts={
             "mean ratios, 95 %": {

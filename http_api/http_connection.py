@@ -14,14 +14,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 PATIENCE = 30.0  # seconds for a request to arrive, from its first byte or the connection's start to its last
 UNREAD = 60.0  # seconds for which a client may take nothing of an answer; chosen
 FAREWELL = 3.0  # seconds for the last bytes of a closed connection to be taken; chosen
-PEER = "opensled.peer"  # in an ASGI scope: the `Peer` of its connection
+PEER = "opensled.peer"  # in an ASGI scope: the `RemoteEnd` of its connection
 TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 TOO_MANY = (
     b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 )
 
 
-class Peer(NamedTuple):
+class RemoteEnd(NamedTuple):
     """The other end of a connection."""
 
     host: str
@@ -62,7 +62,7 @@ class PatientProtocol(H11Protocol):
             transport.write(TOO_MANY)
             self._close()
             return
-        self.app = _known(self.app, Peer(host, port, _certificate(transport)))
+        self.app = _known(self.app, RemoteEnd(host, port, _certificate(transport)))
         self._time()
 
     def data_received(self, data: bytes) -> None:
@@ -130,7 +130,7 @@ def _certificate(transport: asyncio.Transport) -> bytes:
     return ssl.DER_cert_to_PEM_cert(der).encode() if der else b""
 
 
-def _known(app: Any, peer: Peer) -> ASGIApp:
+def _known(app: Any, peer: RemoteEnd) -> ASGIApp:
     """`app`, told whom it serves."""
 
     async def told(scope: Scope, receive: Receive, send: Send) -> None:

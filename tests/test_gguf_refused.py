@@ -12,6 +12,7 @@ import pytest
 
 from opensled.errors import NotFound, OpenSledError, UnsupportedModel, VocabularyMismatch
 from opensled.llama import LlamaModel
+from opensled.store import model_file
 from tests.gguf_zoo import VOCABULARY, Zoo, quantize, write
 from tests.tiny_drafts import TOKENIZER_JSON
 from tests.tiny_gguf import add_tokenizer, random_gguf, save
@@ -191,6 +192,15 @@ ONE_ROLE = [spelling for others in ROLES.values() for spelling in sorted(others)
 def test_the_ends_are_llama_cpps(special: list[str], tmp_path: Path) -> None:
     path = ended(tmp_path / "a.gguf", ["<s>", *special], eos=3)
     assert eos_ids(read_metadata(path)) == LlamaModel(path).eos_ids()
+
+
+def test_an_architecture_that_llama_cpp_does_not_know(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(model_file("tiny", "*.gguf").read_bytes().replace(b"llama", b"xlama", 1))
+    with pytest.raises(
+        UnsupportedModel, match=r"has architecture 'xlama', which this llama\.cpp does not know"
+    ):
+        LlamaModel(path)
 
 
 # The choice of an engine

@@ -132,9 +132,9 @@ async def until_accepted(client):
 
 def test_large_bodies_may_not_fill_the_memory_together():
     async def scenario():
-        limits = ClientLimits(opening_bytes=64 << 20)
+        limits = ClientLimits(opening_bytes=8 << 20)
         async with http_serving(client_limits=limits) as (_, _, address):
-            held = 30  # connections with 2.5 MiB each, whose last byte is missing
+            held = 5  # connections with 2.5 MiB each, whose last byte is missing
             ends = [raw(address) for _ in range(held)]
             size = 5 << 19
 

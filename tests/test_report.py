@@ -142,7 +142,7 @@ def _doctor() -> dict[str, Any]:
 
 
 def _look_ahead() -> dict[str, Any]:
-    rates = {"centralized": 10.0, "plain": 5.0, "adaptive": 9.0, "everything": 9.0}
+    rates = {"centralized": 10.0, "plain": 5.0, "adaptive": 9.0, "all": 9.0}
     runs = [{"contender": name, "rates": [rate]} for name, rate in rates.items()]
     head = {"figure": "look_ahead", "title": "Ahead", "label": "emulated", "provenance": ORIGIN}
     return head | {"cells": [{"id": "hub", "runs": runs}]}

@@ -65,7 +65,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_a_conversation_from_one_command(cache):
-    with Screen(*TINY) as screen:
+    with Screen(*TINY, columns=200) as screen:
         screen.expect("starting tiny on this machine, and tiny-draft to draft for it\r\n")
         server = server_of(screen)
         screen.expect("tiny at 127.0.0.1:")

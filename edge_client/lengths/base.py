@@ -34,18 +34,17 @@ def rested(status: DraftStatus) -> DraftStatus:
 
 
 def drafting_words(
-    length: int, expected: float, servers: float | None, accepted: int, drafted: int, tree: int = 0
+    length: int, expected: float, servers: float | None, right: int, drafted: int, tree: int = 0
 ) -> str:
     """Why blocks of `length` tokens are drafted, or trees of `tree` nodes; rates in tokens/s.
 
-    `accepted` of the latest `drafted` draft tokens stand. If none does, nothing speaks for the expectation.
+    `right` of the latest `drafted` draft tokens are the target's own, also those that came too late. If none is,
+    nothing speaks for the expectation.
     """
     alone = "not heard yet" if servers is None else f"{_rate(servers)} tokens/s"
     shape = f"trees of {tree}" if tree else f"k = {length}"
-    facts = f"server alone {alone}; {accepted} of the latest {drafted} draft tokens accepted"
-    return (
-        f"{shape}: {_rate(expected)} tokens/s expected, {facts}" if accepted else f"{shape} on trial: {facts}"
-    )
+    facts = f"server alone {alone}; {right} of the latest {drafted} draft tokens were right"
+    return f"{shape}: {_rate(expected)} tokens/s expected, {facts}" if right else f"{shape} on trial: {facts}"
 
 
 def resting_words(expected: float, servers: float) -> str:

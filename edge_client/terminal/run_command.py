@@ -15,7 +15,8 @@ from opensled.pull import ready
 from opensled.store import cache_folder, can_be_fetched, is_here, missing, model_files
 
 QUIET = ("--log-level", "error")
-# A draft model pays on the target's own machine only if it is much smaller. Chosen.
+# A draft model must be smaller than this share of its target, for both compute on the same cores. Chosen. SmolLM2 with
+# its own file as the draft wrote 18 and 26 tokens/s on two cores, with lookup 36 and 37 (two questions, llama.cpp).
 SMALLER = 0.5
 
 

@@ -100,7 +100,8 @@ def origin(result: Result, page_folder: Path) -> Html:
     """Label, file, command and commit of a result, as a line under its heading."""
     file = Path(os.path.relpath(result.path, page_folder)).as_posix()
     told = result.origin
-    parts = [badge(result.label), Html(f'<a href="{escape(file)}">{escape(result.path.name)}</a>')]
+    label = [badge(result.label)] if result.label in LABELS else []
+    parts = [*label, Html(f'<a href="{escape(file)}">{escape(result.path.name)}</a>')]
     if told.get("command"):
         parts.append(code(str(told["command"])))
     if told.get("commit"):

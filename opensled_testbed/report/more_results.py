@@ -6,7 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from opensled_testbed.report.html import Html, Section, code, folded, loss, origin, paragraph, table, text
+from opensled_testbed.report.html import (
+    Html,
+    Section,
+    code,
+    folded,
+    loss,
+    origin,
+    paragraph,
+    prose,
+    table,
+    text,
+)
 from opensled_testbed.report.results import Result
 
 Content = Mapping[str, Any]
@@ -14,7 +25,7 @@ CONTENDERS = {
     "centralized": "centralized",
     "plain": "plain SLED",
     "adaptive": "adaptive",
-    "everything": "OpenSLED",
+    "all": "OpenSLED",
 }
 
 
@@ -33,7 +44,7 @@ def look_ahead(content: Content) -> str:
     """Means over users and repeats, cell by cell."""
     rows = [_look_ahead_row(cell) for cell in content["cells"]]
     note = paragraph(
-        "Tokens/s of a user. Plain SLED drafts blocks of a fixed length and waits; OpenSLED here is `everything`: it "
+        "Tokens/s of a user. Plain SLED drafts blocks of a fixed length and waits; OpenSLED "
         "decides how much it drafts, and drafts ahead while a verdict travels. ▼: below centralized by more than 5 %.",
         kind="note",
     )
@@ -52,9 +63,9 @@ def _look_ahead_row(cell: Content) -> list[object]:
 
 
 def _over(means: Mapping[str, float], other: str) -> str | Html:
-    if not means.get(other) or "everything" not in means:
+    if not means.get(other) or "all" not in means:
         return "–"
-    value = means["everything"] / means[other]
+    value = means["all"] / means[other]
     return loss(f"{value:.2f}x") if value < 0.95 and other == "centralized" else f"{value:.2f}x"
 
 
@@ -111,16 +122,17 @@ def doctor(content: Content) -> str:
         [
             each["setup"],
             *(f"{each[name]:.1f}" for name in ("foretold", "came")),
-            f"{each['off_by']:+.0%}",
+            f"{round(each['off_by'], 2) + 0:+.0%}",
             f"{each['own']:.1f}",
             f"{each['acceptance']:.0%}",
         ]
         for each in facts["rows"]
     ]
     within = sum(abs(each["off_by"]) <= facts["bound"] for each in facts["rows"])
-    note = paragraph(
-        f"{content['compared']} {within} of {len(rows)} are within {facts['bound']:.0%}.", kind="note"
+    told = (
+        f"{content['compared']} {within} of {len(rows)} are within {facts['bound']:.0%}. {content['loses']}"
     )
+    note = paragraph(prose(told), kind="note")
     return note + table(
         ["set-up", "foretold, tokens/s", "came", "off by", "without drafts", "accepted"], rows
     )

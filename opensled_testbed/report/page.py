@@ -148,7 +148,8 @@ def _origin(result: Result, title: str, told: Mapping[str, Any]) -> list[object]
     machine = told.get("machine", {})
     load = machine.get("load_average", ["–"])[0]
     system = f"{machine.get('cpu', 'unknown')}, {machine.get('cores', '?')} cores, Python {told.get('python', '?')}"
-    return [title, badge(result.label), system, load, told.get("version", "–"), told.get("seed", "–")]
+    label = badge(result.label) if result.label in LABELS else "–"
+    return [title, label, system, load, told.get("version", "–"), told.get("seed", "–")]
 
 
 def bench_report(config: ReportConfig) -> int:

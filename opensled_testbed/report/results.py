@@ -16,6 +16,7 @@ MADE_BY = {
     "map": "python -m benchmarks.grid",
     "peer": "python -m benchmarks peer",
 }
+OWN_FORM = ("doctor",)  # bench Figures that compare nothing, with a table of their own
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Result:
 
     @property
     def title(self) -> str:
-        return str(self.content.get("title", self.path.stem.replace("_", " ")))
+        return str(self.content.get("title", self.path.stem.replace("_", " ").capitalize()))
 
     @property
     def label(self) -> str:
@@ -63,7 +64,9 @@ def read_results(folder: Path) -> Results:
     by_name = {result.path.stem: result for result in found}
     named = {name: by_name[name] for name in MADE_BY if name in by_name}
     rest = [result for name, result in by_name.items() if name not in named]
-    components = tuple(result for result in rest if result.content.get("ratios"))
+    components = tuple(
+        result for result in rest if "ratios" in result.content and result.path.stem not in OWN_FORM
+    )
     others = tuple(result for result in rest if result not in components and result.origin)
     return Results(components, others, named)
 

@@ -18,7 +18,7 @@ LOOK_SECONDS = 0.2  # between two looks for a replica that tells of its target; 
 
 
 class GatewaySequences:
-    """See `Sequences`. The target is known once a replica has served."""
+    """See `SequenceService`. The target is known once a replica has served."""
 
     linger = LINGER
     patience = 30.0  # a replica takes so long to be replaced, if another one does not take over at once

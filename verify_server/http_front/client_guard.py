@@ -16,11 +16,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_api.backend import SPENT
 from http_api.guard import OPEN_PATHS, refusal, unauthorized
-from http_api.http_connection import PEER, Peer
+from http_api.http_connection import PEER, RemoteEnd
 from opensled.errors import Overloaded, Unauthorized
 from verify_server.clients import Client, Clients, StreamAccount
 from verify_server.connections import peer_name
-from verify_server.http_front.sequences import Sequences
+from verify_server.http_front.sequences import SequenceService
 from verify_server.security import LOCAL_TENANT
 
 CALLER = "opensled.caller"  # in an ASGI scope: the `Caller` of a request
@@ -44,7 +44,7 @@ class Caller:
 class ClientGuard:
     """Finds the client of each request, and lets it wait or refuses it."""
 
-    def __init__(self, app: ASGIApp, sequences: Sequences) -> None:
+    def __init__(self, app: ASGIApp, sequences: SequenceService) -> None:
         self._app, self._tenants, self._clients = app, sequences.tenants, sequences.clients
         self._refused = sequences.refused
         self._held = Counter[str]()  # bytes of bodies that are arriving, by client
@@ -53,7 +53,7 @@ class ClientGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        peer: Peer = scope[PEER]
+        peer: RemoteEnd = scope[PEER]
         try:
             tenant = self._tenant(scope, peer)
         except Unauthorized as error:
@@ -62,7 +62,7 @@ class ClientGuard:
             return
         await self._admit(self._clients.client(peer_name(*peer[:2]), tenant), scope, receive, send)
 
-    def _tenant(self, scope: Scope, peer: Peer) -> str:
+    def _tenant(self, scope: Scope, peer: RemoteEnd) -> str:
         if scope["path"] in OPEN_PATHS:
             return LOCAL_TENANT
         names: tuple[bytes, ...] = ()

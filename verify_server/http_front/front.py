@@ -20,7 +20,7 @@ from verify_server.byte_stream import ByteStream
 from verify_server.client_limits import ClientLimits
 from verify_server.config import ServeConfig
 from verify_server.http_front.client_guard import ClientGuard, RefusalCounter
-from verify_server.http_front.sequences import Sequences, ServedModel
+from verify_server.http_front.sequences import SequenceService, ServedModel
 from verify_server.http_front.server_backend import ServerBackend
 from verify_server.service import VerifyService
 from verify_server.session_manager import SessionManager
@@ -30,7 +30,7 @@ STOP_SECONDS = 2.0  # for the last bytes of answers to be read; chosen
 
 
 class OwnSequences:
-    """The sequences of a server with a target of its own (`Sequences`)."""
+    """The sequences of a server with a target of its own (`SequenceService`)."""
 
     patience = 0.0  # none is lost without the server
 
@@ -59,7 +59,7 @@ def connection_limits(limits: ClientLimits, linger: float) -> ConnectionLimits:
 
 @asynccontextmanager
 async def http_front(
-    config: ServeConfig, sequences: Sequences, metrics: Sequence[Metric], model_id: str = ""
+    config: ServeConfig, sequences: SequenceService, metrics: Sequence[Metric], model_id: str = ""
 ) -> AsyncIterator[str]:
     """While inside, the API of `sequences` is served at `config.http`; leaving ends the answers that still run.
 
@@ -86,7 +86,7 @@ async def http_front(
 
 
 def _server(
-    config: ServeConfig, sequences: Sequences, metrics: Sequence[Metric], ending: asyncio.Event
+    config: ServeConfig, sequences: SequenceService, metrics: Sequence[Metric], ending: asyncio.Event
 ) -> ApiServer:
     backend = ServerBackend(sequences)
     access = Access(

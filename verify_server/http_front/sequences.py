@@ -17,7 +17,7 @@ class ServedModel(NamedTuple):
     tokenizer: TargetTokenizer
 
 
-class Sequences(Protocol):
+class SequenceService(Protocol):
     """Who serves the sequences: the server itself, or its gateway."""
 
     clients: Clients  # all of them, over gRPC and HTTP

@@ -20,7 +20,7 @@ from opensled.penalties import require_served
 from opensled.tokenizer import TargetTokenizer
 from verify_server.http_front.client_guard import CALLER, Caller
 from verify_server.http_front.local_answer import LocalAnswer
-from verify_server.http_front.sequences import Sequences
+from verify_server.http_front.sequences import SequenceService
 from verify_server.local_call import LocalCall, local_call
 
 RETRY_SECONDS = 0.1  # before a lost sequence is opened again; chosen
@@ -49,7 +49,7 @@ class ServerBackend:
     server_away = writes_alone = False  # the target is in this process
     status = PlainStatus()
 
-    def __init__(self, sequences: Sequences) -> None:
+    def __init__(self, sequences: SequenceService) -> None:
         self._sequences = sequences
 
     @property
