@@ -146,8 +146,9 @@ def test_after_compaction_the_text_goes_on_as_if_it_had_been_a_chain(family, num
     assert (after - expected).abs().max() < 1e-5
 
 
-def test_an_engine_whose_trees_have_other_bits_is_not_called_exact(folder, monkeypatch) -> None:
+def test_an_engine_whose_trees_have_other_bits_is_not_called_exact(folder, tmp_path, monkeypatch) -> None:
     """The mask alone gives the right logits, but sums them in another order."""
+    monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path))  # of no earlier load
     by_mask = Geometry(rows=16, queries=8, span=64, head_rows=64)
     monkeypatch.setattr(geometry, "find", lambda *_: by_mask)
     info = load(str(folder("llama")), "cpu", "float32", NUM_BLOCKS * 16).info

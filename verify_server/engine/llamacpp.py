@@ -24,8 +24,8 @@ from verify_server.engine.llama_batch import LlamaPiece
 from verify_server.engine.llama_cache import MAX_SEQUENCES, CacheFull, LlamaCache
 from verify_server.engine.llama_sequences import Sequences
 from verify_server.engine.llama_settings import BLOCK
+from verify_server.engine.load_progress import tell_read, told_tested
 from verify_server.engine.numpy_scores import NumpyScores
-from verify_server.engine.progress import tell_read, told_tested
 from verify_server.trees import runs
 
 BRANCHES = MAX_TREE  # sequences for branches of draft trees; those of sessions come before them

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -63,15 +64,7 @@ def _layers(network: PreTrainedModel, count: int) -> tuple[nn.Module, str] | Non
 
 def _kind(layer: nn.Module, call: Attend) -> object:
     """Equal for two layers that differ in nothing but their weights and their number."""
-    parts = [
-        (
-            name,
-            type(part),
-            _shapes(part),
-            {key: fact for key, fact in vars(part).items() if _is_fact(key, fact)},
-        )
-        for name, part in layer.named_modules()
-    ]
+    parts = [(name, type(part), _shapes(part), _facts(part)) for name, part in layer.named_modules()]
     return replace(call, layer=0), parts
 
 
@@ -80,6 +73,16 @@ def _shapes(part: nn.Module) -> list[object]:
     return [(name, tensor.shape, tensor.dtype) for name, tensor in tensors]
 
 
-def _is_fact(name: str, value: object) -> bool:
-    plain = isinstance(value, (bool, int, float, str, tuple, list, type(None)))
-    return name != "layer_idx" and (plain or callable(value))
+def _facts(part: nn.Module) -> dict[str, object]:
+    """Settings and functions that a module keeps beside its tensors."""
+    kept = {name: value for name, value in vars(part).items() if name != "layer_idx" and _is_fact(value)}
+    return {name: _spelled(value) if isinstance(value, partial) else value for name, value in kept.items()}
+
+
+def _is_fact(value: object) -> bool:
+    return isinstance(value, (bool, int, float, str, tuple, list, type(None))) or callable(value)
+
+
+def _spelled(function: partial[object]) -> object:
+    """Two partial functions of the same function and arguments are not equal; these are."""
+    return function.func, function.args, function.keywords

@@ -14,9 +14,9 @@ from verify_server.engine.attention import BACKENDS
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
 from verify_server.engine.host_memory import free_host_bytes
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
+from verify_server.engine.load_progress import tell_read, told_tested
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import GATHER_TOKENS, Geometry
-from verify_server.engine.progress import tell_read, told_tested
 from verify_server.engine.shape import shape_of
 from verify_server.engine.tiles import tile, untile
 from verify_server.engine.torch_scores import TorchScores
