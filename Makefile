@@ -7,11 +7,11 @@ OUT ?= soak.json
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := .venv/.installed
-PRODUCT := opensled edge_client verify_server scheduler hw_profiles opensled_training opensled_testbed benchmarks
-EDGE := opensled edge_client hw_profiles scheduler
+PRODUCT := opensled http_api edge_client verify_server scheduler hw_profiles opensled_training opensled_testbed benchmarks
+EDGE := opensled http_api edge_client hw_profiles scheduler
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long test-real bench bench-quick conformance fuzz soak netns-check compose-check lock audit lint format proto wheel-test clean
+.PHONY: help install demo test test-long test-real bench bench-quick conformance fuzz soak netns-check compose-check lock audit lint format proto wheel wheel-test clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -90,7 +90,11 @@ lock: ## the lock files anew, after a change of pyproject.toml or constraints.tx
 audit: $(STAMP) ## known vulnerabilities of the locked packages (needs the network)
 	@deploy/audit.sh $(BIN)/python
 
-wheel-test: $(STAMP) ## build the wheel, install it in a clean environment and use it there
+wheel: $(STAMP) ## both wheels into dist/: OpenSLED whole, and opensled-edge for devices
+	@$(BIN)/python -m build --wheel --outdir dist .
+	@$(BIN)/python -m build --wheel --outdir dist deploy/edge
+
+wheel-test: $(STAMP) ## build both wheels, install each in clean environments and use it there
 	@$(BIN)/python tests/wheel_check.py
 
 clean: ## remove what was made here, .venv included

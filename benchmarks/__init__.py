@@ -9,6 +9,16 @@ from opensled.registry import Registry
 
 NAMES = (
     *("rounds", "edge_loop", "ragged", "memory", "link_overhead", "emulation", "simulation", "planner"),
-    *("llamacpp_flips", "overload", "garbage", "peer", "failover", "cacheback", "steps", "traffic"),
+    *(
+        "llamacpp_flips",
+        "overload",
+        "garbage",
+        "peer",
+        "failover",
+        "cacheback",
+        "steps",
+        "traffic",
+        "penalties",
+    ),
 )
 FIGURES = Registry("figure", {name: f"benchmarks.{name}:measure" for name in NAMES})

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from edge_client.tokenizer import EdgeTokenizer
 from opensled.store import model_path
+from opensled.tokenizer import TargetTokenizer
 from opensled_testbed.load.interval import interval
 from opensled_testbed.load.load import Item
 from opensled_testbed.load.outcome import CHECKS
@@ -68,7 +68,7 @@ def accuracy(items: Sequence[Item], traces: TraceSet) -> dict[str, Any]:
 
     Over those of `items` that have one, all tasks together and each by itself.
     """
-    tokenizer = EdgeTokenizer((model_path(traces.target) / "tokenizer.json").read_bytes())
+    tokenizer = TargetTokenizer((model_path(traces.target) / "tokenizer.json").read_bytes())
     by_id = {trace.item: trace for trace in traces.items}
     tasks: dict[str, list[tuple[bool, bool]]] = {}
     for item in items:

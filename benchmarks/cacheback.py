@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from benchmarks.draft_cost import LENGTH, MODEL, NODES, acceleration, draft_time
 from benchmarks.figure import Comparison, Figure
-from edge_client.answer import Stats, Task
 from edge_client.device import Device
 from edge_client.drafters import DRAFTERS, OFF, table_file
 from edge_client.drafters.base import DrafterFactory, DrafterOptions
@@ -19,6 +18,7 @@ from edge_client.drafters.tables import FrozenTable, LruTable, TableShape
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, Link
 from edge_client.served_target import fetch_target
+from opensled.answer import Stats, Task
 from opensled.errors import OpenSledError
 from opensled.messages import MATCH, ChatMessage, Prompt, SamplingParams
 from opensled.store import model_file
@@ -174,7 +174,7 @@ async def _ask_all(
             try:
                 for task, prompts in tasks.items():
                     series = f"{task}, none" if name == "none" else f"{task}, {name}, {shape}"
-                    found[series] = [await _ask(device, Task(prompt, params)) for prompt in prompts]
+                    found[series] = [await ask(device, Task(prompt, params)) for prompt in prompts]
                     if [each.tokens for each in found[series]] != [
                         each.tokens for each in found[f"{task}, none"]
                     ]:
@@ -184,7 +184,8 @@ async def _ask_all(
     return found
 
 
-async def _ask(device: Device, task: Task) -> DraftedAnswer:
+async def ask(device: Device, task: Task) -> DraftedAnswer:
+    """The answer of a device, whole."""
     tokens: list[int] = []
     stats: Stats | None = None
     async with aclosing(device.answer(task)) as chunks:

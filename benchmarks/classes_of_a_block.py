@@ -22,14 +22,14 @@ import threading
 from contextlib import aclosing, redirect_stdout
 from types import FrameType
 
-from edge_client.answer import Task
-from edge_client.config import GenerateConfig
 from edge_client.device import Device, connect
+from edge_client.prompt_config import GenerateConfig
+from opensled.answer import Task
 from opensled.cli import main as opensled
 from opensled.errors import Unreachable
 from opensled.messages import SamplingParams
 
-PRODUCT = ("opensled", "edge_client", "verify_server", "scheduler", "hw_profiles")
+PRODUCT = ("opensled", "http_api", "edge_client", "verify_server", "scheduler", "hw_profiles")
 GENERATED = "opensled.v1"  # protobuf's classes
 PROMPTS = (
     "def read_lines(path):\n    ",

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.figure import Figure
-from edge_client.answer import Task
 from edge_client.config import DeviceConfig
 from edge_client.device import connect
+from opensled.answer import Task
 from opensled.messages import SamplingParams
 from opensled.store import model_path
 from opensled_testbed.processes import Process

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from opensled import distribution
 from opensled.errors import NotFound, OpenSledError
 
 START_S = 60.0
@@ -28,7 +29,7 @@ class Running(NamedTuple):
 def command(model: Path, port: int, slots: int, context: int, speculative: str = "none") -> list[str]:
     """The command of a server of one thread whose `slots` have `context` positions each. Raises NotFound."""
     if find_spec("xllamacpp") is None:
-        raise NotFound("llama.cpp's server needs one more package: pip install 'opensled[bench]'", "peer")
+        raise NotFound(f"llama.cpp's server needs one more package: {distribution.command('bench')}", "peer")
     flags = ("--slots", str(slots), "--context", str(context), "--speculative", speculative)
     return [sys.executable, "-m", "benchmarks.peer_server", str(model), str(port), *flags]
 

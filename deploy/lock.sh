@@ -15,14 +15,14 @@ echo 'torch ; python_version < "0"' >"$work/without-torch"
 printf '%s\n' networkx 'setuptools>=77.0.3' >"$work/of-torch" # what torch needs and nobody else asks for
 printf '%s\n' editables 'hatchling>=1.26' >"$work/build"      # the project itself is built with these
 
-lock() { # FILE WORD...: the extras, as flags, and further inputs
+lock() { # FILE WORD...: the project file, the extras as flags, and further inputs
     local file=$1
     shift
     "${UV:-uv}" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
         --custom-compile-command deploy/lock.sh --constraint constraints.txt --override "$work/without-torch" \
-        --output-file "$file" pyproject.toml "$@"
+        --output-file "$file" "$@"
 }
 
-lock requirements.lock --extra dev --extra train "$work/of-torch" "$work/build"
-lock deploy/docker/edge.lock --extra llamacpp
-lock deploy/docker/verify.lock --extra server "$work/of-torch"
+lock requirements.lock pyproject.toml --extra dev --extra train "$work/of-torch" "$work/build"
+lock deploy/docker/edge.lock deploy/edge/pyproject.toml --extra llamacpp
+lock deploy/docker/verify.lock pyproject.toml --extra server "$work/of-torch"

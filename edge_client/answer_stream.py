@@ -7,18 +7,19 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from edge_client.answer import Chunk, Stats, Task
 from edge_client.drafting import Drafting, DraftThread
 from edge_client.generate import Commit, generate
 from edge_client.offline.local_only import local_commits, require_possible
-from edge_client.offline.modes import LOCAL_ONLY, PROVISIONAL, Offline
+from edge_client.offline.modes import PROVISIONAL, Offline
 from edge_client.offline.provisional import ProvisionalDrafting
 from edge_client.remote import RemoteSession
 from edge_client.telemetry import Telemetry
-from edge_client.tokenizer import AnswerText, EdgeTokenizer
+from opensled.answer import LOCAL_ONLY, Chunk, Stats, Task
+from opensled.answer_text import AnswerText
 from opensled.errors import Unreachable
 from opensled.messages import ModelInfo
 from opensled.protocol import EndRules, Truth
+from opensled.tokenizer import TargetTokenizer
 
 
 class AnswerStream:
@@ -30,7 +31,7 @@ class AnswerStream:
         thread: DraftThread,
         task: Task,
         info: ModelInfo,
-        tokenizer: EdgeTokenizer,
+        tokenizer: TargetTokenizer,
         offline: Offline,
         telemetry: Telemetry,
         started: float,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -15,25 +13,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_client import remote
-from edge_client.answer import LOCAL_WARNING, Chunk, Stats, Task
-from edge_client.config import EdgeConfig, GenerateConfig
+from edge_client.config import EdgeConfig
 from edge_client.device import Device, connect
 from edge_client.device_metrics import metrics
-from edge_client.offline.modes import LOCAL_ONLY
+from edge_client.prompt_config import GenerateConfig
 from edge_client.terminal.colour import require_text, use_utf8
-from edge_client.terminal.tail import Stderr
+from edge_client.terminal.printed_answer import PrintedAnswer
 from opensled import notify
-from opensled.address import host_port, is_local, joined, web_origins
-from opensled.errors import OpenSledError, UsageError
+from opensled.address import is_local, joined, web_origins
+from opensled.answer import LOCAL_ONLY, LOCAL_WARNING, Chunk, Stats, Task
+from opensled.errors import UsageError
 from opensled.files import read_identity
 from opensled.logs import tell
-from opensled.messages import ChatMessage, Prompt, SamplingParams
+from opensled.messages import ChatMessage, Prompt
 from opensled.metrics import metrics_port, require_safe_metrics
-from opensled.printable import visible, visible_line
+from opensled.printable import visible_line
 
 if TYPE_CHECKING:
-    from edge_client.api.guard import Access
-    from edge_client.api.server import ApiServer
+    from http_api.guard import Access
+    from http_api.server import ApiServer
 
 log = logging.getLogger(__name__)
 
@@ -49,17 +47,20 @@ def generate(config: GenerateConfig) -> int:
 async def _generate(config: GenerateConfig) -> int:
     prompt = _prompt(config)
     device = await connect(config)
-    chunks: list[Chunk] = []
+    printed, chunks = PrintedAnswer(), list[Chunk]()
     try:
-        async for chunk in _shown(device, prompt, config.params(), quiet=config.json):
+        async for chunk in _shown(device, Task(prompt, config.params()), printed, quiet=config.json):
             chunks.append(chunk)
     except BaseException:
         if chunks and not config.json:
-            print()  # the error gets a line of its own
+            printed.write("\n")  # the error gets a line of its own
         raise
     finally:
         await device.close()
-    print(json.dumps(_report(chunks, device.rule)) if config.json else "")
+    if config.json:
+        print(json.dumps(_report(chunks, device.rule)))
+    else:
+        printed.write("\n")
     return 0
 
 
@@ -71,25 +72,16 @@ def _prompt(config: GenerateConfig) -> Prompt:
     return text if config.raw else (ChatMessage("user", text),)
 
 
-async def _shown(device: Device, prompt: Prompt, params: SamplingParams, quiet: bool) -> AsyncIterator[Chunk]:
-    status, alone = Stderr(), False
-    async with aclosing(device.answer(Task(prompt, params))) as chunks:
+async def _shown(device: Device, task: Task, printed: PrintedAnswer, quiet: bool) -> AsyncIterator[Chunk]:
+    alone = False
+    async with aclosing(device.answer(task)) as chunks:
         async for chunk in chunks:
             if "local" in chunk.origins and not alone:
                 alone = True
                 log.warning(LOCAL_WARNING)
-            text = "" if quiet else _printable(chunk.text)
-            status.wrote(text)
-            if not quiet:
-                sys.stdout.write(text)
-                sys.stdout.flush()
-            status.waiting(chunk.waiting)
+            printed.write("" if quiet else chunk.text)
+            printed.waiting(chunk.waiting)
             yield chunk
-
-
-def _printable(text: str) -> str:
-    """A piece of an answer, as standard output may have it: a file or a pipe gets it as it is."""
-    return visible(text.replace("\r\n", "\n")) if sys.stdout.isatty() else text
 
 
 def _report(chunks: list[Chunk], rule: str) -> dict[str, object]:
@@ -110,16 +102,17 @@ def edge(config: EdgeConfig) -> int:
 
 
 async def _edge(config: EdgeConfig) -> int:
-    from edge_client.api.app import build_app
-    from edge_client.api.server import ApiServer
+    from http_api.app import build_app
+    from http_api.listening import listen, tell_api
+    from http_api.server import ApiServer
 
     access = _access(config)
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
-    listener = _listen(config.http)
+    listener = listen(config.http)
     tell(f"asking {config.server} for its target")
     device = await connect(config, config.parallel)
     ending = asyncio.Event()
-    app = build_app(device, access, ending, config.heartbeat)
+    app = build_app(device, access, ending, config.heartbeat, metrics(device), lenient=config.lenient)
     server = ApiServer(app, ending, config.http_tls_cert, config.http_tls_key)
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, _stop, server)
@@ -127,7 +120,7 @@ async def _edge(config: EdgeConfig) -> int:
     try:
         with metrics_port(config.metrics, metrics(device)):
             print(_introduced(device, config.server))
-            _tell_api(device, address, tls=bool(config.http_tls_cert))
+            tell_api(address, bool(config.http_tls_cert), device.info.model_id)
             print(f"listening on {address}", flush=True)
             async with notify.announced(), _watched(device):
                 await server.run(listener)
@@ -151,12 +144,6 @@ async def _watched(device: Device) -> AsyncIterator[None]:
         await asyncio.gather(watching, return_exceptions=True)
 
 
-def _tell_api(device: Device, address: str, tls: bool) -> None:
-    """How clients reach the API, and which model they name."""
-    base = f"{'https' if tls else 'http'}://{address}"
-    tell(f"OpenAI API: {base}/v1 with model {device.info.model_id!r}; described at {base}/openapi.json")
-
-
 def _stop(server: ApiServer) -> None:
     notify.stopping()
     server.stop()
@@ -164,7 +151,7 @@ def _stop(server: ApiServer) -> None:
 
 def _access(config: EdgeConfig) -> Access:
     """Who may call the API. Raises UsageError for files it cannot use and for unsafe flags."""
-    from edge_client.api.guard import Access, read_keys
+    from http_api.guard import Access, read_keys
 
     tls = read_identity(config.http_tls_cert, config.http_tls_key, ("--http-tls-cert", "--http-tls-key"))
     keys = read_keys(Path(config.http_keys)) if config.http_keys else ()
@@ -184,19 +171,3 @@ def _require_insecure(config: EdgeConfig, has_keys: bool) -> None:
         "gets its keys in clear text" if has_keys else "lets every client that can reach it use this device"
     )
     log.warning("%s %s", config.http, danger)
-
-
-def _listen(address: str) -> socket.socket:
-    host, port = host_port(address)
-    try:
-        listener = socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-        )
-    except OSError as error:
-        raise OpenSledError(
-            f"cannot listen on {address}: {os.strerror(error.errno or 0)}; choose another --http"
-        ) from error
-    # Connections inherit it. With Nagle's algorithm the second chunk of a stream waits 40 ms for an acknowledgement;
-    # asyncio turns it off only on sockets created with an explicit protocol.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener

@@ -1,17 +1,18 @@
-"""Options of the verbs of a device (`edge`, `generate`, `chat`, `doctor`, `profile calibrate`) and their defaults."""
+"""Options of the verbs of a device (`edge`, `doctor`, `profile calibrate`; prompt_config.py) and their defaults."""
 
 from dataclasses import dataclass
 
 from edge_client.drafters import OFF, plain_names
 from edge_client.lengths import LENGTH_POLICIES
 from edge_client.lengths.base import UNADVISED, LengthOptions
-from edge_client.offline.modes import HEARTBEAT, LOCAL_GIVE_UP, OFFLINE_MODES, STALL
+from edge_client.offline.modes import LOCAL_GIVE_UP, OFFLINE_MODES, STALL
 from edge_client.remote import RetryPolicy
+from http_api.backend import HEARTBEAT
 from opensled.address import host_port, web_origins
 from opensled.config import option
 from opensled.errors import UsageError
 from opensled.logs import LEVELS
-from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE, MAX_PENALTY, MIN_REPETITION, SamplingParams
+from opensled.messages import MATCH, MAX_DEVICE, MAX_PACE
 from opensled.shaping import TICK_RULES
 
 AUTO = "auto"
@@ -32,15 +33,23 @@ class DeviceConfig:
     """How a device reaches its server, and how it drafts."""
 
     server: str = option(
-        "127.0.0.1:7411", "address of the verification server", metavar="HOST:PORT", check=host_port
+        "127.0.0.1:7411",
+        "address of the verification server, see opensled serve",
+        metavar="HOST:PORT",
+        check=host_port,
+        group="the server",
+        often=True,
     )
     token_file: str = option(
         "",
-        "bearer token for the server, file mode 600",
+        "file with the bearer token for the server, mode 600",
         metavar="FILE",
+        often=True,
         sent_to=("server", "tls", "tls_ca", "tls_cert"),
     )
-    tls: bool = option(False, "connect with TLS")
+    tls: bool = option(
+        False, "connect with TLS; for certificates of an authority of your own: --tls-ca", often=True
+    )
     tls_ca: str = option(
         "", "certificates (PEM) to trust instead of the system's; turns TLS on", metavar="FILE"
     )
@@ -56,16 +65,19 @@ class DeviceConfig:
     )
     drafter: str = option(
         AUTO,
-        "auto: chain:cacheback,llamacpp if a draft model fits the target, else lookup; or "
-        f"{', '.join(plain_names())}, chain:A,B (the first sure one drafts), accelerated:A (tables speed model A "
-        "up), or your own module:Class",
+        "what drafts. auto: a draft model with tables (chain:cacheback,llamacpp) if one fits the target, else lookup; "
+        f"or {', '.join(plain_names())}, chain:A,B (the first one that is sure drafts), accelerated:A (tables speed "
+        "model A up), or your own module:Class",
         metavar="NAME",
+        group="drafting",
+        often=True,
     )
     draft_model: str = option(
         "",
-        "draft model: a name of `opensled models list`, a file or a folder; default: the one on this machine that "
-        "belongs to the target",
+        "draft model: a name of `opensled models list`, a GGUF file or an ONNX folder; default: the one on this "
+        "machine that belongs to the target",
         metavar="MODEL",
+        often=True,
     )
     draft_table: str = option(
         "",
@@ -93,8 +105,8 @@ class DeviceConfig:
     )
     stop: str = option(
         "adaptive",
-        "when a block ends. adaptive: at the length that commits most tokens per second, as measured; no drafts where "
-        "they do not pay; predicted: also where acceptance is unlikely, as learned from verdicts; fixed: at its "
+        "when a draft block ends. adaptive: at the length that commits most tokens per second, as measured; no drafts "
+        "where they do not pay; predicted: also where acceptance is unlikely, as learned from verdicts; fixed: at its "
         "length; confidence: also before the first token below --confidence; or your own module:Class",
         metavar="NAME",
         check=LENGTH_POLICIES.get,
@@ -134,6 +146,7 @@ class DeviceConfig:
     pace: float = option(
         0.0,
         "tokens/s that answers need; the server promises this pace or refuses; 0 = no promise",
+        group="what the device asks of the server",
         low=0,
         high=MAX_PACE,
         metavar="RATE",
@@ -146,7 +159,9 @@ class DeviceConfig:
         check=device_name,
     )
     pad_frames: bool = option(
-        False, "give frames fixed sizes, which do not tell an observer how many tokens they hold"
+        False,
+        "give frames fixed sizes, which do not tell an observer how many tokens they hold",
+        group="privacy on the network",
     )
     tick: int = option(
         0,
@@ -160,9 +175,10 @@ class DeviceConfig:
     )
     offline: str = option(
         STALL,
-        "while the server is away: stall; provisional, draft on and verify later; local-only, let the draft "
-        "model answer alone",
+        "while the server is away: stall waits for it; provisional drafts on and verifies later; local-only lets the "
+        "draft model answer alone",
         choices=OFFLINE_MODES,
+        group="when the server is away",
     )
     give_up: float = option(
         0.0,
@@ -171,7 +187,9 @@ class DeviceConfig:
         low=0,
         metavar="SECONDS",
     )
-    cache_dir: str = option("~/.cache/opensled", "folder for the tokenizers of servers", metavar="FOLDER")
+    cache_dir: str = option(
+        "~/.cache/opensled", "folder for the tokenizers of servers", metavar="FOLDER", group="files and logs"
+    )
     log_level: str = option("warning", "lowest level of messages to log", choices=LEVELS)
     log_json: bool = option(False, "log one JSON object per line")
 
@@ -181,21 +199,36 @@ class EdgeConfig(DeviceConfig):
     """A device that serves the OpenAI-compatible API."""
 
     http: str = option(
-        "127.0.0.1:8411", "address of the API; port 0 takes a free one", metavar="HOST:PORT", check=host_port
+        "127.0.0.1:8411",
+        "address of the API; port 0 takes a free one",
+        metavar="HOST:PORT",
+        check=host_port,
+        group="the API of this device",
+        often=True,
     )
     parallel: int = option(
         4, "sequences that draft at the same time; the server decodes the others", low=1, metavar="N"
     )
     http_keys: str = option(
-        "", "API keys, one per line; every request must carry one; file mode 600", metavar="FILE"
+        "",
+        "file with the API keys, one per line, mode 600; every request must carry one",
+        metavar="FILE",
+        often=True,
     )
-    http_tls_cert: str = option("", "certificate chain (PEM) of the API; turns HTTPS on", metavar="FILE")
-    http_tls_key: str = option("", "private key of --http-tls-cert (PEM), file mode 600", metavar="FILE")
+    http_tls_cert: str = option(
+        "", "certificate chain (PEM) of the API; turns HTTPS on", metavar="FILE", often=True
+    )
+    http_tls_key: str = option(
+        "", "private key of --http-tls-cert (PEM), file mode 600", metavar="FILE", often=True
+    )
     cors_origin: str = option(
         "",
         "origins of web pages that may use the API, such as https://chat.example; comma-separated",
         metavar="ORIGIN",
         check=web_origins,
+    )
+    lenient: bool = option(
+        False, "leave out fields of requests that nothing reads, instead of refusing the request"
     )
     insecure: bool = option(False, "serve the API beyond this machine without TLS, or without keys")
     heartbeat: float = option(
@@ -205,7 +238,12 @@ class EdgeConfig(DeviceConfig):
         metavar="SECONDS",
     )
     metrics: str = option(
-        "", "address for Prometheus metrics, such as 127.0.0.1:9411", metavar="HOST:PORT", check=host_port
+        "",
+        "address for Prometheus metrics, such as 127.0.0.1:9411",
+        metavar="HOST:PORT",
+        check=host_port,
+        group="metrics",
+        often=True,
     )
     insecure_metrics: bool = option(
         False, "serve the metrics beyond this machine, to every client that reaches them"
@@ -213,88 +251,17 @@ class EdgeConfig(DeviceConfig):
 
 
 @dataclass(frozen=True)
-class SamplingConfig(DeviceConfig):
-    """How the target samples."""
-
-    max_tokens: int = option(256, "most tokens of the answer", low=1, high=2**31 - 1, metavar="N")
-    temperature: float = option(0.0, "0 = always the likeliest token", low=0, high=100, metavar="T")
-    top_k: int = option(0, "keep only the K likeliest tokens; 0 = off", low=0, high=2**31 - 1, metavar="K")
-    top_p: float = option(
-        1.0, "keep the likeliest tokens that together reach P; 1 = off", low=1e-9, high=1, metavar="P"
-    )
-    seed: int | None = option(
-        None,
-        "same seed, same answer; default: the server draws one",
-        low=-(2**63),
-        high=2**63 - 1,
-        metavar="N",
-    )
-
-    min_p: float = option(
-        0.0, "keep tokens at least P times as probable as the likeliest; 0 = off", low=0, high=1, metavar="P"
-    )
-    presence_penalty: float = option(
-        0.0,
-        "subtracted from the logit of tokens that the answer has; 0 = off",
-        low=-MAX_PENALTY,
-        high=MAX_PENALTY,
-        metavar="X",
-    )
-    frequency_penalty: float = option(
-        0.0,
-        "subtracted for each time that the answer has the token; 0 = off",
-        low=-MAX_PENALTY,
-        high=MAX_PENALTY,
-        metavar="X",
-    )
-    repetition_penalty: float = option(
-        1.0,
-        "divides a positive logit of tokens that the answer has, multiplies a negative one; the prompt does not count; "
-        "1 = off",
-        low=MIN_REPETITION,
-        high=MAX_PENALTY,
-        metavar="X",
-    )
-
-    def params(self) -> SamplingParams:
-        return SamplingParams(
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            repetition_penalty=self.repetition_penalty,
-            seed=self.seed,
-            max_tokens=self.max_tokens,
-        )
-
-
-@dataclass(frozen=True)
-class GenerateConfig(SamplingConfig):
-    """One prompt, one answer."""
-
-    prompt: str = option("", "prompt to answer; - reads it from standard input", metavar="TEXT")
-    raw: bool = option(False, "continue the prompt as it is, without the chat template")
-    json: bool = option(False, "print the answer and its statistics as JSON")
-
-
-@dataclass(frozen=True)
-class ChatConfig(SamplingConfig):
-    """A conversation in the terminal."""
-
-    system: str = option("", "system message", metavar="TEXT")
-    show_drafts: bool = option(False, "colour every token by its origin: this device or the server")
-    color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
-    history: bool = option(True, "keep typed lines for the arrow keys of the next conversation")
-
-
-@dataclass(frozen=True)
 class CalibrateConfig(DeviceConfig):
     """What to measure: the configured draft model and link."""
 
-    out: str = option("", "file for the profile; default: where the other verbs find it", metavar="FILE")
-    json: bool = option(False, "print the profile as JSON")
+    out: str = option(
+        "",
+        "file for the profile; default: where the other verbs find it",
+        metavar="FILE",
+        group="the profile",
+        often=True,
+    )
+    json: bool = option(False, "print the profile as JSON", often=True)
 
 
 @dataclass(frozen=True)
@@ -302,11 +269,16 @@ class DoctorConfig(DeviceConfig):
     """What to examine: this device as configured."""
 
     http: str = option(
-        "127.0.0.1:8411", "address that `opensled edge` would serve on", metavar="HOST:PORT", check=host_port
+        "127.0.0.1:8411",
+        "address that `opensled edge` would serve on",
+        metavar="HOST:PORT",
+        check=host_port,
+        group="what to examine, and how to show it",
+        often=True,
     )
     root: str = option(
         "/", "examine a board from a copy of its /proc, /sys and /etc below this folder", metavar="FOLDER"
     )
     link: str = option("wifi-good", "link to assume without a server: a name of `opensled profile list`")
     color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
-    json: bool = option(False, "print the findings as JSON")
+    json: bool = option(False, "print the findings as JSON", often=True)

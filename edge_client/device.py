@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, MutableMapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
-from edge_client.answer import Chunk, RequestDefaults, Task
 from edge_client.answer_stream import AnswerStream
 from edge_client.config import DeviceConfig
 from edge_client.drafter_choice import FittingFactory
@@ -20,18 +20,21 @@ from edge_client.lengths import length_policy
 from edge_client.lengths.base import DraftLengthPolicy, DraftStatus, LengthOptions, rested
 from edge_client.link import Endpoint, Link
 from edge_client.offline.local_only import own_key, own_prompt, require_possible
-from edge_client.offline.modes import LOCAL_ONLY, Offline, retry_policy
+from edge_client.offline.modes import Offline, retry_policy
 from edge_client.remote import RemoteSession, RetryPolicy
+from edge_client.request_defaults import RequestDefaults
 from edge_client.served_target import ServedTarget, TargetMemory, fetch_target, is_another, shaping_for
 from edge_client.telemetry import Telemetry
-from edge_client.tokenizer import EdgeTokenizer
+from http_api.backend import Answer
 from opensled.address import is_local
+from opensled.answer import LOCAL_ONLY, Chunk, Task
 from opensled.errors import NotFound, OpenSledError, Unreachable, UsageError, VocabularyMismatch
 from opensled.files import read_identity, read_secret_text
 from opensled.messages import MATCH, ModelInfo, Open
 from opensled.penalties import require_served
 from opensled.protocol import Truth
 from opensled.shaping import Shaping, configured
+from opensled.tokenizer import TargetTokenizer
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ class Device:
         self,
         link: Link,
         info: ModelInfo,
-        tokenizer: EdgeTokenizer,
+        tokenizer: TargetTokenizer,
         factory: DrafterFactory,
         lengths: DraftLengthPolicy,
         parallel: int = 1,
@@ -69,6 +72,10 @@ class Device:
         self._latest: RemoteSession | None = None  # the sequence that was opened last
         self.server_away = False  # as `watch_server` last heard
 
+    def answering(self, scope: MutableMapping[str, Any]) -> Answer:
+        """Every client of the API is the device's user."""
+        return self.answer
+
     async def answer(self, task: Task) -> AsyncGenerator[Chunk, None]:
         """Stream one answer; the last chunk carries the finish reason and the statistics.
 
@@ -91,6 +98,11 @@ class Device:
         yield chunk
 
     @property
+    def writes_alone(self) -> bool:
+        """Whether the draft model may answer without the target: mode `local-only`."""
+        return self._memory is not None
+
+    @property
     def ready(self) -> bool:
         """Whether a request would be answered now: the server can be reached, or the draft model may answer alone."""
         return not self.server_away or self._memory is not None
@@ -107,14 +119,14 @@ class Device:
 
         If the server serves another target now, the device learns to know that target for the next answer.
         """
+        if task.alone:
+            await self._begin_alone(session, task, Unreachable("the draft model alone is asked"))
+            return
         described = self.info
         try:
             await session.open()
         except Unreachable as error:
-            if self._memory is None:
-                raise
-            require_possible(task, error)
-            await self._begin_alone(session, task, self._memory)
+            await self._begin_alone(session, task, error)
         except (NotFound, VocabularyMismatch) as error:
             if not is_another(error):
                 raise
@@ -123,9 +135,15 @@ class Device:
                     await self._update_target()
             raise Unreachable(f"the server serves {self.info.model_id} now; ask again") from error
 
-    async def _begin_alone(self, session: RemoteSession, task: Task, memory: TargetMemory) -> None:
-        """Make what a server would send: the ids of the prompt and a noise key. A chat template can be slow."""
-        known = memory.recall()
+    async def _begin_alone(self, session: RemoteSession, task: Task, cause: Unreachable) -> None:
+        """Make what a server would send: the ids of the prompt and a noise key. A chat template can be slow.
+
+        Raises Unreachable, for `cause`, if the draft model may not answer alone, or not this task.
+        """
+        if self._memory is None:
+            raise cause
+        require_possible(task, cause)
+        known = self._memory.recall()
         template = known.chat_template if known else ""
         ids = await asyncio.to_thread(own_prompt, task, self.info, self.tokenizer, template)
         session.truth = Truth(ids)
@@ -224,6 +242,7 @@ async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
     try:
         factory, target = await _first_target(link, config, cache, memory)
         shaping_for(shaping, target.info)
+        _tell_limit(config.draft_length, target.info.limits.max_draft)
     except BaseException:
         await link.close()
         raise
@@ -234,6 +253,18 @@ async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
         rule=config.rule, cache=cache, defaults=defaults, looks_ahead=config.look_ahead,
         offline=Offline(config.offline), memory=memory, shaping=shaping,
     )  # fmt: skip
+
+
+def _tell_limit(wanted: int, most: int) -> None:
+    """A draft is cut to what the server takes; that is no error, but its owner should know."""
+    if wanted > most:
+        log.warning(
+            "--draft-length %d: the server takes drafts of at most %d tokens, and gets no longer ones; for more, start "
+            "it with --max-draft %d",
+            wanted,
+            most,
+            wanted,
+        )
 
 
 def _length_policy(config: DeviceConfig) -> DraftLengthPolicy:

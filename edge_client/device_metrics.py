@@ -8,7 +8,7 @@ from functools import partial
 from edge_client.device import Device
 from hw_profiles.pmic import pmic_power_w
 from hw_profiles.sysfs import BoardState, read_board
-from opensled.metrics import Metric, Reading, draft_metrics
+from opensled.metrics import Metric, Reading, draft_metrics, model_metric
 
 ReadBoard = Callable[[], BoardState]
 
@@ -35,6 +35,7 @@ def metrics(device: Device) -> list[Metric]:
     """Everything that a device tells a scraper."""
     counts = device.telemetry
     return [
+        model_metric(lambda: [device.info.model_id]),
         *draft_metrics(counts.drafts),
         Metric(
             "draft_tokens_wasted_total",

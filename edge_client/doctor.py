@@ -29,7 +29,7 @@ from edge_client.terminal.colour import Palette, palette
 from hw_profiles import catalog
 from hw_profiles.detect import require_board
 from opensled import logs
-from opensled.cli import CONFIGS
+from opensled.cli import CONFIGS, VERBS
 from opensled.config import options
 from opensled.errors import OpenSledError, UsageError
 
@@ -175,8 +175,9 @@ def _document(findings: list[Finding], code: int, gain: GainReport) -> dict[str,
 
 
 def variables() -> set[str]:
-    """The environment variables of all options of all commands."""
-    return {item.variable for name in CONFIGS.names() for item in options(CONFIGS.get(name))}
+    """The environment variables of all options of all commands that are here."""
+    found = [name for name, verb in VERBS.items() if verb.here]
+    return {item.variable for name in found for item in options(CONFIGS.get(name))}
 
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}

@@ -11,11 +11,11 @@ from edge_client.drafters import DRAFTERS, OFF
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import model_drafter
-from edge_client.known_drafts import DRAFT_OF, HOW_TO_GET_ONE, settled, without_model
+from edge_client.known_drafts import HOW_TO_GET_ONE, draft_of, settled, without_model
 from opensled import logs
 from opensled.errors import UsageError, VocabularyMismatch
 from opensled.messages import ModelInfo
-from opensled.store import FETCHABLE
+from opensled.store import can_be_fetched
 
 
 class FittingFactory(DrafterFactory):
@@ -79,8 +79,8 @@ def _fitting(config: DeviceConfig, named: DeviceConfig, target: ModelInfo) -> Dr
 
 
 def _where(target: str) -> str:
-    known = DRAFT_OF.get(target, "")
-    return f"here (opensled pull {known} fetches one)" if known in FETCHABLE else "known"
+    known = draft_of(target)
+    return f"here (opensled pull {known} fetches one)" if can_be_fetched(known) else "known"
 
 
 def _stand_in(config: DeviceConfig, target: ModelInfo, why: str) -> DrafterFactory:

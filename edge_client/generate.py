@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from edge_client.answer import Origin
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafting import Drafting
 from edge_client.verifier import OpenSequence, Verifier
+from opensled.answer import Origin
 from opensled.errors import ProtocolError
 from opensled.messages import Draft, DraftBlock, SamplingParams, TokenLogprobs, Verdict
 from opensled.protocol import agreed, rebase

@@ -7,15 +7,23 @@ from typing import TypeVar
 
 from edge_client.config import AUTO, DeviceConfig
 from edge_client.drafters import OFF
-from opensled.store import known_models
+from opensled.model_pairs import pair_of
+from opensled.store import is_here
 
-# Draft models by the name of their target, both as `opensled models list` names them.
+# Draft models by the name of their target, both as `opensled models list` names them; more are in
+# opensled/model_pairs.py.
 DRAFT_OF = {"tiny": "tiny-draft", "smollm2": "smollm2"}
 WITH_MODEL = "chain:cacheback,llamacpp"
 LOOKUP, WITH_TABLE = "lookup", "chain:cacheback,lookup"
 HOW_TO_GET_ONE = "--draft-model FILE, a small model with the target's vocabulary"
 
 Config = TypeVar("Config", bound=DeviceConfig)
+
+
+def draft_of(target: str) -> str:
+    """The name of the draft model that belongs to a target, here or not; "" = none is known."""
+    pair = pair_of(target)
+    return DRAFT_OF.get(target, pair.draft if pair else "")
 
 
 def without_model(config: DeviceConfig) -> str:
@@ -28,7 +36,7 @@ def settled(config: Config, target: str) -> Config:
 
     The draft model is the one configured, or one on this machine that belongs to the target; "" = none.
     """
-    known = DRAFT_OF.get(target, "")
-    model = config.draft_model or (known if known in known_models() else "")
+    known = draft_of(target)
+    model = config.draft_model or (known if is_here(known) else "")
     auto = WITH_MODEL if model else without_model(config)
     return replace(config, drafter=auto if config.drafter == AUTO else config.drafter, draft_model=model)

@@ -15,9 +15,11 @@ _OTHER_PROGRAM = (
     "another program listens there",
     "name the address of `opensled serve`, not of a device's API; its usual port is 7411",
 )
+_NO_NAME = ("no machine has this name", "check its spelling, or give the IP address")
 # A part of gRPC's text -> what it means, and the next step. The first that matches counts.
 _CAUSES = (
-    ("lookup", "no machine has this name", "check its spelling, or give the IP address"),
+    ("lookup", *_NO_NAME),
+    ("name not found", *_NO_NAME),
     (
         "WRONG_VERSION_NUMBER",
         "it does not speak TLS",
@@ -71,7 +73,7 @@ def _cause_and_remedy(detail: str, server: str, tls: bool) -> str:
         return f": nothing listens there; {_start(server)}"
     if "Socket closed" in detail or "Connection reset" in detail:
         return f": it ended the connection; {_tls_remedy(tls)}"
-    cause = detail.rpartition(": ")[2]
+    cause = detail.rpartition(": ")[2].strip("[] ")
     return f"{f' ({cause})' if cause else ''}; check the address, and that the server runs"
 
 

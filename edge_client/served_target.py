@@ -6,13 +6,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_client import tokenizer as tokenizers
+from edge_client import tokenizer_cache as tokenizers
 from edge_client.drafters.base import DrafterFactory
 from edge_client.link import Link
-from edge_client.tokenizer import EdgeTokenizer
 from opensled.errors import NotFound, Unreachable, Unsupported, VocabularyMismatch
 from opensled.messages import Limits, ModelInfo, RuleFacts
 from opensled.shaping import SHAPING, Shaping
+from opensled.tokenizer import TargetTokenizer
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class ServedTarget:
     """What a device knows of the target."""
 
     info: ModelInfo
-    tokenizer: EdgeTokenizer
+    tokenizer: TargetTokenizer
 
 
 async def fetch_target(link: Link, rule: str, factory: DrafterFactory, cache: Path | None) -> ServedTarget:

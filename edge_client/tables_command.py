@@ -1,6 +1,7 @@
 """`opensled draft-tables build`: a frozen draft table from texts like the expected answers."""
 
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,11 +18,11 @@ from edge_client.drafters.table_file import (
     TableFile,
 )
 from edge_client.drafters.tables import Rows, TableShape, as_rows
-from edge_client.tokenizer import pieces_of
 from opensled.config import option
-from opensled.errors import NotFound, UnsupportedModel, UsageError
+from opensled.errors import NotFound, UnsupportedModel, UsageError, first_line
 from opensled.files import read_bytes
 from opensled.store import model_path
+from opensled.tokenizer import pieces_of
 from opensled.vocabulary import fingerprint
 
 # Different windows kept at a time, about 2 GB; beyond it the rarest are forgotten
@@ -67,6 +68,10 @@ class TableBuilder:
         return tuple([follower for _, follower in sorted(found)[: self.shape.followers]])
 
 
+REMEDY = (
+    "name the tokenizer.json of the target, the folder that has it, or the one that this device keeps of its server: "
+    "a .json file in ~/.cache/opensled"
+)
 CHUNK = 1 << 16  # characters that are tokenized at a time; lines stay whole
 SHAPE = TableShape()
 
@@ -110,15 +115,22 @@ def build(config: BuildConfig) -> int:
     tokenizer = read_tokenizer(config.model)
     builder = TableBuilder(config.shape)
     files = list(_files(config.corpus))
-    for path in files:
+    for number, path in enumerate(files):
+        _tell(f"read {number} of {len(files)} files, {builder.tokens:,} tokens")
         for chunk in _chunks(_text(path)):
             builder.read(tokenizer.encode(chunk, add_special_tokens=False).ids)
-        print(f"read {path}: {builder.tokens} tokens so far", file=sys.stderr)
+    _tell("")
     table = finished(builder, tokenizer, f"{len(files)} files, {builder.tokens} tokens")
     out = Path(config.out).expanduser()
     table_file.write(out, table)
-    _report(out, table, builder.tokens, config.json)
+    _report(out, table, builder.tokens, len(files), config.json)
     return 0
+
+
+def _tell(progress: str) -> None:
+    """The present state in place of the one before; only a terminal that can take it back gets it."""
+    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        print(f"\r\x1b[K{progress}", end="", file=sys.stderr, flush=True)
 
 
 def read_tokenizer(name: str) -> Tokenizer:
@@ -127,11 +139,13 @@ def read_tokenizer(name: str) -> Tokenizer:
     if path.is_dir():
         path = path / "tokenizer.json"
     if not path.is_file():
-        raise NotFound(f"{path} is missing; name a model's folder that has it, or the file itself", "model")
+        raise NotFound(f"{path} is missing; {REMEDY}", "model")
+    if path.suffix == ".gguf":
+        raise UsageError(f"--model {path}: a GGUF file has no tokenizer.json; {REMEDY}")
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises bare Exception
-        raise UnsupportedModel(f"{path} is no tokenizer.json: {error}") from error
+        raise UnsupportedModel(f"{path} is no tokenizer.json ({first_line(error)}); {REMEDY}") from error
 
 
 def finished(builder: TableBuilder, tokenizer: Tokenizer, source: str) -> TableFile:
@@ -176,10 +190,11 @@ def _chunks(text: str) -> Iterator[str]:
         yield "".join(held)
 
 
-def _report(path: Path, table: TableFile, tokens: int, as_json: bool) -> None:
+def _report(path: Path, table: TableFile, tokens: int, files: int, as_json: bool) -> None:
     size, leaders, followers = path.stat().st_size, len(table.rows.leaders), len(table.rows.followers)
     if as_json:
         figures = {"bytes": size, "tokens": tokens, "leaders": leaders, "followers": followers}
         print(json.dumps({"path": str(path), **figures}))
         return
-    print(f"{path}: {leaders} leaders with {followers} followers from {tokens} tokens, {size / 1e6:.2f} MB")
+    source = f"{tokens:,} tokens of {files} file{'s' * (files != 1)}"
+    print(f"{path}: {leaders:,} leaders with {followers:,} followers from {source}, {size / 1e6:.2f} MB")

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from edge_client.answer import Stats
 from edge_client.generate import Commit
+from opensled.answer import Stats
 from opensled.errors import OpenSledError
 from opensled.metrics import SECONDS, DraftCounts, Histogram
 

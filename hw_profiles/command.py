@@ -21,7 +21,7 @@ WIDEST = 110  # columns; longer lines are hard to read
 
 @dataclass(frozen=True)
 class ProfileListConfig:
-    kind: str = option("", "only one kind", choices=KINDS)
+    kind: str = option("", "show only one kind", choices=KINDS)
     json: bool = option(False, "print JSON")
 
 

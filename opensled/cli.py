@@ -5,152 +5,16 @@ import difflib
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import opensled
+from opensled import distribution
 from opensled.errors import OpenSledError, UsageError
 from opensled.registry import Registry, remedy
+from opensled.verbs import VERBS
 
 INTERRUPTED = 130
-
-
-@dataclass(frozen=True)
-class Verb:
-    """A command; `config` and `run` are "module:attribute", so listing the verbs imports none of them.
-
-    `run(config) -> int` gives the exit code.
-    """
-
-    summary: str
-    example: str
-    config: str
-    run: str
-
-
-VERBS = {
-    "serve": Verb(
-        "verify the drafts of many devices with one target model",
-        "opensled serve --model tiny --listen 0.0.0.0:7411 --tokens tokens.txt \\\n"
-        "      --tls-cert cert.pem --tls-key key.pem",
-        "verify_server.config:ServeConfig",
-        "verify_server.command:serve",
-    ),
-    "edge": Verb(
-        "draft on this device and serve an OpenAI-compatible API",
-        "opensled edge --server 192.0.2.1:7411 --draft-model qwen-0.5b-q4.gguf",
-        "edge_client.config:EdgeConfig",
-        "edge_client.command:edge",
-    ),
-    "generate": Verb(
-        "answer one prompt",
-        'opensled generate --prompt "Turn on the kitchen light."',
-        "edge_client.config:GenerateConfig",
-        "edge_client.command:generate",
-    ),
-    "chat": Verb(
-        "chat with the target in the terminal",
-        "opensled chat --show-drafts",
-        "edge_client.config:ChatConfig",
-        "edge_client.terminal.chat:chat",
-    ),
-    "top": Verb(
-        "watch servers live: sessions, tokens, steps, KV memory",
-        "opensled top --metrics 127.0.0.1:9410",
-        "opensled.top:TopConfig",
-        "opensled.top:top",
-    ),
-    "doctor": Verb(
-        "find faults of this device or its server, with remedies",
-        "opensled doctor --server 192.0.2.1:7411 --tls --token-file token.txt",
-        "edge_client.config:DoctorConfig",
-        "edge_client.doctor:doctor",
-    ),
-    "demo": Verb(
-        "run a server and devices; check them against the target",
-        "opensled demo --json",
-        "opensled_testbed.config:DemoConfig",
-        "opensled_testbed.demo:demo",
-    ),
-    "plan": Verb(
-        "estimate how many users a target holds, and the cost",
-        "opensled plan --device pi-5 --link wifi-good --target dense-8b --pace 10",
-        "opensled_testbed.config:PlanConfig",
-        "opensled_testbed.planner.command:plan",
-    ),
-    "bench serve": Verb(
-        "put load on a fleet and measure its users' service",
-        "opensled bench serve --fleet kitchen --baselines centralized,sled-continuous",
-        "opensled_testbed.load.config:BenchServeConfig",
-        "opensled_testbed.load.command:bench_serve",
-    ),
-    "bench report": Verb(
-        "write one HTML page over all benchmark results",
-        "opensled bench report --out report.html",
-        "opensled_testbed.config:ReportConfig",
-        "opensled_testbed.report.page:bench_report",
-    ),
-    "profile list": Verb(
-        "list profiles of devices, links, accelerators and targets",
-        "opensled profile list --kind devices",
-        "hw_profiles.command:ProfileListConfig",
-        "hw_profiles.command:list_profiles",
-    ),
-    "profile show": Verb(
-        "show one profile with its ranges and sources",
-        "opensled profile show pi-5",
-        "hw_profiles.command:ShowConfig",
-        "hw_profiles.command:show_profile",
-    ),
-    "profile detect": Verb(
-        "show which board this is, and its state",
-        "opensled profile detect --json",
-        "hw_profiles.command:DetectConfig",
-        "hw_profiles.command:detect_board",
-    ),
-    "profile calibrate": Verb(
-        "measure the draft speed of this machine, and its link",
-        "opensled profile calibrate --server 192.0.2.1:7411",
-        "edge_client.config:CalibrateConfig",
-        "edge_client.calibration.calibrate:calibrate",
-    ),
-    "draft-tables build": Verb(
-        "build a table from texts that drafts without a model",
-        "opensled draft-tables build --corpus letters/,notes.txt --out mine.table",
-        "edge_client.tables_command:BuildConfig",
-        "edge_client.tables_command:build",
-    ),
-    "pull": Verb(
-        "fetch a real model by its name",
-        "opensled pull smollm2",
-        "opensled.pull:PullConfig",
-        "opensled.pull:pull",
-    ),
-    "config init": Verb(
-        "print a sample configuration file",
-        "opensled config init",
-        "opensled.config_command:InitConfig",
-        "opensled.config_command:init",
-    ),
-    "models list": Verb(
-        "list the models on this machine, and those to fetch",
-        "opensled models list",
-        "opensled.models_command:ModelListConfig",
-        "opensled.models_command:list_models",
-    ),
-    "models path": Verb(
-        "print the path of a model",
-        "opensled models path tiny-draft",
-        "opensled.models_command:PathConfig",
-        "opensled.models_command:print_path",
-    ),
-    "models eval": Verb(
-        "measure the bundled models on held-out tasks",
-        "opensled models eval --items-per-task 40",
-        "opensled.models_command:EvalConfig",
-        "opensled.models_command:evaluate",
-    ),
-}
 
 CONFIGS = Registry("command", {name: verb.config for name, verb in VERBS.items()})
 RUNS = Registry("command", {name: verb.run for name, verb in VERBS.items()})
@@ -162,11 +26,16 @@ Speculative LLM decoding from the edge: devices draft, one server verifies,
 the text stays exact.
 """
 
+START = """\
+Start with `opensled run tiny` or `opensled run smollm2` (98 MB, fetched once):
+a model of your own and a conversation. `opensled demo` shows four devices.
+"""
+
 FOOTER = """\
-opensled COMMAND --help shows its options. An option --name VALUE can also be
-set by the environment (OPENSLED_NAME), by ./opensled.toml or by
-~/.config/opensled/config.toml, in this order of precedence
-(opensled config init prints a sample).
+opensled COMMAND --help shows the options used most, --help-all every one. An
+option --name VALUE can also be set by the environment (OPENSLED_NAME), by
+./opensled.toml or by ~/.config/opensled/config.toml, in this order of
+precedence (opensled config init prints a sample).
 
 exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 auth, 5 unreachable,
             6 overloaded
@@ -203,16 +72,21 @@ def _complain(message: str) -> None:
 
 def run(argv: list[str]) -> int:
     """Like `main`, but errors are raised."""
+    distribution.require_one()
     first = argv[0] if argv else "--help"
-    if first in ("-h", "--help", "help"):
+    if first == "help" and len(argv) > 1:
+        return run([*argv[1:], "--help"])
+    if first in ("-h", "--help", "--help-all", "help"):
         print(overview(""))
         return 0
     if first == "--version":
-        print(f"opensled {opensled.__version__}")
+        package = distribution.name()
+        print(f"opensled {opensled.__version__}{'' if package == distribution.WHOLE else f' ({package})'}")
         return 0
     for words in (2, 1):
         name = " ".join(argv[:words])
         if name in VERBS:
+            distribution.require(name, VERBS[name].here)
             return _run_verb(name, argv[words:])
     return _group(first, argv[1:])
 
@@ -222,7 +96,8 @@ def _group(name: str, rest: list[str]) -> int:
     choices = [verb.removeprefix(f"{name} ") for verb in VERBS if verb.startswith(f"{name} ")]
     if not choices:
         raise UsageError(_unknown(name, list(dict.fromkeys(verb.split()[0] for verb in VERBS))))
-    if not rest or rest[0] in ("-h", "--help"):
+    distribution.require(name, any(VERBS[f"{name} {choice}"].here for choice in choices))
+    if not rest or rest[0] in ("-h", "--help", "--help-all"):
         print(overview(f"{name} "))
         return 0
     raise UsageError(_unknown(rest[0], choices, f"{name} "))
@@ -236,10 +111,14 @@ def _unknown(word: str, choices: list[str], prefix: str = "") -> str:
 
 def overview(prefix: str) -> str:
     """The list of the verbs that start with `prefix`."""
-    shown = {name: verb.summary for name, verb in VERBS.items() if name.startswith(prefix)}
+    shown = {name: verb.summary for name, verb in VERBS.items() if name.startswith(prefix) and verb.here}
     width = max(map(len, shown)) + 2
     lines = [f"  {name:{width}}{summary}" for name, summary in shown.items()]
-    return "\n".join([HEADER, "commands:", *lines, "", FOOTER.rstrip()])
+    absent = [name for name, verb in VERBS.items() if name.startswith(prefix) and not verb.here]
+    start = [START] if {"run", "demo"} <= shown.keys() and not absent else []
+    return "\n".join(
+        [HEADER, *start, "commands:", *lines, *distribution.absence(absent), "", FOOTER.rstrip()]
+    )
 
 
 def _run_verb(name: str, argv: list[str]) -> int:
@@ -258,41 +137,56 @@ def _run_verb(name: str, argv: list[str]) -> int:
 
 
 def _keys() -> list[str]:
-    """The keys of all verbs; imports the configuration of each."""
+    """The keys of all verbs of this copy; imports the configuration of each."""
     from opensled import config
 
-    return sorted({item.name for name in VERBS for item in config.options(CONFIGS.get(name))})
+    found = [name for name, verb in VERBS.items() if verb.here]
+    return sorted({item.name for name in found for item in config.options(CONFIGS.get(name))})
 
 
 class _Parser(argparse.ArgumentParser):
     """Raises UsageError where argparse would print and exit."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self._unknown_option(message) or message} (see: {self.prog} --help)")
+        raise UsageError(f"{self._stray(message) or message} (see: {self.prog} --help)")
 
-    def _unknown_option(self, message: str) -> str:
-        """The error of a word that begins like an option and is none; "" for other errors."""
+    def _stray(self, message: str) -> str:
+        """The error of a word that is no option, or of a value without one; "" for other errors."""
         from opensled.config import did_you_mean
 
-        words = message.removeprefix("unrecognized arguments: ").split()
-        if not message.startswith("unrecognized") or not words[0].startswith("-"):
+        if not message.startswith("unrecognized arguments: "):
             return ""
-        flag = words[0].partition("=")[0]
+        word = message.removeprefix("unrecognized arguments: ").split()[0]
+        if not word.startswith("-"):
+            return f"{word!r} follows no option{self._such_as()}"
+        flag = word.partition("=")[0]
         return f"no option {flag}{did_you_mean(flag.replace('_', '-'), self._option_string_actions)}"
+
+    def _such_as(self) -> str:
+        """An option of this command's example that takes a value."""
+        words = VERBS[self.prog.removeprefix("opensled ")].example.split()
+        named = [self._option_string_actions[word] for word in words if word in self._option_string_actions]
+        action = next((each for each in named if each.nargs != 0), None)
+        return f"; write it behind one, such as {action.option_strings[0]} {action.metavar}" if action else ""
+
+
+class _ShowHelp(argparse.Action):
+    """Prints the help, `const`, and exits."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(self.const())
+        parser.exit()
 
 
 def _parser(name: str, options: list[Any]) -> _Parser:
-    verb = VERBS[name]
-    arguments = "".join(f" {item.metavar}" for item in options if item.positional)
+    from opensled.help_page import help_page
+
     parser = _Parser(
-        prog=f"opensled {name}",
-        usage=f"%(prog)s{arguments} [OPTION...]",
-        description=verb.summary,
-        epilog=f"example:\n  {verb.example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
+        prog=f"opensled {name}", add_help=False, argument_default=argparse.SUPPRESS, allow_abbrev=False
     )
+    page = partial(help_page, name, VERBS[name].summary, VERBS[name].example, options)
+    parser.add_argument("-h", "--help", action=_ShowHelp, nargs=0, const=page)
+    parser.add_argument("--help-all", action=_ShowHelp, nargs=0, const=partial(page, everything=True))
     for item in options:
         _add(parser, item)
     return parser
@@ -301,23 +195,8 @@ def _parser(name: str, options: list[Any]) -> _Parser:
 def _add(parser: argparse.ArgumentParser, item: Any) -> None:
     """A flag without its own default: only given flags override the other layers."""
     if item.positional:
-        parser.add_argument(item.name, metavar=item.metavar, help=_escape(item.help))
-        return
-    help = _escape(f"{item.help} ({_default(item)}env {item.variable})")
-    if item.kind is bool:
-        parser.add_argument(item.flag, action=argparse.BooleanOptionalAction, help=help)
-        return
-    choices = item.metadata["choices"]
-    shown = "{" + ",".join(choices) + "}" if choices else item.metavar
-    parser.add_argument(item.flag, type=lambda text: item.parse(text, item.flag), metavar=shown, help=help)
-
-
-def _default(item: Any) -> str:
-    if item.kind is bool:
-        return "default on; " if item.default else ""
-    return "" if item.default in (None, "") else f"default {item.default}; "
-
-
-def _escape(text: str) -> str:
-    """argparse formats help texts with %."""
-    return text.replace("%", "%%")
+        parser.add_argument(item.name, metavar=item.metavar)
+    elif item.kind is bool:
+        parser.add_argument(item.flag, action=argparse.BooleanOptionalAction)
+    else:
+        parser.add_argument(item.flag, type=lambda text: item.parse(text, item.flag), metavar=item.metavar)

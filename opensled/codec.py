@@ -85,6 +85,16 @@ def client_message(data: bytes, positions: int = bounds.MAX_POSITIONS) -> Client
     return decode_client(pb.ClientMessage.FromString(data), positions)
 
 
+def client_bytes(message: ClientMessage | Framed) -> bytes:
+    """The bytes of a message of a client."""
+    return encode_client(message).SerializeToString()
+
+
+def server_message(data: bytes) -> ServerMessage:
+    """The message of a server that these bytes encode; raises `Malformed` and ProtocolError."""
+    return decode_server(pb.ServerMessage.FromString(data))
+
+
 def server_bytes(message: ServerMessage | Framed) -> bytes:
     """The bytes of a message."""
     return encode_server(message).SerializeToString()
@@ -160,6 +170,16 @@ def _decode_info(reply: pb.DescribeReply) -> ModelInfo:
         capabilities=tuple(reply.capabilities),
         shaping=decode_shaping(reply),
     )
+
+
+def described(data: bytes) -> ModelInfo:
+    """What the bytes of a server's answer to `Describe` say; raises as `decode_info`."""
+    return decode_info(pb.DescribeReply.FromString(data))
+
+
+def tokenizer_json(data: bytes) -> bytes:
+    """The tokenizer in the bytes of a server's answer to `GetTokenizer`."""
+    return bytes(pb.GetTokenizerReply.FromString(data).tokenizer_json)
 
 
 def describe_request() -> pb.DescribeRequest:

@@ -37,15 +37,19 @@ def option(
     positional: bool = False,
     check: Callable[[Any], object] | None = None,
     sent_to: tuple[str, ...] = (),
+    group: str = "",
+    often: bool = False,
 ) -> Any:
     """A dataclass field with a flag, an environment twin and a key in the configuration files.
 
     A value lies in [low, high] and among `choices`; `check` raises UsageError for an invalid value. A
     positional argument comes from the command line only. `sent_to`: for the file of a secret, the fields that name
-    the server it is sent to and protect it on its way (opensled/config_trust.py).
+    the server it is sent to and protect it on its way (opensled/config_trust.py). `group`: title in the help of this
+    option and those that follow it in its class; `often`: used so often that the short help shows it.
     """
     rules = {"choices": choices, "low": low, "high": high, "check": check}
     facts = {"help": help, "metavar": metavar, "positional": positional, "sent_to": sent_to}
+    facts |= {"group": group, "often": often}
     return field(default=default, metadata=facts | rules)
 
 
@@ -57,6 +61,8 @@ class Option:
     kind: type  # bool, int, float or str; `int | None` counts as int
     default: Any
     metadata: Mapping[str, Any]
+    group: str  # title in the help, "" = none
+    ancestor: int  # 0: the verb's own; more: of a class that it shares with other verbs
 
     @property
     def flag(self) -> str:
@@ -78,6 +84,10 @@ class Option:
     @property
     def positional(self) -> bool:
         return bool(self.metadata["positional"])
+
+    @property
+    def often(self) -> bool:
+        return bool(self.metadata["often"]) or self.positional
 
     @property
     def help(self) -> str:
@@ -126,10 +136,20 @@ def _range(low: float, high: float) -> str:
 
 def options(config: type) -> list[Option]:
     """The options of a configuration dataclass, in the order of its fields."""
-    hints = get_type_hints(config)
-    return [
-        Option(item.name, _kind(hints[item.name]), item.default, item.metadata) for item in fields(config)
-    ]
+    hints, found = get_type_hints(config), list[Option]()
+    for item in fields(config):
+        ancestor = _ancestor(config, item.name)
+        before = found[-1].group if found and found[-1].ancestor == ancestor else ""
+        group = item.metadata["group"] or before
+        found.append(Option(item.name, _kind(hints[item.name]), item.default, item.metadata, group, ancestor))
+    return found
+
+
+def _ancestor(config: type, name: str) -> int:
+    """The class that describes a field, as its place in the method resolution order."""
+    return next(
+        place for place, each in enumerate(config.__mro__) if name in vars(each).get("__annotations__", ())
+    )
 
 
 def _kind(hint: Any) -> type:
@@ -219,7 +239,7 @@ def _from_file(
         if isinstance(value, dict):
             if sections and key not in sections:
                 raise UsageError(
-                    f"{path}: unknown section [{key}]; sections are {', '.join(sorted(sections))}"
+                    f"{path}: unknown section [{key}]; {_instead_of(key, sections, keys() if keys else ())}"
                 )
         elif name in known:
             values[name] = known[name].checked(value, f"{path}: {key}")
@@ -228,15 +248,24 @@ def _from_file(
     for key, value in _table(document, section, path).items():
         name = key.replace("-", "_")
         if name not in known:
-            raise UsageError(f"{path}: unknown key {key!r} in [{section}]; keys are {', '.join(known)}")
+            hint = did_you_mean(name, known) or f"; see opensled {section.replace('.', ' ')} --help-all"
+            raise UsageError(f"{path}: unknown key {key!r} in [{section}]{hint}")
         values[name] = known[name].checked(value, f"{path}: {key} in [{section}]")
     return values
+
+
+def _instead_of(section: str, sections: Collection[str], keys: Collection[str]) -> str:
+    """What to write instead of a section that there is not."""
+    if section.replace("-", "_") in keys:
+        return f"write `{section} = VALUE` above all sections, or in that of its command (see opensled config init)"
+    close = get_close_matches(section, sections, n=1)
+    return f"did you mean [{close[0]}]?" if close else f"sections are {', '.join(sorted(sections))}"
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """What to add to an error about `word`: the choice that is spelt nearly like it, if there is one."""
     close = get_close_matches(word, list(choices), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    return f"; did you mean {close[0].replace('_', '-')}?" if close else ""
 
 
 def _table(document: dict[str, Any], section: str, path: Path) -> dict[str, Any]:

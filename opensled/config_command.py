@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from opensled.cli import CONFIGS
+from opensled.cli import CONFIGS, VERBS
 from opensled.config import Option, options
 
 DEVICE_VERBS = ("edge", "generate", "chat")
@@ -43,11 +43,15 @@ def sample() -> str:
 
 
 def _verbs() -> tuple[str, ...]:
-    return ("serve", *DEVICE_VERBS)
+    return tuple(name for name in ("serve", *DEVICE_VERBS) if VERBS[name].here)
 
 
 def _lines(found: Iterable[Option]) -> Iterator[str]:
+    group = ""
     for item in found:
+        if item.group != group:
+            group = item.group
+            yield f"## {group}\n\n"
         comment = textwrap.wrap(item.help, WIDTH - 2, break_long_words=False, break_on_hyphens=False)
         yield "".join(f"# {line}\n" for line in comment)
         yield f"# {item.name.replace('_', '-')} = {_value(item)}\n\n"

@@ -6,17 +6,16 @@ download is trusted; its commit and the sha256 of each file are kept in this use
 
 import hashlib
 import json
-import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from opensled.errors import ModelError
 from opensled.files import write_whole
+from opensled.hub_listing import COMMIT
 from opensled.store import cache_folder
 
 CHUNK = 1 << 20  # bytes read at once
-COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -42,23 +41,32 @@ def pinned(repository: str, fetch: Callable[[str | None], Path]) -> Path:
     Its last part is the commit, as in the hub's own cache. Raises ModelError where a file has other bytes than then,
     and what `fetch` raises.
     """
-    record = pin_file(repository)
-    known = _read(record)
+    known = read_pin(repository)
     folder = fetch(known.commit if known else None)
     if not COMMIT.fullmatch(folder.name):
         raise ModelError(f"the hub names no commit of {repository}; give a local model folder instead")
     files = {} if known is None else known.files
-    seen = {
-        file.name: _seen(file, files.get(file.name)) for file in sorted(folder.iterdir()) if file.is_file()
+    found = {
+        file.name: seen(file, files.get(file.name)) for file in sorted(folder.iterdir()) if file.is_file()
     }
-    for name, now in seen.items():
-        if name in files and files[name].sha256 != now.sha256:
-            raise ModelError(
-                f"{name} of {repository} at commit {folder.name} has the sha256 {now.sha256}; at its first download it "
-                f"had {files[name].sha256}. If you trust the change, remove {record} and start again"
-            )
-    write_whole(record, json.dumps(asdict(Pin(folder.name, {**files, **seen})), indent=1).encode())
+    pin = Pin(folder.name, files)
+    for name, now in found.items():
+        require_pinned(repository, pin, name, now.sha256)
+    write_pin(repository, Pin(folder.name, {**files, **found}))
     return folder
+
+
+def require_pinned(repository: str, pin: Pin, name: str, sha256: str) -> None:
+    """Raises ModelError if a file had another digest at its first download."""
+    if name in pin.files and pin.files[name].sha256 != sha256:
+        raise ModelError(
+            f"{name} of {repository} at commit {pin.commit} has the sha256 {sha256}; at its first download it "
+            f"had {pin.files[name].sha256}. If you trust the change, remove {pin_file(repository)} and start again"
+        )
+
+
+def write_pin(repository: str, pin: Pin) -> None:
+    write_whole(pin_file(repository), json.dumps(asdict(pin), indent=1).encode())
 
 
 def pin_file(repository: str) -> Path:
@@ -66,7 +74,9 @@ def pin_file(repository: str) -> Path:
     return cache_folder() / "hub" / f"{repository.replace('/', '--')}.json"
 
 
-def _read(record: Path) -> Pin | None:
+def read_pin(repository: str) -> Pin | None:
+    """None before the first download. Raises ModelError for a record that cannot be read."""
+    record = pin_file(repository)
     try:
         document = json.loads(record.read_bytes())
         return Pin(document["commit"], {name: Seen(**facts) for name, facts in document["files"].items()})
@@ -76,7 +86,8 @@ def _read(record: Path) -> Pin | None:
         raise ModelError(f"{record} cannot be read: {error}; remove it to pin the model anew") from error
 
 
-def _seen(file: Path, before: Seen | None) -> Seen:
+def seen(file: Path, before: Seen | None = None) -> Seen:
+    """A file as it is now; one that did not change since `before` is not read."""
     status = file.stat()
     if before and (before.bytes, before.changed) == (status.st_size, status.st_mtime_ns):
         return before

@@ -5,6 +5,7 @@ A context (KV cache) belongs to its creator; ctypes releases the GIL while llama
 
 import ctypes
 import os
+import re
 import weakref
 from collections import deque
 from pathlib import Path
@@ -41,6 +42,15 @@ def cause() -> str:
     return "; ".join(_complaints) or "it gave no reason"
 
 
+def _not_loaded(path: Path, why: str) -> str:
+    if unknown := re.search(r"unknown model architecture: '([^']*)'", why):
+        return (
+            f"{path} has architecture {unknown[1]!r}, which this llama.cpp does not know; a newer one may: "
+            "pip install --upgrade llama-cpp-python"
+        )
+    return f"llama.cpp cannot load {path}: {why}; try another GGUF file"
+
+
 class LlamaModel:
     """Owns the weights of one GGUF file; freed once, when unused or when Python exits.
 
@@ -58,7 +68,7 @@ class LlamaModel:
         self.path = path
         self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
-            raise UnsupportedModel(f"llama.cpp cannot load {path}: {cause()}; try another GGUF file")
+            raise UnsupportedModel(_not_loaded(path, cause()))
         weakref.finalize(self, llama_cpp.llama_model_free, self.handle)
         if llama_cpp.llama_model_has_encoder(self.handle):
             raise UnsupportedModel(f"{path} has an encoder; draft and target must be decoder-only")

@@ -8,6 +8,7 @@ only its type and place, because its text may quote its input.
 import json
 import logging
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from opensled.printable import visible, visible_line
 LEVELS = ("debug", "info", "warning", "error")
 OURS = (
     "opensled",
+    "http_api",
     "edge_client",
     "verify_server",
     "scheduler",
@@ -126,6 +128,39 @@ def tell(message: str) -> None:
 def announce(message: str) -> None:
     """What a user should know and may not expect: one line as by `tell`, at every log level."""
     _say(logging.WARNING, "note: ", message)
+
+
+class Spell:
+    """How long something took, in seconds; by now, while it goes on."""
+
+    def __init__(self) -> None:
+        self._begun, self._took = time.monotonic(), 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self._took or time.monotonic() - self._begun
+
+    def end(self) -> None:
+        self._took = self.seconds
+
+
+@contextmanager
+def told_long(work: str, every: float = 5.0) -> Iterator[Spell]:
+    """While inside, tells every few seconds (`every`) that `work` goes on, and for how long by now."""
+    spell, ended = Spell(), threading.Event()
+
+    def tell_on() -> None:
+        while not ended.wait(every):
+            tell(f"{work} ({spell.seconds:.0f} s)")
+
+    teller = threading.Thread(target=tell_on, name="told_long", daemon=True)
+    teller.start()
+    try:
+        yield spell
+    finally:
+        spell.end()
+        ended.set()
+        teller.join()
 
 
 def _say(level: int, start: str, message: str) -> None:

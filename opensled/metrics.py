@@ -93,6 +93,11 @@ def draft_metrics(counts: DraftCounts) -> list[Metric]:
     ]
 
 
+def model_metric(names: Callable[[], Iterable[str]]) -> Metric:
+    """Which model is served: a sample of 1 with its name, for each of `names`."""
+    return Metric("model_info", "1 for the model that is served.", lambda: dict.fromkeys(names(), 1), "model")
+
+
 def require_safe_metrics(address: str, *, insecure: bool) -> None:
     """Raises UsageError for metrics beyond this machine without --insecure-metrics; they tell load, not texts."""
     if address and not insecure and not is_local(address):

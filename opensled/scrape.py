@@ -36,7 +36,10 @@ class Sample:
 
 
 def scrape(address: str) -> Sample:
-    """The metrics at http://`address`/metrics; raises Unreachable, or OpenSledError for metrics of another program."""
+    """The metrics of the server at http://`address`/metrics.
+
+    Raises Unreachable, or OpenSledError for another program or a device.
+    """
     url = f"http://{address}/metrics"
     try:
         # Without a proxy: servers are on this machine or on the own network.
@@ -44,7 +47,12 @@ def scrape(address: str) -> Sample:
             text = reply.read(LARGEST).decode("utf-8", "replace")
     except HTTPError as error:
         raise OpenSledError(f"{url} answers {error.code}: no metrics port of opensled serve") from error
-    except (OSError, HTTPException) as error:
+    except HTTPException as error:
+        raise OpenSledError(
+            f"what listens at {address} does not speak HTTP; name the metrics port that opensled serve prints, not the "
+            "port of --listen"
+        ) from error
+    except OSError as error:
         cause = error.reason if isinstance(error, URLError) else error
         raise Unreachable(
             f"no metrics at {url}: {_words(cause)}; start the server with --metrics {address}, or name its port"
@@ -53,7 +61,13 @@ def scrape(address: str) -> Sample:
     values = _values(text, url)
     if not values:
         raise OpenSledError(f"{url} has no metrics of OpenSLED; name the port that opensled serve printed")
-    return Sample(at, values)
+    sample = Sample(at, values)
+    if sample.has("drafters"):
+        raise OpenSledError(
+            f"{url} has the metrics of a device; opensled top shows servers: name the metrics port that opensled serve "
+            "prints"
+        )
+    return sample
 
 
 def _words(cause: object) -> str:

@@ -1,11 +1,13 @@
 """Resolves a model's name or path, for a checkout, an editable install and a wheel."""
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from opensled import hub_names
 from opensled.errors import NotFound
+from opensled.hub_names import HubName, chosen, gguf_models
+from opensled.model_pairs import PAIRS
 
 _PACKAGE = Path(__file__).resolve().parent
 # The wheel carries the files of the checkout's `models/` inside the package.
@@ -53,9 +55,63 @@ def fetched_folder(name: str) -> Path:
     return cache_folder() / "models" / name
 
 
+def pulled_folder(repository: str) -> Path:
+    """Where `opensled pull ORG/REPO` puts files of a repository, whether any are there or not."""
+    return cache_folder() / "models" / repository.replace("/", "--")
+
+
+def pulled_path(name: HubName) -> Path | None:
+    """The GGUF file, or the folder with safetensors, of what was pulled by that name; None if it is not here."""
+    folder = pulled_folder(name.repository)
+    if not name.choice and (folder / "config.json").is_file():
+        return folder
+    return next(iter(_pulled_files(name)), None)
+
+
+def _pulled_files(name: HubName) -> list[Path]:
+    """The files of a GGUF model that was pulled, llama.cpp's first one first."""
+    folder = pulled_folder(name.repository)
+    found = chosen(gguf_models(_ggufs(folder)), name.choice) if folder.is_dir() else None
+    return [folder / file for file in found.files] if found else []
+
+
+def _ggufs(folder: Path) -> list[str]:
+    return [item.relative_to(folder).as_posix() for item in folder.rglob("*.gguf")]
+
+
+def pulled_models() -> list[HubName]:
+    """All models on this machine that were pulled from a hub, by their full names."""
+    found = []
+    for folder in sorted((cache_folder() / "models").glob("*--*")):
+        repository = folder.name.replace("--", "/")
+        if (folder / "config.json").is_file():
+            found.append(HubName(repository))
+        found += [HubName(repository, model.quant) for model in gguf_models(_ggufs(folder))]
+    return found
+
+
 def known_models() -> list[str]:
     """Names of the models on this machine, in alphabetical order: those that come with OpenSLED, and fetched ones."""
-    return sorted({*_bundled(), *(FETCHABLE.keys() - missing_models())})
+    pulled = map(str, pulled_models())
+    return sorted({*_bundled(), *(FETCHABLE.keys() - missing_models()), *pulled})
+
+
+def is_here(name_or_path: str) -> bool:
+    """Whether a model of that name, or at that path, is on this machine."""
+    return bool(name_or_path) and _place(name_or_path).exists()
+
+
+def can_be_fetched(name: str) -> bool:
+    """Whether `opensled pull` may know a model of that name."""
+    return name in FETCHABLE or hub_name(name) is not None
+
+
+def model_files(name_or_path: str) -> list[Path]:
+    """The files of a model, hidden ones left out. Raises NotFound."""
+    path, name = model_path(name_or_path), hub_name(name_or_path)
+    if path.is_file():
+        return (name and _pulled_files(name)) or [path]
+    return [item for item in sorted(path.rglob("*")) if item.is_file() and not item.name.startswith(".")]
 
 
 def missing_models() -> list[str]:
@@ -78,9 +134,10 @@ def model_path(name_or_path: str, must_have: str | None = None) -> Path:
     """
     path = _place(name_or_path)
     if not name_or_path or not path.exists():
-        raise NotFound(f"no model {name_or_path!r}; {_next_step(name_or_path)}", "model")
+        raise NotFound(missing(name_or_path), "model")
     if must_have is not None and not _matches(path, must_have):
-        raise NotFound(f"{path} has no {must_have}; {_next_step('')}", "model")
+        lacks = f"is no {must_have} file" if path.is_file() else f"has no {must_have}"
+        raise NotFound(f"{path} {lacks}; {_here()}", "model")
     return path
 
 
@@ -88,7 +145,21 @@ def _place(name_or_path: str) -> Path:
     if name_or_path in _bundled():
         return bundled_folder() / name_or_path
     fetched = fetched_folder(name_or_path)
-    return fetched if name_or_path in FETCHABLE and fetched.is_dir() else Path(name_or_path).expanduser()
+    if name_or_path in FETCHABLE and fetched.is_dir():
+        return fetched
+    path = Path(name_or_path).expanduser()
+    name = hub_name(name_or_path)
+    return (pulled_path(name) or path) if name else path
+
+
+def hub_name(name: str) -> HubName | None:
+    """What a name stands for on a hub: ORG/REPO[:QUANT], or the target of a pair; None if it is a path, or no name."""
+    return hub_names.parse(PAIRS[name].target if name in PAIRS else name) if not Path(name).exists() else None
+
+
+def is_name(name_or_path: str) -> bool:
+    """Whether it names a model, here or not, and is no path."""
+    return name_or_path in FETCHABLE or name_or_path in _bundled() or hub_name(name_or_path) is not None
 
 
 def model_file(name_or_path: str, pattern: str) -> Path:
@@ -105,11 +176,25 @@ def _matches(path: Path, pattern: str) -> list[Path]:
     return [item for item in candidates if item.is_file() and item.match(pattern)]
 
 
-def _next_step(name: str) -> str:
-    if name in FETCHABLE:
-        return f"fetch it once ({FETCHABLE[name].bytes / 1e6:.0f} MB): opensled pull {name}"
-    names = ", ".join(known_models()) or "none"
-    return f"models here: {names}; give one of these or the path of a model (see: opensled models list)"
+def missing(name_or_path: str) -> str:
+    """That a model is not here, and how to get it."""
+    name = hub_name(name_or_path)
+    if name_or_path in FETCHABLE:
+        size = FETCHABLE[name_or_path].bytes / 1e6
+        return f"no model {name_or_path!r}; fetch it once ({size:.0f} MB): opensled pull {name_or_path}"
+    if name is not None:
+        return f"{name_or_path} is not here; fetch it once: opensled pull {name_or_path} (models here: {_names()})"
+    if "/" in name_or_path or Path(name_or_path).suffix:
+        return f"{name_or_path} is missing: there is no such file or folder; {_here()}"
+    return f"no model {name_or_path!r}; {_here()}"
+
+
+def _names() -> str:
+    return ", ".join(known_models()) or "none"
+
+
+def _here() -> str:
+    return f"models here: {_names()}; give one of these or the path of a model (see: opensled models list)"
 
 
 def heldout_path() -> Path:
@@ -122,9 +207,7 @@ def heldout_path() -> Path:
     return path
 
 
-_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-
-
 def is_hub_id(name: str) -> bool:
-    """Whether `name` has the form "organisation/model" and nothing on this machine has that path."""
-    return _HUB_ID.fullmatch(name) is not None and not Path(name).exists()
+    """Whether `name` has the form "organisation/model", and nothing on this machine has that name or path."""
+    found = hub_names.parse(name)
+    return found is not None and not found.choice and not Path(name).exists() and pulled_path(found) is None

@@ -11,7 +11,13 @@ Figures = dict[str, Any]
 def figures(address: str, between: Between) -> Figures:
     """All of them; rates are per second, shares lie in [0, 1]."""
     of_kind = _gateway if between.after.has("replica_sessions") else _server
-    return {"server": address, "seconds": round(between.seconds, 3), **of_kind(between)}
+    models = sorted(between.after.by_label("model_info"))
+    return {
+        "server": address,
+        "model": ", ".join(models),
+        "seconds": round(between.seconds, 3),
+        **of_kind(between),
+    }
 
 
 def _server(between: Between) -> Figures:

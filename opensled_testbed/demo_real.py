@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from opensled import distribution
 from opensled_testbed.client import StreamedReply, ask
 from opensled_testbed.config import DemoConfig
 from opensled_testbed.demo_device import DemoDevice, speed, stop_fleet
@@ -95,9 +96,8 @@ def _onnx_draft(path: Path, reference: GgufReference, view: DemoView) -> Path | 
     if folder.is_dir():
         return folder
     if find_spec("onnxruntime_genai") is None or find_spec("onnx_ir") is None:
-        view.say(
-            "without the ONNX device: its model is made by onnxruntime-genai (pip install 'opensled[train]')"
-        )
+        extra = distribution.command("train")
+        view.say(f"without the ONNX device: its model is made by onnxruntime-genai ({extra})")
         return None
     from opensled_training.onnx_draft import write_draft
 

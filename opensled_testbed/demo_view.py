@@ -36,9 +36,12 @@ class DemoView:
     def __exit__(self, *exception: object) -> None:
         self._status, self._writing = "", None
         if self._animated:
+            self._live.transient = exception[0] is not None  # half a table would look like a result
             self._live.stop()
         elif exception[0] is None and not self._quiet:
             self._console.print(self.table())
+        if exception[0] in (KeyboardInterrupt, SystemExit):
+            print("stopped before the end: nothing was compared", file=sys.stderr)
 
     def say(self, status: str) -> None:
         """What happens now."""

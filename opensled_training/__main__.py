@@ -4,6 +4,8 @@ import argparse
 import os
 from pathlib import Path
 
+from opensled.models_command import EvalConfig
+
 DEFAULT_WORK = Path("build/training")
 EPILOG = "example: nice -n 19 python -m opensled_training all --work /tmp/tiny"
 
@@ -32,8 +34,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> int:
+
     from . import draft_table
-    from .evaluate import run_eval
+    from .evaluate import models_eval
     from .family import FAMILY
     from .pipeline import Workshop
 
@@ -47,7 +50,7 @@ def _run(args: argparse.Namespace) -> int:
         shop.export_all()
     if args.step in ("table", "all"):
         print(f"built {draft_table.write()}", flush=True)
-    return run_eval(args.items, args.json) if args.step in ("eval", "all") else 0
+    return models_eval(EvalConfig(args.items, args.json)) if args.step in ("eval", "all") else 0
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
+from opensled.models_command import EvalConfig
 from opensled.store import heldout_path, model_path
 
 from .decoding import Choice, generate, greedy, noisy_draft, noisy_target, proposals
@@ -102,10 +103,10 @@ def render(report: Report) -> str:
     return "\n".join([head, *rows, _row({"task": "mean", "items": "", **report["mean"]})])
 
 
-def run_eval(items_per_task: int, as_json: bool) -> int:
+def models_eval(config: EvalConfig) -> int:
     """`opensled models eval`: evaluate the bundled family and print the report."""
-    report = evaluate(model_path(TARGET.name), model_path(DRAFT.name), items_per_task)
-    print(json.dumps(report, indent=2) if as_json else render(report))
+    report = evaluate(model_path(TARGET.name), model_path(DRAFT.name), config.items_per_task)
+    print(json.dumps(report, indent=2) if config.json else render(report))
     return 0
 
 

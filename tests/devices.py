@@ -2,15 +2,15 @@
 
 from contextlib import aclosing, asynccontextmanager
 
-from edge_client.answer import Task
 from edge_client.device import Device
 from edge_client.lengths.fixed import FixedLength
-from edge_client.tokenizer import EdgeTokenizer
+from opensled.answer import Task
 from opensled.store import model_path
+from opensled.tokenizer import TargetTokenizer
 from tests.fakes import OracleDrafter
 from tests.serving import GREEDY, PROMPT, linked
 
-TOKENIZER = EdgeTokenizer((model_path("tiny") / "tokenizer.json").read_bytes())
+TOKENIZER = TargetTokenizer((model_path("tiny") / "tokenizer.json").read_bytes())
 
 
 class OracleFactory:

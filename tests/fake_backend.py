@@ -6,9 +6,9 @@ import asyncio
 
 import httpx
 
-from edge_client.answer import Chunk, Stats, Task
-from edge_client.api.app import build_app
 from edge_client.lengths.base import DraftStatus
+from http_api.app import build_app
+from opensled.answer import Chunk, Stats, Task
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 
 WORDS = ("Hello", "", " wörld", " 👍")
@@ -27,7 +27,7 @@ USUAL = {
 class FakeBackend:
     """Says `words` whatever it is asked; remembers what that was, and whether it was let go."""
 
-    rule, server_away = "match", False
+    rule, server_away, writes_alone = "match", False, False
     status = DraftStatus(True, "k = 4: 31 tokens/s expected, server alone 18", 4, 31.0, 18.0, 0.01, 0.7)
 
     def __init__(
@@ -48,6 +48,9 @@ class FakeBackend:
     @property
     def asked(self) -> list[tuple]:
         return [(task.prompt, task.params, task.stop) for task in self.tasks]
+
+    def answering(self, scope):
+        return self.answer
 
     async def answer(self, task):
         number = len(self.tasks)
@@ -74,11 +77,13 @@ class FakeBackend:
         return Chunk(word, (id,), *end, logprobs=logprobs)
 
 
-def call(backend, path="/v1/chat/completions", body=None, method="POST", content=None, headers=None):
+def call(
+    backend, path="/v1/chat/completions", body=None, method="POST", content=None, headers=None, lenient=False
+):
     """One request through the app without a socket."""
 
     async def request():
-        transport = httpx.ASGITransport(build_app(backend), raise_app_exceptions=False)
+        transport = httpx.ASGITransport(build_app(backend, lenient=lenient), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://edge") as client:
             kind = {"json": body} if content is None else {"content": content}
             return await client.request(method, path, headers=headers, **kind if method == "POST" else {})

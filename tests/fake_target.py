@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 
-from edge_client.tokenizer import EdgeTokenizer
 from opensled.store import model_path
+from opensled.tokenizer import TargetTokenizer
 from opensled.vocabulary import fingerprint
 from tests.fakes import FakeEngine, FakeText
 from verify_server.config import ServeConfig
@@ -30,7 +30,7 @@ class _Text(FakeText):
         """`tokenizer_json`: "" = that of the tiny family."""
         self.tokenizer_json = tokenizer_json or (model_path("tiny") / "tokenizer.json").read_bytes()
         self.tokenizer_hash = hashlib.sha256(self.tokenizer_json).hexdigest()
-        pieces = EdgeTokenizer(self.tokenizer_json).pieces
+        pieces = TargetTokenizer(self.tokenizer_json).pieces
         self.vocab_size, self.fingerprint = len(pieces), fingerprint(pieces)
         self.chat_template = "any"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from contextlib import aclosing, asynccontextmanager
 
-from edge_client.answer import Chunk, Task
 from edge_client.device import Device
 from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.modes import PROVISIONAL, Offline
 from edge_client.remote import RetryPolicy
+from opensled.answer import Chunk, Task
 from opensled.errors import Unreachable
 from opensled.messages import Limits, ModelInfo, RuleFacts, SamplingParams
 from tests.devices import TOKENIZER, OracleFactory

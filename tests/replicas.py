@@ -27,8 +27,8 @@ KEY = b"the cluster's key"
 class Replica:
     """One server with an address for devices and one for gateways, as `verify_server.cluster.replica` runs it."""
 
-    def __init__(self, name, tenants=Tenants(), tls=None, places=64, key=KEY):
-        target = Target("fake", FakeEngine(num_blocks=2000), FakeText())
+    def __init__(self, name, tenants=Tenants(), tls=None, places=64, key=KEY, text=None):
+        target = Target("fake", FakeEngine(num_blocks=2000), text or FakeText())
         prefix_key = derived(key, "prefix")
         self.name, self.key = name, key
         self.loop = VerifyLoop(
@@ -66,7 +66,7 @@ class Replica:
         sessions = sum(session.has_reader for session in self.manager.remembered)
         return Heartbeat(
             self.name, self.address, time.monotonic() - 1, self.loop.pool.num_free, self.loop.pool.block_size, sessions,
-            64, 0.01, 0.0, 0.001, "fake", "f" * 64, False, self.loop.pool.recent_prefixes(), self.inner,
+            64, 0.01, 0.0, 0.001, "fake", self._text.fingerprint, False, self.loop.pool.recent_prefixes(), self.inner,
         )  # fmt: skip
 
     async def drain(self):
@@ -141,13 +141,13 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(*names, proxy=False, tenants=Tenants(), tls=None):
-    """A gateway over these replicas, all of them known to it."""
+async def cluster(*names, proxy=False, tenants=Tenants(), tls=None, **options):
+    """A gateway over these replicas, all of them known to it. `options`: of each `Replica`."""
     async with AsyncExitStack() as stack:
         one = Cluster(ServeConfig(proxy=proxy), tenants, tls)
         stack.push_async_callback(_stop, one)
         for name in names:
-            await one.add(name)
+            await one.add(name, **options)
         await one.open_gateway()
         await one.all_seen()
         yield one

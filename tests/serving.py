@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 
 from edge_client.link import Endpoint, Link
@@ -32,8 +32,9 @@ async def serving(
     policy=Fcfs(float("inf")),
     client_limits=ClientLimits(),
     port=0,
+    beside=lambda service, manager: nullcontext(),
 ):
-    """A server on that port, 0 = a free one; yields (manager, address)."""
+    """A server on that port, 0 = a free one; yields (manager, address). `beside`: what runs as long as it does."""
     target = Target("fake", engine or FakeEngine(num_blocks=100), text or FakeText())
     loop = VerifyLoop(target.engine, policy, HardwareProfile(64), time.monotonic)
     manager = SessionManager(loop, target, limits)
@@ -44,7 +45,8 @@ async def serving(
     server, port = await service.start(face, f"127.0.0.1:{port}", tls)
     running = asyncio.ensure_future(loop.run())
     try:
-        yield manager, f"127.0.0.1:{port}"
+        async with beside(face, manager):
+            yield manager, f"127.0.0.1:{port}"
     finally:
         await server.stop(None)
         running.cancel()

@@ -4,9 +4,9 @@ import asyncio
 import resource
 import sys
 
-from edge_client.api.app import build_app
-from edge_client.api.server import ApiServer
-from edge_client.command import _listen
+from http_api.app import build_app
+from http_api.listening import listen
+from http_api.server import ApiServer
 from opensled import logs
 from tests.fake_backend import FakeBackend
 
@@ -15,7 +15,7 @@ def main(limit: int) -> None:
     logs.configure()
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     ending = asyncio.Event()
-    with _listen("127.0.0.1:0") as listener:
+    with listen("127.0.0.1:0") as listener:
         print(listener.getsockname()[1], flush=True)
         asyncio.run(ApiServer(build_app(FakeBackend(), ending=ending), ending).run(listener))
 

@@ -69,7 +69,23 @@ def test_it_keeps_on_drafting_where_that_pays(look_ahead):
     asked = [length for time, length in world.modes if time > 2]
     assert asked.count(0) / len(asked) < 0.05  # a few tokens of the server are heard now and then
     assert rule.status.drafting
-    assert rule.status.words.startswith("k = ")
+    assert (
+        rule.status.words.startswith("k = ")
+        and "tokens/s expected, server alone 20 tokens/s; " in rule.status.words
+    )
+
+
+def test_nothing_is_expected_before_a_draft_token_is_accepted():
+    rule = Adaptive(clock=lambda: 0.0, board=BoardState)
+    for base, accepted, said in (
+        (0, 0, "0 of the latest 4"),
+        (1, 0, "0 of the latest 8"),
+        (2, 3, "3 of the latest 12"),
+    ):
+        rule.answered(DraftBlock(base, (TOKEN,) * 4), accepted, 0.1)
+        rule.most(8)
+        assert said in rule.status.words
+        assert ("expected" in rule.status.words) == (accepted > 0)
 
 
 @pytest.mark.parametrize("token_s", [0.08, 0.2, 1.0])

@@ -12,7 +12,7 @@ import openai
 import pytest
 import uvicorn
 
-from edge_client.api.app import build_app
+from http_api.app import build_app
 from opensled.errors import (
     EngineError,
     InvalidRequest,

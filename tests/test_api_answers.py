@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from edge_client.answer import Chunk
+from opensled.answer import Chunk
 from opensled.errors import InvalidRequest, Overloaded, Unreachable
 from opensled.messages import ChatMessage, ToolCall
 from tests.fake_backend import STATS, WORDS, FakeBackend, call, chat, events, refusal

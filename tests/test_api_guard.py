@@ -11,11 +11,11 @@ import openai
 import pytest
 import trustme
 
-from edge_client.api.app import build_app
-from edge_client.api.guard import Access, read_keys
-from edge_client.api.server import ApiServer
 from edge_client.command import _access
 from edge_client.config import EdgeConfig
+from http_api.app import build_app
+from http_api.guard import Access, read_keys
+from http_api.server import ApiServer
 from opensled.address import web_origins
 from opensled.errors import NotFound, UsageError
 from tests.fake_backend import FakeBackend, chat, refusal

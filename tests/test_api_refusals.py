@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_client.api.app import MAX_BODY
+from http_api.bodies import MAX_BODY
 from tests.fake_backend import HELLO, USUAL, FakeBackend, call, chat, refusal
 
 REFUSED = [

@@ -13,9 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from edge_client.api.app import build_app
-from edge_client.api.server import ApiServer, without_query
-from edge_client.command import _listen
+from http_api.app import build_app
+from http_api.http_connection import ConnectionLimits
+from http_api.listening import listen
+from http_api.server import ApiServer, without_query
 from tests.fake_backend import FakeBackend, chat
 
 PATIENCE = 0.4  # seconds
@@ -27,8 +28,8 @@ WHOLE = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 async def serving(backend):
     """An API that gives requests PATIENCE seconds; yields its port."""
     ending = asyncio.Event()
-    with _listen("127.0.0.1:0") as listener:
-        server = ApiServer(build_app(backend, ending=ending), ending, patience=PATIENCE)
+    with listen("127.0.0.1:0") as listener:
+        server = ApiServer(build_app(backend, ending=ending), ending, limits=ConnectionLimits(PATIENCE))
         running = asyncio.ensure_future(server.run(listener))
         try:
             yield listener.getsockname()[1]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.api.calls import CallReader
+from http_api.calls import CallReader
 from opensled.errors import InvalidRequest
 from opensled.messages import Guide, Tool
 from tests.fake_backend import FakeBackend, call, chat, events, refusal

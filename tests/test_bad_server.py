@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
-from edge_client.api.failures import error_object, error_response
 from edge_client.link_errors import explain
+from http_api.failures import error_object, error_response
 from opensled import codec
 from opensled.errors import Overloaded, ProtocolError, Unreachable
 from opensled.messages import Open

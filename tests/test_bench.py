@@ -68,6 +68,7 @@ LONG = (
         "memory",
         "overload",
         "peer",
+        "penalties",
         "planner",
     ),
     *("ragged", "rounds", "simulation"),

@@ -9,10 +9,10 @@ from itertools import chain, pairwise
 
 import pytest
 
-from edge_client.tokenizer import EdgeTokenizer
 from opensled import cli
 from opensled.messages import ChatMessage
 from opensled.store import model_path
+from opensled.tokenizer import TargetTokenizer
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.run import run_fleet, run_on
@@ -46,7 +46,7 @@ def _run(server, group, load=WINDOW, items=ITEMS, traces=TRACES):
 
 def _right_texts(tokens):
     """What the target writes, by item: of the whole recorded text the first `tokens` tokens."""
-    tokenizer = EdgeTokenizer((model_path("tiny") / "tokenizer.json").read_bytes())
+    tokenizer = TargetTokenizer((model_path("tiny") / "tokenizer.json").read_bytes())
     return {trace.item: tokenizer.decode(trace.target_ids[:tokens]) for trace in TRACES.items}
 
 

@@ -7,14 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client.answer import Chunk, Stats
-from edge_client.config import ChatConfig
 from edge_client.generate import Commit
 from edge_client.lengths.base import DraftStatus
+from edge_client.prompt_config import ChatConfig
 from edge_client.terminal.chat import Chat, Runner
-from edge_client.terminal.chat_input import KEPT_LINES, History, history_path
-from edge_client.terminal.chat_view import Painter, View
+from edge_client.terminal.chat_input import KEPT_LINES, History, history_path, message
+from edge_client.terminal.chat_view import Answer, Painter, View, in_columns
 from edge_client.terminal.colour import Palette, palette, require_text
+from edge_client.terminal.greeting import TINY_SKILLS, greeting
+from opensled.answer import Chunk, Stats
 from opensled.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
 from opensled.messages import ChatMessage
 from tests.devices import device_on, read
@@ -164,6 +165,74 @@ def test_the_origins_of_an_answer_add_up_to_its_account():
 
 
 # -- the parts -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["plain"], "plain"),
+        (['say """ so'], 'say """ so'),
+        (['"""one line"""'], "one line"),
+        (['"""', "a", "", "  b", '"""'], "a\n\n  b"),
+        (['"""a', 'b"""  '], "a\nb"),
+        (['"""A docstring."""\ndef f(): ...'], '"""A docstring."""\ndef f(): ...'),  # a paste
+        (['"""a\nb"""'], "a\nb"),
+    ],
+)
+def test_messages_of_several_lines(lines, expected):
+    rest = iter(lines[1:])
+    assert message(lines[0], lambda: next(rest)) == expected
+    assert not list(rest)
+
+
+def test_a_pasted_path_is_a_question_and_a_long_system_message_a_command():
+    device = FakeDevice("one", "two")
+    talk(device, "/usr/bin:\n  ls\n", "/system be\nbrief", "//usr\n")
+    assert contents(device.prompts[0]) == [("user", "/usr/bin:\n  ls")]
+    assert contents(device.prompts[1]) == [
+        ("system", "be\nbrief"),
+        ("user", "/usr/bin:\n  ls"),
+        ("assistant", "one"),
+        ("user", "/usr"),
+    ]
+
+
+def counted(origins, stats=None):
+    out = io.StringIO()
+    View(Palette(False), chatty=True, out=out).statistics(Answer("", list(origins), stats), 2.0)
+    return out.getvalue()
+
+
+def test_counts_say_of_how_many():
+    stats = Stats(9, 24, drafted=31, accepted=12, seconds=2.0)
+    assert counted([], stats) == "24 tokens, 12.0 tokens/s, 12 of 31 draft tokens accepted\n"
+    assert (
+        counted(["accepted", "server", "server"])
+        == "stopped, 3 tokens, 1.5 tokens/s, 1 of them from drafts\n"
+    )
+    said = "stopped, 3 tokens, 1.5 tokens/s, the last 1 by the draft model alone, 1 of them from drafts\n"
+    assert counted(["accepted", "server", "local"]) == said
+
+
+def test_the_greeting_says_what_the_bundled_model_was_made_for():
+    from opensled_training.tasks import TASKS
+
+    assert set(TINY_SKILLS) == {task.name for task in TASKS}
+    info = SimpleNamespace(model_id="tiny", limits=SimpleNamespace(context_length=1024))
+    said = greeting(info, "hub:7411", "lookup")
+    assert "tiny at hub:7411" in said[0] and "1,024 tokens" in said[0]
+    assert "short stories" in said[1] and "writes nonsense" in said[1]
+    info.model_id = "org/other"
+    assert len(greeting(info, "hub:7411", "lookup")) == 2
+    assert "this device drafts nothing." in greeting(info, "hub:7411", "none")[0]
+
+
+@pytest.mark.parametrize("width", [10, 25, 40, 79])
+def test_two_columns_fit_any_width(width):
+    rows = {"/system [TEXT]": "set the system message", "//": "a slash"}
+    lines = in_columns(rows, width, indent=2)
+    assert all(len(line) <= max(width, len("  /system [TEXT]")) for line in lines)
+    assert " ".join(" ".join(lines).split()) == "/system [TEXT] set the system message // a slash"
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)

@@ -133,6 +133,59 @@ def test_tokens_are_coloured_and_the_text_is_the_same(server, tmp_path):
     assert not (tmp_path / "state").exists()
 
 
+PASTE = "one\n  two\nthree"
+WAYS = {
+    "marked by the terminal": ({}, [f"\x1b[200~{PASTE}\x1b[201~", "\n"], PASTE),
+    "too fast to be typed": ({"TERM": "dumb"}, [PASTE, " more\n"], f"{PASTE} more"),
+    "between quotes": ({}, ['"""one\n', "  two\n", 'three"""\n'], PASTE),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_several_lines_are_one_message(server, tmp_path, way):
+    variables, typed, expected = WAYS[way]
+    saved = tmp_path / "saved.json"
+    with chat(server, tmp_path, "--max-tokens", "5", **variables) as screen:
+        screen.expect("> ")
+        for text in typed:
+            screen.type(text)
+            screen.expect(text.split("\n")[-1].removesuffix("\x1b[201~") or "\n")
+        screen.expect("5 tokens")
+        screen.expect("> ")
+        screen.type(f"/save {saved}\n")
+        screen.expect("saved to")
+        leave(screen)
+    assert json.loads(saved.read_text())["messages"][0]["content"] == expected
+    history = (tmp_path / "state" / "opensled" / "chat_history.jsonl").read_text()
+    assert json.loads(history.splitlines()[0]) == expected
+
+
+def test_ctrl_c_discards_a_message_of_several_lines(server, tmp_path):
+    with chat(server, tmp_path, "--max-tokens", "5") as screen:
+        screen.expect("> ")
+        screen.type('"""one\n')
+        screen.expect("... ")
+        screen.type("two" + CTRL_C)
+        screen.expect("> ")
+        screen.type("/stats\n")
+        screen.expect("0 finished answers")
+        leave(screen)
+
+
+@pytest.mark.parametrize("columns", [24, 100])
+def test_notes_fit_the_terminal_and_keep_their_words_whole(server, tmp_path, columns):
+    with chat(server, tmp_path, "--max-tokens", "5", "--show-drafts", columns=columns) as screen:
+        screen.expect("> ")
+        screen.type("/help\n")
+        screen.expect("as Ctrl-D does")
+        leave(screen)
+    lines = [line for line in screen.text.split("\n") if not line.startswith("> ")]
+    assert max(map(len, lines)) < columns
+    said = " ".join(" ".join(lines).split())
+    for words in ("A conversation has room for 200 tokens.", "in place of a draft token that it rejected"):
+        assert words in said
+
+
 def test_no_color_is_obeyed(server, tmp_path):
     with chat(server, tmp_path, "--max-tokens", "5", NO_COLOR="1") as screen:
         screen.expect("> ")
@@ -146,9 +199,9 @@ def test_no_color_is_obeyed(server, tmp_path):
 
 
 def test_a_pipe_gets_the_answers_and_nothing_else(server, tmp_path):
-    done = piped(server, tmp_path, b"one\n\n/reset\n//two\n", "--max-tokens", "5")
+    done = piped(server, tmp_path, b'one\n\n/reset\n"""two\nlines"""\n//three\n', "--max-tokens", "5")
     assert (done.returncode, done.stderr) == (0, b"")
-    assert len(done.stdout.splitlines()) == 2 and b"\x1b" not in done.stdout
+    assert len(done.stdout.splitlines()) == 3 and b"\x1b" not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -157,6 +210,7 @@ def test_a_pipe_gets_the_answers_and_nothing_else(server, tmp_path):
         (b"caf\xe9\n", (), 1, "character 4 of that line is not valid UTF-8"),
         (b"/frobnicate\n", (), 2, "no command /frobnicate"),
         (b"x" * 300 + b"\n", (), 1, "context"),
+        (b'"""never\n', (), 2, 'end the message with """'),
         (b"hello\n", ("--show-drafts",), 2, "--color always"),
     ],
 )

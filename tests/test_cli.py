@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import opensled
 from opensled import cli, models_command
 from opensled.config import options
 from opensled.errors import NotFound, OpenSledError, Overloaded, Unauthorized, Unreachable, UsageError
+from opensled.help_page import MOST
 
 # What `opensled --help` may take; a loaded machine gets room, the product's own bound is 150 ms.
 HELP_SECONDS = 1.0
@@ -44,7 +46,7 @@ def raising(error: BaseException) -> Callable:
     return command
 
 
-@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"]])
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"], ["--help-all"]])
 def test_help_lists_every_verb(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(argv) == 0
     shown = capsys.readouterr().out
@@ -57,27 +59,88 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"opensled {opensled.__version__}\n"
 
 
-@pytest.mark.parametrize("name", cli.VERBS)
-def test_every_verb_explains_itself(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def help_of(name: str, flag: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """The page that a terminal of 80 columns gets."""
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as exit:
-        cli.main([*name.split(), "--help"])
+        cli.main([*name.split(), flag])
     assert exit.value.code == 0
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
-    assert f"example:\n  {cli.VERBS[name].example}" in shown
-    for item in options(cli.CONFIGS.get(name)):
-        assert item.positional or (item.flag in shown and item.variable in "".join(shown.split()))
+    assert shown.endswith(f"example:\n  {cli.VERBS[name].example}\n")
+    return shown
 
 
-def test_help_tells_which_switches_are_on(capsys: pytest.CaptureFixture[str]) -> None:
+def flags_in(page: str) -> list[str]:
+    """The first flag of each entry; a switch that is on may also be named by its opposite."""
+    return re.findall(r"^  (--[a-z0-9-]+)", page.split("example:")[0], re.M)
+
+
+@pytest.mark.parametrize("name", cli.VERBS)
+def test_the_short_help_of_every_verb_is_short(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = help_of(name, "--help", capsys, monkeypatch)
+    known = [item for item in options(cli.CONFIGS.get(name)) if not item.positional]
+    flags = flags_in(shown)
+    assert len(flags) <= MOST and set(flags) <= {item.flag for item in known}
+    assert len(flags) == len(known) or (len(flags) >= 5 and f"opensled {name} --help-all" in shown)
+
+
+@pytest.mark.parametrize("name", cli.VERBS)
+def test_the_long_help_of_every_verb_has_every_option(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = help_of(name, "--help-all", capsys, monkeypatch)
+    found = options(cli.CONFIGS.get(name))
+    assert sorted(flags_in(shown)) == sorted(item.flag for item in found if not item.positional)
+    for item in found:
+        assert item.metavar in shown if item.positional else item.variable in "".join(shown.split())
+    assert all(f"\n{item.group}:\n" in shown for item in found if item.group)
+    assert shown.count("\noptions:\n") == any(not item.group and not item.positional for item in found)
+
+
+@pytest.mark.parametrize("name", ["serve", "edge", "generate", "chat", "doctor", "plan", "bench serve"])
+def test_long_verbs_have_named_groups(name: str) -> None:
+    found = options(cli.CONFIGS.get(name))
+    assert all(item.group for item in found) and len({item.group for item in found}) >= 4
+
+
+def test_a_verbs_own_options_come_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = flags_in(help_of("generate", "--help", capsys, monkeypatch))
+    assert flags.index("--prompt") < flags.index("--max-tokens") < flags.index("--server")
+
+
+def test_help_may_be_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["chat", "--help"])
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "next conversation (default on; env OPENSLED_HISTORY)" in shown
-    assert "by its origin: this device or the server (env" in shown
+        cli.main(["help", "models", "path"])
+    assert "usage: opensled models path NAME" in capsys.readouterr().out
+    assert cli.main(["help", "models"]) == 0
+    assert "models path" in capsys.readouterr().out
+
+
+def test_help_tells_which_switches_are_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = " ".join(help_of("chat", "--help", capsys, monkeypatch).split())
+    assert "--history, --no-history" in short and "next conversation (default on)" in short
+    assert "--no-show-drafts" not in short
+    complete = " ".join(help_of("chat", "--help-all", capsys, monkeypatch).split())
+    assert "next conversation (default on; env OPENSLED_HISTORY)" in complete
+    assert "--show-drafts, --no-show-drafts" in complete
+    assert "by its origin: this device or the server (env" in complete
+
+
+@pytest.mark.parametrize("columns", ["20", "60", "300"])
+def test_help_fits_narrow_and_wide_terminals(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    with pytest.raises(SystemExit):
+        cli.main(["top", "--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= max(60, min(int(columns), 100))
 
 
 @pytest.mark.parametrize("name", cli.VERBS)
@@ -113,11 +176,18 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["serv"], "no command 'serv'; did you mean: opensled serve"),
         (
             ["frobnicate"],
-            "serve, edge, generate, chat, top, doctor, demo, plan, bench, profile, draft-tables, pull, config, models",
+            "serve, edge, generate, chat, run, top, doctor, demo, plan, bench, profile, draft-tables, pull, config, "
+            "models",
         ),
         (["models", "lst"], "did you mean: opensled models list"),
         (["models", "path"], "the following arguments are required: NAME (see: opensled models path --help)"),
         (["serve", "--modle", "x"], "no option --modle; did you mean --model? (see: opensled serve --help)"),
+        (["generate", "Hi"], "'Hi' follows no option; write it behind one, such as --prompt TEXT (see:"),
+        (
+            ["edge", "hub:7411"],
+            "'hub:7411' follows no option; write it behind one, such as --server HOST:PORT",
+        ),
+        (["config", "init", "x"], "'x' follows no option (see: opensled config init --help)"),
         (["serve", "--model"], "argument --model: expected one argument"),
         (["serve", "--max-draft", "0"], "--max-draft: 0 is out of range: it must be at least 1"),
         (["serve", "--min-acceptance", "2"], "--min-acceptance: 2.0 is out of range: it must be from 0 to 1"),

@@ -145,7 +145,14 @@ def test_the_verifier_is_built_with_the_release_that_is_tested():
 def test_the_build_context_holds_what_the_wheel_holds():
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     wheel = config.read_file(ROOT / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]
-    beside = {"LICENSE", "README.md", "constraints.txt", "pyproject.toml", "deploy/docker/healthy.py"}
+    beside = {
+        "LICENSE",
+        "README.md",
+        "constraints.txt",
+        "pyproject.toml",
+        "deploy/docker/healthy.py",
+        "deploy/edge",
+    }
     beside |= {f"deploy/docker/{name}.lock" for name in DOCKERFILES}
     assert kept == set(wheel["only-include"]) | beside
 

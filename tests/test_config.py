@@ -107,13 +107,20 @@ def test_bad_variables_are_named(name: str, text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[sample]\ncuont = 3", "unknown key 'cuont' in [sample]; keys are listen, mode"),
+        ("[sample]\ncuont = 3", "unknown key 'cuont' in [sample]; did you mean count?"),
+        ("[sample]\ndraft-wiat = 3", "unknown key 'draft-wiat' in [sample]; did you mean draft-wait?"),
+        ("[sample]\nzzz = 3", "unknown key 'zzz' in [sample]; see opensled sample --help-all"),
         ("[sample]\nwhat = 'it'", "unknown key 'what'"),
         ("[sample]\ncount = '3'", "count in [sample]: '3' is not a whole number"),
         ("[sample]\ncount = true", "count in [sample]: True is not a whole number"),
         ("[sample]\nloud = 1", "loud in [sample]: 1 is not true or false"),
         ("[sample]\ndraft-wait = -1", "draft-wait in [sample]: -1 is out of range"),
-        ("[simple]\ncount = 3", "unknown section [simple]; sections are other, sample"),
+        ("[simple]\ncount = 3", "unknown section [simple]; did you mean [sample]?"),
+        ("[zzz]\ncount = 3", "unknown section [zzz]; sections are other, sample"),
+        (
+            "[count]\nname = 3",
+            "unknown section [count]; write `count = VALUE` above all sections, or in that of its",
+        ),
         ("cuont = 3", "unknown key 'cuont'; did you mean count?"),
         ("count = '3'", "opensled.toml: count: '3' is not a whole number"),
         ("zzz = 3", "unknown key 'zzz'"),

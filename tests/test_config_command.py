@@ -16,7 +16,7 @@ VERBS = ("serve", *DEVICE_VERBS)
 
 def set_in(text: str) -> str:
     """The sample with every option set that has a default."""
-    given = r"^# (?=[a-z-]+ = (-?\d|true|false|\"[^A-Z]|\"[^\"]*[a-z]))"
+    given = r"^# (?=[a-z-]+ = (-?\d|true|false|\"[^A-Z[]|\"[^\"]*[a-z]))"
     return "\n".join(re.sub(given, "", line) for line in text.splitlines())
 
 
@@ -24,6 +24,7 @@ def test_it_is_printed_and_sets_nothing(capsys: pytest.CaptureFixture[str], tmp_
     assert cli.main(["config", "init"]) == 0
     printed = capsys.readouterr().out
     assert printed == sample() and max(map(len, printed.splitlines())) <= 120
+    assert "\n## drafting\n\n# what drafts." in printed
     file = tmp_path / "opensled.toml"
     file.write_text(printed)
     assert read_file(file) == {name: {} for name in VERBS}

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from edge_client.checks.model_files import check_config_files, with_edge_section
-from edge_client.config import DoctorConfig, EdgeConfig, GenerateConfig
+from edge_client.config import DoctorConfig, EdgeConfig
+from edge_client.prompt_config import GenerateConfig
 from opensled import cli
 from opensled.config import layered, resolve
 from opensled.errors import UsageError

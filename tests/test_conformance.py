@@ -8,12 +8,15 @@ import pytest
 
 from tests.conformance import python_client
 from tests.conformance.judge import faults
-from tests.conformance.system import CASES, KEY, device
+from tests.conformance.system import CASES, KEY, device, deviceless
+
+# The server's own API in `make test-long` only: the readers and writers of its JSON are the device's.
+SYSTEMS = [device, pytest.param(deviceless, marks=pytest.mark.long)]
 
 
-@pytest.fixture(scope="module")
-def observed(tmp_path_factory):
-    with device(tmp_path_factory.mktemp("keys")) as url:
+@pytest.fixture(scope="module", params=SYSTEMS, ids=["device", "deviceless"])
+def observed(request, tmp_path_factory):
+    with request.param(tmp_path_factory.mktemp("keys")) as url:
         return python_client.observe(url, KEY, CASES)
 
 

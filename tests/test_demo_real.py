@@ -20,6 +20,7 @@ from opensled_testbed.demo_view import REAL, DemoView
 from opensled_testbed.forcing import Followed
 from opensled_testbed.gguf_reference import GgufReference
 from opensled_training import onnx_draft
+from tests import vt
 
 # Which model
 
@@ -126,6 +127,22 @@ def test_a_wrong_text_ends_with_exit_code_1(fault: str, capsys: pytest.CaptureFi
     assert "NOT identical" in shown.err and json.loads(shown.out)["identical"] is False
 
 
+def test_half_a_table_is_no_result(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    with pytest.raises(KeyboardInterrupt), DemoView([device()], REAL, quiet=False) as view:
+        view.keep("Which city?", "Paris")
+        view.refresh()
+        raise KeyboardInterrupt
+    shown = capsys.readouterr()
+    terminal = vt.Terminal(120, 40)
+    terminal.feed(shown.out.replace("\x1b[2K", "\x1b[K"))
+    assert "drafter" in shown.out and terminal.lines == ["> Which city?", "Paris"]
+    assert shown.err == "stopped before the end: nothing was compared\n"
+
+
 def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """What is answered goes to standard output once, what happens to standard error; brackets are no markup."""
     with DemoView([device()], REAL, quiet=False) as view:
@@ -152,7 +169,7 @@ def test_without_an_onnx_draft_its_device_is_left_out(
     path = Path(shutil.copy(file, tmp_path))
     with DemoView([], REAL, quiet=False) as view:
         assert demo_real._onnx_draft(path, GgufReference(path), view) is None
-    why = "pip install 'opensled[train]'" if missing == "the exporter" else "no room"
+    why = "pip install --editable '" if missing == "the exporter" else "no room"
     (line,) = [each for each in capsys.readouterr().err.splitlines() if "without the ONNX device" in each]
     assert why in line
 

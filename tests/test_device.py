@@ -9,15 +9,16 @@ from dataclasses import replace
 
 import pytest
 
-from edge_client.answer import RequestDefaults, Stats, Task
-from edge_client.config import GenerateConfig
 from edge_client.device import connect
 from edge_client.generate import Commit
 from edge_client.lengths.base import UNADVISED, pulled
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
+from edge_client.prompt_config import GenerateConfig
+from edge_client.request_defaults import RequestDefaults
 from edge_client.telemetry import Telemetry
-from edge_client.tokenizer import AnswerText
+from opensled.answer import Stats, Task
+from opensled.answer_text import AnswerText
 from opensled.config import options
 from opensled.errors import NotFound, Overloaded, Unreachable, UsageError
 from opensled.messages import DraftToken
@@ -160,8 +161,10 @@ def test_how_long_a_block_may_get_where_twelve_have_room(rule, hint, most):
     assert rule.most(12, hint) == most
 
 
-@pytest.mark.parametrize(("length", "rule"), [(0, FixedLength(UNADVISED, True)), (7, FixedLength(7))])
-def test_what_the_flag_of_the_draft_length_means(length, rule):
+@pytest.mark.parametrize(
+    ("length", "rule"), [(0, FixedLength(UNADVISED, True)), (7, FixedLength(7)), (99, FixedLength(99))]
+)
+def test_what_the_flag_of_the_draft_length_means(length, rule, caplog):
     async def scenario():
         async with serving(text=TinyText()) as (_, address):
             config = GenerateConfig(
@@ -172,6 +175,8 @@ def test_what_the_flag_of_the_draft_length_means(length, rule):
             await device.close()
 
     asyncio.run(scenario())
+    beyond = f"--draft-length {length}: the server takes drafts of at most"
+    assert (beyond in caplog.text and f"--max-draft {length}" in caplog.text) == (length == 99)
 
 
 def test_what_a_device_asks_of_its_server_and_what_a_single_answer_changes():

@@ -18,6 +18,7 @@ from edge_client.config import DoctorConfig
 from edge_client.doctor import variables
 from edge_client.known_drafts import settled
 from hw_profiles.detect import container_share
+from opensled import distribution
 from opensled.errors import NotFound
 from tests.terminal import Screen
 
@@ -192,7 +193,7 @@ def test_an_extra_is_missed_only_where_it_is_needed(monkeypatch):
     monkeypatch.setattr(install, "find_spec", lambda name: None)
     assert install.check_extra("onnx", "llamacpp", []).status == "ok"
     finding = install.check_extra("llamacpp", "llamacpp", [])
-    assert (finding.status, finding.fix) == ("fail", 'pip install "opensled[llamacpp]"')
+    assert (finding.status, finding.fix) == ("fail", distribution.command("llamacpp"))
 
 
 def test_an_old_extra(monkeypatch):

@@ -18,13 +18,12 @@ from edge_client.drafters.cacheback import PersonalTable
 from edge_client.drafters.table_file import TableFile
 from edge_client.drafters.tables import FrozenTable, LruTable, TableShape, as_rows, each
 from edge_client.tables_command import TableBuilder
-from opensled import cli
-from opensled.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
+from opensled.errors import NotFound, UnsupportedModel, VocabularyMismatch
 from opensled.store import model_file
 from opensled_training import draft_table
 from opensled_training.item import Task
 from opensled_training.tasks import TASKS
-from tests.tiny_drafts import tiny_info, tiny_tokenizer
+from tests.tiny_drafts import tiny_info
 
 SMALL = TableShape(leader=1, follower=2, followers=2, leaders=100)
 TRACE = (5, 7, 9, 5, 7, 8, 5)  # of methods.md, section 3
@@ -198,58 +197,6 @@ class TestBuilder:
             builder.read([500, 501, *(draw.randrange(500) for _ in range(10))])
             assert len(builder._windows) <= 100
         assert FrozenTable(builder.rows(), 1000).followers((500,)) == ((501,),)
-
-
-class TestCommand:
-    @pytest.fixture(autouse=True)
-    def _nowhere(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-
-    def test_builds_a_table_that_drafts_what_the_text_says(self, tmp_path, capsys):
-        (tmp_path / "letters").mkdir()
-        (tmp_path / "letters" / "a.txt").write_text("The quick brown fox jumps over the lazy dog.\n" * 5)
-        (tmp_path / "notes.txt").write_text("Turn on the light.\n")
-        assert run("--corpus", "letters,notes.txt", "--out", "mine.table", "--json") == 0
-        said = json.loads(capsys.readouterr().out)
-        table = table_file.read(tmp_path / "mine.table")
-        table.require(tiny_info(), tmp_path / "mine.table")
-        assert said["bytes"] == (tmp_path / "mine.table").stat().st_size
-        assert said["leaders"] == len(table.rows.leaders) > 10
-        tokenizer = tiny_tokenizer()
-        fox = tokenizer.encode("The quick brown fox jumps over")
-        (follower,) = FrozenTable(table.rows, 2048).followers(fox[-2:-1])[:1]
-        assert follower[0] == fox[-1]
-
-    def test_the_same_texts_give_the_same_bytes(self, tmp_path):
-        (tmp_path / "a.txt").write_text("one two three four five six seven\n" * 40_000)
-        for out in ("1.table", "2.table"):
-            assert run("--corpus", "a.txt", "--out", out, "--leader-length", "2") == 0
-        assert (tmp_path / "1.table").read_bytes() == (tmp_path / "2.table").read_bytes()
-
-    @pytest.mark.parametrize(
-        ("words", "error", "said"),
-        [
-            (("--out", "x.table"), UsageError, "--corpus"),
-            (("--corpus", "a.txt"), UsageError, "--out"),
-            (("--corpus", "none.txt", "--out", "x.table"), NotFound, r"none\.txt"),
-            (("--corpus", "a.txt", "--out", "x.table", "--model", "none"), NotFound, "no model"),
-            (("--corpus", "a.txt", "--out", "x.table", "--model", "a.txt"), UnsupportedModel, "tokenizer"),
-            (("--corpus", "a.txt", "--out", "x.table", "--model", "."), NotFound, r"tokenizer\.json"),
-            (("--corpus", "raw.bin", "--out", "x.table"), UsageError, r"raw\.bin is no UTF-8"),
-            (("--corpus", "a.txt", "--out", "x.table"), UsageError, "too short"),
-        ],
-    )
-    def test_says_what_is_wrong(self, tmp_path, words, error, said):
-        (tmp_path / "a.txt").write_text("a")
-        (tmp_path / "raw.bin").write_bytes(b"text \xff")
-        with pytest.raises(error, match=said):
-            run(*words)
-        assert not (tmp_path / "x.table").exists()
-
-
-def run(*words: str) -> int:
-    return cli.run(["draft-tables", "build", *words])
 
 
 class TestShipped:

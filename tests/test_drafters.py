@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_client.config import GenerateConfig
 from edge_client.device import connect
 from edge_client.draft_job import BlockBudget
 from edge_client.drafters import DRAFTERS
@@ -23,6 +22,7 @@ from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import draft_threads
 from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
+from edge_client.prompt_config import GenerateConfig
 from hw_profiles.detect import usable_cores
 from opensled.messages import DraftToken, SamplingParams
 from opensled.noise import noise_key

@@ -7,16 +7,16 @@ import socket
 import httpx
 import pytest
 
-from edge_client.api import server as api_server
-from edge_client.api.app import build_app
-from edge_client.api.server import ApiServer
-from edge_client.command import _listen
+from http_api import server as api_server
+from http_api.app import build_app
+from http_api.listening import listen
+from http_api.server import ApiServer
 from tests.fake_backend import FakeBackend, chat, refusal
 
 
 def test_chunks_of_a_stream_do_not_wait_for_acknowledgements():
     """Nagle's algorithm would hold the second one back for 40 ms."""
-    with _listen("127.0.0.1:0") as listener, socket.create_connection(listener.getsockname()):
+    with listen("127.0.0.1:0") as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -49,7 +49,7 @@ def stopped_midway(backend, stop, **fields):
         await asyncio.wait_for(running, 10)
         return response
 
-    with _listen("127.0.0.1:0") as listener:
+    with listen("127.0.0.1:0") as listener:
         return asyncio.run(scenario(listener)), ending.is_set()
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -53,11 +56,11 @@ def test_longrope_is_served_within_its_short_regime_only(tmp_path) -> None:
 
 def test_a_window_the_layers_do_not_pass_on_is_refused(folder) -> None:
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder("mistral")))
-    guards.check_calls(model, [Attend(layer, 0.25, window=9) for layer in range(3)])
+    guards.check_calls(model, [Attend(layer, 0.25, window=9) for layer in range(3)], 3)
     with pytest.raises(UnsupportedModel, match="window"):
-        guards.check_calls(model, [Attend(layer, 0.25) for layer in range(3)])
+        guards.check_calls(model, [Attend(layer, 0.25) for layer in range(3)], 3)
     with pytest.raises(UnsupportedModel, match="layers"):
-        guards.check_calls(model, [Attend(layer, 0.25, window=9) for layer in (0, 1, 1, 2)])
+        guards.check_calls(model, [Attend(layer, 0.25, window=9) for layer in (0, 1, 1, 2)], 3)
 
 
 # The self-test must catch what the guards cannot see
@@ -127,6 +130,15 @@ def test_a_window_longer_than_the_self_test_is_tested_too(tmp_path, monkeypatch)
 def test_bad_arguments_name_what_to_do(arguments, kind, folder) -> None:
     with pytest.raises(kind):
         load(**{"model": str(folder("llama")), **arguments})
+
+
+def test_no_progress_bar_of_a_library_tears_the_terminal(folder, monkeypatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    transformers.utils.logging.enable_progress_bar()
+    loading.load_network(loading.find_weights(str(folder("llama"))), torch.device("cpu"), torch.float32)
+    assert terminal.getvalue() == ""
 
 
 def test_a_folder_without_safetensors_is_refused(tmp_path, folder) -> None:

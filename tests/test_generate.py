@@ -1,14 +1,17 @@
 """`opensled generate` where text meets the process: bytes that are no text, and a terminal that is not UTF-8."""
 
 import io
+import os
 import subprocess
 import sys
 
 import pytest
 
 from edge_client import command
-from edge_client.config import GenerateConfig
+from edge_client.prompt_config import GenerateConfig
+from edge_client.terminal import tail
 from opensled_testbed.processes import Process
+from tests import vt
 from tests.fake_backend import WORDS, FakeBackend
 
 
@@ -51,6 +54,25 @@ class Terminal(io.TextIOWrapper):
 
     def __init__(self):
         super().__init__(io.BytesIO(), encoding="ascii")
+
+
+class Wide(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_words_are_not_split_at_the_end_of_a_line(monkeypatch):
+    async def connect(config):
+        return LocalDevice(words=["The kit", "chen ", "light ", "is ", "o", "n."])
+
+    monkeypatch.setattr(command, "connect", connect)
+    monkeypatch.setattr(sys, "stdout", Wide())
+    monkeypatch.setattr(tail, "size_of", lambda out: os.terminal_size((9, 24)))
+    monkeypatch.setenv("TERM", "xterm")
+    assert command.generate(GenerateConfig(prompt="Hi")) == 0
+    screen = vt.Terminal(9, 24)
+    screen.feed(sys.stdout.getvalue())
+    assert screen.lines == ["The", "kitchen", "light is", "on."]
 
 
 class LocalDevice(FakeBackend):

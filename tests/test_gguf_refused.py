@@ -10,8 +10,9 @@ import gguf
 import numpy as np
 import pytest
 
-from opensled.errors import NotFound, UnsupportedModel, VocabularyMismatch
+from opensled.errors import NotFound, OpenSledError, UnsupportedModel, VocabularyMismatch
 from opensled.llama import LlamaModel
+from opensled.store import model_file
 from tests.gguf_zoo import VOCABULARY, Zoo, quantize, write
 from tests.tiny_drafts import TOKENIZER_JSON
 from tests.tiny_gguf import add_tokenizer, random_gguf, save
@@ -193,7 +194,19 @@ def test_the_ends_are_llama_cpps(special: list[str], tmp_path: Path) -> None:
     assert eos_ids(read_metadata(path)) == LlamaModel(path).eos_ids()
 
 
+def test_an_architecture_that_llama_cpp_does_not_know(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(model_file("tiny", "*.gguf").read_bytes().replace(b"llama", b"xlama", 1))
+    with pytest.raises(
+        UnsupportedModel, match=r"has architecture 'xlama', which this llama\.cpp does not know"
+    ):
+        LlamaModel(path)
+
+
 # The choice of an engine
+
+
+SAFE = ("config.json", "model.safetensors")
 
 
 @pytest.fixture
@@ -210,18 +223,18 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
 
 @pytest.mark.parametrize(
-    ("file", "installed", "engine", "said"),
+    ("files", "installed", "engine", "said"),
     [
-        ("a.gguf", ("torch", "llama_cpp"), "llamacpp", True),
-        ("a.gguf", ("torch",), "torch", True),
-        ("a.gguf", ("llama_cpp",), "llamacpp", True),
-        ("model.safetensors", ("torch", "llama_cpp"), "torch", False),
-        ("model.safetensors", ("llama_cpp",), "llamacpp", True),
-        ("pytorch_model.bin", ("torch", "llama_cpp"), "torch", False),  # which says what to do with it
+        (("a.gguf",), ("torch", "llama_cpp"), "llamacpp", True),
+        (("a.gguf",), ("torch",), "torch", True),
+        (("a.gguf",), ("llama_cpp",), "llamacpp", True),
+        (SAFE, ("torch", "llama_cpp"), "torch", False),
+        ((*SAFE, "a.gguf"), ("torch", "llama_cpp"), "torch", False),
+        ((*SAFE, "a.gguf"), ("llama_cpp",), "llamacpp", True),
     ],
 )
 def test_auto_takes_what_suits_the_files_and_is_installed(
-    file: str,
+    files: tuple[str, ...],
     installed: tuple[str, ...],
     engine: str,
     said: bool,
@@ -229,7 +242,8 @@ def test_auto_takes_what_suits_the_files_and_is_installed(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / file).write_bytes(b"GGUF")
+    for file in files:
+        (tmp_path / file).write_bytes(b"GGUF")
     assert chosen(str(tmp_path), *installed) == engine
     line = f"engine {engine} serves {tmp_path}; --engine chooses another\n" if said else ""
     assert capsys.readouterr() == ("", line)
@@ -243,6 +257,66 @@ def test_auto_takes_a_file_as_its_folder(chosen: Callable[..., str], tmp_path: P
 def test_a_hub_id_goes_to_torch(chosen: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     assert chosen("Qwen/Qwen3-0.6B", "torch", "llama_cpp") == "torch"
     assert capsys.readouterr().err == ""
+
+
+SERVED = "served are a GGUF file, a folder with one, or a folder with config.json and"
+
+
+@pytest.mark.parametrize(
+    ("model", "files", "said"),
+    [
+        ("gone.gguf", (), r"gone\.gguf is missing: there is no such file or folder; models here: tiny"),
+        ("sub/gone", (), "sub/gone is missing"),
+        (
+            "a.bin",
+            ("a.bin",),
+            f"a\\.bin is a pickle, which runs code when it is opened: never opened; {SERVED}",
+        ),
+        ("a.pt", ("a.pt",), "a pickle"),
+        ("a.onnx", ("a.onnx",), f"is no model of a known kind; {SERVED}"),
+        ("a.gguf", ("a.gguf",), "it does not begin with GGUF; download it again"),
+        ("model.safetensors", ("model.safetensors",), "is a part of a model; give its folder: "),
+        ("", ("notes.md",), f"holds no model; {SERVED}"),
+        ("", ("model.safetensors",), "no config.json"),
+        ("", ("config.json", "pytorch_model.bin"), "pickled weights are never opened"),
+    ],
+)
+def test_what_is_no_model_is_named_before_a_library_is_asked_for(
+    model: str,
+    files: tuple[str, ...],
+    said: str,
+    chosen: Callable[..., str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for file in files:
+        (tmp_path / file).write_bytes(b"junk")
+    for installed in (("torch", "llama_cpp"), ("llama_cpp",), ()):
+        with pytest.raises(OpenSledError, match=said):
+            chosen(str(tmp_path / model), *installed)
+    assert capsys.readouterr().err == ""
+
+
+def test_without_torch_safetensors_say_what_they_need(
+    chosen: Callable[..., str], tmp_path: Path, capsys
+) -> None:
+    for file in SAFE:
+        (tmp_path / file).write_bytes(b"junk")
+    with pytest.raises(
+        UnsupportedModel, match=r"holds safetensors, which need engine torch: .* --editable .*\[server\]"
+    ):
+        chosen(str(tmp_path), "llama_cpp")
+    with pytest.raises(
+        NotFound, match=r"run: opensled pull Qwen/Qwen3-0\.6B, or another repository with GGUF files"
+    ):
+        chosen("Qwen/Qwen3-0.6B", "llama_cpp")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("model", ["org/small-GGUF", "org/small-GGUF:Q4_K_M", "qwen2.5"])
+def test_a_gguf_repository_that_was_not_pulled(model: str, chosen: Callable[..., str]) -> None:
+    with pytest.raises(NotFound, match=f"^{model} is not here; fetch it once: opensled pull {model} "):
+        chosen(model, "torch", "llama_cpp")
 
 
 def test_a_load_parses_the_file_once_and_a_changed_file_again(tmp_path: Path, monkeypatch) -> None:

@@ -14,14 +14,14 @@ from opensled_testbed.forcing import follow
 from opensled_testbed.processes import Process
 from opensled_testbed.reference import Reference
 
-# What `pip install opensled[llamacpp]` does not bring.
+# What extra llamacpp does not bring.
 BLOCKER = """
-import sys
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "transformers", "safetensors", "huggingface_hub", "gguf", "httpx"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Blocker())
+from importlib.machinery import PathFinder
+ABSENT = ("torch", "transformers", "safetensors", "huggingface_hub", "gguf", "httpx")
+find = PathFinder.find_spec
+def find_spec(name, path=None, target=None):
+    return None if name.partition(".")[0] in ABSENT else find(name, path, target)
+PathFinder.find_spec = find_spec
 """
 BOUND = 0.03  # logits, as in the demo
 
@@ -38,7 +38,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-def test_a_server_and_a_device_without_torch(without_torch):
+def test_a_server_and_a_device_without_torch(without_torch, tmp_path):
     assert "torch" in run("serve", "--engine", "torch").stderr  # it is really out of reach
     messages = json.loads(heldout_path().read_text().splitlines()[60])["messages"]
     assert len(messages) == 1
@@ -53,8 +53,12 @@ def test_a_server_and_a_device_without_torch(without_torch):
         "--max-tokens",
         "30",
     )
-    with Process(("serve", "--engine", "llamacpp", "--listen", "127.0.0.1:0", "--threads", "1")) as server:
+    log = tmp_path / "log"
+    with Process(("serve", "--listen", "127.0.0.1:0", "--threads", "1"), log=log) as server:
         address = server.wait_ready()
+        assert log.read_text().startswith(
+            "engine llamacpp serves tiny; --engine chooses another\nloading tiny\n"
+        )
         for drafter in ("lookup", "llamacpp"):
             answer = run(
                 "generate", "--server", address, "--drafter", drafter, "--json", "--threads", "1", *question

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from edge_client import command
-from edge_client.config import GenerateConfig
+from edge_client.prompt_config import GenerateConfig
 from edge_client.terminal.chat_view import View
 from edge_client.terminal.colour import Palette
 from opensled import cli, logs

@@ -22,6 +22,7 @@ EVERYTHING = (
     "opensled",
     "hw_profiles",
     "scheduler",
+    "http_api",
     "edge_client",
     "verify_server",
     "opensled_testbed",
@@ -34,8 +35,9 @@ ALLOWED = {
     "opensled": (),
     "hw_profiles": ("opensled",),
     "scheduler": ("opensled", "hw_profiles"),
-    "edge_client": ("opensled", "hw_profiles", "scheduler"),
-    "verify_server": ("opensled", "hw_profiles", "scheduler"),
+    "http_api": ("opensled",),
+    "edge_client": ("opensled", "hw_profiles", "scheduler", "http_api"),
+    "verify_server": ("opensled", "hw_profiles", "scheduler", "http_api"),
     "opensled_testbed": WHEEL,
     "opensled_training": WHEEL,
     "benchmarks": EVERYTHING,
@@ -46,6 +48,7 @@ GRPC_HOMES = (
     "edge_client/link_presence.py",
     "verify_server/service.py",
     "verify_server/byte_stream.py",
+    "verify_server/local_call.py",
 )
 GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/replica_links.py")
 # Figures measure the bare libraries beside the product.
@@ -83,9 +86,9 @@ HOMES = {
     "grpc_reflection": ("verify_server/service.py",),
     "torch": TORCH_HOMES,
     "transformers": (*MODEL_HOMES, "verify_server/text/hf_text.py"),
-    "huggingface_hub": ("opensled/pull.py", "verify_server/engine/loading.py"),
-    "starlette": ("edge_client/api/",),
-    "uvicorn": ("edge_client/api/server.py",),
+    "huggingface_hub": ("verify_server/engine/loading.py",),
+    "starlette": ("http_api/", "verify_server/http_front/"),
+    "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),
     "httpx": ("opensled_testbed/", "benchmarks/"),
     "matplotlib": (
         "opensled_testbed/planner/picture.py",
@@ -112,7 +115,7 @@ HOMES = {
 # Files whose worth is that they share nothing with the product.
 INDEPENDENT = ("opensled_testbed/reference.py", "opensled_testbed/gguf_reference.py")
 
-PRODUCT = ("opensled", "hw_profiles", "scheduler", "edge_client", "verify_server")
+PRODUCT = ("opensled", "hw_profiles", "scheduler", "http_api", "edge_client", "verify_server")
 # Files that may share their name: each of them does the same for its own package.
 PARALLEL = {"__init__.py", "__main__.py", "base.py", "command.py", "config.py", "llamacpp.py"}
 

@@ -66,6 +66,17 @@ def test_no_machine_has_the_name():
     assert words.endswith(": no machine has this name; check its spelling, or give the IP address")
 
 
+def test_no_bracket_of_grpc_is_left_over():
+    for detail, words in (
+        (
+            "DNS resolution failed for hub:7411: [C-ares: Domain name not found])",
+            "no machine has this name; check",
+        ),
+        ("errors resolving hub: [UNKNOWN: No route]", "at hub:7411 (No route); check"),
+    ):
+        assert words in str(explain(grpc.StatusCode.UNAVAILABLE, detail, "hub:7411", tls=False))
+
+
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 505 HTTP Version Not Supported\r\n\r\n", b"SSH-2.0-x\r\n"])
 def test_another_program_listens_there(answer):
     async def scenario():

@@ -6,13 +6,13 @@ from contextlib import aclosing
 import grpc
 import pytest
 
-from edge_client.answer import Task
 from edge_client.device import Device
 from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import DraftThread
 from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RemoteSession, RetryPolicy
+from opensled.answer import Task
 from opensled.errors import Overloaded, UsageError
 from opensled.messages import (
     Draft,

@@ -302,8 +302,8 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path):
         ({"numerics": "exact"}, UsageError, "--numerics exact"),
         ({"device": "cuda:1"}, UsageError, "CUDA_VISIBLE_DEVICES"),
         ({"device": "cpu", "gpu_layers": 3}, UsageError, "gpu"),
-        ({"model": "ORG/MODEL"}, NotFound, "hf download"),
-        ({"model": "./nothing.gguf"}, NotFound, "no model"),
+        ({"model": "ORG/MODEL"}, NotFound, "opensled pull ORG/MODEL"),
+        ({"model": "./nothing.gguf"}, NotFound, "is missing"),
     ],
 )
 def test_what_it_cannot_obey_is_refused_by_name(flags, kind, cause):

@@ -8,13 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client.answer import Task
-from edge_client.config import GenerateConfig
 from edge_client.device import connect
 from edge_client.offline import local_only
 from edge_client.offline.local_only import own_key, own_prompt, render
-from edge_client.offline.modes import LOCAL_ONLY
+from edge_client.prompt_config import GenerateConfig
 from edge_client.served_target import TargetMemory
+from opensled.answer import LOCAL_ONLY, Task
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
 from opensled.messages import ChatMessage, Guide, SamplingParams, ToolCall
 from opensled.noise import noise_key
@@ -92,6 +91,21 @@ def test_in_mid_answer_the_draft_model_finishes_what_the_target_began(seed):
     assert reader.ids[:known] == continuation(PROMPT, known)
     assert reader.ids[known:] == own_words([*PROMPT, *reader.ids[:known]], 60 - known)
     assert reader.chunks[-1].stats.local_tokens == 60 - known
+
+
+def test_the_draft_model_alone_can_be_asked_while_the_server_is_there():
+    async def scenario(task, memory):
+        async with device_that_loses(LOCAL_ONLY, OwnMind(), memory=memory) as (device, network):
+            chunks = [chunk async for chunk in device.answer(task)]
+            assert not network.manager.stats.opened["new"]
+            return [token for chunk in chunks for token in chunk.token_ids]
+
+    alone = replace(LONG, alone=True)
+    assert asyncio.run(scenario(alone, NO_MEMORY)) == own_words(PROMPT, 60)
+    with pytest.raises(Unreachable, match="log-probabilities"):
+        asyncio.run(scenario(replace(alone, top_logprobs=1), NO_MEMORY))
+    with pytest.raises(Unreachable, match="the draft model alone"):
+        asyncio.run(scenario(alone, None))  # a device without that mode
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,18 @@ def documents(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
+def test_long_work_is_told_again_and_again(capsys):
+    with logs.told_long("still reading", every=0.01) as reading:
+        while capsys.readouterr().err.count("still reading (0 s)\n") < 1:
+            assert reading.seconds < 30
+    took = reading.seconds
+    capsys.readouterr()
+    with logs.told_long("short work", every=60):
+        pass
+    assert capsys.readouterr().err == ""
+    assert reading.seconds == took > 0
+
+
 def test_a_plain_line(capsys):
     logs.configure("info")
     logging.getLogger("edge_client.device").info("an answer of %d tokens", 7, extra={"seconds": 0.5})

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client import device_metrics, telemetry
-from edge_client.answer import Task
 from edge_client.remote import RemoteSession
+from opensled.answer import Task
 from opensled.errors import OpenSledError, Overloaded, Unreachable
 from opensled.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
 from opensled.metrics import DraftCounts, Histogram, Metric

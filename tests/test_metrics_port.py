@@ -139,7 +139,7 @@ def test_beyond_loopback_any_name_will_do():
 
 def test_nothing_is_loaded_unless_asked_for(capsys):
     code = (
-        "import sys, edge_client.command, edge_client.api.app\n"
+        "import sys, edge_client.command, http_api.app\n"
         "from opensled.metrics import metrics_port\n"
         "with metrics_port('', []): print('prometheus_client' in sys.modules)"
     )

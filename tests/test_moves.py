@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from edge_client.answer import Task
 from edge_client.link import Endpoint, GrpcStream
+from opensled.answer import Task
 from opensled.errors import Unreachable
 from opensled.messages import Draft, DraftBlock, DraftToken, Moved, Open, Opened, SamplingParams
 from tests.devices import device_on

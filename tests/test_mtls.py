@@ -14,8 +14,8 @@ from cryptography.x509.oid import NameOID
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from edge_client.config import GenerateConfig
 from edge_client.device import connect
+from edge_client.prompt_config import GenerateConfig
 from opensled.errors import Unauthorized, Unreachable, UsageError
 from opensled.files import Identity, read_identity
 from opensled.messages import Open

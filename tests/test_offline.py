@@ -17,7 +17,7 @@ from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.modes import LOCAL_GIVE_UP, PROVISIONAL, STALL, Offline, retry_policy
 from edge_client.offline.provisional import SEGMENT, ProvisionalDrafting, ProvisionalTail
 from edge_client.remote import RetryPolicy
-from edge_client.tokenizer import AnswerText
+from opensled.answer_text import AnswerText
 from opensled.errors import Unreachable
 from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams
 from opensled.protocol import EndRules, Truth

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from edge_client.terminal.colour import CODES
-from edge_client.tokenizer import EdgeTokenizer
 from opensled.store import model_path
+from opensled.tokenizer import TargetTokenizer
 from opensled_testbed.processes import Process
 from opensled_testbed.reference import Reference
 from tests.fake_target import cycle
@@ -19,7 +19,7 @@ from tests.gated_target import GATE
 from tests.terminal import Screen
 from tests.vt import Terminal
 
-TOKENIZER = EdgeTokenizer((model_path("tiny") / "tokenizer.json").read_bytes())
+TOKENIZER = TargetTokenizer((model_path("tiny") / "tokenizer.json").read_bytes())
 QUESTION, LENGTH = "go", 120
 STORY = [{"role": "user", "content": "Write a short story about a rabbit in the big city."}]
 MARK = f"\x1b[{CODES['guess']}m"

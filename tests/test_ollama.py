@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from edge_client.api.calls import CallReader
-from edge_client.api.ollama.whole_calls import WholeCalls
+from http_api.calls import CallReader
+from http_api.ollama.whole_calls import WholeCalls
 from opensled.messages import ChatMessage, ToolCall
 from tests.fake_backend import HELLO, STATS, WORDS, FakeBackend, call, chat
 from tests.ollama_bodies import TURN_ON
@@ -163,7 +163,7 @@ REFUSED = [
     ({"options": {"temperature": "hot"}}, "options.temperature"),
     ({"options": {"top_p": 0}}, "options.top_p"),
     ({"options": {"stop": ["a"] * 5}}, "options.stop"),
-    ({"options": {"repeat_last_n": 64}}, "options.repeat_last_n"),
+    ({"options": {"repeat_penalty": 1.1, "repeat_last_n": 64}}, "options.repeat_last_n"),
     ({"options": {"mirostat": 1}}, "options.mirostat"),
     ({"options": {"presence_penalty": 9}}, "options.presence_penalty"),
     ({"options": {"nonsense": 1}}, "options.nonsense"),

@@ -8,9 +8,10 @@ import json
 import httpx
 import pytest
 
-from edge_client.answer import Chunk
-from edge_client.api.app import MAX_BODY, build_app
-from edge_client.api.guard import Access
+from http_api.app import build_app
+from http_api.bodies import MAX_BODY
+from http_api.guard import Access
+from opensled.answer import Chunk
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable
 from tests.fake_backend import HELLO, STATS, FakeBackend, call, chat
 from tests.ollama_bodies import CHATS, WEBUI_GENERATE, WEBUI_UNLOAD

@@ -11,9 +11,9 @@ import os
 import schemathesis.openapi
 from hypothesis import settings
 
-from edge_client.api.app import build_app
-from edge_client.api.openapi import description
-from edge_client.api.requests import CHAT_DEFAULTS_ONLY, COMPLETION_DEFAULTS_ONLY
+from http_api.app import build_app
+from http_api.openapi import description
+from http_api.requests import CHAT_DEFAULTS_ONLY, COMPLETION_DEFAULTS_ONLY
 from tests.fake_backend import USUAL, FakeBackend, call
 from tests.openapi_cases import brief, checks, is_valid, relate
 from tests.tiny_drafts import tiny_info

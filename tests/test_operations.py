@@ -16,7 +16,7 @@ from verify_server.config import ServeConfig
 ROOT = Path(__file__).parents[1]
 PAGE = "\n".join((ROOT / "docs" / name).read_text() for name in ("cluster.md", "operations.md"))
 UNITS = ROOT / "deploy/systemd"
-PACKAGES = ("opensled", "edge_client", "verify_server", "scheduler", "hw_profiles")
+PACKAGES = ("opensled", "http_api", "edge_client", "verify_server", "scheduler", "hw_profiles")
 VERB_OF = {"opensled-serve": "serve", "opensled-edge": "edge"}
 
 

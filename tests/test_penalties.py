@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from edge_client.answer import Task
 from edge_client.device import Device
 from edge_client.drafters.none import NoneDrafter, NoneFactory
 from edge_client.lengths.fixed import FixedLength
 from opensled import codec
+from opensled.answer import Task
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import Open, SamplingParams
 from opensled.penalties import FIRST_ROOM, NAMES, TokenCounts

@@ -10,13 +10,13 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from edge_client.config import GenerateConfig
 from edge_client.device import _length_policy
 from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.base import pulled
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.predicted import Logistic, Predicted, features
+from edge_client.prompt_config import GenerateConfig
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock, DraftToken, SamplingParams
 from opensled.noise import noise_key

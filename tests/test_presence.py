@@ -8,10 +8,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 
-from edge_client.api.app import build_app
-from edge_client.api.guard import Access
 from edge_client.command import _watched
+from edge_client.device_metrics import metrics
 from edge_client.telemetry import Telemetry
+from http_api.app import build_app
+from http_api.guard import Access
 from opensled_testbed.processes import free_port
 from tests.devices import device_on
 from tests.fake_backend import FakeBackend
@@ -20,8 +21,8 @@ from tests.system import until
 
 
 @asynccontextmanager
-async def asking(device, access=Access()):
-    transport = httpx.ASGITransport(build_app(device, access))
+async def asking(device, access=Access(), figures=()):
+    transport = httpx.ASGITransport(build_app(device, access, metrics=figures))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         yield client
 
@@ -59,12 +60,13 @@ def test_metrics_are_told_on_loopback_only():
     async def scenario():
         device = FakeBackend()
         device.telemetry, device.drafters_busy, device.parallel = Telemetry(), 0, 1
-        async with asking(device, Access(local=True)) as client:
+        figures = metrics(device)
+        async with asking(device, Access(local=True), figures) as client:
             page = await client.get("/metrics")
             assert page.status_code == 200 and "opensled:answers_total" in page.text
-        async with asking(device) as client:
+        async with asking(device, figures=figures) as client:
             assert (await client.get("/metrics")).status_code == 404
-        async with asking(device, Access(local=True, keys=("key",))) as client:
+        async with asking(device, Access(local=True, keys=("key",)), figures) as client:
             assert (await client.get("/metrics")).status_code == 401
 
     asyncio.run(scenario())

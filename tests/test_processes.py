@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from openai import BadRequestError, OpenAI
 from edge_client.checks import short_answers
 from edge_client.checks.trial import predicted
 from opensled.store import heldout_path, model_path
-from opensled_testbed.processes import Process
+from opensled_testbed.processes import Process, free_port
 from opensled_testbed.reference import Reference
 from tests.tiny_models import random_model
 
@@ -22,8 +23,10 @@ DRAFTERS = ("lookup", "llamacpp", "onnx")
 STORY = [{"role": "user", "content": "Write a short story about a rabbit in the big city."}]
 
 
-def serve(address="127.0.0.1:0", model="tiny"):
-    return Process(["serve", "--model", str(model), "--listen", address, "--dtype", "float64", "--json"])
+def serve(address="127.0.0.1:0", model="tiny", *more):
+    return Process(
+        ["serve", "--model", str(model), "--listen", address, "--dtype", "float64", "--json", *more]
+    )
 
 
 def edge(server, drafter="llamacpp"):
@@ -60,15 +63,32 @@ def client_of(edge_process) -> OpenAI:
 
 
 @pytest.fixture(scope="module")
-def server():
-    with serve() as process:
+def own_api():
+    """The address of the server's own API."""
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def server(own_api):
+    with serve("127.0.0.1:0", "tiny", "--http", own_api) as process:
         yield process.wait_ready()
 
 
 @pytest.fixture(scope="module")
-def client(server):
+def device(server):
     with edge(server) as process:
         yield client_of(process)
+
+
+@pytest.fixture(scope="module")
+def deviceless(server, own_api):
+    """A client of the server itself."""
+    return OpenAI(base_url=f"http://{own_api}/v1", api_key="none", timeout=120)
+
+
+@pytest.fixture(params=["device", "deviceless"])
+def client(request):
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +115,7 @@ def test_generate_gives_the_same_ids_with_every_drafter(server, drafter, samplin
         assert plain["rounds"] == 0 and plain["server_decoded"] == len(plain["token_ids"])
 
 
-def test_the_openai_client_streams_a_chat_answer_with_usage(client, reference):
+def test_the_openai_client_streams_a_chat_answer_with_usage(client, reference, request):
     expected, _ = reference.generate(reference.render_chat(STORY), max_tokens=48)
     stream = client.chat.completions.create(
         model="tiny", messages=STORY, max_tokens=48, temperature=0, stream=True,
@@ -108,7 +128,8 @@ def test_the_openai_client_streams_a_chat_answer_with_usage(client, reference):
     usage = chunks[-1].usage
     assert usage.completion_tokens == len(expected)
     details = usage.completion_tokens_details
-    assert details.accepted_prediction_tokens > 0 and details.rejected_prediction_tokens >= 0
+    assert details.rejected_prediction_tokens >= 0
+    assert (details.accepted_prediction_tokens > 0) == (request.node.callspec.params["client"] == "device")
 
 
 def test_a_sampled_answer_is_the_targets_own(client, reference):
@@ -136,6 +157,51 @@ def test_a_raw_completion(client, reference):
     expected, _ = reference.generate(reference.encode(prompt), max_tokens=20)
     answer = client.completions.create(model="tiny", prompt=prompt, max_tokens=20, temperature=0)
     assert answer.choices[0].text == reference.decode(expected)
+
+
+LIGHT = {
+    "type": "object",
+    "properties": {"on": {"type": "boolean"}},
+    "required": ["on"],
+    "additionalProperties": False,
+}
+GUIDED = {
+    "schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "light", "schema": LIGHT}}},
+    "tools": {
+        "tools": [{"type": "function", "function": {"name": "light", "parameters": LIGHT}}],
+        "tool_choice": "required",
+    },
+}
+
+
+@pytest.mark.parametrize("guide", GUIDED)
+def test_guided_answers_are_the_same_with_and_without_a_device(device, deviceless, guide):
+    answers = [
+        client.chat.completions.create(
+            model="tiny", messages=STORY, temperature=0.9, seed=4, max_tokens=60, **GUIDED[guide]
+        )
+        for client in (device, deviceless)
+    ]
+    texts = [
+        answer.choices[0].message.content or answer.choices[0].message.tool_calls[0].function.arguments
+        for answer in answers
+    ]
+    assert texts[0] == texts[1] and set(json.loads(texts[0])) == {"on"}
+
+
+def test_clients_of_both_kinds_at_once_read_what_the_target_writes(device, deviceless, reference):
+    wanted = [{"temperature": 0.8, "seed": seed} for seed in range(3)] + [{"temperature": 0}]
+
+    def answer(client, params):
+        created = client.chat.completions.create(model="tiny", messages=STORY, max_tokens=32, **params)
+        return created.choices[0].message.content
+
+    asked = [(client, params) for params in wanted for client in (device, deviceless)]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        texts = list(pool.map(lambda pair: answer(*pair), asked))
+    prompt = reference.render_chat(STORY)
+    expected = [reference.decode(reference.generate(prompt, max_tokens=32, **params)[0]) for params in wanted]
+    assert texts == [text for text in expected for _ in range(2)]
 
 
 def test_an_unknown_field_is_named(client):
@@ -211,14 +277,25 @@ def test_an_idle_edge_without_a_model_is_small(server):
 
 
 def test_sigterm_drains(server):
-    with serve() as second, edge(second.wait_ready(), "none") as device:
-        stream = client_of(device).chat.completions.create(
-            model="tiny", messages=STORY, temperature=0, max_tokens=60, stream=True
-        )
-        chunks = iter(stream)
-        next(chunks)
+    own = f"127.0.0.1:{free_port()}"
+    with (
+        serve("127.0.0.1:0", "tiny", "--http", own) as second,
+        edge(second.wait_ready(), "none") as device,
+    ):
+        alone = OpenAI(base_url=f"http://{own}/v1", api_key="none", timeout=120)
+        streams = [
+            iter(
+                client.chat.completions.create(
+                    model="tiny", messages=STORY, temperature=0, max_tokens=60, stream=True
+                )
+            )
+            for client in (client_of(device), alone)
+        ]
+        for chunks in streams:
+            next(chunks)
         second.process.terminate()
-        assert [chunk.choices[0].finish_reason for chunk in chunks][-1] in ("length", "stop")
+        for chunks in streams:
+            assert [chunk.choices[0].finish_reason for chunk in chunks][-1] in ("length", "stop")
         assert second.process.wait(60) == 0
         assert json.loads(second.lines[-1])["steps"] > 0
 

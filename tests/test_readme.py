@@ -26,6 +26,9 @@ COMMANDS = [
 OPENSLED = [words[1:] for words in COMMANDS if words[0].endswith("opensled")]
 
 
+VERBS_RUN = ("serve", "edge", "generate")
+
+
 def test_there_is_something_to_check():
     assert len(OPENSLED) >= 5 and len(PYTHON) == 1
 
@@ -43,7 +46,7 @@ def test_every_make_target_exists(words):
 
 def test_the_commands_and_the_snippet_run_as_written(monkeypatch):
     """As written, but for the ports: they come from the environment, which flags would override."""
-    serve, edge, generate = OPENSLED[:3]
+    serve, edge, generate = (next(words for words in OPENSLED if words[0] == verb) for verb in VERBS_RUN)
     monkeypatch.setenv("OPENSLED_LISTEN", "127.0.0.1:0")
     monkeypatch.setenv("OPENSLED_HTTP", "127.0.0.1:0")
     with Process(serve) as server:

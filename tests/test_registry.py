@@ -18,9 +18,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-PROJECT = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text("utf-8"))[
-    "project"
-]
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
 def distributions(requirements: list[str]) -> set[str]:
@@ -41,9 +40,10 @@ def modules() -> dict[str, list[str]]:
 @pytest.mark.parametrize("extra", ["", "llamacpp", "onnx", "server", "mtls", "train"])
 def test_a_missing_module_comes_with_what_asks_for_it(extra: str) -> None:
     asked = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
-    for distribution in distributions(asked) & modules().keys() - {"opensled"}:
-        advice = "".join(map(remedy, modules()[distribution]))
-        assert extra in re.findall(r"opensled(?:\[(\w+)\])?", advice), f"{distribution}: {advice}"
+    for name in distributions(asked) & modules().keys() - {"opensled"}:
+        advice = "".join(map(remedy, modules()[name]))
+        named = f"[{extra}]" in advice or f"extra {extra} " in advice
+        assert named if extra else advice.endswith((" .", str(ROOT))), f"{name}: {advice}"
 
 
 def test_modules_of_strangers_have_no_remedy() -> None:

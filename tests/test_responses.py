@@ -11,7 +11,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from edge_client.api.openapi import description
+from http_api.openapi import description
 from opensled.errors import InvalidRequest, Overloaded, Unreachable
 from opensled.messages import ChatMessage, ToolCall
 from tests.fake_backend import STATS, WORDS, FakeBackend, call, chat, refusal

@@ -30,9 +30,12 @@ def test_a_valid_token_admits_and_nothing_else_does(tmp_path):
 
     async def scenario():
         async with serving(tenants) as (manager, address):
-            for token in ("", "wrong"):
+            for token, words in (
+                ("", "pass --token-file FILE"),
+                ("wrong", "not one of the server's; check --token"),
+            ):
                 async with linked(address, token=token) as link:
-                    with pytest.raises(Unauthorized):
+                    with pytest.raises(Unauthorized, match=words):
                         await link.describe()
                     with pytest.raises(Unauthorized):
                         await first_reply(link, Open(PROMPT, GREEDY))

@@ -11,20 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from edge_client.tokenizer import EdgeTokenizer, StopStrings, TextStream, load
+from edge_client.tokenizer_cache import load
+from opensled.answer_text import StopStrings, TextStream
 from opensled.errors import InvalidRequest, ProtocolError, VocabularyMismatch
+from opensled.tokenizer import TargetTokenizer
 from tests.tiny_drafts import TOKENIZER_JSON, tiny_info, tiny_tokenizer
 
 
-def _tokenizer(pieces, model, decoder, special="<s>") -> EdgeTokenizer:
+def _tokenizer(pieces, model, decoder, special="<s>") -> TargetTokenizer:
     tokenizer = Tokenizer(model({piece: index for index, piece in enumerate(pieces)}))
     tokenizer.decoder = decoder
     tokenizer.add_special_tokens([AddedToken(special, special=True)])
     tokenizer.add_tokens([AddedToken("<tool>", special=False)])
-    return EdgeTokenizer(tokenizer.to_str().encode())
+    return TargetTokenizer(tokenizer.to_str().encode())
 
 
-def sentencepiece() -> EdgeTokenizer:
+def sentencepiece() -> TargetTokenizer:
     """Llama-2 style: a lost first space, raw bytes for what has no piece."""
     raw = [f"<0x{byte:02X}>" for byte in range(256)]
     decoder = decoders.Sequence(
@@ -34,18 +36,18 @@ def sentencepiece() -> EdgeTokenizer:
     return _tokenizer(pieces, lambda vocab: models.BPE(vocab, [], unk_token="<unk>"), decoder)
 
 
-def metaspace() -> EdgeTokenizer:
+def metaspace() -> TargetTokenizer:
     pieces = ["<unk>", "▁", "▁the", "the", "a", "b", "é"]
     return _tokenizer(pieces, lambda vocab: models.BPE(vocab, []), decoders.Metaspace())
 
 
-def wordpiece() -> EdgeTokenizer:
+def wordpiece() -> TargetTokenizer:
     """Spaces between words and none before marks: what a token shows depends on its neighbour."""
     pieces = ["[UNK]", "the", "##re", "a", ".", ",", "n't", "'s", "##é"]
     return _tokenizer(pieces, lambda vocab: models.WordPiece(vocab, unk_token="[UNK]"), decoders.WordPiece())
 
 
-def word_suffix() -> EdgeTokenizer:
+def word_suffix() -> TargetTokenizer:
     pieces = ["the</w>", "a", "b</w>", "é</w>"]
     return _tokenizer(pieces, lambda vocab: models.BPE(vocab, []), decoders.BPEDecoder("</w>"))
 
@@ -60,7 +62,7 @@ TOKENIZERS = {
 EMOJI = "naïve 你好 👩‍👩‍👧‍👦 ünï \ufffd 🏳️‍🌈!"
 
 
-def stream(tokenizer: EdgeTokenizer, parts: list[list[int]]) -> list[str]:
+def stream(tokenizer: TargetTokenizer, parts: list[list[int]]) -> list[str]:
     text = TextStream(tokenizer)
     return [*[text.push(part) for part in parts], text.flush()]
 
@@ -220,7 +222,7 @@ def test_refuses_a_vocabulary_that_is_not_the_announced_one():
 
 def test_refuses_what_is_no_tokenizer():
     with pytest.raises(ProtocolError, match="cannot be read"):
-        EdgeTokenizer(b"{}")
+        TargetTokenizer(b"{}")
 
 
 def test_a_byte_level_tokenizer_trained_elsewhere_streams_too():
@@ -228,6 +230,6 @@ def test_a_byte_level_tokenizer_trained_elsewhere_streams_too():
         models.BPE({piece: i for i, piece in enumerate(pre_tokenizers.ByteLevel.alphabet())}, [])
     )
     tokenizer.decoder = decoders.ByteLevel()
-    edge = EdgeTokenizer(tokenizer.to_str().encode())
+    edge = TargetTokenizer(tokenizer.to_str().encode())
     ids = [edge.pieces.index(piece) for piece in pre_tokenizers.ByteLevel.alphabet()]
     assert "".join(stream(edge, [[token] for token in ids])) == edge.decode(ids)

@@ -44,6 +44,7 @@ BEFORE = sample(
 )
 AFTER = sample(
     12.0,
+    model_info__qwen=1,
     steps_total=140,
     step_seconds_sum=3.0,
     step_seconds_count=140,
@@ -128,7 +129,7 @@ def test_a_server_that_does_nothing_has_nothing_to_tell():
 def test_the_panel_says_it_all():
     text = "\n".join(frame([figures("hub:9410", Between(BEFORE, AFTER))], {"hub:9410": [100, 200]}, 100))
     for phrase in (
-        "hub:9410  serving",
+        "hub:9410  qwen  serving",
         "9 of 256 places",
         "3 in the step  5 for their devices  1 for KV  1 without a reader",
         "200.0/s  22.2/s each  25 % without a draft  ▅█",
@@ -158,7 +159,8 @@ def test_several_servers_are_a_table_with_a_sum():
     one, two = (figures(name, Between(BEFORE, AFTER)) for name in ("hub:9410", "hub:9411"))
     broken = {"server": "gone:9410", "error": "no metrics: connection refused"}
     wide = frame([one, two, broken], {}, 132)
-    assert wide[0].split()[:3] == ["server", "sessions", "tokens/s"] and wide[0].endswith("state")
+    assert wide[0].split()[:3] == ["server", "sessions", "tokens/s"] and wide[0].endswith("model")
+    assert wide[1].endswith("qwen")
     assert wide[1].split()[:5] == ["hub:9410", "9", "200.0", "61", "%"]
     assert wide[3] == "gone:9410  no metrics: connection refused"
     assert wide[4].split() == ["all", "18", "400.0", "10.0"]
@@ -193,6 +195,7 @@ def test_a_real_server_is_read_back():
     found = asyncio.run(scenario())
     # The seconds, a few hundredths, are told in thousandths.
     assert found["tokens_per_s"] * found["seconds"] == pytest.approx(20, rel=0.05) and found["unasked"] == 1.0
+    assert found["model"] == "fake"
     assert found["kv_tokens"] == 400 and found["step_sessions"] == 1.0 and found["places"] == 3
     assert found["step_s"] > 0 and set(found["waiting"]) >= {"device", "step", "kv", "budget"}
 
@@ -232,6 +235,26 @@ def test_whoever_else_answers_is_named():
         with web(status, body) as address, pytest.raises(OpenSledError, match=words) as caught:
             scrape(address)
         assert not isinstance(caught.value, Unreachable) and address in str(caught.value)
+
+
+def test_a_device_is_no_server():
+    with (
+        web(200, b"# TYPE opensled:drafters gauge\nopensled:drafters 4\n") as address,
+        pytest.raises(
+            OpenSledError, match=f"{address}/metrics has the metrics of a device; opensled top shows"
+        ),
+    ):
+        scrape(address)
+
+
+def test_the_port_of_devices_is_no_metrics_port():
+    async def scenario():
+        async with serving() as (_, address):
+            with pytest.raises(OpenSledError, match="does not speak HTTP; name the metrics port") as caught:
+                await asyncio.to_thread(scrape, address)
+            assert str(caught.value).isprintable()
+
+    asyncio.run(scenario())
 
 
 def test_nobody_there_is_unreachable_with_the_next_step():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from edge_client.tokenizer import EdgeTokenizer
 from opensled.messages import Limits, ModelInfo, RuleFacts
+from opensled.tokenizer import TargetTokenizer
 from opensled.vocabulary import fingerprint
 
 TINY_DRAFT = Path(__file__).parents[1] / "models" / "tiny-draft"
@@ -22,8 +22,8 @@ def area(width, height):
 """
 
 
-def tiny_tokenizer() -> EdgeTokenizer:
-    return EdgeTokenizer(TOKENIZER_JSON)
+def tiny_tokenizer() -> TargetTokenizer:
+    return TargetTokenizer(TOKENIZER_JSON)
 
 
 def tiny_info(**changes: object) -> ModelInfo:

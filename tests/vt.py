@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from edge_client.terminal.tail import cells_of
+from edge_client.terminal.word_wrap import cells_of
 
 _SEQUENCE = re.compile(r"\x1b(?:\[([?0-9;]*)([A-Za-z])|([78D=>]))")
 
@@ -50,6 +50,11 @@ class Terminal:
             self._down()
         elif command == "A":
             self._row, self._wraps = max(0, self._row - int(parameters or 1)), False
+        elif command == "C":
+            self._column, self._wraps = min(self._columns - 1, self._column + int(parameters or 1)), False
+        elif command == "K":
+            assert parameters in ("", "0")
+            self._cells[self._row][self._column :] = [" "] * (self._columns - self._column)
         elif command == "J":
             assert parameters in ("", "0")
             self._cells[self._row][self._column :] = [" "] * (self._columns - self._column)

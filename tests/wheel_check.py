@@ -1,25 +1,31 @@
-"""`make wheel-test`: build the wheel, install it in a clean environment, and use it from another folder."""
+"""`make wheel-test`: build both wheels, install each in clean environments, and use it from another folder."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
+import opensled
+from opensled_testbed.processes import Process
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {
     "opensled",
     "edge_client",
+    "http_api",
     "verify_server",
     "scheduler",
     "hw_profiles",
     "opensled_training",
     "opensled_testbed",
 }
+SERVERS = {"verify_server", "scheduler", "opensled_training", "opensled_testbed"}
 MODELS = {
     "tiny/model.safetensors",
     "tiny/tiny-f16.gguf",
@@ -33,19 +39,20 @@ MODELS = {
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="opensled-wheel-") as name:
         folder = Path(name)
-        wheel = build(folder / "dist")
-        check_contents(wheel)
-        opensled = install(wheel, folder / "venv")
+        subprocess.run(["make", "wheel"], cwd=ROOT, check=True)
+        whole, device = built("opensled"), built("opensled_edge")
+        check_contents(whole)
         elsewhere = folder / "elsewhere"
         elsewhere.mkdir()
-        check_use(opensled, elsewhere)
-        print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, installed and used")
+        check_device(device, whole, folder)
+        check_use(install(f"opensled[server,llamacpp,onnx] @ {whole.as_uri()}", folder / "venv"), elsewhere)
+        for wheel in (whole, device):
+            print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, installed and used")
 
 
-def build(folder: Path) -> Path:
-    run([sys.executable, "-m", "build", "--wheel", "--outdir", folder, ROOT])
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+def built(package: str) -> Path:
+    """The wheel of this version that `make wheel` has just built."""
+    return ROOT / f"dist/{package}-{opensled.__version__}-py3-none-any.whl"
 
 
 def check_contents(wheel: Path) -> None:
@@ -60,12 +67,65 @@ def check_contents(wheel: Path) -> None:
         ), form
 
 
-def install(wheel: Path, venv: Path) -> Path:
-    """The `opensled` command of a new environment that holds the wheel and what it needs to serve and draft."""
-    run([sys.executable, "-m", "venv", venv])
-    pip = [venv / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run([*pip, "-c", ROOT / "constraints.txt", f"opensled[server,llamacpp,onnx] @ {wheel.as_uri()}"])
+def check_device(wheel: Path, whole: Path, folder: Path) -> None:
+    """The device's wheel, with each of its extras, against a server of this checkout; with every Python there is."""
+    packages = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert not packages & SERVERS and packages < PACKAGES, f"the device's wheel installs {sorted(packages)}"
+    with Process(["serve", "--model", "tiny", "--listen", "127.0.0.1:0"], isolated=True) as server:
+        address = server.wait_ready()
+        for number, python in enumerate(pythons()):
+            venv = folder / f"device-{number}"
+            command = install(f"opensled-edge @ {wheel.as_uri()}", venv, python)
+            texts = {ask(command, address, folder, drafter) for drafter in ("none", "lookup", "cacheback")}
+            install(f"opensled-edge[llamacpp,onnx] @ {wheel.as_uri()}", venv, python)
+            texts |= {ask(command, address, folder, drafter) for drafter in ("llamacpp", "onnx")}
+            assert len(texts) == 1, texts
+            check_device_alone(command, venv, whole, folder)
+
+
+def pythons() -> list[str]:
+    """This Python, and 3.10, the oldest that a device may have, if it is here (PYTHON310, else python3.10)."""
+    oldest = shutil.which(os.environ.get("PYTHON310", "python3.10"))
+    works = oldest and not subprocess.run([oldest, "--version"], capture_output=True).returncode
+    print("Python 3.10:", oldest if works else "not here")
+    return [sys.executable, oldest] if oldest and works else [sys.executable]
+
+
+def ask(opensled: Path, address: str, folder: Path, drafter: str) -> str:
+    """The text of one answer, drafted so; a drafter with a model must have helped."""
+    question = ("--prompt", "Turn on the kitchen light.", "--drafter", drafter, "--json")
+    answer = json.loads(run([opensled, "generate", "--server", address, *question], folder))
+    assert answer["accepted"] or drafter in ("none", "lookup"), answer
+    return answer["text"]
+
+
+def check_device_alone(opensled: Path, venv: Path, whole: Path, folder: Path) -> None:
+    """What it says about what it has not, and that it refuses to run over the other package."""
+    assert "(opensled-edge)" in run([opensled, "--version"], folder)
+    assert "--draft-model" in run([opensled, "edge", "--help"], folder)
+    assert f"opensled[server] @ {whole.as_uri()}" in complaint([opensled, "serve"], folder)
+    run([*pip(venv), "--no-deps", whole])
+    assert "uninstall --yes opensled opensled-edge" in complaint([opensled, "--version"], folder)
+
+
+def complaint(command: list, folder: Path) -> str:
+    """Standard error of a command that must be refused as wrong usage."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=folder, env=clean_environment(), capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    return done.stderr
+
+
+def install(requirement: str, venv: Path, python: str = sys.executable) -> Path:
+    """The `opensled` command of an environment, made if it is new, into which the requirement is installed."""
+    if not venv.exists():
+        run([python, "-m", "venv", venv])
+    run([*pip(venv), "-c", ROOT / "constraints.txt", requirement])
     return venv / "bin/opensled"
+
+
+def pip(venv: Path) -> list[object]:
+    return [venv / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
 
 
 def check_use(opensled: Path, folder: Path) -> None:
@@ -84,12 +144,19 @@ def check_use(opensled: Path, folder: Path) -> None:
 
 def run(command: list, folder: Path = ROOT) -> str:
     """Standard output of a command that must succeed; what it says on stderr is shown."""
-    clean = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "OPENSLED_"))
-    }
     words = [str(word) for word in command]
     print("+", " ".join(words), flush=True)
-    return subprocess.run(words, cwd=folder, env=clean, stdout=subprocess.PIPE, text=True, check=True).stdout
+    done = subprocess.run(
+        words, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, text=True, check=True
+    )
+    return done.stdout
+
+
+def clean_environment() -> dict[str, str]:
+    """Without what would lead a command to other sources or other settings."""
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "OPENSLED_"))
+    }
 
 
 if __name__ == "__main__":

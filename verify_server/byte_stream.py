@@ -112,6 +112,10 @@ class ByteStream:
             self.silent = True
             self._task.cancel()
 
+    async def abort(self, code: grpc.StatusCode, details: str) -> None:
+        """End the call with this status; raises."""
+        await self._context.abort(code, details)
+
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

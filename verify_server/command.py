@@ -8,6 +8,7 @@ import logging
 import signal
 import time
 from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import opensled
 from hw_profiles.step_cost import HardwareProfile
 from opensled import notify
-from opensled.address import host_port, joined
+from opensled.address import host_port, joined, web_address
 from opensled.errors import UsageError
 from opensled.exit_watch import ExitWatch
 from opensled.messages import GUIDE, PENALTIES, ModelInfo
@@ -50,7 +51,11 @@ EXIT_SECONDS = 3.0
 def serve(config: ServeConfig) -> int:
     """Serve until SIGTERM; returns the exit status."""
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
-    configured(config.pad_frames, config.tick, config.pad_answer)  # refused before a target is loaded
+    # Refused before a target is loaded
+    if configured(config.pad_frames, config.tick, config.pad_answer) and config.http:
+        raise UsageError(
+            "--http and --pad-frames: answers over HTTP have no padding, and would tell what it hides; leave one out"
+        )
     if config.replicas or config.ray_address:
         from verify_server.cluster.cluster_command import serve_cluster
 
@@ -80,6 +85,14 @@ def clients(config: ServeConfig, listen: str) -> tuple[Tls | None, Tenants]:
     if listen:
         require_safe_listen(
             listen, has_tls=tls is not None, knows_clients=not tenants.anonymous, insecure=config.insecure
+        )
+    if config.http:
+        require_safe_listen(
+            web_address(config.http),
+            has_tls=tls is not None,
+            knows_clients=not tenants.anonymous,
+            insecure=config.insecure,
+            flag="--http",
         )
     return tls, tenants
 
@@ -131,9 +144,9 @@ async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls
         server, port = await service.start(frontend, config.listen, tls, readiness)
         serving = asyncio.ensure_future(loop.run())
         address = joined(host_port(config.listen)[0], port)
-        tell_ready(target, manager.sequence_limits.context_length, config, address)
-        print(f"listening on {address}", flush=True)
-        async with notify.announced():
+        async with _http(config, frontend, manager), notify.announced():
+            tell_ready(target, manager.sequence_limits.context_length, config, address)
+            print(f"listening on {address}", flush=True)
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             notify.stopping()
             await readiness.set(False)  # first of all: gateways and load balancers then choose another server
@@ -150,6 +163,19 @@ async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls
         return 0
     serving.result()
     return 1
+
+
+def _http(
+    config: ServeConfig, service: service.VerifyService, manager: SessionManager
+) -> AbstractAsyncContextManager[object]:
+    """The HTTP API, if it is wanted."""
+    if not config.http:
+        return nullcontext()
+    from verify_server.http_front import front
+
+    return front.http_front(
+        config, front.OwnSequences(service, manager), metrics(manager), service.info.model_id
+    )
 
 
 def _limits(config: ServeConfig, tenants: Tenants) -> SessionLimits:

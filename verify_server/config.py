@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hw_profiles import catalog
-from opensled.address import host_port
+from opensled.address import host_port, web_address, web_origins
 from opensled.config import option
 from opensled.logs import LEVELS
 from opensled.shaping import TICK_RULES
@@ -18,19 +18,43 @@ from verify_server.engine.base import MAX_TREE
 class ServeConfig:
     """One verification server."""
 
-    model: str = option("tiny", "target: a bundled name, a folder, a GGUF file, or a hub id ORG/MODEL")
+    model: str = option(
+        "tiny",
+        "target: a name of `opensled models list`, a folder, a GGUF file, or a hub id ORG/MODEL",
+        group="the target, and where it is served",
+        often=True,
+    )
     listen: str = option(
         "127.0.0.1:7411",
-        "address of the gRPC service; port 0 takes a free one",
+        "address that devices connect to; port 0 takes a free one",
         metavar="HOST:PORT",
         check=host_port,
+        often=True,
+    )
+    http: str = option(
+        "",
+        "address of an HTTP API (OpenAI's and Ollama's) of the server itself, for clients without a device; a "
+        "port alone is one of 127.0.0.1; default: none",
+        metavar="[HOST:]PORT",
+        check=web_address,
+        often=True,
+    )
+    lenient: bool = option(
+        False, "leave out fields of HTTP requests that nothing reads, instead of refusing the request"
+    )
+    cors_origin: str = option(
+        "",
+        "origins of web pages that may use the HTTP API, such as https://chat.example; comma-separated",
+        metavar="ORIGIN",
+        check=web_origins,
     )
     engine: str = option(
         "auto",
         f"{', '.join(ENGINES.names())}, or your own module:callable; auto: llamacpp for a GGUF file, else torch, "
         "whichever is installed",
+        often=True,
     )
-    device: str = option("auto", "auto, cpu, cuda or cuda:1")
+    device: str = option("auto", "what computes the target: auto, cpu, cuda or cuda:1", often=True)
     dtype: str = option(
         "auto", "precision of the target", choices=("auto", "float64", "float32", "bfloat16", "float16")
     )
@@ -43,7 +67,13 @@ class ServeConfig:
         low=-1,
         metavar="N",
     )
-    context: int = option(0, "most positions of a sequence; 0 = all that the model has", low=0, metavar="N")
+    context: int = option(
+        0,
+        "most tokens of a sequence, prompt and answer; 0 = all that the model has",
+        low=0,
+        metavar="N",
+        often=True,
+    )
     threads: int = option(
         0, "CPU threads of the target; 0 = torch's choice, all cores for GGUF", low=0, metavar="N"
     )
@@ -54,7 +84,11 @@ class ServeConfig:
         metavar="ID",
         check=lambda name: name and catalog.accelerator(name),
     )
-    policy: str = option("goodput", f"scheduling: {', '.join(POLICIES.names())}, or your own module:Class")
+    policy: str = option(
+        "goodput",
+        f"scheduling: {', '.join(POLICIES.names())}, or your own module:Class",
+        group="scheduling and drafts",
+    )
     draft_wait: float = option(
         0.25,
         "seconds to wait for a draft before decoding without it: for every device (fcfs, static), or for a device "
@@ -74,12 +108,14 @@ class ServeConfig:
         metavar="N",
     )
     max_step_tokens: int = option(512, "most tokens that one forward pass computes", low=1, metavar="N")
-    kv_tokens: int = option(0, "KV cache size, in tokens; 0 = the available memory", low=0, metavar="N")
+    kv_tokens: int = option(
+        0, "KV cache size, in tokens; 0 = the available memory", low=0, metavar="N", group="memory and places"
+    )
     prefix_cache: bool = option(
         True,
         "share KV cache between a tenant's texts with the same beginning; no effect for policy static",
     )
-    max_sessions: int = option(256, "most sequences at the same time", low=1, metavar="N")
+    max_sessions: int = option(256, "most sequences at the same time", low=1, metavar="N", often=True)
     min_pace: float = option(
         0.0,
         "tokens/s promised to every admitted sequence; sequences that would break the promise are refused; 0 = only "
@@ -101,8 +137,16 @@ class ServeConfig:
         high=1,
         metavar="X",
     )
-    tls_cert: str = option("", "certificate chain (PEM); with --tls-key turns TLS on", metavar="FILE")
-    tls_key: str = option("", "private key of the certificate (PEM), file mode 600", metavar="FILE")
+    tls_cert: str = option(
+        "",
+        "certificate chain (PEM); with --tls-key turns TLS on",
+        metavar="FILE",
+        group="who may connect",
+        often=True,
+    )
+    tls_key: str = option(
+        "", "private key of the certificate (PEM), file mode 600", metavar="FILE", often=True
+    )
     tls_client_ca: str = option(
         "",
         "admit only clients with a certificate of this authority (PEM); without --tokens its common name is the "
@@ -114,9 +158,14 @@ class ServeConfig:
         "bearer tokens that may connect, one per line: TOKEN TENANT [max_sessions=N] [max_prompt=N] "
         "[positions_per_s=N] [kv_tokens=N] [max_pace=N]; file mode 600",
         metavar="FILE",
+        often=True,
     )
     tenant_sessions: int = option(
-        0, "most sequences of one tenant at the same time; 0 = no limit", low=0, metavar="N"
+        0,
+        "most sequences of one tenant at the same time; 0 = no limit",
+        low=0,
+        metavar="N",
+        group="limits of tenants and clients",
     )
     tenant_prompt: int = option(0, "most tokens of a tenant's prompt; 0 = no limit", low=0, metavar="N")
     tenant_kv_tokens: int = option(
@@ -158,7 +207,9 @@ class ServeConfig:
     )
     shared_address: bool = option(False, "clients come through a proxy: do not count them by their address")
     trust_device_probabilities: bool = option(
-        False, "serve rules such as ratio, under which a device that lies decides what its user reads"
+        False,
+        "serve rules such as ratio, under which a device that lies decides what its user reads",
+        group="rules, and privacy on the network",
     )
     rules: str = option(
         "",
@@ -182,7 +233,12 @@ class ServeConfig:
     )
     insecure: bool = option(False, "listen beyond this machine without TLS, or to unknown clients")
     metrics: str = option(
-        "", "address for Prometheus metrics, such as 127.0.0.1:9410", metavar="HOST:PORT", check=host_port
+        "",
+        "address for Prometheus metrics, such as 127.0.0.1:9410; opensled top shows them",
+        metavar="HOST:PORT",
+        check=host_port,
+        group="metrics and logs",
+        often=True,
     )
     insecure_metrics: bool = option(
         False, "serve the metrics beyond this machine, to every client that reaches them"
@@ -193,6 +249,7 @@ class ServeConfig:
         "alone, or with --ray-address the existing replicas",
         low=0,
         metavar="N",
+        group="several replicas",
     )
     replica_gpus: float = option(
         1.0,
@@ -215,6 +272,8 @@ class ServeConfig:
     proxy: bool = option(
         False, "pass streams through the gateway, for devices that cannot reach the replicas"
     )
-    log_level: str = option("warning", "lowest level of messages to log", choices=LEVELS)
+    log_level: str = option(
+        "warning", "lowest level of messages to log", choices=LEVELS, group="logs and totals"
+    )
     log_json: bool = option(False, "log one JSON object per line")
     json: bool = option(False, "print the totals of the run as JSON at the end")

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from opensled.address import host_port
 
@@ -29,6 +29,13 @@ def peer_of(name: str) -> Peer | None:
         return None
     host, port = host_port(rest)
     return _plain(host), port
+
+
+def peer_name(host: str, port: int) -> str:
+    """The name that gRPC would give to the peer at this address."""
+    if ":" not in host:
+        return f"ipv4:{host}:{port}"
+    return f"ipv6:{quote(f'[{host}]', safe=':')}:{port}"
 
 
 def address_of(name: str) -> str:

@@ -75,8 +75,13 @@ class Tenants:
         for token, owner in self.by_token:  # compares every token, so that timing reveals nothing
             if hmac.compare_digest(token.encode(), given.encode()):
                 tenant = owner
-        if scheme.lower() != "bearer" or not tenant:
+        if scheme.lower() != "bearer":
             raise Unauthorized("a bearer token of this server is needed; pass --token-file FILE")
+        if not tenant:
+            raise Unauthorized(
+                "this bearer token is not one of the server's; check --token-file, or add the token to the file of "
+                "serve --tokens and start the server again"
+            )
         return tenant
 
 
@@ -141,13 +146,18 @@ def _limit(word: str, where: str) -> tuple[str, int]:
     return name, int(value)
 
 
-def require_safe_listen(listen: str, *, has_tls: bool, knows_clients: bool, insecure: bool) -> None:
-    """Listening beyond this machine needs TLS and known clients; refuse it without them, or warn if `insecure`."""
+def require_safe_listen(
+    listen: str, *, has_tls: bool, knows_clients: bool, insecure: bool, flag: str = "--listen"
+) -> None:
+    """Listening beyond this machine needs TLS and known clients; refuse it without them, or warn if `insecure`.
+
+    `flag` names the listener.
+    """
     if is_local(listen) or (has_tls and knows_clients):
         return
     if not insecure:
         raise UsageError(
-            f"--listen {listen} is reachable by other machines: add --tls-cert, --tls-key and --tokens FILE (or "
+            f"{flag} {listen} is reachable by other machines: add --tls-cert, --tls-key and --tokens FILE (or "
             "--tls-client-ca FILE), or --insecure if the network itself is trusted"
         )
     danger = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opensled.metrics import Metric, draft_metrics
+from opensled.metrics import Metric, draft_metrics, model_metric
 from verify_server.loop import VerifyLoop
 from verify_server.session import Session
 from verify_server.session_manager import SessionManager
@@ -14,7 +14,8 @@ REASONS = ("device", "step", "budget", "kv", "reader", "absent")
 def metrics(manager: SessionManager) -> list[Metric]:
     """All metrics of a server."""
     loop = manager.loop
-    return [*_step_metrics(loop), *_kv_metrics(loop), *_session_metrics(manager)]
+    model = model_metric(lambda: [manager.model_id])
+    return [model, *_step_metrics(loop), *_kv_metrics(loop), *_session_metrics(manager)]
 
 
 def _step_metrics(loop: VerifyLoop) -> list[Metric]:

@@ -72,7 +72,7 @@ class VerifyService:
         tenants: Tenants,
         limits: ClientLimits = ClientLimits(),
     ) -> None:
-        self._manager, self.tenants = manager, tenants
+        self._manager, self.tenants, self.info = manager, tenants, info
         self._info = codec.encode_info(info).SerializeToString()
         self._tokenizer = codec.tokenizer_reply(text.tokenizer_json, text.chat_template).SerializeToString()
         self.clients = Clients(
@@ -89,10 +89,11 @@ class VerifyService:
 
     async def Sequence(self, requests: Any, context: Any) -> None:
         await run_stream(
-            self.clients, await self._client(context), context, self._manager.limits.linger, self._serve
+            self.clients, await self._client(context), context, self._manager.limits.linger, self.serve
         )
 
-    async def _serve(self, stream: ByteStream) -> None:
+    async def serve(self, stream: ByteStream) -> None:
+        """Serve one call of `Sequence` to its end."""
         positions = self._manager.sequence_limits.context_length
 
         async def receive() -> ClientMessage | Ending:

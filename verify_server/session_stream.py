@@ -112,7 +112,7 @@ async def _serve(
             )
         finally:
             if session.outbox is outbox:  # else a newer stream has taken the session over
-                if cancelled or session.failed or session.leaving or deadline.passed:
+                if cancelled or session.failed or session.leaving or session.listens or deadline.passed:
                     manager.forget(session)
                 else:
                     manager.leave(session)

@@ -23,7 +23,7 @@ def described(info: EngineInfo, context: int) -> str:
     memory = info.num_blocks * info.block_size
     return (
         f"engine {info.runtime}, {info.dtype} on {info.device}, level {info.numerics}, context {context:,} tokens, "
-        f"KV memory for {memory:,}"
+        f"KV memory for {memory:,} tokens"
     )
 
 

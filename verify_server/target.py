@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Protocol
 
 from hw_profiles.step_cost import StepCost
-from opensled.errors import NotFound, UsageError
-from opensled.logs import tell
+from opensled import distribution
+from opensled.errors import NotFound, UnsupportedModel, UsageError
+from opensled.logs import tell, told_long
 from opensled.messages import ChatMessage, Tool
-from opensled.store import is_hub_id, model_file, model_path
+from opensled.store import is_hub_id, is_name, missing, model_file, model_path
 from verify_server.config import ServeConfig
 from verify_server.engine.base import TargetEngine
+from verify_server.model_kind import is_gguf
 from verify_server.text.hf_text import HFText
 
 
@@ -51,22 +53,32 @@ NEEDED = {"torch": "torch", "llamacpp": "llama_cpp"}
 
 def load(config: ServeConfig) -> Target:
     """By the engine that suits the model's files, or by the other one if only that is installed."""
-    is_gguf = not is_hub_id(config.model) and _is_gguf(model_path(config.model))
-    wanted = ("llamacpp", "torch") if is_gguf else ("torch", "llamacpp")
+    gguf = _is_gguf(config.model)
+    wanted = ("llamacpp", "torch") if gguf else ("torch", "llamacpp")
     engine = next((name for name in wanted if find_spec(NEEDED[name])), wanted[0])
-    if is_gguf or engine != wanted[0]:
+    if engine == "llamacpp":
+        _refuse_for_gguf(config)
+        _gguf_file(config.model)
+    if gguf or engine != wanted[0]:
         tell(f"engine {engine} serves {config.model}; --engine chooses another")
     return load_llamacpp(config) if engine == "llamacpp" else load_torch(config)
 
 
-def _is_gguf(path: Path) -> bool:
-    return path.is_file() or (any(path.glob("*.gguf")) and not any(path.glob("*.safetensors")))
+def _is_gguf(model: str) -> bool:
+    """Whether a model is GGUF; a repository that engine torch may download is not.
+
+    Raises NotFound, or UnsupportedModel for files of another kind.
+    """
+    if not is_hub_id(model):
+        return is_gguf(model_path(model))
+    if "gguf" in model.lower():
+        raise NotFound(missing(model), "model")
+    return False
 
 
 def _tell_loading(model: str) -> None:
-    """Said before the libraries are imported, which takes seconds. Raises NotFound if the model is not there."""
-    if not is_hub_id(model):
-        model_path(model)
+    """Said before the libraries are imported, which takes seconds. Raises as `_is_gguf` does."""
+    _is_gguf(model)
     tell(f"loading {model}")
 
 
@@ -75,13 +87,13 @@ def load_torch(config: ServeConfig) -> Target:
     _tell_loading(config.model)
     if config.gpu_layers >= 0:
         raise UsageError("--gpu-layers is for --engine llamacpp; engine torch has --device")
-    from verify_server.engine import loading, torch_engine
-    from verify_server.text.gguf_file import read_metadata
-    from verify_server.text.gguf_text import GgufText
+    with told_long("still starting torch and transformers"):
+        from verify_server.engine import loading, torch_engine
 
     name = config.model
     loading.use_threads(config.threads)
     weights = loading.find_weights(name if is_hub_id(name) else str(model_path(name)))
+    text = _gguf_text(weights.path) if weights.gguf else HFText(weights.folder)
     engine = torch_engine.load(
         str(weights.path),
         device=config.device,
@@ -91,11 +103,16 @@ def load_torch(config: ServeConfig) -> Target:
         context=config.context,
         most_rows=config.max_step_tokens,
     )
-    if not weights.gguf:
-        return Target(_model_id(name), engine, HFText(weights.folder))
-    text = GgufText(weights.path)
-    text.require_pieces(read_metadata(weights.path).get("tokenizer.ggml.tokens") or [])
     return Target(_model_id(name), engine, text)
+
+
+def _gguf_text(path: Path) -> TextCodec:
+    from verify_server.text.gguf_file import read_metadata
+    from verify_server.text.gguf_text import GgufText
+
+    text = GgufText(path)
+    text.require_pieces(read_metadata(path).get("tokenizer.ggml.tokens") or [])
+    return text
 
 
 def load_llamacpp(config: ServeConfig) -> Target:
@@ -105,7 +122,7 @@ def load_llamacpp(config: ServeConfig) -> Target:
     from verify_server.text.gguf_text import GgufText
 
     _refuse_for_gguf(config)
-    path = model_file(config.model, "*.gguf")
+    path = _gguf_file(config.model)
     text = GgufText(path)
     engine = llamacpp.load(
         path,
@@ -119,9 +136,20 @@ def load_llamacpp(config: ServeConfig) -> Target:
     return Target(_model_id(config.model), engine, text)
 
 
+def _gguf_file(model: str) -> Path:
+    """The GGUF file of a model. Raises NotFound, or UnsupportedModel for one with safetensors only."""
+    path = model_path(model)
+    if path.is_dir() and not any(path.glob("*.gguf")):
+        raise UnsupportedModel(
+            f"{path} holds safetensors, which need engine torch: {distribution.command('server')}; "
+            "engine llamacpp serves GGUF files"
+        )
+    return path if path.is_file() else model_file(model, "*.gguf")
+
+
 def _model_id(model: str) -> str:
-    """A hub id as it is; of a path the last part, without the suffix of a file."""
-    if is_hub_id(model):
+    """A name as it is; of a path the last part, without the suffix of a file."""
+    if is_name(model):
         return model
     path = model_path(model)
     return path.stem if path.is_file() else path.name
@@ -138,6 +166,7 @@ def _refuse_for_gguf(config: ServeConfig) -> None:
         )
     if is_hub_id(config.model):
         raise NotFound(
-            f"engine llamacpp serves files; run: hf download {config.model} --include '*.gguf', then give the file",
+            f"engine llamacpp serves GGUF files that are here; run: opensled pull {config.model}, or another "
+            f"repository with GGUF files (for safetensors: {distribution.command('server')})",
             "model",
         )

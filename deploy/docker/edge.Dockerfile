@@ -1,4 +1,4 @@
-# A drafting device: OpenSLED with llama.cpp from source, no torch. Also runs the relay that emulates its link.
+# A drafting device: package opensled-edge with llama.cpp from source, no torch.
 #   docker build --file deploy/docker/edge.Dockerfile --tag opensled-edge:dev .
 # For linux/amd64 and linux/arm64; works with BuildKit and with the older builder (Docker 20.10).
 # With a digest, name@sha256:..., each build gets the same base: deploy/docker/resolve_base.py tells today's.
@@ -37,7 +37,7 @@ RUN if [ -n "${LOCK}" ]; then \
     fi \
     && if [ -n "${LOCK}" ] && [ "${EXTRAS}" = llamacpp ]; then set -- --no-deps; \
         else set -- --find-links /wheels --constraint constraints.txt; fi \
-    && /tools/bin/pip --python /opt/opensled/bin/python3 install --no-cache-dir "$@" ".[${EXTRAS}]" \
+    && /tools/bin/pip --python /opt/opensled/bin/python3 install --no-cache-dir "$@" "./deploy/edge[${EXTRAS}]" \
     && cp deploy/docker/healthy.py /opt/opensled/healthy.py
 # llama-cpp-python installs its libraries twice, and numpy its tests.
 RUN cd /opt/opensled/lib/python3*/site-packages \

@@ -18,7 +18,7 @@ from edge_client.drafters.threads import draft_threads, model_drafter
 from edge_client.known_drafts import HOW_TO_GET_ONE, without_model
 from opensled.errors import BY_CODE, NotFound, OpenSledError, VocabularyMismatch
 from opensled.messages import ModelInfo
-from opensled.store import model_path
+from opensled.store import can_be_fetched, model_path
 
 LOAD_SECONDS = 15.0  # to read a model from a slow memory card
 READING = 5.0  # tokens/s; people read faster than a slower answer comes
@@ -87,7 +87,9 @@ def _missing(config: DeviceConfig) -> Finding | None:
     try:
         model_path(config.draft_model)
     except NotFound as error:
-        return fail("draft model", str(error), "opensled models list", NotFound)
+        pull = can_be_fetched(config.draft_model)
+        remedy = f"opensled pull {config.draft_model}" if pull else "opensled models list"
+        return fail("draft model", str(error), remedy, NotFound)
     return None
 
 
@@ -133,7 +135,7 @@ def _died(config: DeviceConfig, code: int, complaint: str) -> Finding:
         f"trying it failed ({name}): {complaint or 'no message'}",
         f"reinstall the runtime: {REBUILD}"
         if model_drafter(config.drafter) == "llamacpp"
-        else f'pip install --force-reinstall "opensled[{model_drafter(config.drafter) or "llamacpp"}]"',
+        else "reinstall the runtime: pip install --force-reinstall onnxruntime",
     )
 
 

@@ -13,6 +13,7 @@ import opensled
 from edge_client.checks.finding import Finding, fail, ok, warn
 from edge_client.config import DeviceConfig
 from edge_client.drafters.threads import model_drafter
+from opensled import distribution
 from opensled.registry import remedy
 
 OLDEST_PYTHON = (3, 10)
@@ -43,14 +44,15 @@ def check_install(config: DeviceConfig) -> list[Finding]:
             warn(
                 "opensled",
                 f"{opensled.__version__} runs from a folder that is not installed",
-                "pip install -e .",
+                distribution.command(),
             )
         )
     else:
-        findings.append(ok("opensled", f"{opensled.__version__}"))
+        findings.append(ok(distribution.name(), opensled.__version__))
     findings += [check_package(item, _version) for item in requirements if not item.extra]
     findings.append(check_wire())
-    return findings + [check_extra(name, config.drafter, requirements) for name in EXTRAS]
+    offered = [name for name in EXTRAS if distribution.offers(name)]
+    return findings + [check_extra(name, config.drafter, requirements) for name in offered]
 
 
 def check_python(version: tuple[int, ...], bits: int) -> Finding:
@@ -69,7 +71,7 @@ def check_python(version: tuple[int, ...], bits: int) -> Finding:
 
 def _declared() -> list[str]:
     try:
-        return metadata.requires("opensled") or []
+        return metadata.requires(distribution.name()) or []
     except metadata.PackageNotFoundError:
         return []
 
@@ -163,5 +165,5 @@ def check_extra(name: str, drafter: str, requirements: list[Requirement]) -> Fin
     ours = [check_package(item, _version) for item in requirements if item.extra == name]
     for item in ours:
         if item.status != "ok":
-            return warn(check, f"{item.check}: {item.detail}", f'pip install --upgrade "opensled[{name}]"')
+            return warn(check, f"{item.check}: {item.detail}", item.fix)
     return ok(check, f"installed (for {purpose})")

@@ -14,6 +14,7 @@ from edge_client.checks.finding import Finding, fail, failed, ok, plain, warn
 from edge_client.checks.network import SECONDS, check_connection, check_name, check_plain
 from edge_client.config import DeviceConfig
 from opensled.address import host_port, is_local
+from opensled.distribution import GUIDE, UPDATE_SERVER
 from opensled.errors import OpenSledError, Unauthorized, Unreachable
 from opensled.messages import ModelInfo
 
@@ -125,7 +126,7 @@ def check_description(info: ModelInfo, rule: str) -> list[Finding]:
             fail(
                 "server",
                 f"it describes no usable model: {told}",
-                "update the server: pip install -U opensled",
+                UPDATE_SERVER,
             )
         ]
     findings = [ok("server", told)]
@@ -150,7 +151,7 @@ def _told(info: ModelInfo) -> str:
 
 
 def _rule(rule: str, served: tuple[str, ...]) -> Finding:
-    fix = f"--rule {plain(served[0])[:20]}" if served else "update the server: pip install -U opensled"
+    fix = f"--rule {plain(served[0])[:20]}" if served else UPDATE_SERVER
     return fail("rule", f"the server does not serve rule {rule!r}", fix)
 
 
@@ -158,9 +159,7 @@ def _versions(theirs: str) -> Finding:
     return warn(
         "version",
         f"the server has {theirs or 'none'}, this device {opensled.__version__}",
-        f'pip install "opensled=={theirs}"'
-        if theirs[:1].isdigit()
-        else "update the server: pip install -U opensled",
+        f"install version {plain(theirs)} here ({GUIDE})" if theirs[:1].isdigit() else UPDATE_SERVER,
     )
 
 

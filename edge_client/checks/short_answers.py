@@ -13,11 +13,11 @@ import time
 from contextlib import aclosing
 from dataclasses import replace
 
-from edge_client.answer import Task
 from edge_client.checks.own_process import tell
 from edge_client.config import DeviceConfig
 from edge_client.device import Device, connect
 from edge_client.drafters import OFF
+from opensled.answer import Task
 from opensled.errors import OpenSledError
 from opensled.messages import ChatMessage, SamplingParams
 

@@ -21,10 +21,10 @@ from tokenizers import Tokenizer
 from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
 from edge_client.drafters.threads import draft_threads
 from edge_client.drafters.window import Window
-from edge_client.tokenizer import pieces_of
 from opensled.errors import EngineError, NotFound, UnsupportedModel
 from opensled.messages import ModelInfo
 from opensled.store import model_file
+from opensled.tokenizer import pieces_of
 from opensled.vocabulary import require_same
 
 CONTEXT_CAP = 8192  # positions per sequence; memory is taken as they fill up

@@ -48,6 +48,7 @@ OTHERS = (1, -1, 2, -2, 4, -3)  # differences of these lengths from the best one
 OPEN_BLOCKS = 64  # verdicts of which the next block is awaited
 # A block comes at most PAUSE_S after the verdict before it, beyond SLOWER times what its tokens usually take.
 PAUSE_S, SLOWER = 1.0, 4.0
+LATEST = 16  # rounds whose draft tokens the status counts
 LONG_AGO_S = 10.0  # without a verdict, after which everything learned is in doubt
 PACES = 9  # latest draft tokens whose seconds count
 REDRAWN = 0.05  # change of the seconds of a draft token for which the law is solved anew
@@ -86,6 +87,7 @@ class Adaptive(DraftLengthPolicy):
         self._state = BoardState()
         self._hint: int | None = None
         self._asked = self._length  # most tokens of a block at the latest question
+        self._latest: deque[tuple[int, int]] = deque(maxlen=LATEST)  # accepted and drafted tokens of a round
         self._basis = (-1, 0)  # rounds and longest block that the law rests on
         self._solved: DraftLaw
         self._status = DraftStatus(True, "nothing drafted yet", UNADVISED)
@@ -163,6 +165,7 @@ class Adaptive(DraftLengthPolicy):
             if now - self._heard_at > LONG_AGO_S:
                 self._doubt()
             self._heard_at = now
+            self._latest.append((accepted, len(block.tokens)))
             drafting_s = self._drafting_s(block, now - seconds)
             if not block.parents:
                 self._judged(len(block.tokens), accepted, seconds, drafting_s)
@@ -283,7 +286,8 @@ class Adaptive(DraftLengthPolicy):
             drafting, length, words = False, 0, resting_words(expected, servers or 0.0)
         else:
             drafting, length = True, nodes or law.cold
-            words = drafting_words(law.cold, expected, servers, nodes)
+            accepted, drafted = map(sum, zip(*self._latest))
+            words = drafting_words(law.cold, expected, servers, accepted, drafted, nodes)
         return DraftStatus(drafting, words, length, expected, servers, law.token_s, law.chances[0])
 
     def _tell(self, status: DraftStatus) -> None:

@@ -15,7 +15,7 @@ class DraftStatus:
     """The present state. Rates in tokens/s; None: not known yet."""
 
     drafting: bool
-    words: str  # what holds and why, such as "k = 4: 31 tokens/s expected, server alone 18"
+    words: str  # what holds and why, see `drafting_words`
     length: int = 0  # tokens of a block that starts with nothing at hand; of a tree its nodes
     expected_rate: float | None = None  # with drafts
     server_rate: float | None = None  # of the server's own decoding
@@ -33,11 +33,18 @@ def rested(status: DraftStatus) -> DraftStatus:
     return replace(status, drafting=False, length=0, words=words)
 
 
-def drafting_words(length: int, expected: float, servers: float | None, tree: int = 0) -> str:
-    """Why blocks of `length` tokens are drafted, or trees of `tree` nodes; rates in tokens/s."""
-    alone = "not heard yet" if servers is None else _rate(servers)
+def drafting_words(
+    length: int, expected: float, servers: float | None, right: int, drafted: int, tree: int = 0
+) -> str:
+    """Why blocks of `length` tokens are drafted, or trees of `tree` nodes; rates in tokens/s.
+
+    `right` of the latest `drafted` draft tokens are the target's own, also those that came too late. If none is,
+    nothing speaks for the expectation.
+    """
+    alone = "not heard yet" if servers is None else f"{_rate(servers)} tokens/s"
     shape = f"trees of {tree}" if tree else f"k = {length}"
-    return f"{shape}: {_rate(expected)} tokens/s expected, server alone {alone}"
+    facts = f"server alone {alone}; {right} of the latest {drafted} draft tokens were right"
+    return f"{shape}: {_rate(expected)} tokens/s expected, {facts}" if right else f"{shape} on trial: {facts}"
 
 
 def resting_words(expected: float, servers: float) -> str:

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 
-from edge_client.answer import Origin, Task
 from edge_client.drafting import DraftThread
 from edge_client.generate import Commit
 from edge_client.offline.provisional import SEGMENT
-from edge_client.tokenizer import EdgeTokenizer
+from opensled.answer import Origin, Task
 from opensled.chat_render import ChatRenderer, TemplateRefused
 from opensled.errors import EngineError, InvalidRequest, Overloaded, Unreachable, Unsupported
 from opensled.fork_server import OverLimit
@@ -21,6 +20,7 @@ from opensled.messages import ChatMessage, ModelInfo, SamplingParams, Verdict, i
 from opensled.noise import KEY_BYTES, noise_key
 from opensled.protocol import EndRules, Truth, cut
 from opensled.sampling import Sampler
+from opensled.tokenizer import TargetTokenizer
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def own_key(params: SamplingParams) -> bytes:
     return secrets.token_bytes(KEY_BYTES) if params.seed is None else noise_key(params.seed)
 
 
-def own_prompt(task: Task, info: ModelInfo, tokenizer: EdgeTokenizer, template: str) -> tuple[int, ...]:
+def own_prompt(task: Task, info: ModelInfo, tokenizer: TargetTokenizer, template: str) -> tuple[int, ...]:
     """The ids of a prompt that no server has tokenized; `template`: the target's chat template.
 
     Raises Unsupported for what cannot be rendered here, and Unreachable for a prompt that is empty or too long.
@@ -91,7 +91,7 @@ def require_possible(task: Task, error: Unreachable) -> None:
 
 
 def render(
-    messages: Sequence[ChatMessage], template: str, info: ModelInfo, tokenizer: EdgeTokenizer
+    messages: Sequence[ChatMessage], template: str, info: ModelInfo, tokenizer: TargetTokenizer
 ) -> tuple[int, ...]:
     """Token ids of a chat of texts up to the start of the assistant's next turn.
 
@@ -125,7 +125,7 @@ def _renderer(template: str, special: tuple[tuple[str, str], ...]) -> ChatRender
     return ChatRenderer(template, dict(special))
 
 
-def _special(info: ModelInfo, tokenizer: EdgeTokenizer) -> dict[str, str]:
+def _special(info: ModelInfo, tokenizer: TargetTokenizer) -> dict[str, str]:
     """The special tokens that templates use: the first of every text, and the one at its end."""
     frame = tokenizer.encode("")[:1]
     names = {"bos_token": frame, "eos_token": info.eos_ids[:1]}

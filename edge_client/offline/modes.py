@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 
 from edge_client.remote import RetryPolicy
+from opensled.answer import LOCAL_ONLY
 
-STALL, PROVISIONAL, LOCAL_ONLY = "stall", "provisional", "local-only"
+STALL, PROVISIONAL = "stall", "provisional"
 OFFLINE_MODES = (STALL, PROVISIONAL, LOCAL_ONLY)
 LOCAL_GIVE_UP = 10.0  # seconds; a user of `local-only` does not want to wait for minutes
-HEARTBEAT = 5.0  # seconds between the comments in a stream; proxies give up after 30 to 60
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`opensled chat`: a conversation in the terminal, or one question a line through a pipe."""
+"""`opensled chat`: a conversation in the terminal, or messages through a pipe."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from collections.abc import Coroutine, Iterable
 from contextlib import aclosing, nullcontext
 from typing import Any, TypeVar
 
-from edge_client.answer import LOCAL_WARNING, Chunk, Task
-from edge_client.config import ChatConfig
 from edge_client.device import Device, connect
-from edge_client.terminal.chat_commands import COMMANDS, ChatTurn, Conversation, Desk, obey
-from edge_client.terminal.chat_input import History, Terminal, history_path, piped_lines
+from edge_client.prompt_config import ChatConfig
+from edge_client.terminal.chat_commands import COMMANDS, ChatTurn, Conversation, Desk, is_command, obey
+from edge_client.terminal.chat_input import History, Terminal, history_path, piped_messages
 from edge_client.terminal.chat_view import COLOURS, LOCAL, Answer, Notes, Painter, View
 from edge_client.terminal.colour import palette, require_text, use_utf8
+from edge_client.terminal.greeting import greeting
 from opensled import logs
+from opensled.answer import LOCAL_WARNING, Chunk, Task
 from opensled.errors import InvalidRequest, OpenSledError, Unsupported, UsageError
 
 T = TypeVar("T")
@@ -34,17 +35,17 @@ def chat(config: ChatConfig) -> int:
     with Runner() as runner, logs.redirected(Notes(view)) if view.chatty else nullcontext():
         device = runner.run(connect(config))
         try:
-            Chat(config, device, view, runner).talk(_lines(config, view))
+            Chat(config, device, view, runner).talk(_messages(config, view))
         finally:
             runner.run(device.close())
     return 0
 
 
-def _lines(config: ChatConfig, view: View) -> Iterable[str]:
+def _messages(config: ChatConfig, view: View) -> Iterable[str]:
     if not view.chatty:
-        return piped_lines()
+        return piped_messages()
     history = History(history_path()) if config.history else None
-    return Terminal(view.palette("> ", "bold"), [f"/{name}" for name in COMMANDS], history).lines()
+    return Terminal(view.palette("> ", "bold"), [f"/{name}" for name in COMMANDS], history).messages()
 
 
 class Runner:
@@ -83,20 +84,19 @@ class Chat:
         self._conversation = Conversation(config.system)
         self._desk = Desk(device.info.model_id, view, self._conversation, lambda: device.status)
 
-    def talk(self, lines: Iterable[str]) -> None:
-        """Answer every line; raises Unsupported for a target without a chat template."""
+    def talk(self, messages: Iterable[str]) -> None:
+        """Answer every message; raises Unsupported for a target without a chat template."""
         info, view = self._device.info, self._view
         if not info.has_chat_template:
             raise Unsupported(
                 f"{info.model_id} has no chat template; to continue texts: opensled generate --raw"
             )
-        view.note(f"{info.model_id} at {self._config.server}, drafting with {self._device.drafter_name}")
-        view.note("/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves")
+        view.note("\n".join(greeting(info, self._config.server, self._device.drafter_name)))
         if self._config.show_drafts:
             view.legend()
-        for line in lines:
+        for message in messages:
             try:
-                self._take(line)
+                self._take(message)
             except OpenSledError as error:
                 if not view.chatty:
                     raise
@@ -104,15 +104,14 @@ class Chat:
             if self._desk.leaving:
                 return
 
-    def _take(self, line: str) -> None:
-        """A command, or a question; `//` begins a question with a slash."""
-        text = require_text(line, "that line").strip()
-        if text.startswith("//"):
-            self._ask(text[1:])
-        elif text.startswith("/"):
+    def _take(self, message: str) -> None:
+        """A command, or a question; `//` begins a question with a slash. A question of several lines keeps its form."""
+        text = require_text(message, "that line").strip()
+        if is_command(text) and not text.startswith("//"):
             obey(text, self._desk)
         elif text:
-            self._ask(text)
+            question = message.strip("\n") if "\n" in text else text
+            self._ask(question.removeprefix("/") if text.startswith("//") else question)
 
     def _ask(self, question: str) -> None:
         """Answer one question. It joins the conversation if it has an answer and no error ended it."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edge_client.answer import Stats
 from edge_client.lengths.base import DraftStatus
 from edge_client.terminal.chat_view import View
+from opensled.answer import Stats
 from opensled.errors import UsageError
 from opensled.messages import ChatMessage
 
@@ -70,6 +70,11 @@ class Desk:
     leaving: bool = False
 
 
+def is_command(text: str) -> bool:
+    """Whether `text` is meant for `obey`. A slash may also begin a pasted text, such as a path and what follows it."""
+    return text.startswith("/") and ("\n" not in text or text[1:].partition(" ")[0] in COMMANDS)
+
+
 def obey(line: str, desk: Desk) -> None:
     """Run "/name argument"; raises UsageError for an unknown name."""
     name, _, argument = line[1:].partition(" ")
@@ -79,8 +84,7 @@ def obey(line: str, desk: Desk) -> None:
 
 
 def _help(desk: Desk, argument: str) -> None:
-    width = max(len(command.usage) for command in COMMANDS.values()) + 2
-    desk.view.note("\n".join(f"{item.usage:{width}}{item.summary}" for item in COMMANDS.values()))
+    desk.view.pairs({item.usage: item.summary for item in COMMANDS.values()} | TYPING)
 
 
 def _reset(desk: Desk, argument: str) -> None:
@@ -105,7 +109,7 @@ def _stats(desk: Desk, argument: str) -> None:
         for name in ("completion_tokens", "drafted", "accepted", "seconds")
     )
     rate = f", {tokens / seconds:.1f} tokens/s" if seconds else ""
-    share = f", {accepted} of {drafted} drafted accepted ({accepted / drafted:.0%})" if drafted else ""
+    share = f", {accepted} of {drafted} draft tokens accepted ({accepted / drafted:.0%})" if drafted else ""
     desk.view.note(
         f"{len(desk.finished)} finished answer{'s' * (len(desk.finished) != 1)}, {tokens} tokens{rate}{share}"
     )
@@ -136,6 +140,10 @@ class Command:
     work: Callable[[Desk, str], None]
 
 
+TYPING = {
+    '"""': "begins and ends a message of several lines; pasted lines are one message without it",
+    "//": "begins a question with a slash",
+}
 COMMANDS = {
     "help": Command("/help", "this list", _help),
     "reset": Command("/reset", "forget the conversation, but not the system message", _reset),

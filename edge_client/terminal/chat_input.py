@@ -1,20 +1,54 @@
-"""The input of a conversation: lines from a terminal or from a pipe."""
+"""The input of a conversation: messages from a terminal or from a pipe."""
 
 import contextlib
 import json
 import os
 import re
+import select
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+from opensled.errors import UsageError
+from opensled.printable import visible
 
 KEPT_LINES = 1000
 
 
-def piped_lines() -> Iterator[str]:
-    """The lines of standard input, one question each."""
-    for line in sys.stdin:
-        yield line.rstrip("\r\n")
+PASTE_GAP = 0.03  # seconds: what follows a line sooner was pasted with it
+LARGEST_PASTE = 1 << 20  # bytes
+QUOTES = '"""'  # around a message of several lines
+DISCARD = "\x03"  # Ctrl-C as a key
+
+
+def message(first: str, more: Callable[[], str]) -> str:
+    """The message that begins with the line `first`: that line, or all up to the closing quotes.
+
+    `more` reads the next line. A paste that begins with quotes and does not end with them is a message by itself.
+    """
+    if not first.startswith(QUOTES):
+        return first
+    text = first[len(QUOTES) :]
+    pasted = "\n" in text
+    while not text.rstrip().endswith(QUOTES):
+        if pasted:
+            return first
+        text += "\n" + more()
+    return text.rstrip().removesuffix(QUOTES).strip("\n")
+
+
+def piped_messages() -> Iterator[str]:
+    """The messages on standard input: a line each, or several lines between triple quotes."""
+    lines = (line.rstrip("\r\n") for line in sys.stdin)
+
+    def more() -> str:
+        for line in lines:
+            return line
+        raise UsageError(f"the input ends in a message that {QUOTES} began; end the message with {QUOTES}")
+
+    for line in lines:
+        yield message(line, more)
 
 
 class History:
@@ -64,15 +98,19 @@ def history_path() -> Path:
 
 
 class Terminal:
-    """Reads lines from a terminal, with editing, history and completion if Python has readline."""
+    """Reads messages from a terminal, with editing, history and completion if Python has readline.
+
+    A paste of several lines is one message. GNU readline and most terminals mark a paste ("bracketed paste"); without
+    that, lines belong together that come faster than a person types.
+    """
 
     def __init__(self, prompt: str, completions: Sequence[str], history: History | None) -> None:
         self._history, self._completions = history, sorted(completions)
+        self._interrupt_is_a_key = self._marks_pastes = False
         try:
             import readline
         except ModuleNotFoundError:
             self._readline, self._prompt = None, prompt
-            self._interrupt_is_a_key = False
             return
         self._readline = readline
         self._prompt = _unmeasured(prompt)
@@ -81,26 +119,44 @@ class Terminal:
         readline.set_completer(self._complete)
         libedit = "libedit" in (readline.__doc__ or "")
         readline.parse_and_bind("bind ^I rl_complete" if libedit else "tab: complete")
-        self._interrupt_is_a_key = not libedit
         if not libedit:
-            readline.parse_and_bind(r'"\C-c": "\C-a\C-k\C-m"')  # an empty line, which asks for another
+            self._interrupt_is_a_key = True
+            self._marks_pastes = os.environ.get("TERM", "dumb") not in ("dumb", "")
+            readline.parse_and_bind(f"set enable-bracketed-paste {'on' if self._marks_pastes else 'off'}")
+            readline.parse_and_bind(r'"\C-c": "\C-a\C-k\C-v\C-c\C-m"')  # a line that says DISCARD
         for line in history.load() if history else ():
             readline.add_history(line)
 
-    def lines(self) -> Iterator[str]:
-        """Lines until Ctrl-D; Ctrl-C discards the present line."""
+    def messages(self) -> Iterator[str]:
+        """Messages until Ctrl-D; Ctrl-C discards the present one."""
         while True:
             try:
-                with _without_interrupts() if self._interrupt_is_a_key else contextlib.nullcontext():
-                    line = input(self._prompt)
+                text = message(self._typed(self._prompt), lambda: self._typed("... "))
             except KeyboardInterrupt:
-                print()
+                if not self._interrupt_is_a_key:
+                    print()
                 continue
             except EOFError:
                 print()
                 return
-            self._remember(line)
-            yield line
+            self._remember(text)
+            yield text
+
+    def _typed(self, prompt: str) -> str:
+        """A line, or the lines of a paste; the last one of a paste can be continued."""
+        text = self._line(prompt)
+        rest = "" if self._marks_pastes else _pasted_rest()
+        if not rest:
+            return text
+        print(visible(rest), end="", flush=True)
+        return f"{text}\n{rest}".rstrip("\n") + ("" if rest.endswith("\n") else self._line(""))
+
+    def _line(self, prompt: str) -> str:
+        with _without_interrupts() if self._interrupt_is_a_key else contextlib.nullcontext():
+            line = input(prompt)
+        if self._interrupt_is_a_key and line.endswith(DISCARD):
+            raise KeyboardInterrupt
+        return line
 
     def _remember(self, line: str) -> None:
         if not line.strip():
@@ -115,15 +171,39 @@ class Terminal:
         return found[state] if state < len(found) else None
 
 
-@contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
+def _without_interrupts() -> contextlib.AbstractContextManager[None]:
     """Ctrl-C comes as a key while a line is typed: a signal just before readline waits would be lost."""
+    import termios
+
+    def change(mode: list[Any]) -> None:
+        mode[6] = list(mode[6])
+        mode[6][termios.VINTR] = bytes([os.fpathconf(sys.stdin.fileno(), "PC_VDISABLE")])
+
+    return _terminal_mode(change)
+
+
+def _pasted_rest() -> str:
+    """What has come after a line before a person could type it, unfinished lines included."""
+    import termios
+
+    def change(mode: list[Any]) -> None:
+        mode[3] &= ~(termios.ICANON | termios.ECHO)
+
+    terminal, found = sys.stdin.fileno(), b""
+    with _terminal_mode(change):
+        while len(found) < LARGEST_PASTE and select.select([terminal], [], [], PASTE_GAP)[0]:
+            found += os.read(terminal, LARGEST_PASTE) or b"\n"
+    return found.decode("utf-8", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
+
+
+@contextlib.contextmanager
+def _terminal_mode(change: Callable[[list[Any]], None]) -> Iterator[None]:
     import termios
 
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
-    changed = [*before[:6], list(before[6])]
-    changed[6][termios.VINTR] = bytes([os.fpathconf(terminal, "PC_VDISABLE")])
+    changed = list(before)
+    change(changed)
     termios.tcsetattr(terminal, termios.TCSADRAIN, changed)
     try:
         yield

@@ -2,16 +2,18 @@
 
 import logging
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
 from edge_client import remote
-from edge_client.answer import Chunk, Origin, Stats
 from edge_client.terminal.colour import Palette
-from edge_client.terminal.tail import tail_of, waiting_for
-from edge_client.tokenizer import EdgeTokenizer, TextStream
+from edge_client.terminal.tail import line_width, tail_of, waiting_for
+from opensled.answer import Chunk, Origin, Stats
+from opensled.answer_text import TextStream
 from opensled.printable import visible
+from opensled.tokenizer import TargetTokenizer
 
 COLOURS: dict[Origin, str] = {
     "accepted": "green",
@@ -21,17 +23,19 @@ COLOURS: dict[Origin, str] = {
 }
 LOCAL = "blue"  # text of the draft model alone
 LEGEND: dict[Origin, str] = {
-    "accepted": "accepted draft",
-    "recovered": "recovered",
-    "bonus": "bonus",
-    "server": "decoded by the server",
+    "accepted": "drafted on this device, and accepted by the target",
+    "recovered": "of the target, in place of a draft token that it rejected",
+    "bonus": "of the target, one more after a draft that it accepted as a whole",
+    "server": "decoded by the server, without a draft",
+    "local": "of the draft model alone, while no server can be reached",
 }
+ROOM = 20  # columns that the right one of two columns needs; else it goes below the left one
 
 
 class Painter:
     """Splits the text of one answer into pieces, each with the origin of its token."""
 
-    def __init__(self, tokenizer: EdgeTokenizer) -> None:
+    def __init__(self, tokenizer: TargetTokenizer) -> None:
         self._tokenizer, self._stream = tokenizer, TextStream(tokenizer)
         self._waiting: list[Origin] = []  # of the tokens whose text is not complete yet
 
@@ -83,7 +87,7 @@ class View:
             return
         if self._out.isatty():
             text = visible(text.replace("\r\n", "\n"))
-        self._write(self.palette(text, colour))
+        self._write(text, colour)
         self._at_line_start = text.endswith("\n")
 
     def guess(self, guess: str, waiting: float) -> None:
@@ -92,9 +96,8 @@ class View:
             self._out.write(self._tail.show(guess.replace("\r\n", "\n"), waiting_for(waiting)))
             self._out.flush()
 
-    def _write(self, text: str) -> None:
-        self._out.write(self._tail.clear() + text)
-        self._tail.follow(text)
+    def _write(self, text: str, colour: str = "") -> None:
+        self._out.write(self._tail.put(text, colour))
         self._out.flush()
 
     def break_line(self) -> None:
@@ -109,22 +112,33 @@ class View:
             self._at_line_start = True
 
     def note(self, text: str) -> None:
-        """A dim line that is no part of an answer; it does not go to a pipe."""
+        """Dim lines that are no part of an answer; they do not go to a pipe."""
         if self.chatty:
             self.end_line()
-            self._write("".join(f"{self.palette(visible(line), 'dim')}\n" for line in text.splitlines()))
+            for line in text.splitlines():
+                self._write(visible(line) + "\n", "dim")
 
     def warn(self, text: str, colour: str = "yellow") -> None:
         """A warning or an error: a line on standard error, also beside a pipe."""
         text = visible(text)
         if self.chatty:
             self.end_line()
-            text = self.palette(text, colour)
+            text = self.palette(filled(text, line_width(sys.stderr)), colour)
         print(text, file=sys.stderr, flush=True)
+
+    def pairs(self, rows: Mapping[str, str]) -> None:
+        """Notes in two columns."""
+        self.note("\n".join(in_columns(rows, line_width(self._out))))
 
     def legend(self) -> None:
         """What each colour means."""
-        self._write("  ".join(self.palette(LEGEND[origin], COLOURS[origin]) for origin in COLOURS) + "\n")
+        colours = {COLOURS.get(origin, LOCAL): meaning for origin, meaning in LEGEND.items()}
+        lines = in_columns(colours, line_width(self._out), indent=2)
+        self.note("the colour of a token tells where it comes from:")
+        colour = ""
+        for line in lines:
+            colour = colour if line.startswith("   ") else line.split()[0]
+            self._write(line + "\n", colour)
 
     def statistics(self, answer: Answer, seconds: float) -> None:
         """The dim line after an answer; `seconds` since its request, for an answer that was stopped."""
@@ -140,10 +154,29 @@ class View:
         elif "local" in answer.origins:
             parts.append(f"the last {answer.origins.count('local')} by the draft model alone")
         elif answer.stats and answer.stats.drafted:
-            parts.append(f"{answer.stats.accepted} of {answer.stats.drafted} drafted accepted")
-        elif not answer.stats:
-            parts = ["stopped", *parts, f"{answer.origins.count('accepted')} accepted"]
+            parts.append(f"{answer.stats.accepted} of {answer.stats.drafted} draft tokens accepted")
+        if not answer.stats:
+            parts = ["stopped", *parts, f"{answer.origins.count('accepted')} of them from drafts"]
         self.note(", ".join(filter(None, parts)))
+
+
+def filled(text: str, width: int) -> str:
+    """`text` in lines of at most `width` columns; a longer word stays whole."""
+    return textwrap.fill(text, max(1, width), break_long_words=False, break_on_hyphens=False)
+
+
+def in_columns(rows: Mapping[str, str], width: int, indent: int = 0) -> list[str]:
+    """Lines of at most `width` columns, with the keys of `rows` on the left and their texts on the right, or below."""
+    left = indent + max(map(len, rows)) + 2
+    below = width - left < ROOM
+    lines: list[str] = []
+    for key, text in rows.items():
+        head = " " * indent + key
+        margin = " " * (indent + 2 if below else left)
+        body = filled(text, width - len(margin)).splitlines()
+        first = [head] if below else [f"{head:{left}}{body.pop(0)}"]
+        lines += [*first, *(margin + line for line in body)]
+    return lines
 
 
 class Notes(logging.Handler):

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edge_client.tokenizer import EdgeTokenizer
 from opensled.errors import NotFound, UsageError
 from opensled.files import read_secret_text
 from opensled.store import model_path
+from opensled.tokenizer import TargetTokenizer
 from opensled_testbed.fleet import Fleet, read_fleet
 from opensled_testbed.load.config import BenchServeConfig, baseline_names
 from opensled_testbed.load.device_drafts import recorded, replays
@@ -133,7 +133,7 @@ def _vocabulary(model: str) -> int:
         path = model_path(model, "tokenizer.json") / "tokenizer.json"
     except NotFound:
         return Shape.vocabulary
-    return len(EdgeTokenizer(path.read_bytes()).pieces)
+    return len(TargetTokenizer(path.read_bytes()).pieces)
 
 
 def _traces(fleet: Fleet, items: Sequence[Item]) -> TraceSet | None:

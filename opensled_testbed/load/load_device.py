@@ -8,10 +8,10 @@ from typing import Protocol
 
 from edge_client.generate import Commit, generate
 from edge_client.remote import Connect, RetryPolicy
-from edge_client.tokenizer import EdgeTokenizer
 from hw_profiles.profiles import DraftSpeed
 from opensled.errors import Overloaded
 from opensled.messages import Open, Verdict
+from opensled.tokenizer import TargetTokenizer
 from opensled_testbed.emulation.draft_pace import forward_s
 from opensled_testbed.emulation.replay import NoDrafts
 from opensled_testbed.fleet import Wish
@@ -39,7 +39,7 @@ class LoadDevice:
         self,
         connect: Connect,
         drafts: CountedDrafting,
-        tokenizer: EdgeTokenizer,
+        tokenizer: TargetTokenizer,
         clock: Clock,
         *,
         traces: Mapping[str, ItemTrace],
@@ -150,7 +150,7 @@ class LoneDevice:
     """A device without a server: its draft model writes, as it was recorded, at its own pace."""
 
     def __init__(
-        self, speed: DraftSpeed, tokenizer: EdgeTokenizer, clock: Clock, traces: Mapping[str, ItemTrace]
+        self, speed: DraftSpeed, tokenizer: TargetTokenizer, clock: Clock, traces: Mapping[str, ItemTrace]
     ) -> None:
         self._speed, self._tokenizer, self._clock, self._traces = speed, tokenizer, clock, traces
         self._one_at_a_time = asyncio.Lock()

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from edge_client.link import Endpoint, Link
-from edge_client.tokenizer import EdgeTokenizer
 from hw_profiles import catalog
 from opensled.errors import UsageError
 from opensled.messages import ModelInfo
 from opensled.store import model_path
+from opensled.tokenizer import TargetTokenizer
 from opensled_testbed.emulation.replay import NoDrafts
 from opensled_testbed.fleet import Fleet, Group
 from opensled_testbed.link_relay import Relay
@@ -59,7 +59,7 @@ class Site:
     found: dict[str, ItemTrace]
     traces: TraceSet | None
     info: ModelInfo | None
-    tokenizer: EdgeTokenizer
+    tokenizer: TargetTokenizer
     factories: Factories | None
     stack: AsyncExitStack
 
@@ -130,13 +130,13 @@ async def site(
         yield [await shared.seat(user, number, group) for user, (number, group) in enumerate(kinds)]
 
 
-async def _meet(fleet: Fleet, server: Running | None) -> tuple[ModelInfo | None, EdgeTokenizer]:
+async def _meet(fleet: Fleet, server: Running | None) -> tuple[ModelInfo | None, TargetTokenizer]:
     """The target and its tokenizer, past the emulated links: they are no part of the load."""
     if server is None:
         path = model_path(fleet.server.model, "tokenizer.json") / "tokenizer.json"
-        return None, EdgeTokenizer(path.read_bytes())
+        return None, TargetTokenizer(path.read_bytes())
     link = Link(Endpoint(server.address))
     try:
-        return await link.describe(), EdgeTokenizer(await link.tokenizer_json())
+        return await link.describe(), TargetTokenizer(await link.tokenizer_json())
     finally:
         await link.close()

@@ -29,12 +29,19 @@ class EdgeReader(Reader):
     """`url`: of the API, asked for before each request, for the device may be started again."""
 
     def __init__(
-        self, url: Callable[[], str], roads: Roads, course: Course, account: Account, seed: int
+        self,
+        url: Callable[[], str],
+        roads: Roads,
+        course: Course,
+        account: Account,
+        seed: int,
+        key: str = "none",
     ) -> None:
         """`roads`: on which the device reaches its server."""
         super().__init__(roads, course, account, seed)
         self._url = url
-        self._http = httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False)
+        headers = {"Authorization": f"Bearer {key}"}
+        self._http = httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False, headers=headers)
 
     async def _ask(self, number: int) -> None:
         body = {

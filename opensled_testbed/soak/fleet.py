@@ -20,6 +20,7 @@ from opensled_testbed.soak.edge_reader import EdgeReader
 from opensled_testbed.soak.questions import Course
 from opensled_testbed.soak.readers import Reader, SoakDevice
 from opensled_testbed.soak.roads import Roads
+from opensled_testbed.soak.server_reader import ServerReader
 from opensled_testbed.soak.targets import SoakTarget
 
 DRAFT = "tiny-draft"
@@ -86,6 +87,12 @@ async def fleet_of(
     if target.kind.edge:
         roads = _roads(target, EDGE_LINK, token, number, len(kinds), seed)
         readers.append(await _edge(target, roads, course, account, token, seed + 100 * number + len(kinds)))
+        stack.push_async_callback(readers[-1].close)
+    if target.kind.http:
+        place = len(readers)
+        roads = _roads(target, EDGE_LINK, token, number, place, seed)
+        url, draws = f"http://{target.http}", seed + 100 * number + place
+        readers.append(ServerReader(lambda: url, roads, course, account, draws, token))
         stack.push_async_callback(readers[-1].close)
     return readers
 

@@ -16,9 +16,9 @@ from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, Link
 from edge_client.remote import RemoteSession, RetryPolicy
-from edge_client.tokenizer import EdgeTokenizer
 from opensled.errors import Unreachable
 from opensled.messages import ModelInfo, Open, SamplingParams
+from opensled.tokenizer import TargetTokenizer
 from opensled_testbed.prompts import messages_of, prompts_of
 
 READY_S = 120.0  # for a target that listens already
@@ -81,7 +81,7 @@ async def course_of(address: str, token: str, asked: Sequence[Question]) -> Cour
     thread = DraftThread(NoneDrafter(), FixedLength(0))
     try:
         info = await _described(link)
-        tokenizer = EdgeTokenizer(await link.tokenizer_json())
+        tokenizer = TargetTokenizer(await link.tokenizer_json())
         return Course(asked, [await _truth(link, thread, each, tokenizer) for each in asked], info)
     finally:
         thread.close()
@@ -100,7 +100,7 @@ async def _described(link: Link) -> ModelInfo:
         await asyncio.sleep(0.2)
 
 
-async def _truth(link: Link, thread: DraftThread, question: Question, tokenizer: EdgeTokenizer) -> Truth:
+async def _truth(link: Link, thread: DraftThread, question: Question, tokenizer: TargetTokenizer) -> Truth:
     session = RemoteSession(link.connect, question.opening(), PATIENT)
     await session.open()
     async with aclosing(generate(session, thread, question.params)) as commits:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opensled.errors import OpenSledError
-from opensled_testbed.processes import Process
+from opensled_testbed.processes import Process, free_port
 from opensled_testbed.replica_cluster import READY_S, REPLICA, SCHEDULER, ReplicaCluster
 from opensled_testbed.soak.clocks import StepClock
 
@@ -36,6 +36,7 @@ class TargetKind:
     replicas: int = 0
     proxy: bool = False
     edge: bool = False  # a real `opensled edge` is among its devices
+    http: bool = False  # a client without a device is among its readers
 
     @property
     def exact(self) -> bool:
@@ -46,11 +47,11 @@ class TargetKind:
 # Little KV memory, so that sequences push each other out all the time.
 _TIGHT = ("--kv-tokens", "1024")
 KINDS = (
-    TargetKind("torch-goodput", "torch", ("--policy", "goodput", *_TIGHT), edge=True),
+    TargetKind("torch-goodput", "torch", ("--policy", "goodput", *_TIGHT), edge=True, http=True),
     TargetKind("torch-fcfs", "torch", ("--policy", "fcfs", "--draft-wait", "0.25")),
     TargetKind("torch-static", "torch", ("--policy", "static")),
-    TargetKind("llamacpp-goodput", "llamacpp", ("--policy", "goodput")),
-    TargetKind("replicas", "torch", replicas=2),
+    TargetKind("llamacpp-goodput", "llamacpp", ("--policy", "goodput"), http=True),
+    TargetKind("replicas", "torch", replicas=2, http=True),
     TargetKind("replicas-proxy", "torch", replicas=2, proxy=True, edge=True),
 )
 
@@ -99,8 +100,14 @@ class SoakTarget(ABC):
     def __init__(self, kind: TargetKind, place: Place) -> None:
         self.kind, self.place = kind, place
         self.parts: dict[str, Part] = {}
+        self.http = f"127.0.0.1:{free_port()}"  # of its own API
         self._one_at_a_time = threading.RLock()
         self._over = False
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Those of its kind, and of its own API."""
+        return (*self.kind.flags, *(("--http", self.http) if self.kind.http else ()))
 
     @property
     def name(self) -> str:
@@ -191,7 +198,7 @@ class ServerTarget(SoakTarget):
         precision = ("--dtype", "float64") if self.kind.engine == "torch" else ()
         fixed = ("--model", "tiny", "--engine", self.kind.engine, *precision, "--threads", "1")
         known = ("--tokens", str(self.place.tokens), "--log-level", "info")
-        return self._listening(["serve", "--listen", listen, *fixed, *known, *self.kind.flags], SERVER)
+        return self._listening(["serve", "--listen", listen, *fixed, *known, *self.flags], SERVER)
 
 
 class ClusterTarget(SoakTarget):
@@ -208,7 +215,7 @@ class ClusterTarget(SoakTarget):
         return ReplicaCluster(
             self.kind.replicas,
             proxy=self.kind.proxy,
-            flags=("--tokens", str(self.place.tokens), "--log-level", "info", *self.kind.flags),
+            flags=("--tokens", str(self.place.tokens), "--log-level", "info", *self.flags),
             environment=self.place.clock.environment,
             log=self.place.folder / "gateway.log",
         ).__enter__()

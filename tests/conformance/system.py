@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from opensled_testbed.processes import Process
+from opensled_testbed.processes import Process, free_port
 
 KEY = "sled-conformance-key"
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "cases.json").read_text("utf-8"))
@@ -22,6 +22,19 @@ def device(folder: Path, *, keys: bool = True) -> Iterator[str]:
         edge = ["edge", "--server", server.wait_ready(), "--drafter", "lookup", "--http", "127.0.0.1:0"]
         with Process([*edge, *(_keys(folder) if keys else ())], isolated=True) as process:
             yield f"http://{process.wait_ready()}"
+
+
+@contextmanager
+def deviceless(folder: Path) -> Iterator[str]:
+    """A server alone; the URL of its own API, which asks for KEY."""
+    tokens = folder / "tokens.txt"
+    tokens.write_text(f"{KEY} tenant\n")
+    tokens.chmod(0o600)
+    address = f"127.0.0.1:{free_port()}"
+    serve = ["serve", "--model", "tiny", "--listen", "127.0.0.1:0", "--threads", "1", "--http", address]
+    with Process([*serve, "--tokens", str(tokens)], isolated=True) as server:
+        server.wait_ready()
+        yield f"http://{address}"
 
 
 def _keys(folder: Path) -> list[str]:

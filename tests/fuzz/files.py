@@ -1,4 +1,4 @@
-"""Files that come from strangers, made of a fuzzer's decisions: draft tables, and heads of GGUF files."""
+"""Files that come from strangers, made of a fuzzer's decisions: draft tables, heads of GGUF files, listings of hubs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,20 @@ from edge_client.drafters.tables import Rows, TableShape
 from tests.fuzz.bodies import changed_json
 from tests.fuzz.choices import Choices
 
+HUB_LISTING = {
+    "sha": "a" * 40,
+    "siblings": [
+        {"rfilename": "config.json", "size": 20, "blobId": "b" * 40},
+        {"rfilename": "model.safetensors", "size": 500, "lfs": {"size": 500, "sha256": "c" * 64}},
+        {"rfilename": "q4/a-Q4_K_M-00001-of-00002.gguf", "size": 400},
+        {"rfilename": "q4/a-Q4_K_M-00002-of-00002.gguf", "size": 400},
+        {"rfilename": "a-Q8_0.gguf", "size": 800},
+    ],
+}
+HUB_INDEX = {
+    "metadata": {"total_size": 500},
+    "weight_map": {"a": "model.safetensors", "b": "model.safetensors"},
+}
 MOST_NESTED = 3_000  # brackets around a header: more than Python's reader takes
 
 

@@ -8,10 +8,10 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from edge_client.api.app import build_app
 from edge_client.generate import _commit
 from edge_client.moves import destination
 from edge_client.remote import RemoteSession, RetryPolicy
+from http_api.app import build_app
 from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import OpenSledError
 from opensled.messages import Draft, DraftBlock, Open

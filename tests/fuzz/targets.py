@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from edge_client import tokenizer as edge_tokenizer
+from edge_client import tokenizer_cache
 from edge_client.drafters import table_file
 from edge_client.drafters.tables import FrozenTable, LruTable
-from edge_client.tokenizer import EdgeTokenizer, StopStrings, TextStream
 from opensled import codec, config
+from opensled.answer_text import StopStrings, TextStream
 from opensled.errors import OpenSledError
+from opensled.hub_listing import HubFile, read_listing, require_bounded, select, without_strays
+from opensled.hub_names import HubName
 from opensled.messages import DraftBlock, DraftToken, Guide
+from opensled.tokenizer import TargetTokenizer
 from opensled.v1 import verify_pb2 as pb
 from tests.fuzz import bodies, files, messages, schemas
 from tests.fuzz.choices import Choices
@@ -155,7 +158,7 @@ def describe_reply(data: bytes) -> None:
     with contextlib.suppress(OpenSledError, codec.Malformed):
         info = codec.decode_info(pb.DescribeReply.FromString(data))
         assert codec.decode_info(codec.encode_info(info)) == info
-        asyncio.run(edge_tokenizer.load(info, fetch))
+        asyncio.run(tokenizer_cache.load(info, fetch))
 
 
 def tokenizer_json(data: bytes) -> None:
@@ -163,7 +166,7 @@ def tokenizer_json(data: bytes) -> None:
     choose = Choices(data)
     content = bodies.changed_json(json.loads(small_tokenizer()), choose) if choose.flag() else choose.rest()
     with contextlib.suppress(OpenSledError):
-        tokenizer = EdgeTokenizer(content)
+        tokenizer = TargetTokenizer(content)
         stream, stops = TextStream(tokenizer), StopStrings(["a", "bc"])
         shown = stops.push(stream.push(range(60))) + stops.push(stream.flush()) + stops.flush()
         assert isinstance(shown, str) and len(tokenizer.pieces) < 10**6
@@ -258,6 +261,22 @@ def gguf_head(data: bytes) -> None:
         read_head(_scratch())
 
 
+def hub_listing(data: bytes) -> None:
+    """What a hub says of a repository: its listing, and the index of its weights."""
+    choose = Choices(data)
+    known = files.HUB_INDEX if choose.byte() > 200 else files.HUB_LISTING
+    content = bodies.changed_json(known, choose) if choose.byte() < 230 else choose.rest()
+    with contextlib.suppress(OpenSledError):
+        if known is files.HUB_INDEX:
+            without_strays([HubFile("model.safetensors", 1, "", "")], content)
+            return
+        listing = read_listing(content, "org/repo")
+        for name in listing.files:
+            assert (Path("/a/b") / name).resolve().is_relative_to("/a/b")
+        for file in select(listing, HubName("org/repo", choose.pick(("", "Q4_K_M")))).files:
+            require_bounded(file)
+
+
 def config_file(data: bytes) -> None:
     """A configuration file."""
     _scratch().write_bytes(data)
@@ -304,6 +323,7 @@ TARGETS = {
     "schema": Target(schema, 1, noise()),
     "draft_table": Target(draft_table, 4, noise()),
     "gguf_head": Target(gguf_head, 4, noise()),
+    "hub_listing": Target(hub_listing, 4, noise()),
     "token_file": Target(token_file, 2, (b"abc kitchen max_sessions=3\n# comment\n",)),
     "config_file": Target(config_file, 2, (b'[serve]\nmodel = "tiny"\nmax-draft = 8\n',)),
 }

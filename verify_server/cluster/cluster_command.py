@@ -7,8 +7,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,7 +106,7 @@ def _replica_config(config: ServeConfig) -> ServeConfig:
     path = Path(config.model).expanduser()
     if config.model not in known_models() and path.exists():  # else it is a bundled name or a hub id
         names["model"] = str(path.resolve())
-    return replace(config, metrics="", **names)
+    return replace(config, metrics="", http="", **names)
 
 
 async def _serve(config: ServeConfig, cluster: Cluster, tenants: Tenants, tls: Tls | None) -> int:
@@ -138,8 +138,8 @@ async def _listen(
     server = await gateway.start(cluster.directory, config, tenants, tls, cluster.key)
     watching = asyncio.ensure_future(cluster.directory.watch())
     with metrics_port(config.metrics, gateway_metrics(server.gateway, cluster.directory)):
-        print(f"listening on {joined(host_port(config.listen)[0], server.port)}", flush=True)
-        async with notify.announced():
+        async with _http(config, server.gateway), notify.announced():
+            print(f"listening on {joined(host_port(config.listen)[0], server.port)}", flush=True)
             await stopping
             notify.stopping()
             # With --ray-address the replicas stay, and devices reach them through another gateway.
@@ -147,6 +147,19 @@ async def _listen(
                 await _drain(server, cluster, signals)
             await server.stop(LAST_MESSAGES_SECONDS)
     watching.cancel()
+
+
+@asynccontextmanager
+async def _http(config: ServeConfig, served: gateway.Gateway) -> AsyncIterator[None]:
+    """The HTTP API, if it is wanted."""
+    if not config.http:
+        yield
+        return
+    from verify_server.cluster.gateway_sequences import GatewaySequences
+    from verify_server.http_front.front import http_front
+
+    async with GatewaySequences(served).learning() as sequences, http_front(config, sequences, ()):
+        yield
 
 
 async def _drain(server: gateway.GatewayServer, cluster: Cluster, signals: asyncio.Queue[int]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 
 from opensled import codec
-from opensled.errors import ProtocolError
+from opensled.errors import Overloaded, ProtocolError, Unreachable
 from opensled.messages import Moved, Open
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server import service
@@ -75,7 +75,7 @@ class Gateway:
         """`key`: the cluster's; `proxy`: pass streams through. Needs a running event loop."""
         self.tenants, self.stats = tenants, GatewayStats()
         self.clients = Clients(limits, tenants, MOST_STREAMS, self.stats.limited, time.monotonic)
-        self._proxy = proxy
+        self._proxy, self.draining = proxy, False
         self._changed = asyncio.Event()
         self._handlers: set[asyncio.Task[Any]] = set()  # of sequences
         self.links = ReplicaLinks(directory, GatewayCredentials(key, time.time), self._changed.set)
@@ -103,14 +103,21 @@ class Gateway:
         await self.links.close()
 
     async def _ask(self, method: str, request: bytes, context: Any) -> bytes:
-        """The answer of any replica: all serve the same model."""
+        """The answer of any replica."""
         await admit_call(context, self.clients, await self._client(context))
+        try:
+            return await self.ask(method, request)
+        except Unreachable as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise
+
+    async def ask(self, method: str, request: bytes) -> bytes:
+        """The answer of any replica: all serve the same model. Raises Unreachable if none serves."""
         for beat in self.links.serving():
             # If this one has just stopped, the next one answers
             with contextlib.suppress(grpc.aio.AioRpcError, LinkClosed):
                 return await self.links.of(beat).ask(method, request)
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "no replica serves at the moment; try again")
-        raise AssertionError("abort raises")
+        raise Unreachable("no replica serves at the moment; try again")
 
     async def _client(self, context: Any) -> Client:
         return await client_of(context, self.tenants, self.clients, self.stats.refused)
@@ -118,9 +125,16 @@ class Gateway:
     async def _sequence(self, requests: Any, context: Any) -> None:
         self._count_in()
         client = await self._client(context)
-        await run_stream(self.clients, client, context, LINGER, partial(self._serve, context))
+        await run_stream(self.clients, client, context, LINGER, self._serve)
 
-    async def _serve(self, context: Any, stream: ByteStream) -> None:
+    async def pass_through(self, stream: ByteStream) -> None:
+        """Serve one call of this process, whatever `proxy` says. Raises Overloaded while the gateway drains."""
+        if self.draining:
+            raise Overloaded("the server is shutting down; try again", retry_after=1.0)
+        self._count_in()
+        await self._serve(stream, passes=True)
+
+    async def _serve(self, stream: ByteStream, passes: bool = False) -> None:
         try:
             first = await stream.read()
             if first is None:
@@ -134,8 +148,8 @@ class Gateway:
             return
         self.stats.placed[beat.replica] += 1
         self.stats.resumed += bool(message.committed or message.resume_token)
-        if self._proxy:
-            await self._forward(first, beat, stream, context)
+        if self._proxy or passes:
+            await self._forward(first, beat, stream)
         else:
             token = self._token(message, beat, stream.client.tenant)
             await stream.write(codec.server_bytes(Moved(beat.address, token)))
@@ -165,7 +179,7 @@ class Gateway:
         known = self._is_home(beat, message, tenant)
         return b"" if known else self._signer.sign(UNBEGUN, tenant, beat.replica)
 
-    async def _forward(self, first: bytes, beat: Heartbeat, stream: ByteStream, context: Any) -> None:
+    async def _forward(self, first: bytes, beat: Heartbeat, stream: ByteStream) -> None:
         """Forward both ways until the replica or the device ends; a device whose replica is lost reopens."""
         call = self.links.of(beat).sequence(stream.client.tenant, stream.seconds)
         sending = asyncio.ensure_future(_send(first, stream, call))
@@ -186,7 +200,7 @@ class Gateway:
                 "a replica's stream is lost: %s", details, extra={"replica": beat.replica, "code": code.name}
             )
             told = grpc.StatusCode.UNAVAILABLE if code in _UNAVAILABLE else code
-            await context.abort(told, f"the replica ended the stream: {details}")
+            await stream.abort(told, f"the replica ended the stream: {details}")
 
 
 async def _next(call: Any) -> Any:
@@ -237,6 +251,7 @@ class GatewayServer:
 
     async def _drain(self, grace: float) -> None:
         """Admit no call, and wait until no sequence is running, for `grace` seconds at most."""
+        self.gateway.draining = True
         # Must not be cancelled: that cancels gRPC's own future
         closing = asyncio.ensure_future(self.server.stop(grace))
         idle = asyncio.ensure_future(self.gateway.idle())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from opensled.metrics import Metric
+from opensled.metrics import Metric, model_metric
 from scheduler.cluster.placement import Directory, Heartbeat
 from verify_server.cluster.gateway import Gateway
 
@@ -13,6 +13,7 @@ def gateway_metrics(gateway: Gateway, directory: Directory) -> list[Metric]:
     """All metrics of a gateway."""
     stats = gateway.stats
     return [
+        model_metric(lambda: [beat.model_id for beat in directory.replicas()]),
         Metric(
             "placements_total", "Sequences, by the replica they went to.", lambda: stats.placed, "replica"
         ),

@@ -6,8 +6,10 @@ number of rows agrees, in float32 any multiple of 4. So the smallest multiples t
 number of rows that a step can have.
 """
 
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +30,7 @@ LENGTH = 704
 QUERIES_TRIED = (*range(1, 18), 20, 24, 31, 32, 33, 40, 47, 48, 49, 63, 64, 65)
 CHUNKS = tuple([(97 * count % (LENGTH - count), count) for count in QUERIES_TRIED])
 CROWD = (1, 3, 16)  # sequences computed together
+SAMPLE = 4  # of what `find` tried, when it is tried again in a later process
 SHARP, LARGE = 8.0, 256.0  # sizes of the queries, and of what cancels; all else is about 1
 
 
@@ -43,15 +46,34 @@ def find(network: PreTrainedModel, backend: str, most_rows: int) -> Geometry | N
     return next((choice for choice in choices if _queries_hold(network, backend, choice)), None)
 
 
+def still_holds(network: PreTrainedModel, backend: str, most_rows: int, found: Geometry) -> bool:
+    """Whether what `find` found in an earlier process holds in a sample of what it tried; each call draws anew."""
+    if found.rows not in ROWS or found.queries not in QUERIES or found != _shaped(found):
+        return False
+    most = found.tile or most_rows
+    return (
+        _only_linear(network)
+        and _rows_hold(network, found.rows, most, SAMPLE)
+        and _queries_hold(network, backend, found, _drawn(CHUNKS, SAMPLE))
+    )
+
+
+def _shaped(known: Geometry) -> Geometry:
+    """The geometry of those rows, queries and ways that `find` makes."""
+    if known.tile:
+        return replace(known, span=SPAN, by_path=True, head_rows=known.rows, tile=known.rows)
+    return replace(known, span=SPAN, by_path=True, head_rows=max(known.rows, HEAD_ROWS))
+
+
 def _rows_of(network: PreTrainedModel, most_rows: int) -> Geometry | None:
     """The smallest multiple of rows that holds, else the smallest tile: with tiles, which cost launches, every matrix
     product has the same shape. (GPUs choose among many kernels; it was not tried on one.)"""
     for rows in ROWS:
         if _rows_hold(network, rows, most_rows):
-            return Geometry(rows, queries=1, span=SPAN, by_path=True, head_rows=max(rows, HEAD_ROWS))
+            return _shaped(Geometry(rows, queries=1, span=SPAN))
     for rows in ROWS[2:]:
         if _rows_hold(network, rows, rows):
-            return Geometry(rows, queries=1, span=SPAN, by_path=True, head_rows=rows, tile=rows)
+            return _shaped(Geometry(rows, queries=1, span=SPAN, tile=rows))
     return None
 
 
@@ -71,20 +93,30 @@ def _only_linear(network: PreTrainedModel) -> bool:
 
 
 @torch.inference_mode()
-def _rows_hold(network: PreTrainedModel, multiple: int, most_rows: int) -> bool:
-    """Whether any multiple up to `most_rows` gives a row the same bits; of the output layer, up to HEAD_ROWS."""
+def _rows_hold(network: PreTrainedModel, multiple: int, most_rows: int, sample: int = 0) -> bool:
+    """Whether any multiple up to `most_rows` gives a row the same bits; of the output layer, up to HEAD_ROWS.
+
+    `sample`: how many multiples are tried beside the least and the most, 0 = all.
+    """
     head = network.get_output_embeddings()
     layers = {module.weight.shape: module for module in network.modules() if isinstance(module, nn.Linear)}
     layers.pop(head.weight.shape, None)
     most_head = max(multiple, min(most_rows, HEAD_ROWS))
-    return all(_layer_holds(layer, multiple, most_rows) for layer in layers.values()) and _layer_holds(
-        head, multiple, most_head
-    )
+    tried = [(layer, most_rows) for layer in layers.values()] + [(head, most_head)]
+    return all(_layer_holds(layer, _tried(multiple, most, sample)) for layer, most in tried)
 
 
-def _layer_holds(layer: nn.Linear, multiple: int, most_rows: int) -> bool:
-    """Whether rows have the same bits among few rows as among the most, at the beginning of a batch or at its end."""
+def _tried(multiple: int, most_rows: int, sample: int) -> list[int]:
     counts = list(_counts(multiple, most_rows))
+    return counts if not sample else sorted({counts[0], *_drawn(counts, sample), counts[-1]})
+
+
+def _drawn(items: Sequence[Any], count: int) -> Sequence[Any]:
+    return random.sample(items, min(count, len(items)))
+
+
+def _layer_holds(layer: nn.Linear, counts: Sequence[int]) -> bool:
+    """Whether rows have the same bits among few rows as among the most, at the beginning of a batch or at its end."""
     layer, inputs = _sensitive(layer, counts[-1])
     expected = layer(inputs)
     if not torch.equal(layer(inputs.roll(1, 0)), expected.roll(1, 0)):
@@ -126,12 +158,14 @@ def _noise(shape: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def _queries_hold(network: PreTrainedModel, backend: str, geometry: Geometry) -> bool:
+def _queries_hold(
+    network: PreTrainedModel, backend: str, geometry: Geometry, chunks: Sequence[tuple[int, int]] = CHUNKS
+) -> bool:
     """Whether each query of many chunks has the bits it has when its whole text is computed at once."""
     probe = _AttentionProbe(network, backend, geometry)
     whole = probe.attend([(0, LENGTH)])[0]
-    for number in range(len(CHUNKS)):
-        crowd = [CHUNKS[number - other] for other in range(CROWD[number % len(CROWD)])]
+    for number in range(len(chunks)):
+        crowd = [chunks[(number - other) % len(chunks)] for other in range(CROWD[number % len(CROWD)])]
         for (first, queries), own in zip(crowd, probe.attend(crowd)):
             if not torch.equal(own, whole[first : first + queries]):
                 return False

@@ -71,13 +71,16 @@ def check_modules(network: PreTrainedModel) -> None:
             )
 
 
-def check_calls(network: PreTrainedModel, calls: Sequence[Attend]) -> None:
-    """Every layer must have attended through the engine exactly once in a forward pass. Raises UnsupportedModel."""
+def check_calls(network: PreTrainedModel, calls: Sequence[Attend], count: int) -> None:
+    """Each of `count` layers must have attended through the engine exactly once in a forward pass.
+
+    Raises UnsupportedModel.
+    """
     text = network.config.get_text_config(decoder=True)
     layers = sorted(call.layer for call in calls)
-    if layers != list(range(text.num_hidden_layers)):
+    if layers != list(range(count)):
         raise UnsupportedModel(
-            f"{type(network).__name__} has {text.num_hidden_layers} layers, but layers {layers} attended through "
+            f"{type(network).__name__} has {count} layers, but layers {layers} attended through "
             "transformers' AttentionInterface; its attention cannot be replaced"
         )
     for call in calls:

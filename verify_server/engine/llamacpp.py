@@ -17,6 +17,7 @@ import numpy as np
 from hw_profiles.detect import usable_cores
 from opensled.errors import EngineError
 from opensled.llama import LlamaModel
+from opensled.logs import told_long
 from verify_server.engine import llama_probe, llama_settings
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
 from verify_server.engine.llama_batch import LlamaPiece
@@ -24,6 +25,7 @@ from verify_server.engine.llama_cache import MAX_SEQUENCES, CacheFull, LlamaCach
 from verify_server.engine.llama_sequences import Sequences
 from verify_server.engine.llama_settings import BLOCK
 from verify_server.engine.numpy_scores import NumpyScores
+from verify_server.engine.progress import tell_read, told_tested
 from verify_server.trees import runs
 
 BRANCHES = MAX_TREE  # sequences for branches of draft trees; those of sessions come before them
@@ -174,10 +176,13 @@ def load(
     UnsupportedModel, SelfTestFailed.
     """
     layers = llama_settings.gpu_layers(device, gpu_layers)
-    model = LlamaModel(path, layers)
+    with told_long("still reading the weights") as reading:
+        model = LlamaModel(path, layers)
+    tell_read(model.params, reading.seconds)
     threads = threads or usable_cores()
     served = llama_settings.context_length(model, context)
-    takes_trees = llama_probe.run(model, threads)
+    with told_tested():
+        takes_trees = llama_probe.run(model, threads)
     num_blocks = llama_settings.num_blocks(kv_tokens, served, model)
     cache = LlamaCache(model, num_blocks * BLOCK, MAX_SEQUENCES, threads)
     info = EngineInfo(

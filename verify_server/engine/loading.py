@@ -1,7 +1,6 @@
 """From a folder or a hub id to a transformers decoder that attends through our paged attention."""
 
 import logging
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -203,8 +202,7 @@ def _from_gguf(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def _from_safetensors(weights: Weights, dtype: torch.dtype) -> PreTrainedModel:
-    if not sys.stderr.isatty():
-        transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()  # it would tear the lines around it; we tell what goes on
     usual = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()  # instead of its report of many lines, one of ours
     try:

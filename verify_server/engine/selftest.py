@@ -6,7 +6,7 @@ drafts that are rejected and overwritten, and draft trees of which one path stan
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,18 +14,16 @@ from transformers import PreTrainedModel
 
 from opensled.errors import OpenSledError, SelfTestFailed
 from verify_server.engine import attention, guards
+from verify_server.engine.backend_check import TOLERANCE, check_backend, twinned
 from verify_server.engine.base import Segment
-from verify_server.engine.kv_memory import KVMemory
 from verify_server.engine.packed_model import PackedModel
-from verify_server.engine.packing import Attend, pack
+from verify_server.engine.packing import Attend
+from verify_server.engine.short_model import enough_layers, num_layers, shortened
 
 NUM_BLOCKS = 20
 # KV blocks of the three sequences: scattered, and one more sequence's worth for the copies of the last.
 BLOCKS = ((7, 2, 15), (1,), (4, 0, 16, 3, 8), (19, 5, 11, 9, 13))
 LENGTHS = (21, 5, 70)
-# Largest root-mean-square error of a sequence's logits, relative to their own spread. Plain attention rounds its
-# probabilities to float32 even in a float64 model.
-TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
 
 
 @dataclass(frozen=True)
@@ -42,43 +40,91 @@ class TestChunk:
     tree: bool = False
 
 
-BACKEND_LENGTH = 37  # of the sequence with which the attention backend alone is tested
 Script = Sequence[Sequence[TestChunk]]
 RAGGED: Script = (
-    (TestChunk(0, 0, 13), TestChunk(1, 0, 4)),
-    (TestChunk(0, 13, 18, rejected=True), TestChunk(2, 0, 33)),
-    (TestChunk(2, 33, 38, rejected=True), TestChunk(0, 13, 17), TestChunk(1, 4, 5)),
-    (TestChunk(2, 33, 60), TestChunk(0, 17, 21, tree=True)),
-    (TestChunk(2, 60, 68, tree=True),),
-    (TestChunk(2, 68, 70),),
+    (TestChunk(0, 0, 13), TestChunk(2, 0, 33)),
+    (TestChunk(0, 13, 18, rejected=True), TestChunk(1, 0, 4), TestChunk(2, 33, 60)),
+    (TestChunk(0, 13, 17), TestChunk(1, 4, 5), TestChunk(2, 60, 68, tree=True)),
+    (TestChunk(0, 17, 21, tree=True), TestChunk(2, 68, 70)),
 )
-# The same sequences whole, by single tokens and by short verify chunks.
+# The same sequences whole, by single tokens (63 is the last of a span, 64 the first of one) and by short verify chunks.
 ALONE: Script = (
-    (TestChunk(0, 0, 21),),
     (TestChunk(1, 0, 1),),
-    (TestChunk(1, 1, 5),),
-    (TestChunk(2, 0, 61), TestChunk(3, 0, 20)),
-    *((TestChunk(2, position, position + 1),) for position in range(61, 66)),
-    (TestChunk(2, 66, 70),),
+    (TestChunk(0, 0, 21), TestChunk(1, 1, 5)),
+    (TestChunk(2, 0, 62), TestChunk(3, 0, 20)),
+    *((TestChunk(2, position, position + 1),) for position in (62, 63, 64)),
+    (TestChunk(2, 65, 70),),
 )
+SHORTEST: Script = ((TestChunk(0, 0, 3),), (TestChunk(0, 3, 5),))
 
 
-def run(model: PackedModel, check_exact: bool) -> bool:
-    """True if `check_exact` and a row's bits did not depend on its batch.
+def agree(model: PackedModel) -> int:
+    """Compares the whole model with plain attention, and tells how many of its first layers hold one of every kind.
 
     Raises UnsupportedModel or SelfTestFailed. `model` must have its own small memory of NUM_BLOCKS.
     """
+    with _failing_closed():
+        check_backend(model)
+        count = num_layers(model.network)
+        logits, calls = _play(model, RAGGED, count)
+        _compare(model.network, logits)
+        enough = enough_layers(model.network, calls)
+        return enough if _runs_short(model, enough) else count
+
+
+def keeps_bits(model: PackedModel, layers: int) -> bool:
+    """Whether a row's bits did not depend on its batch in the first `layers` layers; raises as `agree` does.
+
+    Of layers of one kind all have the kernels, and so the independence, of the first one. The output layer was tried by
+    itself, in every number of rows that it is given.
+    """
+    with _failing_closed(), shortened(model.network, layers):
+        return _same_bits(_play(model, RAGGED, layers)[0], _play(model, ALONE, layers)[0])
+
+
+def as_before(model: PackedModel, layers: int) -> bool:
+    """Whether a model that passed `agree` and `keeps_bits` in an earlier start passes them with its first `layers`
+    layers, and agrees on a few tokens as a whole."""
+    count = num_layers(model.network)
+    if not 1 <= layers <= count:
+        return False
     try:
-        _check_backend(model)
-        ragged = _play(model, RAGGED)
-        _compare(model.network, ragged)
-        return check_exact and _same_bits(ragged, _play(model, ALONE))
+        with _failing_closed():
+            check_backend(model)
+            _compare(model.network, _play(model, SHORTEST, count)[0])
+            with shortened(model.network, layers):
+                ragged, _ = _play(model, RAGGED, layers)
+                _compare(model.network, ragged)
+                return _same_bits(ragged, _play(model, ALONE, layers)[0])
+    except OpenSledError:
+        return False  # all tests follow, and say why
+
+
+def _runs_short(model: PackedModel, layers: int) -> bool:
+    """Whether the model works without its other layers; one that counts on them raises errors of any kind."""
+    try:
+        with shortened(model.network, layers):
+            _play(model, SHORTEST, layers)
+    except Exception:
+        return False
+    return True
+
+
+@contextmanager
+def _failing_closed() -> Iterator[None]:
+    try:
+        yield
     except OpenSledError:
         raise
     except Exception as error:
         raise SelfTestFailed(
             f"the model fails on a small packed batch: {type(error).__name__}: {error}"
         ) from error
+
+
+def _vocabulary(network: PreTrainedModel) -> int:
+    size: int = network.config.get_text_config(decoder=True).vocab_size
+    return size
 
 
 def _tokens(sequence: int, vocabulary: int) -> list[int]:
@@ -94,14 +140,9 @@ def _segment(part: TestChunk, vocabulary: int) -> Segment:
     if part.tree:
         twins = [(token + 1) % vocabulary for token in tokens]
         tokens = [tokens[0], *[each for pair in zip(twins[1:], tokens[1:]) for each in pair]]
-    parents = _twinned(len(tokens) - 1) if part.tree else ()
+    parents = twinned(len(tokens) - 1) if part.tree else ()
     rows = 0 if part.rejected else len(tokens)
     return Segment(tuple(tokens), part.start, BLOCKS[part.sequence], rows, parents)
-
-
-def _twinned(count: int) -> tuple[int, ...]:
-    """Parents of a tree of `count` tokens: of two twins the second one has children."""
-    return tuple([(index - index % 2) - 1 for index in range(count)])
 
 
 def _settle(model: PackedModel, part: TestChunk, logits: Tensor) -> Tensor:
@@ -114,22 +155,28 @@ def _settle(model: PackedModel, part: TestChunk, logits: Tensor) -> Tensor:
     return logits[::2]
 
 
-def _play(model: PackedModel, script: Script) -> list[Tensor]:
-    """Logits [length, vocabulary] of each sequence, from the parts that were not rejected."""
-    vocabulary = model.network.config.get_text_config(decoder=True).vocab_size
+def _play(model: PackedModel, script: Script, layers: int) -> tuple[list[Tensor], list[Attend]]:
+    """Logits [length, vocabulary] of each sequence, from the parts that were not rejected, and the last step's calls.
+
+    `layers`: how many must attend.
+    """
+    vocabulary = _vocabulary(model.network)
     rows: list[list[Tensor]] = [[] for _ in BLOCKS]
+    calls: list[Attend] = []
     for step in script:
         segments = [_segment(part, vocabulary) for part in step]
         logits, batch = model.run(segments)
-        guards.check_calls(model.network, batch.calls)
+        calls = batch.calls
+        guards.check_calls(model.network, calls, layers)
         for part, own in zip(step, logits.split([segment.rows for segment in segments])):
             rows[part.sequence].append(_settle(model, part, own))
-    return [torch.cat(parts) for parts in rows[: len(LENGTHS)]]
+    return [torch.cat(parts) for parts in rows[: len(LENGTHS)] if parts], calls
 
 
 def _compare(network: PreTrainedModel, logits: Sequence[Tensor]) -> None:
     for sequence, given in enumerate(logits):
-        expected = _plain_logits(network, _tokens(sequence, given.shape[1])).double()
+        tokens = _tokens(sequence, _vocabulary(network))[: len(given)]
+        expected = _plain_logits(network, tokens).double()
         error = ((given.double() - expected).square().mean().sqrt() / expected.std()).item()
         if not error <= TOLERANCE[given.dtype]:  # NaN fails, too
             raise SelfTestFailed(
@@ -156,53 +203,3 @@ def attending_by(network: PreTrainedModel, name: str) -> Iterator[None]:
 
 def _same_bits(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
     return all(torch.equal(mine, theirs) for mine, theirs in zip(one, other))
-
-
-@torch.inference_mode()
-def _check_backend(model: PackedModel) -> None:
-    """The attention backend alone, on random keys, against a dense formula: windows too short for the model's own."""
-    parameter = next(model.network.parameters())
-    noise = torch.Generator().manual_seed(0)
-    query, key, value = (
-        torch.randn(BACKEND_LENGTH, heads, 16, generator=noise).to(parameter.device, parameter.dtype)
-        for heads in (4, 2, 2)
-    )
-    for how in (Attend(0, 0.3), Attend(0, 0.3, window=5), Attend(0, 0.3, window=21, softcap=2.0)):
-        given = _attend(model, how, query, key, value).double()
-        expected = _dense_attention(how, query.double(), key.double(), value.double())
-        error = ((given - expected).square().mean().sqrt() / expected.std()).item()
-        if not error <= TOLERANCE[parameter.dtype]:
-            raise SelfTestFailed(f"attention backend {model.backend!r} is off by {error:.1e} for {how}")
-
-
-def _attend(model: PackedModel, how: Attend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The backend's output for one sequence computed in two steps, the second one a path through a tree."""
-    memory, first = KVMemory(NUM_BLOCKS), 30
-    geometry = replace(model.geometry, rows=1, queries=1)
-
-    def step(segment: Segment, *tensors: Tensor) -> Tensor:
-        batch = pack([segment], geometry, memory, model.backend, query.device)
-        memory.write(how.layer, batch.slots, *tensors[1:])
-        memory.clear(how.layer, batch.tails)
-        return attention.BACKENDS[model.backend](tensors[0], batch, how)
-
-    whole = (query, key, value)
-    begun = step(Segment((0,) * first, 0, BLOCKS[0], 0), *[tensor[:first] for tensor in whole])
-    doubled = [tensor[first:].repeat_interleave(2, 0)[1:] for tensor in whole]
-    for twinned in doubled[1:]:
-        twinned[1::2] *= -1  # each twin comes before its like
-    count = len(doubled[0])
-    tree = Segment((0,) * count, first, BLOCKS[0], 0, _twinned(count - 1))
-    return torch.cat([begun, step(tree, *doubled)[::2]])
-
-
-def _dense_attention(how: Attend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Plain attention of one sequence, [length, heads, size]."""
-    folded = query.shape[1] // key.shape[1]
-    scores = torch.einsum("qhd,khd->hqk", query, key.repeat_interleave(folded, 1)) * how.scaling
-    if how.softcap is not None:
-        scores = torch.tanh(scores / how.softcap) * how.softcap
-    distance = torch.arange(len(query))[:, None] - torch.arange(len(query))
-    seen = (distance >= 0) & (distance < (how.window or len(query)))
-    probs = scores.masked_fill(~seen.to(scores.device), -torch.inf).softmax(-1)
-    return torch.einsum("hqk,khd->qhd", probs, value.repeat_interleave(folded, 1))

@@ -2,19 +2,21 @@
 
 import dataclasses
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
 
 from opensled.errors import EngineError, SelfTestFailed, UsageError
-from opensled.logs import tell
-from verify_server.engine import geometry, guards, loading, selftest
+from opensled.logs import told_long
+from verify_server.engine import geometry, guards, known_geometry, loading, selftest
 from verify_server.engine.attention import BACKENDS
 from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngine
 from verify_server.engine.host_memory import free_host_bytes
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import GATHER_TOKENS, Geometry
+from verify_server.engine.progress import tell_read, told_tested
 from verify_server.engine.shape import shape_of
 from verify_server.engine.tiles import tile, untile
 from verify_server.engine.torch_scores import TorchScores
@@ -78,12 +80,12 @@ def load(
     place = loading.pick_device(device)
     weights = loading.find_weights(model)
     context_length = guards.check_config(loading.read_config(weights), context)
-    network = loading.load_network(weights, place, loading.pick_dtype(dtype, place, weights))
+    with told_long("still reading the weights") as reading:
+        network = loading.load_network(weights, place, loading.pick_dtype(dtype, place, weights))
     guards.check_modules(network)
-    tell(
-        f"loaded {network.num_parameters() / 1e6:,.0f} million weights; testing how this machine computes them"
-    )
-    tested, level = _tested(network, attention, numerics, most_rows)
+    tell_read(network.num_parameters(), reading.seconds)
+    with told_tested():
+        tested, level = _tested(network, attention, numerics, most_rows, weights.path)
     memory = KVMemory(_num_blocks(kv_tokens, context_length, tested.memory.bytes_per_token(), place))
     try:
         memory.allocate_like(tested.memory)
@@ -116,31 +118,57 @@ def _check_choice(flag: str, value: str, choices: Collection[str]) -> None:
 
 
 def _tested(
-    network: PreTrainedModel, attention: str, numerics: str, most_rows: int
+    network: PreTrainedModel, attention: str, numerics: str, most_rows: int, weights: Path
 ) -> tuple[PackedModel, str]:
     """The self-tested model on a small memory of its own, and the numerics level that holds for it."""
-    if numerics != "fast" and (exact := _exact(network, attention, most_rows)):
-        return exact, "exact"
+    if numerics != "fast":
+        before = known_geometry.memory_of(network, weights, attention, most_rows)
+        exact = _exact_as_before(network, attention, most_rows, before)
+        if exact or (exact := _exact(network, attention, most_rows, before)):
+            return exact, "exact"
     if numerics == "exact":
         raise SelfTestFailed(
             "a row's bits depend on its batch for this model here; use --numerics fast or auto"
         )
-    fast = PackedModel(network, KVMemory(selftest.NUM_BLOCKS), FAST[network.device.type], attention)
-    selftest.run(fast, check_exact=False)
+    fast = _on_small_memory(network, FAST[network.device.type], attention)
+    selftest.agree(fast)
     return fast, "fast"
 
 
-def _exact(network: PreTrainedModel, attention: str, most_rows: int) -> PackedModel | None:
+def _exact(
+    network: PreTrainedModel, attention: str, most_rows: int, before: known_geometry.Memory
+) -> PackedModel | None:
     """The self-tested model in a geometry that keeps its bits; None = there is none here."""
     found = geometry.find(network, attention, most_rows)
     if found is None:
         return None
     tile(network, found)
-    exact = PackedModel(network, KVMemory(selftest.NUM_BLOCKS), found, attention)
-    if selftest.run(exact, check_exact=True):
+    exact = _on_small_memory(network, found, attention)
+    layers = selftest.agree(exact)
+    if selftest.keeps_bits(exact, layers):
+        before.keep(known_geometry.Known(found, layers))
         return exact
     untile(network)
     return None
+
+
+def _exact_as_before(
+    network: PreTrainedModel, attention: str, most_rows: int, before: known_geometry.Memory
+) -> PackedModel | None:
+    """The model in the geometry of an earlier start; None = there was none, or it does not hold now."""
+    known = before.recall()
+    if known is None or not geometry.still_holds(network, attention, most_rows, known.geometry):
+        return None
+    tile(network, known.geometry)
+    exact = _on_small_memory(network, known.geometry, attention)
+    if selftest.as_before(exact, known.layers):
+        return exact
+    untile(network)
+    return None
+
+
+def _on_small_memory(network: PreTrainedModel, shapes: Geometry, attention: str) -> PackedModel:
+    return PackedModel(network, KVMemory(selftest.NUM_BLOCKS), shapes, attention)
 
 
 def _num_blocks(kv_tokens: int, context_length: int, bytes_per_token: int, device: torch.device) -> int:

@@ -1,0 +1,23 @@
+"""What a device asks of its server where a task does not say."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from opensled.answer import Task
+
+
+@dataclass(frozen=True)
+class RequestDefaults:
+    """The fields of `Open` that a device has its own values for."""
+
+    pace: float = 0.0  # tokens/s, 0 = no promise
+    background: bool = False
+    device: str = ""  # its name; the server remembers under it how well its drafts are accepted
+
+    def opening(self, task: Task, drafts: bool) -> dict[str, Any]:
+        """Fields of `Open`. Without drafts the device has no name: the server's record of its drafts does not apply."""
+        return {
+            "pace": self.pace if task.pace is None else task.pace,
+            "background": self.background if task.background is None else task.background,
+            "device": self.device if drafts else "",
+        }

@@ -1,0 +1,34 @@
+"""What `opensled generate` prints: an answer on standard output, and a status on standard error."""
+
+import sys
+
+from edge_client.terminal.colour import palette
+from edge_client.terminal.tail import tail_of, waiting_for
+from opensled.printable import visible
+
+
+class PrintedAnswer:
+    """An answer as it comes. Both streams are often the same terminal, which then shows the status behind the text."""
+
+    def __init__(self) -> None:
+        self._text = tail_of(sys.stdout, palette("auto", sys.stdout))
+        both = sys.stdout.isatty() and sys.stderr.isatty()
+        self._status = self._text if both else tail_of(sys.stderr, palette("auto", sys.stderr))
+        self._beside = sys.stdout if both else sys.stderr
+
+    def write(self, text: str) -> None:
+        """A piece of the answer; a file or a pipe gets it as it is."""
+        if self._status is not self._text:
+            self._tell(self._status.put(""))
+        if sys.stdout.isatty():
+            text = visible(text.replace("\r\n", "\n"))
+        sys.stdout.write(self._text.put(text))
+        sys.stdout.flush()
+
+    def waiting(self, seconds: float) -> None:
+        """Show for how many seconds the server is away; 0 = it is not."""
+        self._tell(self._status.show("", waiting_for(seconds)))
+
+    def _tell(self, text: str) -> None:
+        if text:
+            print(text, end="", file=self._beside, flush=True)

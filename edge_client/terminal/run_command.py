@@ -1,0 +1,79 @@
+"""`opensled run`: fetches a model if it is missing, serves it in a process of its own, and chats with it."""
+
+from __future__ import annotations
+
+from edge_client.config import AUTO
+from edge_client.known_drafts import LOOKUP, draft_of
+from edge_client.prompt_config import ChatConfig
+from edge_client.terminal.run_config import RunConfig
+from hw_profiles.detect import usable_cores
+from opensled.child_server import ChildServer
+from opensled.errors import NotFound
+from opensled.logs import tell
+from opensled.model_pairs import PAIRS
+from opensled.pull import ready
+from opensled.store import cache_folder, can_be_fetched, is_here, missing, model_files
+
+QUIET = ("--log-level", "error")
+# A draft model must be smaller than this share of its target, for both compute on the same cores. Chosen. SmolLM2 with
+# its own file as the draft wrote 18 and 26 tokens/s on two cores, with lookup 36 and 37 (two questions, llama.cpp).
+SMALLER = 0.5
+
+
+def run(config: RunConfig) -> int:
+    """Chat until the user leaves; the server ends with it. Raises what `opensled pull`, `serve` and `chat` raise."""
+    _fetch(config.name)
+    draft = config.draft_model or _draft(config.name)
+    tell(f"starting {config.name} on this machine{f', and {draft} to draft for it' if draft else ''}")
+    with ChildServer(*_serving(config, bool(draft)), *QUIET) as server:
+        from edge_client.terminal.chat import chat  # takes a moment, while the server loads
+
+        return chat(_chatting(config, server.wait_ready(config.name), draft))
+
+
+def _fetch(name: str) -> None:
+    if is_here(name) and (name not in PAIRS or is_here(PAIRS[name].draft)):
+        return
+    if not can_be_fetched(name):
+        raise NotFound(missing(name), "model")
+    ready(name)
+
+
+def _draft(target: str) -> str:
+    """The draft model that belongs to the target, if it is here and small; "" = none."""
+    known = draft_of(target)
+    return known if is_here(known) and _bytes(known) < SMALLER * _bytes(target) else ""
+
+
+def _bytes(model: str) -> int:
+    return sum(file.stat().st_size for file in model_files(model))
+
+
+def _serving(config: RunConfig, has_draft: bool) -> list[str]:
+    """Arguments of the server; it leaves a core to a draft model."""
+    options = {
+        "model": config.name,
+        "engine": config.engine,
+        "device": config.device,
+        "context": config.context,
+    }
+    if has_draft:
+        options["threads"] = max(1, usable_cores() - 1)
+    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
+
+
+def _chatting(config: RunConfig, address: str, draft: str) -> ChatConfig:
+    without = LOOKUP if config.drafter == AUTO and not draft else config.drafter
+    return ChatConfig(
+        server=address,
+        drafter=without,
+        draft_model=draft,
+        threads=1 if draft else 0,
+        cache_dir=str(cache_folder()),
+        system=config.system,
+        show_drafts=config.show_drafts,
+        max_tokens=config.max_tokens,
+        temperature=config.temperature,
+        color=config.color,
+        history=config.history,
+    )

@@ -1,0 +1,165 @@
+"""The routes of the API over a backend."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from http_api import requests
+from http_api.backend import HEARTBEAT, Backend
+from http_api.bodies import BodyReader
+from http_api.draft_alone import alone_name, by_itself, takes_alone
+from http_api.event_stream import EventStream, attended, begun, merged, whole
+from http_api.failures import error_response, http_error_response
+from http_api.guard import Access
+from http_api.ollama.routes import ollama_routes
+from http_api.openapi import description
+from http_api.response_api.response_reply import ResponseReply
+from http_api.response_api.response_request import response_request
+from http_api.responses import Reply, model_card, to_json
+from opensled.errors import NotFound, OpenSledError, Unreachable
+from opensled.messages import ModelInfo
+from opensled.metrics import Metric, page_of, registry
+
+CLIENT_GONE = 499  # no client reads it; nginx logs this number
+
+Read = Callable[[dict[str, Any], ModelInfo], requests.Request]
+
+
+def build_app(
+    backend: Backend,
+    access: Access = Access(),
+    ending: asyncio.Event | None = None,
+    heartbeat: float = HEARTBEAT,
+    metrics: Sequence[Metric] = (),
+    guard: Middleware | None = None,
+    lenient: bool = False,
+) -> Starlette:
+    """The ASGI application of one backend; `access` says who may call it.
+
+    Once `ending` is set, answers under way end with an error: status 503, or the last event of a stream. `heartbeat`:
+    see `EventStream`. `metrics`: told to callers on loopback.
+    `guard`: in place of the keys of `access`. `lenient`: see `BodyReader`.
+    """
+    ending = ending or asyncio.Event()
+    reader = BodyReader(lenient)
+    api = Api(backend, ending, heartbeat, reader, metrics)
+    chat = partial(api.complete, requests.chat_request)
+    raw = partial(api.complete, requests.completion_request)
+    responses = partial(api.complete, response_request, kind=ResponseReply)
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/completions", raw, methods=["POST"]),
+            Route("/v1/responses", responses, methods=["POST"]),
+            Route("/v1/models", api.models),
+            Route("/v1/models/{model:path}", api.model),
+            Route("/openapi.json", api.openapi),
+            Route("/status", api.status),
+            Route("/health", api.health),
+            Route("/ready", api.ready),
+            *([Route("/metrics", api.metrics)] if access.local and metrics else []),
+            *ollama_routes(backend, ending, heartbeat, reader),
+        ],
+        middleware=access.middleware(guard),
+        exception_handlers={
+            OpenSledError: error_response,
+            HTTPException: http_error_response,
+            Exception: error_response,
+        },
+    )
+
+
+class Api:
+    """The endpoints."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        ending: asyncio.Event,
+        heartbeat: float,
+        reader: BodyReader,
+        metrics: Sequence[Metric],
+    ) -> None:
+        self._backend, self._ending, self._heartbeat = backend, ending, heartbeat
+        self._created = int(time.time())
+        self._reader, self._metrics = reader, metrics
+        self._registry: Any = None  # made when metrics are first asked for: its library takes memory
+
+    async def complete(self, read: Read, request: Request, kind: type[Reply] = Reply) -> Response:
+        """Answer one request, whole or as a stream, as `kind` has it. If the client leaves, the work ends."""
+        try:
+            (alone, wanted), headers = await self._reader.read(request, partial(self._wanted, read))
+            reply = kind(wanted, self._backend)
+            reply.headers |= headers
+            answer = self._backend.answering(request.scope)
+            if alone:
+                answer = by_itself(answer)
+            answers = [answer(task) for task in wanted.tasks]
+            chunks = merged(answers, wanted.spelled, self._ending)
+            if not wanted.stream:
+                told = await attended(request.receive, whole(chunks, reply))
+                return _json(told, reply.headers)
+            first = await attended(request.receive, begun(chunks, len(answers)))
+            return EventStream(first, chunks, reply, self._heartbeat)
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_GONE)
+
+    def _wanted(self, read: Read, body: dict[str, Any]) -> tuple[bool, requests.Request]:
+        """Whether the draft model alone is asked, and for what."""
+        return takes_alone(body, self._backend), read(body, self._backend.info)
+
+    async def models(self, request: Request) -> Response:
+        return _json({"object": "list", "data": list(self._cards().values())})
+
+    async def model(self, request: Request) -> Response:
+        card = self._cards().get(request.path_params["model"])
+        if card is None:
+            raise NotFound(f"{self._backend.info.model_id!r} is served here; GET /v1/models", "model")
+        return _json(card)
+
+    def _cards(self) -> dict[str, dict[str, Any]]:
+        """What can be asked, by name."""
+        info = self._backend.info
+        names = [info.model_id, *([alone_name(info)] if self._backend.writes_alone else [])]
+        return {name: model_card(name, info, self._created) for name in names}
+
+    async def openapi(self, request: Request) -> Response:
+        return _json(description(self._backend.info))
+
+    async def status(self, request: Request) -> Response:
+        return _json(self._backend.status.figures())
+
+    async def health(self, request: Request) -> Response:
+        """Whether this process works. Needs no key, and therefore tells little."""
+        return _json({"status": "ok", "server": self._server})
+
+    async def ready(self, request: Request) -> Response:
+        """Whether a request would be answered now; raises Unreachable if not."""
+        if not self._backend.ready:
+            raise Unreachable("the verification server is away; try again")
+        return _json({"status": "ready", "server": self._server})
+
+    @property
+    def _server(self) -> str:
+        return "away" if self._backend.server_away else "reachable"
+
+    async def metrics(self, request: Request) -> Response:
+        """As on the port of --metrics."""
+        self._registry = self._registry or registry(list(self._metrics))
+        page, kind = page_of(self._registry)
+        return Response(page, media_type=kind)
+
+
+def _json(payload: object, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(to_json(payload), headers=headers, media_type="application/json")

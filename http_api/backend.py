@@ -1,0 +1,73 @@
+"""Who answers the requests of the API: a device with its server behind it, or a server itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from opensled.answer import Chunk, Task
+from opensled.messages import ModelInfo
+from opensled.tokenizer import TargetTokenizer
+
+HEARTBEAT = 5.0  # seconds between the comments in a stream; proxies give up after 30 to 60
+
+SPENT = "opensled.spent"  # in an ASGI scope: told the seconds of processor time that reading a request took
+
+# One answer, in chunks; the last one carries the finish reason and the statistics. Closing it ends the work
+Answer = Callable[[Task], AsyncGenerator[Chunk, None]]
+
+
+class BackendStatus(Protocol):
+    """How answers are made just now."""
+
+    def figures(self) -> dict[str, Any]:
+        """As JSON."""
+
+
+class Backend(Protocol):
+    """What the API needs of it. The target may change between two requests."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """The target."""
+
+    @property
+    def tokenizer(self) -> TargetTokenizer:
+        """The target's."""
+
+    @property
+    def rule(self) -> str:
+        """The acceptance rule of its answers."""
+
+    @property
+    def server_away(self) -> bool:
+        """Whether the server cannot be reached just now."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request would be answered now."""
+
+    @property
+    def writes_alone(self) -> bool:
+        """Whether its draft model may answer without the target (http_api/draft_alone.py)."""
+
+    @property
+    def status(self) -> BackendStatus:
+        """How it answers just now, and why."""
+
+    def answering(self, scope: MutableMapping[str, Any]) -> Answer:
+        """How tasks of one request, which came with this ASGI scope, are answered."""
+
+
+@contextmanager
+def reading(scope: MutableMapping[str, Any]) -> Iterator[None]:
+    """While inside, a request is read: whoever counts its client's processor time is told."""
+    spent: Callable[[float], object] | None = scope.get(SPENT)
+    started = time.thread_time()
+    try:
+        yield
+    finally:
+        if spent is not None:
+            spent(time.thread_time() - started)

@@ -1,0 +1,53 @@
+"""The bodies of requests: their bytes, their JSON, and what a lenient API leaves out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from http_api.backend import reading
+from http_api.fields import lenient, parse_object
+
+JSON = "application/json"
+MAX_BODY = 3 << 20  # bytes of a request; the server takes messages of 4 MiB
+IGNORED_HEADER = "OpenSLED-Ignored"  # of an answer to a request with fields that were not read (--lenient)
+MOST_NAMES = 16  # in that header
+
+T = TypeVar("T")
+
+
+class BodyReader:
+    """Reads the bodies of an API that refuses what it does not know, or with `is_lenient` leaves it out."""
+
+    def __init__(self, is_lenient: bool = False) -> None:
+        self._is_lenient = is_lenient
+
+    async def read(self, request: Request, read: Callable[[dict[str, Any]], T]) -> tuple[T, dict[str, str]]:
+        """What `read` makes of the JSON object in the body, and headers for the answer."""
+        body = await whole_body(request)
+        with reading(request.scope), lenient(self._is_lenient) as ignored:
+            found = read(parse_object(body))
+        return found, _headers(ignored)
+
+
+async def whole_body(request: Request) -> bytes:
+    """All its bytes; raises HTTPException for another content type or too many bytes."""
+    kind = request.headers.get("content-type", JSON).split(";")[0].strip().lower()
+    if kind != JSON:
+        raise HTTPException(415, f"this API reads {JSON}, not {kind[:80]}")
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY:
+            raise HTTPException(413, f"the request is larger than {MAX_BODY >> 20} MiB")
+    return body
+
+
+def _headers(ignored: list[str]) -> dict[str, str]:
+    """The names, which fields.py has made printable and short."""
+    names = list(dict.fromkeys(ignored))
+    more = [f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
+    return {IGNORED_HEADER: ", ".join(names[:MOST_NAMES] + more)} if names else {}

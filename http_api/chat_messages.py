@@ -1,0 +1,132 @@
+"""The turns of a chat, from JSON: texts, tool calls and the results of tools."""
+
+from collections.abc import Callable
+from typing import Any
+
+from http_api.fields import Fields, as_integer, fields_of, require_text
+from opensled.errors import InvalidRequest, Unsupported
+from opensled.messages import ChatMessage, ModelInfo, Prompt, ToolCall
+
+MAX_PROMPTS = 8  # in one request
+
+
+def read_prompts(value: object, info: ModelInfo) -> tuple[Prompt, ...]:
+    """Texts or lists of token ids: one of them, or a list."""
+    if isinstance(value, str):
+        return (require_text(value, "prompt"),)
+    if not isinstance(value, list) or not value:
+        raise InvalidRequest("prompt must be a string, a list of token ids, or a list of either", "prompt")
+    if not isinstance(value[0], (str, list)):
+        return (token_ids(value, "prompt", info),)
+    if len(value) > MAX_PROMPTS:
+        raise InvalidRequest(f"prompt may hold at most {MAX_PROMPTS} prompts", "prompt")
+    if isinstance(value[0], str):
+        return tuple(require_text(text, "prompt") for text in value)
+    return tuple(_some_ids(ids, info) for ids in value)
+
+
+def _some_ids(value: object, info: ModelInfo) -> tuple[int, ...]:
+    ids = token_ids(value, "prompt", info)
+    if not ids:
+        raise InvalidRequest("prompt has a list without a token id", "prompt")
+    return ids
+
+
+def token_ids(value: object, name: str, info: ModelInfo) -> tuple[int, ...]:
+    """A list of ids of the vocabulary; raises InvalidRequest for `name`."""
+    ids = [as_integer(token) for token in value] if isinstance(value, list) else [None]
+    if None in ids:
+        raise InvalidRequest(f"{name} must be a list of token ids", name)
+    known = tuple(token for token in ids if token is not None and 0 <= token < info.vocab_size)
+    if len(known) < len(ids):
+        raise InvalidRequest(f"{name} has an id outside the vocabulary of {info.vocab_size}", name)
+    return known
+
+
+# Parts of an assistant's turn that carry nothing when empty; clients send them when they repeat an earlier answer.
+EMPTY_EXTRAS = ("refusal", "function_call", "audio", "annotations")
+
+
+def read_turns(value: object) -> tuple[ChatMessage, ...]:
+    """The field `messages`."""
+    if not isinstance(value, list) or not value:
+        raise InvalidRequest("messages must be a list with at least one message", "messages")
+    return tuple(_turn(message, f"messages[{index}]") for index, message in enumerate(value))
+
+
+def _turn(value: object, where: str) -> ChatMessage:
+    fields = fields_of(value, where)
+    role = fields.text("role", "")
+    if role not in ROLES:
+        raise InvalidRequest(f"{where}.role must be one of {', '.join(ROLES)}", f"{where}.role")
+    message = ROLES[role](fields, role)
+    fields.finish()
+    return message
+
+
+def _plain(fields: Fields, role: str) -> ChatMessage:
+    return ChatMessage(role, _content(fields), name=fields.text("name", ""))
+
+
+def _developer(fields: Fields, role: str) -> ChatMessage:
+    """OpenAI's newer name of the role "system", which chat templates know."""
+    return _plain(fields, "system")
+
+
+def _assistant(fields: Fields, role: str) -> ChatMessage:
+    """A turn of text, of calls, or of both."""
+    calls = fields.take("tool_calls")
+    calls = [] if calls is None else calls
+    if not isinstance(calls, list):
+        raise InvalidRequest(f"{fields.path('tool_calls')} must be a list", fields.path("tool_calls"))
+    read = tuple(_call(call, fields.path(f"tool_calls[{index}]")) for index, call in enumerate(calls))
+    content = _content(fields, optional=bool(read))
+    for name in EMPTY_EXTRAS:
+        fields.only(name, "", [])
+    return ChatMessage(role, content, read, name=fields.text("name", ""))
+
+
+def _tool(fields: Fields, role: str) -> ChatMessage:
+    call_id = require_text(fields.take("tool_call_id"), fields.path("tool_call_id"))
+    return ChatMessage(role, _content(fields), tool_call_id=call_id, name=fields.text("name", ""))
+
+
+ROLES: dict[str, Callable[[Fields, str], ChatMessage]] = {
+    "system": _plain,
+    "developer": _developer,
+    "user": _plain,
+    "assistant": _assistant,
+    "tool": _tool,
+}
+
+
+def _call(value: object, where: str) -> ToolCall:
+    fields = fields_of(value, where)
+    if fields.take("type") != "function":
+        raise Unsupported(f"{where}.type must be function", f"{where}.type")
+    call_id = require_text(fields.take("id"), f"{where}.id")
+    inner = fields.inside("function")
+    name, arguments = (require_text(inner.take(key), inner.path(key)) for key in ("name", "arguments"))
+    inner.finish()
+    fields.finish()
+    return ToolCall(call_id, name, arguments)
+
+
+def _content(fields: Fields, optional: bool = False) -> str:
+    """A string, or the texts of a list of {"type": "text"} parts."""
+    value: Any = fields.take("content")
+    where = fields.path("content")
+    if value is None and optional:
+        return ""
+    if not isinstance(value, list):
+        return require_text(value, where)
+    return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(value))
+
+
+def _part(value: object, where: str) -> str:
+    fields = fields_of(value, where)
+    if fields.take("type") != "text":
+        raise Unsupported(f"{where}.type must be text: this model reads nothing else", f"{where}.type")
+    text = require_text(fields.take("text"), f"{where}.text")
+    fields.finish()
+    return text

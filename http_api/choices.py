@@ -1,0 +1,177 @@
+"""One choice of a response: the pieces that a stream sends, and the whole object."""
+
+import codecs
+import secrets
+from typing import Any
+
+from http_api.calls import AnswerPiece, CallReader
+from opensled.answer import Chunk
+from opensled.messages import TokenLogprobs
+from opensled.tokenizer import TargetTokenizer
+
+LOWEST = -9999.0  # OpenAI's number for a token that cannot come; JSON has no infinity
+
+
+def listed(chunk: Chunk) -> tuple[tuple[int, TokenLogprobs], ...]:
+    """The tokens of a chunk with their log-probabilities, without the end-of-sequence token, which has no text."""
+    pairs = tuple(zip(chunk.token_ids, chunk.logprobs))
+    return pairs[:-1] if chunk.finish_reason == "eos" else pairs
+
+
+class ChatLogprobs:
+    """{"content": [{token, logprob, bytes, top_logprobs}, ...]}"""
+
+    def __init__(self, tokenizer: TargetTokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def of(self, chunk: Chunk) -> dict[str, Any]:
+        return {"content": [self._entry(at) for _, at in listed(chunk)], "refusal": None}
+
+    def _entry(self, at: TokenLogprobs) -> dict[str, Any]:
+        committed, *likeliest = at
+        return {**self._token(*committed), "top_logprobs": [self._token(*token) for token in likeliest]}
+
+    def _token(self, id: int, logprob: float) -> dict[str, Any]:
+        raw = self._tokenizer.token_bytes(id)
+        text = raw.decode(errors="replace")
+        return {"token": text, "logprob": max(LOWEST, logprob), "bytes": list(raw)}
+
+
+class CompletionLogprobs:
+    """{"tokens": [...], "token_logprobs": [...], "top_logprobs": [{token: logprob}, ...], "text_offset": [...]}"""
+
+    def __init__(self, tokenizer: TargetTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._length = 0  # characters of the text so far
+
+    def of(self, chunk: Chunk) -> dict[str, Any]:
+        pairs = listed(chunk)
+        return {
+            "tokens": [self._spelling(id) for id, _ in pairs],
+            "token_logprobs": [max(LOWEST, at[0][1]) for _, at in pairs],
+            "top_logprobs": [self._likeliest(at) for _, at in pairs],
+            "text_offset": [self._offset(id) for id, _ in pairs],
+        }
+
+    def _likeliest(self, at: TokenLogprobs) -> dict[str, float]:
+        """The likeliest tokens and the committed token."""
+        return {self._spelling(id): max(LOWEST, logprob) for id, logprob in (*at[1:], at[0])}
+
+    def _offset(self, id: int) -> int:
+        """Where the token begins in the text: after the characters that are complete before it."""
+        offset = self._length
+        if id not in self._tokenizer.special_ids:
+            self._length += len(self._decoder.decode(self._tokenizer.token_bytes(id)))
+        return offset
+
+    def _spelling(self, id: int) -> str:
+        """Its text; its bytes if they are no whole characters, so that no two tokens have the same name."""
+        raw = self._tokenizer.token_bytes(id)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+# The API has one name for the end by the model and by a stop string.
+FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
+
+
+class ChatChoice:
+    """Choice number `index` of a chat; `logprobs` and `calls` if the request asks for them."""
+
+    def __init__(self, index: int, logprobs: ChatLogprobs | None, calls: CallReader | None) -> None:
+        self._index, self._logprobs, self._reader = index, logprobs, calls
+        self._content = ""
+        self._calls: list[dict[str, Any]] = []
+        self._entries: list[dict[str, Any]] = []
+        self._reason: str | None = None
+
+    def opening(self) -> dict[str, Any] | None:
+        return self._piece({"role": "assistant", "content": ""})
+
+    def push(self, chunk: Chunk) -> list[dict[str, Any]]:
+        """Take a chunk; returns the pieces that a stream sends."""
+        deltas = [self._delta(piece) for piece in self._pieces(chunk)]
+        logprobs = self._logprobs.of(chunk) if self._logprobs else None
+        if logprobs and logprobs["content"]:
+            self._entries += logprobs["content"]
+            deltas = deltas or [{"content": ""}]
+        pieces = [self._piece(delta) for delta in deltas]
+        if logprobs and pieces:
+            pieces[0]["logprobs"] = logprobs
+        if chunk.finish_reason:
+            self._reason = self._reason_of(chunk.finish_reason)
+            pieces.append({**self._piece({}), "finish_reason": self._reason})
+        return pieces
+
+    def whole(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": self._content, "refusal": None}
+        if self._calls:
+            message |= {"content": self._content or None, "tool_calls": self._calls}
+        logprobs = {"content": self._entries, "refusal": None} if self._logprobs else None
+        return {"index": self._index, "message": message, "logprobs": logprobs, "finish_reason": self._reason}
+
+    def _pieces(self, chunk: Chunk) -> list[AnswerPiece]:
+        if self._reader is None:
+            return [AnswerPiece("text", chunk.text)] if chunk.text else []
+        return self._reader.push(chunk.text) + (self._reader.flush() if chunk.finish_reason else [])
+
+    def _delta(self, piece: AnswerPiece) -> dict[str, Any]:
+        if piece.kind == "text":
+            self._content += piece.text
+            return {"content": piece.text}
+        if piece.kind == "name":
+            function = {"name": piece.text, "arguments": ""}
+            self._calls.append(
+                {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": dict(function)}
+            )
+            news = {**self._calls[-1], "function": function}
+        else:
+            self._calls[-1]["function"]["arguments"] += piece.text
+            news = {"function": {"arguments": piece.text}}
+        return {"tool_calls": [{"index": len(self._calls) - 1, **news}]}
+
+    def _reason_of(self, reason: str) -> str:
+        """Complete tool calls are a reason of their own."""
+        known = FINISH_REASONS[reason]
+        return "tool_calls" if self._calls and known == "stop" else known
+
+    def _piece(self, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+
+class CompletionChoice:
+    """Choice number `index` of a completion; it begins with `echo`, its prompt or ""."""
+
+    def __init__(self, index: int, logprobs: CompletionLogprobs | None, echo: str) -> None:
+        self._index, self._logprobs, self._text = index, logprobs, echo
+        self._lists: dict[str, list[Any]] = {}
+        self._reason: str | None = None
+
+    def opening(self) -> dict[str, Any] | None:
+        return self._piece(self._text) if self._text else None
+
+    def push(self, chunk: Chunk) -> list[dict[str, Any]]:
+        """Take a chunk; returns the pieces that a stream sends."""
+        self._text += chunk.text
+        logprobs = self._logprobs.of(chunk) if self._logprobs else None
+        for name, values in (logprobs or {}).items():
+            self._lists.setdefault(name, []).extend(values)
+        shows = chunk.text or (logprobs and logprobs["tokens"])
+        pieces = [{**self._piece(chunk.text), "logprobs": logprobs}] if shows else []
+        if chunk.finish_reason:
+            self._reason = FINISH_REASONS[chunk.finish_reason]
+            pieces.append({**self._piece(""), "finish_reason": self._reason})
+        return pieces
+
+    def whole(self) -> dict[str, Any]:
+        logprobs = self._lists if self._logprobs else None
+        return {**self._piece(self._text), "logprobs": logprobs, "finish_reason": self._reason}
+
+    def _piece(self, text: str) -> dict[str, Any]:
+        return {"index": self._index, "text": text, "logprobs": None, "finish_reason": None}
+
+
+Choice = ChatChoice | CompletionChoice

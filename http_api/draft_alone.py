@@ -1,0 +1,35 @@
+"""The draft model by itself, as a model with a name of its own: no client takes its words for the target's.
+
+Only of a device that may answer while no server can be reached (`--offline local-only`). Who asks for that name gets
+the draft model alone, also while the server is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from http_api.backend import Answer, Backend
+from opensled.messages import ModelInfo
+
+PREFIX = "draft-alone/"
+LATEST = ":latest"  # which clients of Ollama may append
+
+
+def alone_name(info: ModelInfo) -> str:
+    """The name of the draft model that stands in for the target of `info`."""
+    return PREFIX + info.model_id
+
+
+def takes_alone(body: dict[str, Any], backend: Backend) -> bool:
+    """Whether a request names the draft model alone; it then names the target instead."""
+    name = body.get("model")
+    if not backend.writes_alone or name not in (alone_name(backend.info), alone_name(backend.info) + LATEST):
+        return False
+    body["model"] = backend.info.model_id
+    return True
+
+
+def by_itself(answer: Answer) -> Answer:
+    """`answer`, for tasks that the draft model is to answer alone."""
+    return lambda task: answer(replace(task, alone=True))

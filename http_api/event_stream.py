@@ -1,0 +1,197 @@
+"""Answers on their way to the client: server-sent events, and the end of the work when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol, TypeVar
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from http_api.failures import error_object
+from http_api.responses import LOCAL_HEADER
+from opensled.answer import LOCAL_ONLY, Chunk
+from opensled.errors import EngineError, OpenSledError, Unreachable
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Arrivals = asyncio.Queue[tuple[int, Chunk | Exception]]
+
+
+class Told(Protocol):
+    """What a client is told of the answers to its request: in payloads, one after the other, or in one object."""
+
+    headers: dict[str, str]
+    end: tuple[bytes, ...]  # behind the payloads of a stream without an error
+
+    def opening(self) -> list[dict[str, Any]]: ...
+
+    def push(self, index: int, chunk: Chunk, /) -> list[dict[str, Any]]: ...
+
+    def closing(self) -> list[dict[str, Any]]: ...
+
+    def failed(self, error: dict[str, Any], /) -> list[dict[str, Any]]: ...
+
+    def event(self, payload: dict[str, Any], /) -> bytes: ...
+
+    def heartbeat(self, waiting: float, /) -> bytes: ...
+
+    def whole(self) -> dict[str, Any]: ...
+
+
+async def attended(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. If the client leaves first, cancels `work` and raises ClientDisconnect."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_departure(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _departure(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def merged(
+    answers: Sequence[AsyncGenerator[Chunk, None]],
+    spelled: Callable[[Exception], Exception],
+    ending: asyncio.Event,
+) -> AsyncGenerator[tuple[int, Chunk], None]:
+    """Chunks of several concurrent answers in the order of arrival, each with the number of its answer.
+
+    The first error ends all answers and is raised as `spelled` returns it. `ending` ends them with Unreachable, and so
+    does closing the generator.
+    """
+    arrived: Arrivals = asyncio.Queue(maxsize=len(answers))
+    pumps = [asyncio.ensure_future(_pump(number, answer, arrived)) for number, answer in enumerate(answers)]
+    pumps.append(asyncio.ensure_future(_interrupt(ending, arrived)))
+    try:
+        under_way = len(answers)
+        while under_way:
+            number, news = await arrived.get()
+            if isinstance(news, Exception):
+                raise spelled(news)
+            under_way -= bool(news.finish_reason)
+            yield number, news
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _interrupt(ending: asyncio.Event, arrived: Arrivals) -> None:
+    await ending.wait()
+    await arrived.put((0, Unreachable("this API is shutting down; ask again later")))
+
+
+async def _pump(number: int, answer: AsyncGenerator[Chunk, None], arrived: Arrivals) -> None:
+    try:
+        async with aclosing(answer):
+            async for chunk in answer:
+                await arrived.put((number, chunk))
+                if chunk.finish_reason:
+                    return
+        raise EngineError("the answer ended without a finish reason")
+    except Exception as error:
+        await arrived.put((number, error))
+
+
+async def whole(chunks: AsyncGenerator[tuple[int, Chunk], None], reply: Told) -> dict[str, Any]:
+    """The answers as one object."""
+    async with aclosing(chunks):
+        async for number, chunk in chunks:
+            reply.push(number, chunk)
+    return reply.whole()
+
+
+async def begun(chunks: AsyncGenerator[tuple[int, Chunk], None], answers: int) -> list[tuple[int, Chunk]]:
+    """The chunks until each answer has begun. Raises the error of an answer that cannot start."""
+    first: list[tuple[int, Chunk]] = []
+    async for number, chunk in chunks:
+        first.append((number, chunk))
+        if len({number for number, _ in first}) == answers:
+            break
+    return first
+
+
+class EventStream(Response):
+    """The answers as server-sent events. The first chunks are awaited before it, so that early errors have a status.
+
+    While the verification server is away, the stream sends a comment every `heartbeat` seconds (0 = never), so that
+    clients and proxies do not close a silent connection. Clients ignore comments.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        first: list[tuple[int, Chunk]],
+        rest: AsyncGenerator[tuple[int, Chunk], None],
+        reply: Told,
+        heartbeat: float,
+    ) -> None:
+        local = any("local" in chunk.origins for _, chunk in first)
+        headers = {**reply.headers, **({LOCAL_HEADER: LOCAL_ONLY} if local else {})}
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
+        del self.headers["content-length"]
+        self._first, self._rest, self._reply = first, rest, reply
+        self._heartbeat, self._sent_at = heartbeat, time.monotonic()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._rest):
+            try:
+                await attended(receive, self._send_all(send))
+            except ClientDisconnect:
+                log.debug("the client left; its answer is cancelled")
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with aclosing(self._events()) as events:
+            async for event in events:
+                await send(_body(event, more=True))
+                self._sent_at = time.monotonic()
+        await send(_body(b"", more=False))
+
+    async def _events(self) -> AsyncGenerator[bytes, None]:
+        reply = self._reply
+        try:
+            for payload in reply.opening():
+                yield reply.event(payload)
+            for number, chunk in self._first:
+                for event in self._shown(number, chunk):
+                    yield event
+            async for number, chunk in self._rest:
+                for event in self._shown(number, chunk):
+                    yield event
+            for payload in reply.closing():
+                yield reply.event(payload)
+        except Exception as error:
+            if not isinstance(error, OpenSledError):
+                log.exception("an answer failed midway")
+            for payload in reply.failed(error_object(error)):
+                yield reply.event(payload)
+        else:
+            for event in reply.end:
+                yield event
+
+    def _shown(self, number: int, chunk: Chunk) -> Iterator[bytes]:
+        for payload in self._reply.push(number, chunk):
+            yield self._reply.event(payload)
+        if chunk.waiting and 0 < self._heartbeat <= time.monotonic() - self._sent_at:
+            yield self._reply.heartbeat(chunk.waiting)
+
+
+def _body(content: bytes, more: bool) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": content, "more_body": more}

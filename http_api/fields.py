@@ -1,0 +1,167 @@
+"""Reads a JSON object field by field, so that no field is ignored in silence.
+
+Each field is either read with its type, or accepted only at values that change nothing, or refused by name. null counts
+as absent. Inside of `lenient` the last two are left out, and their names are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeGuard, TypeVar
+
+from opensled.bounds import require_unicode
+from opensled.errors import InvalidRequest, Unsupported
+
+MOST_IGNORED = 1000  # fields of one request that are left out by name
+
+_ignored: ContextVar[list[str] | None] = ContextVar("ignored", default=None)  # None = nothing may be left out
+
+Default = TypeVar("Default")
+Value = TypeVar("Value")
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in a request's body; raises InvalidRequest for anything else."""
+    try:
+        value = json.loads(body.decode("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is not valid JSON in UTF-8: {error}") from error
+    except RecursionError as error:
+        raise InvalidRequest("the body is nested too deeply") from error
+    except ValueError as error:  # Python reads whole numbers of 4,300 digits at most
+        raise InvalidRequest("the body has a number of too many digits") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest("the body must be a JSON object")
+    return value
+
+
+def require_text(value: object, name: str) -> str:
+    """`value` if it is a string that has a UTF-8 form."""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} must be a string", name)
+    return require_unicode(value, name, name)
+
+
+def require_object(value: object, name: str) -> dict[str, Any]:
+    """`value` if it is a JSON object; raises InvalidRequest for `name`."""
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{name} must be an object", name)
+    return value
+
+
+class Fields:
+    """The fields of one object that are not read yet."""
+
+    def __init__(self, values: Mapping[str, Any], where: str = "") -> None:
+        self._values = dict(values)
+        self._where = where  # path of the object, such as "messages[0]."
+
+    def path(self, name: str) -> str:
+        return self._where + name
+
+    def take(self, name: str) -> Any:
+        """The raw value; None if absent."""
+        return self._values.pop(name, None)
+
+    def inside(self, name: str) -> Fields:
+        """The fields of an object that is a field of this one."""
+        return fields_of(self.take(name), self.path(name))
+
+    def text(self, name: str, default: str) -> str:
+        value = self.take(name)
+        return default if value is None else require_text(value, self.path(name))
+
+    def flag(self, name: str, default: Default) -> bool | Default:
+        return self._read(
+            name, default, lambda value: value if isinstance(value, bool) else None, "true or false"
+        )
+
+    def integer(self, name: str) -> int | None:
+        return self._read(name, None, as_integer, "an integer")
+
+    def number(self, name: str, default: Default) -> float | Default:
+        return self._read(
+            name, default, lambda value: float(value) if is_number(value) else None, "a finite number"
+        )
+
+    def _read(
+        self, name: str, default: Default, convert: Callable[[object], Value | None], kind: str
+    ) -> Value | Default:
+        """The converted value; raises InvalidRequest where `convert` gives None."""
+        value = self.take(name)
+        if value is None:
+            return default
+        converted = convert(value)
+        if converted is None:
+            raise InvalidRequest(f"{self.path(name)} must be {kind}", self.path(name))
+        return converted
+
+    def only(self, name: str, *allowed: object) -> None:
+        """Accept the field at values that change nothing; refuse it at any other."""
+        value = self.take(name)
+        if value is None or any(type(value) is type(same) and value == same for same in allowed):
+            return
+        if not ignores(self.path(name)):
+            raise Unsupported(f"{self.path(name)} is not supported here: leave it out", self.path(name))
+
+    def finish(self) -> None:
+        """Refuse every field that is not read yet, or leave it out."""
+        for name in self._values:
+            if not ignores(self.path(name)):
+                path = _shown(self.path(name))
+                raise Unsupported(f"unknown field {path}: nothing here reads it, leave it out", path)
+
+
+@contextmanager
+def lenient(on: bool) -> Iterator[list[str]]:
+    """While inside, and if `on`, fields that nothing here reads are left out instead of refused; yields their names.
+
+    The names are short, and ASCII without control characters.
+    """
+    names: list[str] = []
+    token = _ignored.set(names if on else None)
+    try:
+        yield names
+    finally:
+        _ignored.reset(token)
+
+
+def ignores(path: str) -> bool:
+    """Whether the unsupported field `path` is left out; its name is kept then."""
+    names = _ignored.get()
+    if names is None or len(names) >= MOST_IGNORED:
+        return False
+    names.append(_shown(path))
+    return True
+
+
+def fields_of(value: object, where: str) -> Fields:
+    """The fields of the object at `where`; raises InvalidRequest for anything else."""
+    return Fields(require_object(value, where), where + ".")
+
+
+def as_integer(value: object) -> int | None:
+    """The integer that a JSON number is, also one written 16.0, as some languages do; None for anything else."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a number that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
+
+
+def _shown(name: str) -> str:
+    """A field name of the client's making, fit for a message or a header: short, and without surprises."""
+    printable = "".join(letter if letter.isprintable() else "?" for letter in name)
+    return printable.encode("ascii", "backslashreplace").decode()[:80]

@@ -1,0 +1,145 @@
+"""Who may call the API: clients with a key, and no web page that is not allowed. ASGI middleware, before any route.
+
+A page of the web runs inside the user's browser and so behind every firewall. It reaches a loopback API by sending it
+requests from a foreign origin (CSRF) or by pointing its own name at 127.0.0.1 (DNS rebinding). Browsers name the page
+in `Origin` and the name in `Host`, and pages cannot change either; programs send no `Origin` and the address they call.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from http_api.failures import error_body, error_object, refused
+from http_api.ollama.error_words import PREFIX, told
+from http_api.responses import to_json
+from opensled.address import calls_loopback
+from opensled.errors import UsageError
+from opensled.files import read_secret_text
+
+OPEN_PATHS = ("/health", "/ready")  # tell whether the process works and nothing else
+QUOTED = 100  # characters of a header shown in an error
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may call: the keys, the allowed web pages, and `local` (on loopback): only calls to a loopback name.
+
+    `verb`: the command that serves the API, for its errors.
+    """
+
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    origins: tuple[str, ...] = ()
+    local: bool = False
+    verb: str = "opensled edge"
+
+    def middleware(self, guard: Middleware | None = None) -> list[Middleware]:
+        """Outermost first: pages, then the CORS headers of those allowed (also on a 401), then keys, or `guard`."""
+        layers = [Middleware(PageGuard, access=self)]
+        if self.origins:
+            layers.append(_cors(self.origins))
+        if self.keys:
+            layers.append(Middleware(KeyGuard, keys=self.keys))
+        return [*layers, guard] if guard else layers
+
+
+def read_keys(path: Path) -> tuple[str, ...]:
+    """The API keys in a file, one a line; `#` starts a comment. Raises UsageError or NotFound, never with a key."""
+    lines = [line.split("#", 1)[0].split() for line in read_secret_text(path, "key file").splitlines()]
+    for number, found in enumerate(lines, 1):
+        if len(found) > 1:
+            raise UsageError(f"{path}:{number}: expected one key a line")
+    keys = tuple(found[0] for found in lines if found)
+    if not keys:
+        raise UsageError(f"key file {path} holds no key; make one with: openssl rand -hex 32")
+    return keys
+
+
+def _cors(origins: tuple[str, ...]) -> Middleware:
+    return Middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=("GET", "POST"),
+        allow_headers=("*",),  # the official client sends a dozen of its own
+        allow_private_network=True,  # Chrome asks before a page of the internet may reach a loopback address
+        expose_headers=("Retry-After", "OpenSLED-Answer", "OpenSLED-Ignored"),
+    )
+
+
+class PageGuard:
+    """Refuses requests of web pages that are not allowed."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
+        await (refusal or self._app)(scope, receive, send)
+
+    def _refusal(self, path: str, headers: Headers) -> Response | None:
+        host = headers.get("host", "")
+        if self._access.local and not calls_loopback(host):
+            return _refuse(
+                path,
+                403,
+                f"this API is called at 127.0.0.1 or localhost, not at {host[:QUOTED]!r}; to be reached by other "
+                f"names, start {self._access.verb} with --http on that address",
+                code="forbidden_host",
+            )
+        for origin in headers.getlist("origin"):
+            if origin not in self._access.origins:
+                return _refuse(
+                    path,
+                    403,
+                    f"web pages of {origin[:QUOTED]} may not use this API; if they should, start "
+                    f"{self._access.verb} with --cors-origin {origin[:QUOTED]}",
+                    code="forbidden_origin",
+                )
+        return None
+
+
+class KeyGuard:
+    """Refuses requests without a key, except to OPEN_PATHS."""
+
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
+        self._app, self._keys = app, [key.encode("ascii") for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        free = scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._opens(Headers(scope=scope))
+        await (self._app if free else unauthorized(scope["path"], "--http-keys"))(scope, receive, send)
+
+    def _opens(self, headers: Headers) -> bool:
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        # Every key is compared, so that timing tells nothing.
+        matches = [hmac.compare_digest(key, given.strip().encode("latin-1")) for key in self._keys]
+        return scheme.lower() == "bearer" and any(matches)
+
+
+def unauthorized(path: str, flag: str) -> Response:
+    """The refusal of a request without a key; `flag` names the file with the keys."""
+    message = f"an API key is needed, as Authorization: Bearer KEY; who runs this API has it ({flag})"
+    response = _refuse(path, 401, message, "authentication_error", "invalid_api_key")
+    response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def refusal(path: str, error: Exception) -> Response:
+    """The response to `error` before any route."""
+    body = error_object(error)
+    return refused(error, told(body) if path.startswith(f"{PREFIX}/") else body)
+
+
+def _refuse(
+    path: str, status: int, message: str, type: str = "invalid_request_error", code: str = ""
+) -> Response:
+    """A refusal in the form of the API that `path` belongs to."""
+    body = error_body(message, type, code)
+    shown = told(body) if path.startswith(f"{PREFIX}/") else body
+    return Response(to_json(shown), status, media_type="application/json")

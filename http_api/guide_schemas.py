@@ -1,0 +1,82 @@
+"""The JSON schemas of the fields about the form of an answer, which guides.py reads."""
+
+from http_api.guides import CHOICES, MAX_TOOLS, NAME
+from http_api.replies import FLAG, TEXT, Schema, closed, items, one_of, optional
+from opensled.messages import GUIDE, ModelInfo
+
+NAMED: Schema = {"type": "string", "pattern": f"^{NAME}$"}
+ONLY_TEXT = closed({"type": one_of("text")}, "type")
+
+
+def guided(info: ModelInfo) -> Schema:
+    """The fields of a chat about the form of its answer."""
+    return _guided() if GUIDE in info.capabilities else _unguided()
+
+
+def _guided() -> Schema:
+    named = closed({"name": NAMED}, "name")
+    format_kinds = [
+        closed({"type": one_of("text", "json_object")}, "type"),
+        closed({"type": one_of("json_schema"), "json_schema": json_schema()}, "type", "json_schema"),
+    ]
+    chosen = closed({"type": one_of("function"), "function": named}, "type", "function")
+    tool = closed({"type": one_of("function"), "function": function()}, "type", "function")
+    return {
+        "response_format": optional({"anyOf": format_kinds}, "Kept to by a grammar; strict is always true."),
+        **tools(tool, chosen),
+    }
+
+
+def tools(tool: Schema, chosen: Schema) -> Schema:
+    """The fields about calls; `chosen`: a choice of one tool by its name."""
+    return {
+        "tools": optional(items(tool, 0, MAX_TOOLS), "Functions that the model may call, each name once."),
+        "tool_choice": optional(
+            {"anyOf": [one_of(*CHOICES), chosen]},
+            "What it must do; a call can be asked for only of one of the tools. auto if left out.",
+        ),
+        "parallel_tool_calls": optional(FLAG, "Whether an answer may have several calls. true if left out."),
+    }
+
+
+def _unguided() -> Schema:
+    return {"response_format": optional(ONLY_TEXT, "Only text at this server."), **no_tools()}
+
+
+def no_tools() -> Schema:
+    """Where the server cannot mask by a grammar: only values that ask for nothing."""
+    return {
+        "tools": optional(items({}, 0, 0), "None at this server."),
+        "tool_choice": one_of("none", "auto", None),
+        "parallel_tool_calls": optional(FLAG, "Without meaning at this server."),
+    }
+
+
+def json_schema(**more: Schema) -> Schema:
+    """The schema of an answer, with its name; `more`: required fields beside these."""
+    return closed(
+        {
+            **more,
+            "name": NAMED,
+            "description": optional(TEXT, "For readers."),
+            "strict": optional(FLAG, "Always true here."),
+            "schema": optional({"type": "object"}, "JSON schema of the answer; any object if left out."),
+        },
+        "name",
+        *more,
+    )
+
+
+def function(**more: Schema) -> Schema:
+    """A function that the model may call; `more`: required fields beside these."""
+    return closed(
+        {
+            **more,
+            "name": NAMED,
+            "description": optional(TEXT, "For the model."),
+            "strict": optional(FLAG, "Always true here."),
+            "parameters": optional({"type": "object"}, "JSON schema of the arguments, an object."),
+        },
+        "name",
+        *more,
+    )

@@ -1,0 +1,147 @@
+"""The form of an answer, from JSON: `response_format`, `tools` and `tool_choice`.
+
+Before the target samples, the server masks tokens that would leave the grammar, so `strict` is always true here.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from http_api.fields import Fields, fields_of, require_object, require_text
+from opensled.errors import InvalidRequest, Unsupported
+from opensled.messages import GUIDE, Guide, ModelInfo, Tool
+
+T = TypeVar("T")
+
+ANY_OBJECT = "{}"
+NAME = r"[a-zA-Z0-9_-]{1,64}"  # of a tool or a schema, as OpenAI has it
+MAX_TOOLS = 128
+CHOICES = ("none", "auto", "required")
+
+
+def read_guide(fields: Fields, info: ModelInfo) -> Guide | None:
+    """The guide of these fields of a chat; None: free text without tools."""
+    value = fields.take("response_format")
+    schema = "" if value is None else read_format(fields_of(value, "response_format"), _nested_schema)
+    tools = read_tools(fields.take("tools"), lambda outer: _inside_function(outer, read_function))
+    choice = read_choice(fields.take("tool_choice"), tools, lambda outer: _inside_function(outer, read_name))
+    parallel = fields.flag("parallel_tool_calls", True)
+    return make_guide(schema, "response_format", tools, choice, parallel, info)
+
+
+def make_guide(
+    schema: str,
+    schema_field: str,
+    tools: tuple[Tool, ...],
+    choice: tuple[str, str],
+    parallel: bool,
+    info: ModelInfo,
+) -> Guide | None:
+    """The guide of what was read, `schema` from the field `schema_field`; refuses it where the server cannot guide."""
+    for name, value in ((schema_field, schema), ("tools", tools)):
+        if value and GUIDE not in info.capabilities:
+            raise Unsupported(f"the server of {info.model_id} cannot guide answers: leave {name} out", name)
+    if not tools:
+        return Guide(json_schema=schema) if schema else None
+    return Guide(schema, tools, *choice, parallel)
+
+
+def read_format(fields: Fields, read_schema: Callable[[Fields], str]) -> str:
+    """The JSON schema of the answer; "" for text. `read_schema` reads the fields of the type json_schema."""
+    kind, where = fields.take("type"), fields.path("type")
+    if kind not in ("text", "json_object", "json_schema"):
+        raise Unsupported(f"{where} must be text, json_object or json_schema", where)
+    schema = read_schema(fields) if kind == "json_schema" else ANY_OBJECT
+    fields.finish()
+    return "" if kind == "text" else schema
+
+
+def _nested_schema(fields: Fields) -> str:
+    return read_schema(fields.inside("json_schema"))
+
+
+def read_schema(fields: Fields) -> str:
+    """The schema of an answer, with its name; refuses other fields."""
+    read_name(fields)
+    fields.text("description", "")
+    fields.flag("strict", True)
+    schema = fields.take("schema")
+    fields.finish()
+    return ANY_OBJECT if schema is None else _text(schema, fields.path("schema"))
+
+
+def read_tools(value: object, read: Callable[[Fields], Tool]) -> tuple[Tool, ...]:
+    """The field `tools`, each of them a function; `read` reads all its fields but the type."""
+    if value is None:
+        return ()
+    if not isinstance(value, list) or len(value) > MAX_TOOLS:
+        raise InvalidRequest(f"tools must be a list of at most {MAX_TOOLS} tools", "tools")
+    tools = tuple(read(_function(tool, f"tools[{index}]")) for index, tool in enumerate(value))
+    if len({tool.name for tool in tools}) < len(tools):
+        raise InvalidRequest("tools has two tools of the same name", "tools")
+    return tools
+
+
+def _function(value: object, where: str) -> Fields:
+    """The fields of an object of the type function, without the type."""
+    fields = fields_of(value, where)
+    if fields.take("type") != "function":
+        raise Unsupported(
+            f"{where}.type must be function: the client runs the tools, none run here", f"{where}.type"
+        )
+    return fields
+
+
+def _inside_function(outer: Fields, read: Callable[[Fields], T]) -> T:
+    """What `read` reads of the field `function`, which is the only one."""
+    inner = outer.inside("function")
+    outer.finish()
+    found = read(inner)
+    inner.finish()
+    return found
+
+
+def read_function(fields: Fields) -> Tool:
+    """A tool by its name, description and parameters; refuses other fields."""
+    name, description = read_name(fields), fields.text("description", "")
+    fields.flag("strict", True)
+    schema = fields.take("parameters")
+    fields.finish()
+    return Tool(name, description, "" if schema is None else _text(schema, fields.path("parameters")))
+
+
+def read_choice(value: object, tools: tuple[Tool, ...], read: Callable[[Fields], str]) -> tuple[str, str]:
+    """A mode of CHOICES, and the only function that may be called ("" = any); `read` reads its name."""
+    if value is None:
+        return ("auto" if tools else "none"), ""
+    if isinstance(value, str):
+        if value not in CHOICES:
+            raise InvalidRequest(
+                f"tool_choice must be one of {', '.join(CHOICES)}, or name a function", "tool_choice"
+            )
+        mode, function = value, ""
+    else:
+        mode, function = "required", read(_function(value, "tool_choice"))
+    if mode == "required" and function not in ("", *(tool.name for tool in tools)):
+        raise InvalidRequest(f"tool_choice names {function}, which tools does not have", "tool_choice")
+    if mode == "required" and not tools:
+        raise InvalidRequest("tool_choice asks for a call, and tools is empty", "tool_choice")
+    return mode, function
+
+
+def read_name(fields: Fields) -> str:
+    """The name of a tool or a schema."""
+    name = require_text(fields.take("name"), fields.path("name"))
+    if not re.fullmatch(NAME, name):
+        raise InvalidRequest(f"{fields.path('name')} must match {NAME}", fields.path("name"))
+    return name
+
+
+def _text(schema: Any, where: str) -> str:
+    """A JSON schema as the wire has it."""
+    try:
+        text = json.dumps(require_object(schema, where), ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{where} is no JSON that can be sent on: {error}", where) from error
+    return require_text(text, where)

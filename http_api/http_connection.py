@@ -1,0 +1,139 @@
+"""One connection of a client of the API: requests that do not arrive, and answers that are not read, end it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+PATIENCE = 30.0  # seconds for a request to arrive, from its first byte or the connection's start to its last
+UNREAD = 60.0  # seconds for which a client may take nothing of an answer; chosen
+FAREWELL = 3.0  # seconds for the last bytes of a closed connection to be taken; chosen
+PEER = "opensled.peer"  # in an ASGI scope: the `RemoteEnd` of its connection
+TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+TOO_MANY = (
+    b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+)
+
+
+class RemoteEnd(NamedTuple):
+    """The other end of a connection."""
+
+    host: str
+    port: int
+    certificate: bytes = b""  # PEM, verified; b"" = none
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """What a client may do with its connections."""
+
+    patience: float = PATIENCE
+    unread: float = UNREAD
+    each: int = 0  # connections of one address at the same time; 0 = any number
+
+
+class PatientProtocol(H11Protocol):
+    """A connection whose requests must arrive, and whose answers must be read, within `limits`.
+
+    uvicorn itself waits for ever: a client that sends a byte now and then would hold a connection (slowloris), and so
+    would one that reads nothing. A late request ends with status 408.
+    """
+
+    def __init__(self, *, limits: ConnectionLimits, connected: Counter[str], **connection: Any) -> None:
+        """`connected`: present connections by address, of all connections of one server."""
+        super().__init__(**connection)
+        self._limits, self._connected = limits, connected
+        self._arriving: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._host = ""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        host, port = self.client or ("", 0)
+        self._host = host
+        self._connected[host] += 1
+        if self._limits.each and self._connected[host] > self._limits.each:
+            transport.write(TOO_MANY)
+            self._close()
+            return
+        self.app = _known(self.app, RemoteEnd(host, port, _certificate(transport)))
+        self._time()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        self._time()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.cycle.response_complete:  # the next request had arrived meanwhile, perhaps in part
+            self._time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        if self._unread is not None:
+            self._unread.cancel()
+        self._connected[self._host] -= 1
+        if not self._connected[self._host]:
+            del self._connected[self._host]
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client does not read."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self._limits.unread, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """No further request has come: what the client has not read by then it shall read soon."""
+        super().timeout_keep_alive_handler()
+        self._close()
+
+    def _time(self) -> None:
+        """Let the timer run as long as a request is arriving; more bytes do not prolong it."""
+        if self.cycle and not self.cycle.response_complete and not self.cycle.more_body:
+            self._stop_timer()
+        elif self._arriving is None and not self.transport.is_closing():
+            self._arriving = self.loop.call_later(self._limits.patience, self._give_up)
+
+    def _stop_timer(self) -> None:
+        if self._arriving is not None:
+            self._arriving.cancel()
+            self._arriving = None
+
+    def _give_up(self) -> None:
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            self.transport.write(TOO_LATE)
+        self._close()
+
+    def _close(self) -> None:
+        """Close once the client has read everything, but soon."""
+        self.transport.close()
+        self.loop.call_later(FAREWELL, self.transport.abort)
+
+
+def _certificate(transport: asyncio.Transport) -> bytes:
+    tls = transport.get_extra_info("ssl_object")
+    der = tls.getpeercert(binary_form=True) if tls else None
+    return ssl.DER_cert_to_PEM_cert(der).encode() if der else b""
+
+
+def _known(app: Any, peer: RemoteEnd) -> ASGIApp:
+    """`app`, told whom it serves."""
+
+    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, PEER: peer}, receive, send)
+
+    return told

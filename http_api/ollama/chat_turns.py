@@ -1,0 +1,94 @@
+"""The turns of a chat, from Ollama's form to OpenAI's; http_api/chat_messages.py then reads and checks them.
+
+Ollama's calls of tools have an object of arguments and need no id, and the result of a tool need not say which call it
+answers.
+"""
+
+import json
+from collections import deque
+from typing import Any
+
+from http_api.fields import Fields, fields_of, require_object, require_text
+from opensled.errors import InvalidRequest
+
+OWN = ("content", "images", "thinking", "tool_calls", "tool_name")  # read here; the rest has OpenAI's form
+
+
+def openai_turns(value: object) -> object:
+    """The field `messages`. What has no known form is left as it is, for the reader to refuse."""
+    if not isinstance(value, list):
+        return value
+    calls = CallIds()
+    return [_turn(turn, f"messages[{index}]", calls) for index, turn in enumerate(value)]
+
+
+class CallIds:
+    """The ids of calls: those of the client, else the next free number."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._unanswered: deque[str] = deque()  # calls of the latest turn that has any
+
+    def begin(self) -> None:
+        """A further turn with calls."""
+        self._unanswered.clear()
+
+    def new(self, given: str) -> str:
+        self._count += 1
+        id = given or f"call_{self._count}"
+        self._unanswered.append(id)
+        return id
+
+    def answered(self) -> str:
+        """The call that the next result belongs to: results come in the order of their calls. "" = none is left."""
+        return self._unanswered.popleft() if self._unanswered else ""
+
+
+def _turn(value: object, where: str, calls: CallIds) -> object:
+    if not isinstance(value, dict):
+        return value
+    fields = Fields({name: value[name] for name in OWN if name in value}, f"{where}.")
+    turn = {name: field for name, field in value.items() if name not in OWN}
+    content = fields.take("content")
+    turn["content"] = "" if content is None else content
+    fields.only("images", [])
+    fields.text("thinking", "")  # of an earlier answer; chat templates leave it out
+    if (made := fields.take("tool_calls")) is not None:
+        turn["tool_calls"] = _calls(made, fields.path("tool_calls"), calls)
+    if name := fields.text("tool_name", ""):
+        turn["name"] = name
+    if turn.get("role") == "tool" and turn.get("tool_call_id") is None:
+        turn["tool_call_id"] = calls.answered()
+    return turn
+
+
+def _calls(value: object, where: str, calls: CallIds) -> object:
+    if not isinstance(value, list) or not value:
+        return value
+    calls.begin()
+    return [_call(call, f"{where}[{index}]", calls) for index, call in enumerate(value)]
+
+
+def _call(value: object, where: str, calls: CallIds) -> dict[str, Any]:
+    fields = fields_of(value, where)
+    fields.only("type", "function")
+    fields.integer("index")
+    id = calls.new(fields.text("id", ""))
+    function = fields.inside("function")
+    function.integer("index")
+    name = function.take("name")
+    arguments = _arguments(function.take("arguments"), function.path("arguments"))
+    for part in (function, fields):
+        part.finish()
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _arguments(value: object, where: str) -> str:
+    """An object of arguments as its JSON text; none is an empty one."""
+    try:
+        text = json.dumps(
+            require_object({} if value is None else value, where), ensure_ascii=False, allow_nan=False
+        )
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{where} is no JSON that can be sent on: {error}", where) from error
+    return require_text(text, where)

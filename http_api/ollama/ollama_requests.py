@@ -1,0 +1,171 @@
+"""The bodies of /api/chat and /api/generate: they become requests of the OpenAI API, whose readers check the values.
+
+Errors name the fields as Ollama's clients spell them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from http_api import requests
+from http_api.fields import Fields, ignores, is_number
+from http_api.ollama.chat_turns import openai_turns
+from http_api.ollama.options import SERVED, sampling_fields
+from opensled.answer import Task
+from opensled.errors import InvalidRequest, NotFound, RequestError, Unsupported
+from opensled.messages import ModelInfo
+
+LATEST = ":latest"  # the tag of a name without one
+NO_TIME = re.compile(r"[+-]?0+(\.0*)?(ms|s|m|h)?")  # a duration of nothing: "0", "0s", "0.0"
+# Fields of the OpenAI API that have another name here.
+RENAMED = {
+    **{ours: f"options.{theirs}" for theirs, ours in SERVED.items()},
+    "max_completion_tokens": "options.num_predict",
+    "response_format": "format",
+}
+RENAMED_PROMPT = {**RENAMED, "messages": "prompt", "logprobs": "top_logprobs"}
+
+Reader = Callable[[dict[str, Any], ModelInfo], requests.Request]
+
+
+@dataclass(frozen=True)
+class OllamaRequest:
+    """One validated request."""
+
+    model: str  # as the client spells it
+    is_chat: bool  # of /api/chat
+    stream: bool
+    unloads: bool  # without a prompt: the model may go, else it is to be loaded; nothing happens here
+    request: requests.Request | None  # None = without a prompt
+    renamed: Mapping[str, str]  # fields of the OpenAI API -> the client's
+
+    @property
+    def task(self) -> Task:
+        """What is asked for; only of a request with a prompt."""
+        assert self.request is not None
+        return self.request.tasks[0]
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        """The tools that may be called."""
+        return self.request.tool_names if self.request else ()
+
+    def spelled(self, error: Exception) -> Exception:
+        """`error` with the field it names as the client spells it."""
+        known = self.request.spelled(error) if self.request else error
+        return respelled(known, self.renamed) if isinstance(known, RequestError) else known
+
+
+def chat_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
+    """/api/chat. Raises InvalidRequest, Unsupported or NotFound, with the field as the client spells it."""
+    fields = Fields(body)
+    turns = fields.take("messages")
+    asked = {"messages": openai_turns(turns), "tools": fields.take("tools")}
+    has_prompt = turns is not None and turns != []
+    return _request(fields, info, asked if has_prompt else None, requests.chat_request, True)
+
+
+def generate_request(body: dict[str, Any], info: ModelInfo) -> OllamaRequest:
+    """/api/generate. Raises as `chat_request` does.
+
+    The prompt is a user's turn behind the one of `system`. It goes to the target as it is with `raw`, or if the target
+    has no chat template.
+    """
+    fields = Fields(body)
+    prompt, system = fields.text("prompt", ""), fields.text("system", "")
+    for name in ("suffix", "template"):
+        fields.only(name, "")
+    for name in ("images", "context"):
+        fields.only(name, [])
+    if fields.flag("raw", False) or not info.has_chat_template:
+        if system:
+            raise Unsupported("system needs a chat template: leave it out, or raw", "system")
+        raw: dict[str, Any] = {"prompt": prompt}
+        return _request(fields, info, raw if prompt else None, _raw_request, False)
+    turns = [{"role": "system", "content": system}] if system else []
+    asked = {"messages": [*turns, {"role": "user", "content": prompt}]}
+    return _request(fields, info, asked if prompt else None, requests.chat_request, False)
+
+
+def respelled(error: RequestError, names: Mapping[str, str]) -> RequestError:
+    """`error` with the field as `names` has it, also in its text: Ollama's errors are a text and nothing else."""
+    if not error.field:
+        return error
+    name = names.get(re.split(r"[.\[]", error.field)[0], error.field)
+    text = str(error).replace(error.field, name, 1)
+    return type(error)(text if name in text else f"{name}: {text}", name, error.retry_after)
+
+
+def served_name(fields: Fields, name: str, info: ModelInfo) -> str:
+    """The model in the field `name`, as the client spells it; raises NotFound for any but the one served."""
+    model = fields.text(name, info.model_id)
+    if model not in (info.model_id, info.model_id + LATEST):
+        raise NotFound(
+            f"model {model[:80]!r} not found: {info.model_id!r} is served here; GET /api/tags", name
+        )
+    return model
+
+
+def _request(
+    fields: Fields, info: ModelInfo, asked: dict[str, Any] | None, read: Reader, is_chat: bool
+) -> OllamaRequest:
+    """The other fields, which both kinds of requests share; `asked`: what `read` is to read besides, None = nothing."""
+    model = served_name(fields, "model", info)
+    shared = _shared(fields, model)
+    unloads = _no_time(fields.take("keep_alive"))
+    stream = fields.flag("stream", True)
+    fields.finish()
+    renamed = RENAMED if is_chat else RENAMED_PROMPT
+    try:
+        request = None if asked is None else read({**shared, **asked}, info)
+    except RequestError as error:
+        raise respelled(error, renamed) from error
+    return OllamaRequest(model, is_chat, stream, unloads, request, renamed)
+
+
+def _shared(fields: Fields, model: str) -> dict[str, Any]:
+    """Fields of the OpenAI API."""
+    if fields.take("think") not in (None, False) and not ignores("think"):
+        raise Unsupported(f"{model!r} does not support thinking: leave think out, or false", "think")
+    for name in ("truncate", "shift"):  # a chat is never shortened
+        fields.only(name, False)
+    return {
+        **sampling_fields(fields.take("options")),
+        "response_format": _response_format(fields.take("format")),
+        "logprobs": fields.flag("logprobs", False),
+        "top_logprobs": fields.integer("top_logprobs"),
+    }
+
+
+def _raw_request(body: dict[str, Any], info: ModelInfo) -> requests.Request:
+    """A prompt as it is, up to the end of the context, as a request of /v1/completions."""
+    if body.pop("response_format") is not None:
+        raise Unsupported("format needs a chat: leave it out, or raw", "format")
+    wanted, top = body.pop("logprobs"), body.pop("top_logprobs")
+    if top and not wanted:
+        raise InvalidRequest("top_logprobs needs logprobs: true", "top_logprobs")
+    more = {"logprobs": (top or 0) if wanted else None}
+    return requests.completion_request({"max_tokens": info.limits.context_length, **body, **more}, info)
+
+
+def _response_format(value: object) -> dict[str, Any] | None:
+    """The field `format`: "json" or a JSON schema."""
+    if value is None or value == "":
+        return None
+    if value == "json":
+        return {"type": "json_object"}
+    if not isinstance(value, dict):
+        raise InvalidRequest('format must be "json" or a JSON schema', "format")
+    return {"type": "json_schema", "json_schema": {"name": "format", "schema": value}}
+
+
+def _no_time(value: object) -> bool:
+    """Whether `keep_alive` is 0. Other times change nothing: the server keeps its target."""
+    if value is None or is_number(value):
+        return value is not None and not value
+    if not isinstance(value, str):
+        raise InvalidRequest("keep_alive must be a number of seconds or a duration such as 5m", "keep_alive")
+    return NO_TIME.fullmatch(value) is not None

@@ -1,0 +1,131 @@
+"""The endpoints of Ollama's API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from http_api.backend import Backend
+from http_api.bodies import BodyReader
+from http_api.draft_alone import alone_name, by_itself, takes_alone
+from http_api.event_stream import attended, begun, merged, whole
+from http_api.fields import Fields
+from http_api.ollama import models
+from http_api.ollama.answer_lines import LineStream, OllamaReply, without_prompt
+from http_api.ollama.error_words import HANDLERS, PREFIX
+from http_api.ollama.ollama_requests import OllamaRequest, chat_request, generate_request, served_name
+from http_api.responses import to_json
+from opensled.errors import Unsupported
+from opensled.messages import ModelInfo
+
+# The Ollama whose requests are read here: the first one with log-probabilities. Clients compare it with what they need.
+VERSION = "0.12.11"
+RUNNING = "Ollama is running"  # the words that clients look for
+UNSERVED = ("pull", "push", "create", "copy", "delete", "embed", "embeddings")
+
+Read = Callable[[dict[str, Any], ModelInfo], OllamaRequest]
+
+
+def ollama_routes(
+    backend: Backend, ending: asyncio.Event, heartbeat: float, reader: BodyReader
+) -> list[BaseRoute]:
+    """The routes of one backend; the arguments as of `build_app`."""
+    api = OllamaApi(backend, ending, heartbeat, reader)
+    routes = [
+        Route("/chat", partial(api.answer, chat_request), methods=["POST"]),
+        Route("/generate", partial(api.answer, generate_request), methods=["POST"]),
+        Route("/show", api.show, methods=["POST"]),
+        Route("/tags", api.tags),
+        Route("/ps", api.ps),
+        Route("/version", api.version),
+        *(Route(f"/{name}", unserved, methods=["POST", "DELETE"]) for name in UNSERVED),
+    ]
+    return [
+        Route("/", running),
+        Mount(PREFIX, Starlette(routes=routes, exception_handlers=HANDLERS)),
+    ]
+
+
+class OllamaApi:
+    """The endpoints that tell of the backend or ask it."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        ending: asyncio.Event,
+        heartbeat: float,
+        reader: BodyReader,
+    ) -> None:
+        self._backend, self._ending, self._heartbeat, self._reader = backend, ending, heartbeat, reader
+        self._since = models.timestamp()
+
+    async def answer(self, read: Read, request: Request) -> Response:
+        """Answer one request, whole or as a stream. If the client leaves, the work ends."""
+        (alone, asked), headers = await self._reader.read(request, partial(self._asked, read))
+        if asked.request is None:
+            return _json(without_prompt(asked))
+        reply = OllamaReply(asked, self._backend)
+        reply.headers |= headers
+        answer = self._backend.answering(request.scope)
+        if alone:
+            answer = by_itself(answer)
+        chunks = merged([answer(asked.task)], asked.spelled, self._ending)
+        if not asked.stream:
+            told = await attended(request.receive, whole(chunks, reply))
+            return _json(told, reply.headers)
+        first = await attended(request.receive, begun(chunks, 1))
+        return LineStream(first, chunks, reply, self._heartbeat)
+
+    async def show(self, request: Request) -> Response:
+        _, headers = await self._reader.read(request, self._shown)
+        return _json(models.shown(self._backend.info, self._since), headers)
+
+    def _asked(self, read: Read, body: dict[str, Any]) -> tuple[bool, OllamaRequest]:
+        """Whether the draft model alone is asked, and for what."""
+        return takes_alone(body, self._backend), read(body, self._backend.info)
+
+    def _shown(self, body: dict[str, Any]) -> None:
+        takes_alone(body, self._backend)
+        fields = Fields(body)
+        served_name(fields, "model", self._backend.info)
+        served_name(fields, "name", self._backend.info)  # what `model` was called before
+        fields.flag("verbose", False)
+        fields.finish()
+
+    async def tags(self, request: Request) -> Response:
+        return _json(
+            {"models": [models.listed(name, self._backend.info, self._since) for name in self._names()]}
+        )
+
+    def _names(self) -> list[str]:
+        """What can be asked."""
+        info = self._backend.info
+        return [info.model_id, *([alone_name(info)] if self._backend.writes_alone else [])]
+
+    async def ps(self, request: Request) -> Response:
+        return _json({"models": [models.loaded(self._backend.info, self._since)]})
+
+    async def version(self, request: Request) -> Response:
+        return _json({"version": VERSION})
+
+
+async def running(request: Request) -> Response:
+    """What clients probe for; the same words everywhere."""
+    return PlainTextResponse(RUNNING)
+
+
+async def unserved(request: Request) -> Response:
+    raise Unsupported(
+        f"{request.url.path} is not served: there is the one model of the server, and no embeddings"
+    )
+
+
+def _json(payload: object, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(to_json(payload), headers=headers, media_type="application/json")

@@ -1,0 +1,200 @@
+"""The bodies of /v1/chat/completions and /v1/completions, from JSON to typed requests.
+
+The fields are those of OpenAI's API reference; `top_k`, `min_p`, `repetition_penalty`, `ignore_eos` and
+`stop_token_ids` are common extensions, and `opensled` holds our own: how an answer is served
+(`extra_body={"opensled": {"pace": 20}}` in the clients).
+http_api/schemas.py has the same fields as a JSON schema.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from http_api.chat_messages import read_prompts, read_turns
+from http_api.fields import Fields, fields_of
+from http_api.guides import read_guide
+from http_api.sampling_fields import MAX_CHOICES, read_params, read_stop, seeded, token_limit
+from opensled.answer import Task
+from opensled.errors import InvalidRequest, NotFound, RequestError, Unsupported
+from opensled.messages import MAX_PACE, MAX_TOP_LOGPROBS, ModelInfo
+
+COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions; a chat goes on to the end of the context
+MAX_COMPLETION_LOGPROBS = 5  # OpenAI's limit for /v1/completions
+
+# Fields that cannot change the answer. Those of the caller's bookkeeping may have any value.
+BOOKKEEPING = ("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
+# The others may only have their default values.
+DEFAULTS_ONLY: dict[str, tuple[object, ...]] = {
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+}
+CHAT_DEFAULTS_ONLY: dict[str, tuple[object, ...]] = {
+    **DEFAULTS_ONLY,
+    "modalities": (["text"],),
+    "functions": ([],),  # what `tools` was called before
+    "function_call": ("none",),
+}
+COMPLETION_DEFAULTS_ONLY: dict[str, tuple[object, ...]] = {**DEFAULTS_ONLY, "suffix": ("",)}
+
+# The server's names of fields of `Open` for which clients have other names.
+CLIENT_NAMES = {
+    "stop_ids": "stop_token_ids",
+    "model_id": "model",
+    "pace": "opensled.pace",
+    "background": "opensled.background",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """One validated request; choice i is the answer to `tasks[i]`, and each prompt has `per_prompt` of them."""
+
+    tasks: tuple[Task, ...]
+    per_prompt: int
+    stream: bool
+    include_usage: bool
+    is_chat: bool
+    echo: bool = False  # the prompt goes before the answer
+    names: dict[str, str] = field(default_factory=dict)  # a server's name of a field -> the client's
+    repeated: dict[str, Any] = field(default_factory=dict)  # fields of the request that the answer repeats
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        """The tools that may be called; () = what looks like a call is text."""
+        guide = self.tasks[0].guide
+        if guide is None or guide.tool_choice not in ("auto", "required"):
+            return ()
+        return tuple(tool.name for tool in guide.tools)
+
+    def spelled(self, error: Exception) -> Exception:
+        """`error` with the field it names as the client spells it."""
+        if not isinstance(error, RequestError) or error.field not in self.names:
+            return error
+        return type(error)(str(error), self.names[error.field], error.retry_after)
+
+
+def chat_request(body: dict[str, Any], info: ModelInfo) -> Request:
+    """/v1/chat/completions. Raises InvalidRequest, Unsupported or NotFound, with the field as the client spells it."""
+    fields = Fields(body)
+    check_model(fields, info)
+    prompt = read_turns(fields.take("messages"))
+    require_template(info, "messages")
+    guide = read_guide(fields, info)
+    limit, name = token_limit(fields, "max_completion_tokens", "max_tokens")
+    params = read_params(fields, info, limit or info.limits.context_length)
+    task = Task(prompt, params, read_stop(fields.take("stop")), _chat_logprobs(fields), guide)
+    names = {**CLIENT_NAMES, "prompt": "messages", "max_tokens": name}
+    return shared(fields, [task], _count(fields), True, CHAT_DEFAULTS_ONLY, names)
+
+
+def completion_request(body: dict[str, Any], info: ModelInfo) -> Request:
+    """/v1/completions. Raises as `chat_request` does."""
+    fields = Fields(body)
+    check_model(fields, info)
+    prompts = read_prompts(fields.take("prompt"), info)
+    limit, _ = token_limit(fields, "max_tokens")
+    params = read_params(fields, info, limit or COMPLETION_TOKENS)
+    logprobs = within(fields, "logprobs", MAX_COMPLETION_LOGPROBS)
+    stop = read_stop(fields.take("stop"))
+    tasks = [Task(prompt, params, stop, logprobs) for prompt in prompts]
+    echo = fields.flag("echo", False)
+    if echo and logprobs is not None:
+        raise Unsupported(
+            "echo with logprobs is not served: the prompt has no log-probabilities here", "echo"
+        )
+    best_of = fields.integer("best_of")
+    names = {**CLIENT_NAMES, "top_logprobs": "logprobs"}
+    request = shared(fields, tasks, _count(fields), False, COMPLETION_DEFAULTS_ONLY, names)
+    if best_of not in (None, request.per_prompt):
+        raise Unsupported("best_of must equal n: nothing here picks the best of more answers", "best_of")
+    return replace(request, echo=echo)
+
+
+def shared(
+    fields: Fields,
+    tasks: list[Task],
+    count: int,
+    is_chat: bool,
+    defaults_only: dict[str, tuple[object, ...]],
+    names: dict[str, str],
+) -> Request:
+    """The request of `count` answers to each task: reads the fields that all kinds share, and refuses the rest."""
+    stream = fields.flag("stream", False)
+    include_usage = _stream_options(fields, stream)
+    for name in BOOKKEEPING:
+        fields.take(name)
+    for name, allowed in defaults_only.items():
+        fields.only(name, *allowed)
+    pace, background = _service(fields.take("opensled"))
+    fields.finish()
+    choices = [
+        replace(task, params=seeded(task.params, number), pace=pace, background=background)
+        for task in tasks
+        for number in range(count)
+    ]
+    return Request(tuple(choices), count, stream, include_usage, is_chat, names=names)
+
+
+def _count(fields: Fields) -> int:
+    count = fields.integer("n")
+    if count is not None and not 1 <= count <= MAX_CHOICES:
+        raise InvalidRequest(f"n is out of range: it must be from 1 to {MAX_CHOICES}", "n")
+    return count or 1
+
+
+def check_model(fields: Fields, info: ModelInfo) -> None:
+    """Raises NotFound for any model but the one served."""
+    model = fields.text("model", info.model_id)
+    if model != info.model_id:
+        raise NotFound(f"{info.model_id!r} is served here, not {model[:80]!r}; GET /v1/models", "model")
+
+
+def require_template(info: ModelInfo, name: str) -> None:
+    """Raises Unsupported for the field `name`, which holds a chat, if the model has no chat template."""
+    if not info.has_chat_template:
+        raise Unsupported(
+            f"{name} needs a chat template, and {info.model_id} has none: use /v1/completions", name
+        )
+
+
+def _chat_logprobs(fields: Fields) -> int | None:
+    """How many of the likeliest tokens to report at each position; None: no log-probabilities."""
+    wanted = fields.flag("logprobs", False)
+    top = within(fields, "top_logprobs", MAX_TOP_LOGPROBS)
+    if top and not wanted:
+        raise InvalidRequest("top_logprobs needs logprobs: true", "top_logprobs")
+    return (top or 0) if wanted else None
+
+
+def within(fields: Fields, name: str, most: int) -> int | None:
+    """An integer from 0 to `most`; None if absent."""
+    value = fields.integer(name)
+    if value is not None and not 0 <= value <= most:
+        raise InvalidRequest(f"{name} is out of range: it must be from 0 to {most}", name)
+    return value
+
+
+def _service(value: object) -> tuple[float | None, bool | None]:
+    """Pace and background of the field `opensled`; None: the backend's defaults."""
+    if value is None:
+        return None, None
+    fields = fields_of(value, "opensled")
+    pace, background = fields.number("pace", None), fields.flag("background", None)
+    if pace is not None and not 0 <= pace <= MAX_PACE:
+        raise InvalidRequest(
+            f"opensled.pace is out of range: it must be from 0 to {MAX_PACE:g} tokens/s", "opensled.pace"
+        )
+    fields.finish()
+    return pace, background
+
+
+def _stream_options(fields: Fields, stream: bool) -> bool:
+    value = fields.take("stream_options")
+    if value is None:
+        return False
+    if not stream:
+        raise InvalidRequest("stream_options needs stream: true", "stream_options")
+    options = fields_of(value, "stream_options")
+    include_usage = options.flag("include_usage", False)
+    options.only("include_obfuscation", False)
+    options.finish()
+    return include_usage

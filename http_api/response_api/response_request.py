@@ -1,0 +1,188 @@
+"""The body of /v1/responses, from JSON to a typed request.
+
+It asks for what a chat asks for, in words of its own. The sampling fields of a chat that OpenAI does not have here
+(`top_k`, `seed`, `stop`, ...) and `opensled` are extensions. http_api/response_api/response_schemas.py has the
+same fields as a JSON schema.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from http_api.fields import Fields, fields_of, require_object, require_text
+from http_api.guides import (
+    make_guide,
+    read_choice,
+    read_format,
+    read_function,
+    read_name,
+    read_schema,
+    read_tools,
+)
+from http_api.requests import (
+    CLIENT_NAMES,
+    Request,
+    check_model,
+    require_template,
+    shared,
+    within,
+)
+from http_api.response_api.input_items import read_input
+from http_api.sampling_fields import read_params, read_stop, token_limit
+from opensled.answer import Task
+from opensled.errors import InvalidRequest, Unsupported
+from opensled.messages import MAX_TOP_LOGPROBS, ChatMessage, Guide, ModelInfo
+
+LOGPROBS = "message.output_text.logprobs"
+INCLUDED = (
+    LOGPROBS,
+    "reasoning.encrypted_content",
+)  # no answer here has reasoning, so its content is never missing
+MAX_PAIRS, MAX_KEY, MAX_VALUE = 16, 64, 512  # of metadata, as OpenAI has it
+
+# A field that only OpenAI's own service can serve -> what to do instead.
+ELSEWHERE = {
+    "previous_response_id": "no answer is stored here: send the earlier items in input",
+    "conversation": "no conversation is stored here: send its items in input",
+    "prompt": "no prompt is stored here: send its text in instructions and input",
+    "max_tool_calls": "no tool runs here, the client runs them: leave it out",
+}
+# Fields that may only have their default values.
+RESPONSE_DEFAULTS_ONLY: dict[str, tuple[object, ...]] = {
+    "background": (False,),
+    "truncation": ("disabled",),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+}
+NAMES = {
+    **CLIENT_NAMES,
+    "prompt": "input",
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+}
+
+
+def response_request(body: dict[str, Any], info: ModelInfo) -> Request:
+    """/v1/responses. Raises InvalidRequest, Unsupported or NotFound, with the field as the client spells it."""
+    fields = Fields(body)
+    check_model(fields, info)
+    for name, remedy in ELSEWHERE.items():
+        if fields.take(name) is not None:
+            raise Unsupported(f"{name} is not supported: {remedy}", name)
+    prompt = _instructions(fields) + read_input(fields.take("input"))
+    require_template(info, "input")
+    guide = _guide(fields, info)
+    limit, _ = token_limit(fields, "max_output_tokens")
+    params = read_params(fields, info, limit or info.limits.context_length)
+    task = Task(prompt, params, read_stop(fields.take("stop")), _logprobs(fields, guide), guide)
+    _check_metadata(fields.take("metadata"))
+    _no_reasoning(fields.take("reasoning"))
+    request = shared(fields, [task], 1, True, RESPONSE_DEFAULTS_ONLY, NAMES)
+    return replace(request, repeated=_repeated(body, task))
+
+
+def _instructions(fields: Fields) -> tuple[ChatMessage, ...]:
+    text = fields.text("instructions", "")
+    return (ChatMessage("system", text),) if text else ()
+
+
+def _guide(fields: Fields, info: ModelInfo) -> Guide | None:
+    schema = _text_schema(fields.take("text"))
+    tools = read_tools(fields.take("tools"), read_function)
+    choice = read_choice(fields.take("tool_choice"), tools, _chosen)
+    parallel = fields.flag("parallel_tool_calls", True)
+    return make_guide(schema, "text.format", tools, choice, parallel, info)
+
+
+def _text_schema(value: object) -> str:
+    """The JSON schema of the field `text`; "" for text."""
+    if value is None:
+        return ""
+    fields = fields_of(value, "text")
+    form = fields.take("format")
+    fields.only("verbosity", "medium")
+    fields.finish()
+    return "" if form is None else read_format(fields_of(form, "text.format"), read_schema)
+
+
+def _chosen(fields: Fields) -> str:
+    name = read_name(fields)
+    fields.finish()
+    return name
+
+
+def _logprobs(fields: Fields, guide: Guide | None) -> int | None:
+    """How many of the likeliest tokens to report at each position; None: no log-probabilities."""
+    included = _included(fields.take("include"))
+    top = within(fields, "top_logprobs", MAX_TOP_LOGPROBS)
+    if LOGPROBS not in included:
+        if top:
+            raise InvalidRequest(f'top_logprobs needs include: ["{LOGPROBS}"]', "top_logprobs")
+        return None
+    if guide is not None and guide.tools and guide.tool_choice != "none":
+        raise Unsupported(
+            "include asks for log-probabilities, which calls have none of: leave it or the tools out",
+            "include",
+        )
+    return top or 0
+
+
+def _included(value: object) -> list[object]:
+    """The field `include`; raises Unsupported for what no answer here can have."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise InvalidRequest("include must be a list of strings", "include")
+    for wanted in value:
+        if wanted not in INCLUDED:
+            raise Unsupported(f"include may hold {' and '.join(INCLUDED)} only", "include")
+    return value
+
+
+def _check_metadata(value: object) -> None:
+    pairs = {} if value is None else require_object(value, "metadata")
+    if len(pairs) > MAX_PAIRS:
+        raise InvalidRequest(f"metadata may hold at most {MAX_PAIRS} pairs", "metadata")
+    for key, text in pairs.items():
+        if len(require_text(key, "metadata")) > MAX_KEY or len(require_text(text, "metadata")) > MAX_VALUE:
+            raise InvalidRequest(
+                f"metadata may have keys of {MAX_KEY} and values of {MAX_VALUE} characters at most",
+                "metadata",
+            )
+
+
+def _no_reasoning(value: object) -> None:
+    """Only a field `reasoning` that asks for none."""
+    if value is None:
+        return
+    fields = fields_of(value, "reasoning")
+    fields.only("effort", "none")
+    fields.only("summary")
+    fields.finish()
+
+
+def _repeated(body: dict[str, Any], task: Task) -> dict[str, Any]:
+    """The fields of a valid request that the answer repeats, with what was left out as it was taken."""
+    given = _given(body)
+    form = _given(_given(given.get("text", {})).get("format", {"type": "text"}))
+    if form["type"] == "json_schema":
+        form = {"schema": {}, **form, "strict": True}
+    return {
+        "instructions": given.get("instructions"),
+        "max_output_tokens": given.get("max_output_tokens"),
+        "metadata": given.get("metadata", {}),
+        "parallel_tool_calls": given.get("parallel_tool_calls", True),
+        "temperature": task.params.temperature,
+        "text": {"format": form, "verbosity": "medium"},
+        "tool_choice": given.get("tool_choice", "auto"),
+        "tools": [
+            {"description": None, "parameters": None, **tool, "strict": True}
+            for tool in given.get("tools", ())
+        ],
+        "top_logprobs": task.top_logprobs or 0,
+        "top_p": task.params.top_p,
+    }
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,96 @@
+"""How tokens are sampled and where an answer ends, from JSON: fields of both kinds of requests."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from http_api.chat_messages import token_ids
+from http_api.fields import Fields, is_number, require_object, require_text
+from opensled.errors import InvalidRequest
+from opensled.messages import MAX_BIAS, ModelInfo, SamplingParams
+from opensled.penalties import require_served
+
+MAX_STOPS = 4
+MAX_STOP_IDS = 256
+MAX_CHOICES = 8  # answers to one prompt
+
+
+def read_params(fields: Fields, info: ModelInfo, max_tokens: int) -> SamplingParams:
+    """The sampling parameters; temperature 1 if absent, as at OpenAI.
+
+    Raises InvalidRequest, and Unsupported for what the server that `info` describes does not serve.
+    """
+    params = SamplingParams(
+        temperature=fields.number("temperature", 1.0),
+        top_k=fields.integer("top_k") or 0,
+        top_p=fields.number("top_p", 1.0),
+        seed=fields.integer("seed"),
+        max_tokens=max_tokens,
+        stop_ids=_stop_ids(fields.take("stop_token_ids"), info),
+        ignore_eos=fields.flag("ignore_eos", False),
+        logit_bias=_logit_bias(fields.take("logit_bias"), info),
+        min_p=fields.number("min_p", 0.0),
+        presence_penalty=fields.number("presence_penalty", 0.0),
+        frequency_penalty=fields.number("frequency_penalty", 0.0),
+        repetition_penalty=fields.number("repetition_penalty", 1.0),
+    )
+    require_served(params, info)
+    return params
+
+
+def seeded(params: SamplingParams, choice: int) -> SamplingParams:
+    """The parameters of one choice: its seed is `seed` + its number (as 64 bits)."""
+    if params.seed is None:
+        return params
+    return replace(params, seed=(params.seed + choice + 2**63) % 2**64 - 2**63)
+
+
+def token_limit(fields: Fields, *names: str) -> tuple[int | None, str]:
+    """The token limit under its old or new name, and that name; of two limits the smaller one."""
+    found = {value: name for name in names if (value := fields.integer(name)) is not None}
+    for value, name in found.items():
+        if not 1 <= value < 2**31:
+            raise InvalidRequest(f"{name} is out of range: it must be from 1 to {2**31 - 1}", name)
+    return (min(found), found[min(found)]) if found else (None, names[0])
+
+
+def read_stop(value: object) -> tuple[str, ...]:
+    """The field `stop`: one string or a few. Raises InvalidRequest."""
+    if value is None:
+        return ()
+    stops = value if isinstance(value, list) else [value]
+    if len(stops) > MAX_STOPS:
+        raise InvalidRequest(f"stop may hold at most {MAX_STOPS} strings", "stop")
+    texts = tuple(require_text(stop, "stop") for stop in stops)
+    if "" in texts:
+        raise InvalidRequest("stop must not hold an empty string", "stop")
+    return texts
+
+
+def _stop_ids(value: object, info: ModelInfo) -> tuple[int, ...]:
+    ids = () if value is None else token_ids(value, "stop_token_ids", info)
+    if len(ids) > MAX_STOP_IDS:
+        raise InvalidRequest(f"stop_token_ids may hold at most {MAX_STOP_IDS} ids", "stop_token_ids")
+    return ids
+
+
+def _logit_bias(value: object, info: ModelInfo) -> tuple[tuple[int, float], ...]:
+    """JSON keys are strings, so token ids are written as decimal numbers."""
+    biases: Mapping[str, object] = {} if value is None else require_object(value, "logit_bias")
+    return tuple((_bias_id(key, info), _bias(bias)) for key, bias in biases.items())
+
+
+def _bias_id(key: str, info: ModelInfo) -> int:
+    if not re.fullmatch(r"0|[1-9][0-9]{0,9}", key):
+        raise InvalidRequest('logit_bias must have token ids as keys, such as "123"', "logit_bias")
+    if int(key) >= info.vocab_size:
+        raise InvalidRequest(
+            f"logit_bias has an id outside the vocabulary of {info.vocab_size}", "logit_bias"
+        )
+    return int(key)
+
+
+def _bias(value: object) -> float:
+    if not is_number(value) or not -MAX_BIAS <= float(value) <= MAX_BIAS:
+        raise InvalidRequest(f"logit_bias must have numbers from -{MAX_BIAS} to {MAX_BIAS}", "logit_bias")
+    return float(value)

@@ -1,0 +1,217 @@
+"""The JSON schemas of requests: the fields and ranges that requests.py and its helpers read."""
+
+from http_api.chat_messages import MAX_PROMPTS
+from http_api.guide_schemas import guided
+from http_api.replies import COUNT, FLAG, TEXT, Schema, closed, items, one_of, optional, ref
+from http_api.requests import BOOKKEEPING, COMPLETION_TOKENS, MAX_COMPLETION_LOGPROBS
+from http_api.sampling_fields import MAX_CHOICES, MAX_STOP_IDS, MAX_STOPS
+from opensled.messages import (
+    MAX_BIAS,
+    MAX_BIASES,
+    MAX_PACE,
+    MAX_PENALTY,
+    MAX_TOP_LOGPROBS,
+    MIN_REPETITION,
+    MIN_TEMPERATURE,
+    PENALTIES,
+    ModelInfo,
+)
+
+
+def components(info: ModelInfo) -> Schema:
+    """Those of requests, for a server that says `info`."""
+    return {
+        "ChatRequest": closed(
+            {
+                "messages": items(ref("Message"), 1),
+                **_common(info),
+                **_chat_only(),
+                **guided(info),
+            },
+            "messages",
+        ),
+        "CompletionRequest": closed(
+            {"prompt": _prompt(info), **_common(info), **_completion_only()}, "prompt"
+        ),
+        "Message": {"anyOf": _messages()},
+    }
+
+
+def _token(info: ModelInfo) -> Schema:
+    return {"type": "integer", "minimum": 0, "maximum": info.vocab_size - 1}
+
+
+def _common(info: ModelInfo) -> Schema:
+    return {
+        **everywhere(info),
+        "n": optional({"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "Answers to each prompt."),
+        "max_tokens": optional(COUNT, "Most tokens of an answer."),
+        "presence_penalty": one_of(0, None),
+        "frequency_penalty": one_of(0, None),
+    }
+
+
+def everywhere(info: ModelInfo) -> Schema:
+    """The fields of every kind of request."""
+    return {
+        "model": optional({"type": "string", "enum": [info.model_id, None]}, "The model served here."),
+        **_sampling(),
+        **(_penalties() if PENALTIES in info.capabilities else _without_penalties()),
+        "logit_bias": _logit_bias(info),
+        **_ends(info),
+        **_delivery(),
+        "opensled": _service(),
+        "service_tier": one_of("auto", "default", None),
+        "store": one_of(False, None),
+        **{name: {"description": "The caller's own; not read."} for name in BOOKKEEPING},
+    }
+
+
+def _sampling() -> Schema:
+    return {
+        "temperature": optional(
+            {"anyOf": [one_of(0), {"type": "number", "minimum": MIN_TEMPERATURE, "maximum": 100}]},
+            "0 takes the likeliest token. 1 if left out.",
+        ),
+        "top_k": optional(
+            {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "Keep the K likeliest tokens; 0 = all."
+        ),
+        "top_p": optional(
+            {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+            "Keep the likeliest tokens that together reach P.",
+        ),
+        "seed": optional(
+            {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+            "Same seed, same answer. Choice i of a prompt is drawn with seed + i.",
+        ),
+    }
+
+
+def _penalties() -> Schema:
+    additive = {"type": "number", "minimum": -MAX_PENALTY, "maximum": MAX_PENALTY}
+    factor = {"type": "number", "minimum": MIN_REPETITION, "maximum": MAX_PENALTY}
+    return {
+        "min_p": optional(
+            {"type": "number", "minimum": 0, "maximum": 1},
+            "Keep tokens at least P times as probable as the likeliest; 0 = all.",
+        ),
+        "presence_penalty": optional(additive, "Subtracted from the logit of tokens that the answer has."),
+        "frequency_penalty": optional(additive, "Subtracted for each time that the answer has the token."),
+        "repetition_penalty": optional(
+            factor,
+            "Divides a positive logit of tokens that the answer has, multiplies a negative one. The prompt does not "
+            "count.",
+        ),
+    }
+
+
+def _without_penalties() -> Schema:
+    zero = ("min_p", "presence_penalty", "frequency_penalty")
+    return {**{name: one_of(0, None) for name in zero}, "repetition_penalty": one_of(1, None)}
+
+
+def _logit_bias(info: ModelInfo) -> Schema:
+    biases = {
+        "type": "object",
+        "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"},
+        "additionalProperties": {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS},
+        "maxProperties": MAX_BIASES,
+    }
+    about = f"Token ids below {info.vocab_size}, as strings: what is added to the token's logit."
+    return optional(biases, about)
+
+
+def _ends(info: ModelInfo) -> Schema:
+    text = {"type": "string", "minLength": 1}
+    stop = {"anyOf": [text, items(text, 0, MAX_STOPS)]}
+    return {
+        "stop": optional(stop, "Strings that end an answer; they are not shown."),
+        "stop_token_ids": optional(items(_token(info), 0, MAX_STOP_IDS), "Tokens that end an answer."),
+        "ignore_eos": optional(FLAG, "Go on behind the model's own end. Not with a grammar."),
+    }
+
+
+def _delivery() -> Schema:
+    return {
+        "stream": optional(FLAG, "Send the answer as server-sent events."),
+        "stream_options": optional(
+            closed(
+                {
+                    "include_usage": optional(FLAG, "End with an event that has the usage."),
+                    "include_obfuscation": one_of(False, None),
+                }
+            ),
+            "With stream: true only.",
+        ),
+    }
+
+
+def _service() -> Schema:
+    rate = {"type": "number", "minimum": 0, "maximum": MAX_PACE}
+    about = "tokens/s the answer needs; the server promises them or refuses the request. 0 = no promise."
+    fields = {
+        "pace": optional(rate, about),
+        "background": optional(FLAG, "No reader waits for the answer: under load other answers go first."),
+    }
+    return optional(closed(fields), "How the answer is served; what is left out is as configured here.")
+
+
+def _chat_only() -> Schema:
+    return {
+        "max_completion_tokens": optional(COUNT, "Newer name of max_tokens; of both the smaller one holds."),
+        "logprobs": optional(FLAG, "Tell the log-probabilities of the answer's tokens."),
+        "top_logprobs": optional(
+            {"type": "integer", "minimum": 0, "maximum": MAX_TOP_LOGPROBS},
+            "With logprobs: true only: of so many of the likeliest tokens, too.",
+        ),
+        "modalities": one_of(["text"], None),
+        "functions": one_of([], None),
+        "function_call": one_of("none", None),
+    }
+
+
+def _completion_only() -> Schema:
+    return {
+        "max_tokens": optional(COUNT, f"Most tokens of an answer; {COMPLETION_TOKENS} if left out."),
+        "logprobs": optional(
+            {"type": "integer", "minimum": 0, "maximum": MAX_COMPLETION_LOGPROBS},
+            "Tell the log-probabilities of the answer's tokens, and of so many of the likeliest.",
+        ),
+        "echo": optional(FLAG, "Show the prompt before the answer. Not with logprobs."),
+        "best_of": optional(
+            {"type": "integer", "minimum": 1, "maximum": MAX_CHOICES}, "Equal to n, or left out."
+        ),
+        "suffix": one_of("", None),
+    }
+
+
+def _prompt(info: ModelInfo) -> Schema:
+    ids = items(_token(info), 1)
+    return {
+        "description": "Text or token ids, or a list of either; choices come in the order of the prompts.",
+        "anyOf": [TEXT, ids, items(TEXT, 1, MAX_PROMPTS), items(ids, 1, MAX_PROMPTS)],
+    }
+
+
+def _messages() -> list[Schema]:
+    part = closed({"type": one_of("text"), "text": TEXT}, "type", "text")
+    content = {"anyOf": [TEXT, items(part)]}
+    name = {"name": optional(TEXT, "Who speaks; for the chat template.")}
+    called = closed(
+        {"name": TEXT, "arguments": {**TEXT, "description": "A JSON object."}}, "name", "arguments"
+    )
+    call = closed({"id": TEXT, "type": one_of("function"), "function": called}, "id", "type", "function")
+    empty = {extra: one_of("", [], None) for extra in ("refusal", "function_call", "audio", "annotations")}
+    said: Schema = {"role": one_of("assistant"), **name, **empty}
+    calls = items(call, 1)
+    return [
+        closed(
+            {"role": one_of("system", "developer", "user"), "content": content, **name}, "role", "content"
+        ),
+        closed({**said, "content": content, "tool_calls": optional(items(call), "")}, "role", "content"),
+        closed({**said, "content": optional(content, ""), "tool_calls": calls}, "role", "tool_calls"),
+        closed(
+            {"role": one_of("tool"), "content": content, "tool_call_id": TEXT, **name},
+            "role", "content", "tool_call_id",
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,120 @@
+"""Serves the API over HTTP; without file descriptors the server waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from http_api.http_connection import ConnectionLimits, PatientProtocol
+
+log = logging.getLogger(__name__)
+
+GRACE = 5.0  # seconds in which answers under way may finish after `stop`
+CLOSING = 3.0  # seconds after that to tell the clients and the verification server that the answers ended
+BACKLOG = 2048  # connections that the kernel keeps until they are accepted
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class _Uvicorn(uvicorn.Server):
+    ending: asyncio.Event
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn would raise the signal again after its shutdown and end the process before the backend is closed."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """asyncio tries to accept as many connections at once as `backlog` says, and before Python 3.13 goes on after
+        it has found no file descriptor: so it is told 1, and the kernel what is meant."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn itself would only cut connections, without an error in the stream or a Cancel to the server."""
+        timer = asyncio.get_running_loop().call_later(GRACE, self.ending.set)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
+
+class ApiServer:
+    """Serves an app on a listening socket until told to stop."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        ending: asyncio.Event,
+        cert: str = "",
+        key: str = "",
+        limits: ConnectionLimits = ConnectionLimits(),
+        client_ca: str = "",
+    ) -> None:
+        """`ending`, once set, must end the answers of `app`. With TLS if `cert` and `key` name PEM files; then with
+        `client_ca` (PEM file) only for clients with a certificate of that authority.
+        """
+        config = uvicorn.Config(
+            app,
+            http=partial(PatientProtocol, limits=limits, connected=Counter()),  # type: ignore[arg-type]
+            ws="none",
+            proxy_headers=False,  # anybody could write them, and limits go by address
+            log_config=None,
+            log_level=None,
+            lifespan="off",
+            backlog=1,
+            timeout_graceful_shutdown=int(GRACE + CLOSING),
+            ssl_certfile=Path(cert).expanduser() if cert else None,
+            ssl_keyfile=Path(key).expanduser() if key else None,
+            ssl_ca_certs=str(Path(client_ca).expanduser()) if client_ca else None,
+            ssl_cert_reqs=ssl.CERT_REQUIRED if client_ca else ssl.CERT_NONE,
+        )
+        self._server = _Uvicorn(config)
+        self._server.ending = ending
+        logging.getLogger("uvicorn.access").addFilter(without_query)
+
+    async def run(self, listener: socket.socket) -> None:
+        asyncio.get_running_loop().set_exception_handler(_explain_exhaustion)
+        await self._server.serve(sockets=[listener])
+
+    def stop(self) -> None:
+        """Let the answers under way finish for `GRACE` seconds, then end `run`; asked again, end them at once."""
+        if self._server.should_exit:
+            self._server.ending.set()
+        self._server.should_exit = True
+
+
+def without_query(record: logging.LogRecord) -> bool:
+    """Filter of the access log: takes the query off the path, since a client may have put a prompt or a key there."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(_path(value) for value in record.args)
+    return True
+
+
+def _path(value: object) -> object:
+    return value.partition("?")[0] if isinstance(value, str) else value
+
+
+def _explain_exhaustion(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """One line where asyncio has a traceback: no connection can be accepted, and asyncio tries again in a second."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in EXHAUSTED and "socket" in context:
+        log.error(
+            "no new connection can be accepted for a second (%s); allow this process more files: ulimit -n, or "
+            "LimitNOFILE= of its systemd unit",
+            error.strerror,
+        )
+    else:
+        loop.default_exception_handler(context)

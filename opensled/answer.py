@@ -1,0 +1,81 @@
+"""What is asked and what is given: tasks, chunks of text, and at the end the statistics."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from opensled.messages import Guide, Prompt, SamplingParams, TokenLogprobs
+
+# Where a token comes from: a draft that was accepted, the target in place of a draft token (recovered) or after a whole
+# accepted draft (bonus), the server without a draft, or the draft model alone, without verification (local).
+Origin = Literal["accepted", "recovered", "bonus", "server", "local"]
+LOCAL_ONLY = "local-only"  # the mode in which it may, and in place of a rule's name then
+LOCAL_WARNING = "no server can be reached: the draft model alone writes what follows, and nothing verifies it"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A prompt and how to answer it."""
+
+    prompt: Prompt
+    params: SamplingParams
+    stop: tuple[str, ...] = ()  # strings that end the answer; they are not shown
+    top_logprobs: int | None = None  # log-probabilities of the tokens and of so many others; None = none
+    guide: Guide | None = None
+    pace: float | None = None  # tokens/s the reader needs, 0 = no promise; None = the device's default
+    background: bool | None = None  # no reader waits for it; None = the device's default
+    alone: bool = False  # the draft model answers by itself, without the target
+
+
+@dataclass
+class Stats:
+    """The statistics of one answer. A round is a verdict that answers a non-empty draft."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    rounds: int = 0
+    drafted: int = 0  # tokens proposed in those rounds
+    accepted: int = 0  # of `drafted`, tokens that stand in the answer
+    round_tokens: int = 0  # tokens committed by those rounds: accepted, recovered and bonus
+    wasted: int = 0  # tokens drafted ahead of verdicts, and in vain
+    server_decoded: int = 0  # tokens the server committed without a draft
+    local_tokens: int = 0  # tokens that the draft model wrote alone, without verification
+    first_token: float = 0.0  # seconds from the request to the first token
+    seconds: float = 0.0  # from the request to the last token
+
+    @property
+    def tokens_per_round(self) -> float:
+        return self.round_tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.completion_tokens / self.seconds if self.seconds else 0.0
+
+    def figures(self) -> dict[str, float]:
+        """The statistics for people and programs; times and rates rounded."""
+        return {
+            "rounds": self.rounds,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "tokens_per_round": round(self.tokens_per_round, 3),
+            "wasted": self.wasted,
+            "server_decoded": self.server_decoded,
+            "local_tokens": self.local_tokens,
+            "tokens_per_second": round(self.tokens_per_second, 2),
+        }
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of an answer; or a report that the server is away, without text and tokens.
+
+    Text may come later than its tokens: a character is shown once all its bytes are known.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str | None = None  # on the last chunk: "eos", "stop" or "length"
+    stats: Stats | None = None  # on the last chunk
+    origins: tuple[Origin, ...] = ()  # one for each of `token_ids`
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of `token_ids`, when asked for
+    waiting: float = 0.0  # seconds since the server was heard, while it is away; 0 = it is not
+    provisional: str = ""  # the draft model's guess of the text to come, instead of the one before

@@ -1,0 +1,142 @@
+"""Text streams that never take a character back: the text of a growing answer, up to a stop string."""
+
+from collections.abc import Sequence
+from copy import copy
+from itertools import pairwise
+
+from opensled.protocol import common_prefix
+from opensled.tokenizer import TargetTokenizer
+
+UNFINISHED = "\ufffd"  # what a decoder shows for bytes that are no whole character (yet)
+
+
+class TextStream:
+    """Decodes a growing sequence: the texts it returns, joined, are the decoding of all ids at once.
+
+    Decoders look at neighbours (the first token loses its space, bytes join into a character). So a token is decoded
+    after `context`, the tokens of the text returned last, and is held back until its text is complete.
+    """
+
+    def __init__(self, tokenizer: TargetTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._context: list[int] = []
+        self._held: list[int] = []
+
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that these ids complete."""
+        return "".join([self._push(token) for token in ids])
+
+    def push_each(self, token: int) -> list[str]:
+        """Like `push` of one id, but the text of each token held back and of this one; [] while they are held back."""
+        context, held = self._context, [*self._held, token]
+        text = self.push([token])
+        return self._shares(context, held, text) if text else []
+
+    def flush(self) -> str:
+        """The rest at the end of the sequence; an incomplete character becomes U+FFFD."""
+        return self._release(self._pending())
+
+    def _push(self, token: int) -> str:
+        if token in self._tokenizer.special_ids:
+            return ""
+        self._held = [*self._held, token]
+        if self._tokenizer.is_raw_byte(token):
+            return ""  # a later invalid byte turns the whole run into U+FFFD
+        text = self._pending()
+        return "" if text.endswith(UNFINISHED) else self._release(text)
+
+    def _pending(self) -> str:
+        """The text of the tokens held back."""
+        before = self._tokenizer.decode(self._context)
+        return self._tokenizer.decode(self._context + self._held)[len(before) :]
+
+    def _shares(self, context: list[int], held: list[int], text: str) -> list[str]:
+        """`text` divided among its tokens; a character belongs to the token that completes it."""
+        skipped = len(self._tokenizer.decode(context))
+        ends = [0]
+        for count in range(1, len(held)):
+            known = self._tokenizer.decode(context + held[:count])[skipped:]
+            ends.append(max(ends[-1], common_prefix(known, text)))
+        return [text[start:end] for start, end in pairwise([*ends, len(text)])]
+
+    def _release(self, text: str) -> str:
+        if text:
+            self._context, self._held = self._held, []
+        return text
+
+
+class StopStrings:
+    """Cuts a stream of text before the stop string that completes first, for every division into pieces."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = [stop for stop in stops if stop]
+        self._held = ""
+        self.hit = False  # a stop string is complete; no more text follows
+
+    def push(self, text: str) -> str:
+        """The text that can be shown; holds back the longest tail that may become a stop string."""
+        if self.hit:
+            return ""
+        text = self._held + text
+        start = self._first(text)
+        self.hit = start is not None
+        shown = text[:start] if start is not None else text[: len(text) - self._doubtful(text)]
+        self._held = "" if self.hit else text[len(shown) :]
+        return shown
+
+    def flush(self) -> str:
+        """The text held back, at the end of a sequence without a stop string."""
+        text, self._held = self._held, ""
+        return text
+
+    def _first(self, text: str) -> int | None:
+        """Start of the stop string that ends first; the longest of those that end together."""
+        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        return min(found)[1] if found else None
+
+    def _doubtful(self, text: str) -> int:
+        return max((overlap(text, stop) for stop in self._stops), default=0)
+
+
+def overlap(text: str, whole: str) -> int:
+    """Length of the longest tail of `text` that begins `whole` without being all of it."""
+    for length in range(min(len(text), len(whole) - 1), 0, -1):
+        if whole.startswith(text[-length:]):
+            return length
+    return 0
+
+
+class AnswerText(TextStream):
+    """The text of a growing answer, up to a stop string."""
+
+    def __init__(self, tokenizer: TargetTokenizer, stop: Sequence[str]) -> None:
+        super().__init__(tokenizer)
+        self._stops = StopStrings(stop) if stop else None
+
+    @property
+    def stopped(self) -> bool:
+        return self._stops is not None and self._stops.hit
+
+    def guess(self, ids: Sequence[int]) -> str:
+        """The text that these ids would add."""
+        supposed = copy(self)  # neither it nor its stop strings ever change a list in place
+        supposed._stops = copy(self._stops)
+        return supposed.push(ids)
+
+    def commit(self, ids: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
+        """The ids up to the one that completes a stop string, and the text that can be shown now."""
+        shown = ""
+        for count, token in enumerate(ids, 1):
+            shown += self.push([token])
+            if self.stopped:
+                return ids[:count], shown
+        return ids, shown
+
+    def flush(self) -> str:
+        if self._stops is None:
+            return super().flush()
+        return "" if self.stopped else self._stops.push(super().flush()) + self._stops.flush()
+
+    def _push(self, token: int) -> str:
+        text = super()._push(token)
+        return self._stops.push(text) if self._stops else text

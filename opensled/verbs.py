@@ -1,0 +1,154 @@
+"""The commands of `opensled`, and where each is found."""
+
+from dataclasses import dataclass
+
+from opensled import distribution
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A command; `config` and `run` are "module:attribute", so listing the verbs imports none of them.
+
+    `run(config) -> int` gives the exit code.
+    """
+
+    summary: str
+    example: str
+    config: str
+    run: str
+
+    @property
+    def here(self) -> bool:
+        """Whether this copy of OpenSLED has the command: a device's package has fewer."""
+        return distribution.has(self.config) and distribution.has(self.run)
+
+
+VERBS = {
+    "serve": Verb(
+        "verify the drafts of many devices with one target model",
+        "opensled serve --model tiny --listen 0.0.0.0:7411 --tokens tokens.txt \\\n"
+        "      --tls-cert cert.pem --tls-key key.pem",
+        "verify_server.config:ServeConfig",
+        "verify_server.command:serve",
+    ),
+    "edge": Verb(
+        "draft on this device and serve an OpenAI-compatible API",
+        "opensled edge --server 192.0.2.1:7411 --draft-model qwen-0.5b-q4.gguf",
+        "edge_client.config:EdgeConfig",
+        "edge_client.command:edge",
+    ),
+    "generate": Verb(
+        "answer one prompt",
+        'opensled generate --prompt "Turn on the kitchen light."',
+        "edge_client.prompt_config:GenerateConfig",
+        "edge_client.command:generate",
+    ),
+    "chat": Verb(
+        "chat with the target in the terminal",
+        "opensled chat --show-drafts",
+        "edge_client.prompt_config:ChatConfig",
+        "edge_client.terminal.chat:chat",
+    ),
+    "run": Verb(
+        "fetch a model if need be, serve it and chat with it",
+        "opensled run smollm2",
+        "edge_client.terminal.run_config:RunConfig",
+        "edge_client.terminal.run_command:run",
+    ),
+    "top": Verb(
+        "watch servers live: sessions, tokens, steps, KV memory",
+        "opensled top --metrics 127.0.0.1:9410",
+        "opensled.top:TopConfig",
+        "opensled.top:top",
+    ),
+    "doctor": Verb(
+        "find faults of this device or its server, with remedies",
+        "opensled doctor --server 192.0.2.1:7411 --tls --token-file token.txt",
+        "edge_client.config:DoctorConfig",
+        "edge_client.doctor:doctor",
+    ),
+    "demo": Verb(
+        "run a server and devices; check them against the target",
+        "opensled demo --json",
+        "opensled_testbed.config:DemoConfig",
+        "opensled_testbed.demo:demo",
+    ),
+    "plan": Verb(
+        "estimate how many users a target holds, and the cost",
+        "opensled plan --device pi-5 --link wifi-good --target dense-8b --pace 10",
+        "opensled_testbed.config:PlanConfig",
+        "opensled_testbed.planner.command:plan",
+    ),
+    "bench serve": Verb(
+        "put load on a fleet and measure its users' service",
+        "opensled bench serve --fleet kitchen --baselines centralized,sled-continuous",
+        "opensled_testbed.load.config:BenchServeConfig",
+        "opensled_testbed.load.command:bench_serve",
+    ),
+    "bench report": Verb(
+        "write one HTML page over all benchmark results",
+        "opensled bench report --out report.html",
+        "opensled_testbed.config:ReportConfig",
+        "opensled_testbed.report.page:bench_report",
+    ),
+    "profile list": Verb(
+        "list profiles of devices, links, accelerators and targets",
+        "opensled profile list --kind devices",
+        "hw_profiles.command:ProfileListConfig",
+        "hw_profiles.command:list_profiles",
+    ),
+    "profile show": Verb(
+        "show one profile with its ranges and sources",
+        "opensled profile show pi-5",
+        "hw_profiles.command:ShowConfig",
+        "hw_profiles.command:show_profile",
+    ),
+    "profile detect": Verb(
+        "show which board this is, and its state",
+        "opensled profile detect --json",
+        "hw_profiles.command:DetectConfig",
+        "hw_profiles.command:detect_board",
+    ),
+    "profile calibrate": Verb(
+        "measure the draft speed of this machine, and its link",
+        "opensled profile calibrate --server 192.0.2.1:7411",
+        "edge_client.config:CalibrateConfig",
+        "edge_client.calibration.calibrate:calibrate",
+    ),
+    "draft-tables build": Verb(
+        "build a table from texts that drafts without a model",
+        "opensled draft-tables build --corpus letters/,notes.txt --out mine.table",
+        "edge_client.tables_command:BuildConfig",
+        "edge_client.tables_command:build",
+    ),
+    "pull": Verb(
+        "fetch a model by its name, or from Hugging Face",
+        "opensled pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0",
+        "opensled.pull:PullConfig",
+        "opensled.pull:pull",
+    ),
+    "config init": Verb(
+        "print a sample configuration file",
+        "opensled config init",
+        "opensled.config_command:InitConfig",
+        "opensled.config_command:init",
+    ),
+    "models list": Verb(
+        "list the models on this machine, and those to fetch",
+        "opensled models list",
+        "opensled.models_command:ModelListConfig",
+        "opensled.models_command:list_models",
+    ),
+    "models path": Verb(
+        "print the path of a model",
+        "opensled models path tiny-draft",
+        "opensled.models_command:PathConfig",
+        "opensled.models_command:print_path",
+    ),
+    "models eval": Verb(
+        "measure the bundled models on held-out tasks",
+        "opensled models eval --items-per-task 40",
+        "opensled.models_command:EvalConfig",
+        "opensled_training.evaluate:models_eval",
+    ),
+}

@@ -1,0 +1,52 @@
+"""A real server over a fake target with its own HTTP API, and ways to ask it."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import httpx
+
+from tests.fake_target import _Text, cycle
+from tests.fakes import FakeEngine
+from tests.serving import serving
+from verify_server.config import ServeConfig
+from verify_server.http_front.front import OwnSequences, http_front
+from verify_server.session_manager import SessionLimits
+
+HI = {"prompt": "Hi", "temperature": 0, "max_tokens": 12}
+CONFIG = ServeConfig(http="127.0.0.1:0")
+
+
+def fake_engine(**options):
+    return FakeEngine(**{"num_blocks": 300, "target": cycle, **options})
+
+
+@asynccontextmanager
+async def http_serving(config=CONFIG, figures=(), **options):
+    """Yields (manager, gRPC address, HTTP address); `options`: of `tests.serving.serving`."""
+    found = []
+
+    @asynccontextmanager
+    async def beside(service, manager):
+        async with http_front(config, OwnSequences(service, manager), figures) as address:
+            found.append(address)
+            yield
+
+    usual = {"engine": fake_engine(), "text": _Text(), "limits": SessionLimits(max_sessions=8, linger=0.2)}
+    async with serving(beside=beside, **{**usual, **options}) as (manager, address):
+        yield manager, address, found[0]
+
+
+@asynccontextmanager
+async def asking(address, key=""):
+    """An HTTP client of the server there."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with httpx.AsyncClient(base_url=f"http://{address}", headers=headers, timeout=20) as client:
+        yield client
+
+
+async def said(client, **fields):
+    """The text of a completion."""
+    response = await client.post("/v1/completions", json={**HI, **fields})
+    assert response.status_code == 200, response.text
+    return response.json()["choices"][0]["text"]

@@ -1,0 +1,182 @@
+"""The two packages, and the one place that spells how to install them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opensled import cli, distribution
+from opensled.config import read_file
+from opensled.errors import UsageError
+from tests.test_layers import EVERYTHING, _imports, _sources
+
+ROOT = Path(__file__).resolve().parents[1]
+WHOLE = read_file(ROOT / "pyproject.toml")
+DEVICE = read_file(ROOT / "deploy/edge/pyproject.toml")
+PIP = f"{sys.executable} -m pip"
+SERVERS = ("verify_server", "scheduler", "opensled_testbed", "opensled_training")
+
+# Where commands that install OpenSLED may stand: the helper, the page, and files that install it themselves.
+SPELLED_IN = {
+    "opensled/distribution.py",
+    "docs/install.md",
+    "deploy/docker/edge.Dockerfile",
+    "deploy/docker/verify.Dockerfile",
+    "tests/wheel_check.py",
+    "tests/test_distribution.py",
+}
+SPELLED = re.compile(
+    r"""pip3? (?:install|wheel|download)[^\n]*(?:\bopensled\b|\./deploy/edge|["' ]\.(?:\[|["'`]|$))""", re.M
+)
+
+
+def test_no_other_place_spells_how_to_install_opensled():
+    spelt = ['pip install "opensled[onnx]"', "pip install -U opensled", "pip install ./deploy/edge"]
+    for each in [*spelt, 'pip install -c c.txt ".[x]"']:
+        assert SPELLED.search(each)
+    for other in ("pip install --upgrade grpcio", "pip install ./this", "pip install ollama."):
+        assert not SPELLED.search(other)
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    strays = []
+    for name in set(listed.stdout.split()) - SPELLED_IN:
+        if re.search(r"\.(py|md|toml|txt|sh|yml|service|env|conf|Dockerfile)$|Makefile$", name):
+            text = (ROOT / name).read_text().replace("\\\n", " ")
+            strays += [f"{name}: {found[0]}" for found in SPELLED.finditer(text)]
+    assert strays == []
+
+
+def test_both_packages_ask_for_the_same_libraries():
+    whole, device = WHOLE["project"], DEVICE["project"]
+    assert device["dependencies"] == whole["dependencies"]
+    assert device["requires-python"] == whole["requires-python"]
+    assert set(device["optional-dependencies"]) == {*distribution.DEVICE_EXTRAS} - {""}
+    for extra, asked in device["optional-dependencies"].items():
+        assert set(asked) <= set(whole["optional-dependencies"][extra])
+
+
+def test_the_devices_package_holds_what_a_device_imports():
+    """With all that these packages import, and nothing else."""
+    needed, found = {"edge_client"}, set()
+    while needed - found:
+        found |= needed
+        tops = {name.partition(".")[0] for file in _sources(*found) for name, _ in _imports(file)}
+        needed = tops & set(EVERYTHING)
+    included = DEVICE["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert {name for name in included.values() if "/" not in name} == found
+    assert all((ROOT / "deploy/edge" / source).exists() for source in included)
+
+
+@pytest.fixture
+def installed(monkeypatch, tmp_path):
+    """`installed(package, direct_url)`: this copy came in that package, from there."""
+
+    def install(package, direct_url):
+        monkeypatch.setattr(distribution, "_HOME", tmp_path)
+        monkeypatch.setattr(
+            distribution, "has", lambda module: package == "opensled" or not on_servers(module)
+        )
+        found = tmp_path / f"{package.replace('-', '_')}-0.1.0.dist-info"
+        found.mkdir()
+        (found / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {package}\nVersion: 0.1.0\n")
+        if direct_url is not None:
+            (found / "direct_url.json").write_text(json.dumps(direct_url))
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    return install
+
+
+def on_servers(module: str) -> bool:
+    return module.partition(".")[0] in SERVERS
+
+
+WHEEL = {"url": "file:///w/opensled_edge-0.1.0-py3-none-any.whl", "archive_info": {}}
+FOLDER = {"url": "file:///my%20code/deploy/edge", "dir_info": {}}
+GIT = {
+    "url": "https://x/o.git",
+    "vcs_info": {"vcs": "git", "commit_id": "abc"},
+    "subdirectory": "deploy/edge",
+}
+REMOVE = f"{PIP} uninstall --yes opensled-edge && {PIP} install"
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "adds", "replaces"),
+    [
+        (
+            WHEEL,
+            f"'opensled-edge[onnx] @ {WHEEL['url']}'",
+            "'opensled[server] @ file:///w/opensled-0.1.0-py3-none-any.whl'",
+        ),
+        (FOLDER, "'/my code/deploy/edge[onnx]'", "'/my code[server]'"),
+        (
+            GIT,
+            "'opensled-edge[onnx] @ git+https://x/o.git@abc#subdirectory=deploy/edge'",
+            "'opensled[server] @ git+https://x/o.git@abc'",
+        ),
+        (
+            None,
+            "--find-links FOLDER_OF_ITS_WHEEL 'opensled-edge[onnx]'",
+            "--find-links FOLDER_OF_ITS_WHEEL 'opensled[server]'",
+        ),
+    ],
+    ids=["wheel", "folder", "repository", "unknown"],
+)
+def test_a_device_gets_extras_from_where_its_package_came_from(installed, direct_url, adds, replaces):
+    installed("opensled-edge", direct_url)
+    assert distribution.command("onnx") == f"{PIP} install {adds}"
+    assert distribution.command("server") == f"{REMOVE} {replaces}"
+
+
+def test_the_whole_package_gets_its_extras_from_its_wheel(installed):
+    url = "file:///w/opensled-0.1.0-py3-none-any.whl"
+    installed("opensled", {"url": url, "archive_info": {}})
+    assert distribution.command("server") == f"{PIP} install 'opensled[server] @ {url}'"
+
+
+def test_a_checkout_installs_itself(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert distribution.command("onnx").endswith(f"pip install --editable '{ROOT}[onnx]'")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "executable", str(ROOT / ".venv/bin/python"))
+    assert distribution.command() == ".venv/bin/python -m pip install --editable ."
+
+
+def test_both_packages_in_one_place_are_refused(installed, capsys):
+    installed("opensled-edge", None)
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.endswith("(opensled-edge)\n")
+    installed("opensled", None)
+    assert cli.main(["--version"]) == UsageError.exit_code
+    assert f"{PIP} uninstall --yes opensled opensled-edge" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["serve", "demo --json", "plan", "bench", "bench serve", "models eval"])
+def test_a_device_says_how_to_get_a_command_that_it_has_not(installed, capsys, words):
+    installed("opensled-edge", WHEEL)
+    assert cli.main(words.split()) == UsageError.exit_code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (
+        "opensled-edge, the package for devices, has no opensled " in line and "'opensled[server] @ " in line
+    )
+
+
+def test_the_help_of_a_device_lists_what_it_has(installed, capsys):
+    installed("opensled-edge", None)
+    assert cli.main(["--help"]) == 0
+    commands, absent = capsys.readouterr().out.split("\n\nNot in opensled-edge (docs/install.md): ")
+    assert "\n  edge " in commands and "\n  serve " not in commands
+    absent = " ".join(absent.split())
+    assert all(name in absent for name in ("serve", "demo", "plan", "bench report", "models eval"))
+
+
+def test_a_device_reads_a_configuration_file(installed, monkeypatch, config_paths, capsys):
+    installed("opensled-edge", None)
+    config_paths[0].write_text('drafter = "lookup"\n[serve]\nmodel = "tiny"\n')
+    assert cli.main(["config", "init"]) == 0
+    shown = capsys.readouterr().out
+    assert "[generate]" in shown and "[serve]" not in shown

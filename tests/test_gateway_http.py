@@ -1,0 +1,104 @@
+"""`opensled serve --http` at a gateway: replicas answer through it, and the loss of one changes no text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+
+from opensled.tokenizer import TargetTokenizer
+from tests.fake_target import _Text
+from tests.fakes import continuation
+from tests.http_serving import CONFIG, HI, asking, said
+from tests.replicas import cluster
+from tests.system import until
+from verify_server.cluster.gateway_sequences import GatewaySequences
+from verify_server.http_front.front import http_front
+from verify_server.security import Tenants
+
+TOKENS = Tenants((("secret-1", "alice"),))
+LONG = {**HI, "max_tokens": 150, "stream": True}
+
+
+@asynccontextmanager
+async def api(*names, **options):
+    """Yields (cluster, HTTP address)."""
+    async with cluster(*names, text=_Text(), **options) as one:
+        sequences = GatewaySequences(one.serving.gateway)
+        async with sequences.learning(), http_front(CONFIG, sequences, ()) as address:
+            yield one, address
+
+
+async def until_ready(client):
+    for _ in range(500):
+        if (await client.get("/ready")).status_code == 200:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("no replica became known")
+
+
+def words(count):
+    text = _Text()
+    return TargetTokenizer(text.tokenizer_json).decode(continuation(text.encode("Hi"), count))
+
+
+def home(one):
+    """The replica that serves a sequence."""
+    return next(replica for replica in one.members if any(s.has_reader for s in replica.manager.remembered))
+
+
+def test_replicas_answer_through_the_gateway_under_the_tenants_name():
+    async def scenario():
+        async with (
+            api("a", "b", tenants=TOKENS) as (one, address),
+            asking(address, "secret-1") as client,
+            asking(address) as stranger,
+        ):
+            await until_ready(client)
+            assert await said(client, n=2) == words(12)
+            assert (await stranger.post("/v1/completions", json=HI)).status_code == 401
+            async with client.stream("POST", "/v1/completions", json=LONG):
+                await until(lambda: any(replica.manager.remembered for replica in one.members))
+                assert {s.tenant for s in home(one).manager.remembered} == {"alice"}
+            await until(lambda: not any(replica.manager.remembered for replica in one.members))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("how", ["stop", "drain"])
+def test_a_replica_that_goes_in_mid_answer_changes_no_text(how):
+    async def scenario():
+        async with api("a", "b") as (one, address), asking(address) as client:
+            await until_ready(client)
+            text, lost = "", False
+            async with client.stream("POST", "/v1/completions", json=LONG) as response:
+                async for line in response.aiter_lines():
+                    if not line.startswith("data: {"):
+                        continue
+                    text += json.loads(line[6:])["choices"][0]["text"]
+                    if not lost and text:
+                        lost, gone = True, home(one)
+                        one.members.remove(gone)
+                        await getattr(gone, how)()
+            assert text == words(150) and lost
+            assert one.members[0].manager.stats.opened["new"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_without_a_replica_it_says_so():
+    async def scenario():
+        async with api() as (one, address), asking(address) as client:
+            for path in ("/ready", "/v1/models"):
+                assert (await client.get(path)).status_code == 503
+            assert (await client.get("/health")).status_code == 200
+            await one.add("a", text=_Text())
+            await until_ready(client)
+            assert await said(client) == words(12)
+            one.serving.gateway.draining = True
+            refused = await client.post("/v1/completions", json=HI)
+            assert refused.status_code == 429 and "shutting down" in refused.text
+
+    asyncio.run(scenario())

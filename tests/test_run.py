@@ -1,0 +1,144 @@
+"""`opensled run`: one command serves a model and chats with it, and leaves no process, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from edge_client.terminal import run_command
+from edge_client.terminal.run_config import RunConfig
+from opensled import cli
+from opensled.child_server import ChildServer
+from opensled.errors import ModelError
+from tests.terminal import Screen
+
+CTRL_C, CTRL_D = "\x03", "\x04"
+TINY = ("run", "tiny", "--engine", "llamacpp", "--context", "256", "--max-tokens", "8", "--no-history")
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        if int(fields[1]) == pid:
+            found.append(int(folder.name))
+    return found
+
+
+def server_of(screen: Screen) -> int:
+    """The process of the server, as soon as it is started."""
+    deadline = time.monotonic() + 15
+    while not (found := children(screen._pid)):
+        assert time.monotonic() < deadline, "no server was started"
+        time.sleep(0.01)
+    return found[0]
+
+
+def is_alive(pid: int) -> bool:
+    """A process that has ended and that nobody has asked about counts as ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def require_end(pid: int) -> None:
+    deadline = time.monotonic() + 15
+    while is_alive(pid):
+        assert time.monotonic() < deadline, f"{pid} still runs"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPENSLED_LISTEN", "192.0.2.1:1")  # no setting of `serve` counts
+    monkeypatch.setenv("OPENSLED_TOKENS", "/nowhere")
+
+
+def test_a_conversation_from_one_command(cache):
+    with Screen(*TINY, columns=200) as screen:
+        screen.expect("starting tiny on this machine, and tiny-draft to draft for it\r\n")
+        server = server_of(screen)
+        screen.expect("tiny at 127.0.0.1:")
+        for word in ("tiny-draft.table,", "tiny-draft-q8_0.gguf"):  # a line may end between words
+            screen.expect(word)
+        screen.expect("> ")
+        screen.type("Turn on the kitchen light.\r")
+        screen.expect("> ")
+        screen.type(CTRL_D)
+        assert screen.finish() == 0
+        require_end(server)
+    assert "error" not in screen.text and "server:" not in screen.text and "has ended" not in screen.text
+
+
+def test_ctrl_c_while_it_loads_ends_all(cache):
+    with Screen(*TINY) as screen:
+        screen.expect("starting tiny")
+        server = server_of(screen)
+        screen.type(CTRL_C)
+        assert screen.finish() == cli.INTERRUPTED
+        require_end(server)
+
+
+def test_the_server_notices_that_its_owner_was_killed(cache):
+    with Screen(*TINY) as screen:
+        screen.expect("tiny at 127.0.0.1:")
+        server = server_of(screen)
+        os.kill(screen._pid, signal.SIGKILL)
+        require_end(server)
+
+
+def test_a_server_that_dies_says_so(cache):
+    with Screen(*TINY) as screen:
+        screen.expect("tiny at 127.0.0.1:")
+        os.kill(server_of(screen), signal.SIGKILL)
+        screen.expect("the server has ended (exit code -9); Ctrl-D leaves")
+
+
+def test_a_server_that_cannot_start_gives_its_reason(tmp_path):
+    (tmp_path / "a.gguf").write_bytes(b"GGUF")
+    reason = r"^.*/a\.gguf is no GGUF file that can be read"
+    path = str(tmp_path / "a.gguf")
+    with (
+        pytest.raises(ModelError, match=reason),
+        ChildServer("--model", path, "--engine", "llamacpp") as server,
+    ):
+        server.wait_ready("a.gguf")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("tine", "no model 'tine'; models here: tiny"), ("./gone.gguf", "./gone.gguf is missing")],
+)
+def test_a_model_that_nobody_has_starts_nothing(name, said, cache, capsys, monkeypatch):
+    monkeypatch.setattr(run_command, "ChildServer", None)
+    assert cli.main(["run", name]) == 3
+    assert said in capsys.readouterr().err
+
+
+def test_what_is_missing_is_fetched_first(cache, monkeypatch):
+    fetched = []
+    monkeypatch.setattr(run_command, "ready", lambda name: fetched.append(name))
+    monkeypatch.setattr(run_command, "ChildServer", None)
+    for name in ("smollm2", "qwen2.5", "org/small-GGUF:Q4_K_M"):
+        with pytest.raises(TypeError):  # there is no server to start
+            run_command.run(RunConfig(name))
+    assert fetched == ["smollm2", "qwen2.5", "org/small-GGUF:Q4_K_M"]
+
+
+def test_a_draft_model_as_large_as_the_target_does_not_draft(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_command, "draft_of", lambda target: str(tmp_path / "draft.gguf"))
+    target = tmp_path / "target.gguf"
+    target.write_bytes(b"GGUF" * 100)
+    for size, expected in ((60, ""), (10, str(tmp_path / "draft.gguf"))):
+        (tmp_path / "draft.gguf").write_bytes(b"GGUF" * size)
+        assert run_command._draft(str(target)) == expected

@@ -1,0 +1,60 @@
+"""The sequences of the HTTP API at a gateway: replicas serve them, through the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from opensled import codec
+from opensled.errors import Unreachable
+from opensled.tokenizer import TargetTokenizer
+from verify_server.byte_stream import ByteStream
+from verify_server.cluster.gateway import CONSTANT_CALLS, LINGER, Gateway
+from verify_server.http_front.sequences import ServedModel
+
+LOOK_SECONDS = 0.2  # between two looks for a replica that tells of its target; chosen
+
+
+class GatewaySequences:
+    """See `SequenceService`. The target is known once a replica has served."""
+
+    linger = LINGER
+    patience = 30.0  # a replica takes so long to be replaced, if another one does not take over at once
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.clients, self.tenants, self.refused = gateway.clients, gateway.tenants, gateway.stats.refused
+        self._gateway = gateway
+        self._model: ServedModel | None = None
+
+    def model(self) -> ServedModel:
+        if self._model is None:
+            raise Unreachable("no replica has served yet; try again")
+        return self._model
+
+    @property
+    def takes_more(self) -> bool:
+        return self._model is not None and bool(self._gateway.links.serving()) and not self._gateway.draining
+
+    async def serve(self, stream: ByteStream) -> None:
+        await self._gateway.pass_through(stream)
+
+    @asynccontextmanager
+    async def learning(self) -> AsyncIterator[GatewaySequences]:
+        """While inside, the target becomes known as soon as a replica tells of it."""
+        asking = asyncio.ensure_future(self._learn())
+        try:
+            yield self
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    async def _learn(self) -> None:
+        while self._model is None:
+            with contextlib.suppress(Unreachable):
+                described, tokenizer = [await self._gateway.ask(name, b"") for name in CONSTANT_CALLS]
+                self._model = ServedModel(
+                    codec.described(described), TargetTokenizer(codec.tokenizer_json(tokenizer))
+                )
+            await asyncio.sleep(LOOK_SECONDS)

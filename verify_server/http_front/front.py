@@ -1,0 +1,110 @@
+"""Serves the HTTP API beside gRPC, for as long as the server runs (`opensled serve --http`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from starlette.middleware import Middleware
+
+from http_api.app import build_app
+from http_api.guard import Access
+from http_api.http_connection import ConnectionLimits
+from http_api.listening import listen, tell_api
+from http_api.server import ApiServer
+from opensled.address import host_port, is_local, joined, web_address, web_origins
+from opensled.metrics import Metric
+from opensled.tokenizer import TargetTokenizer
+from verify_server.byte_stream import ByteStream
+from verify_server.client_limits import ClientLimits
+from verify_server.config import ServeConfig
+from verify_server.http_front.client_guard import ClientGuard, RefusalCounter
+from verify_server.http_front.sequences import SequenceService, ServedModel
+from verify_server.http_front.server_backend import ServerBackend
+from verify_server.service import VerifyService
+from verify_server.session_manager import SessionManager
+
+VERB = "opensled serve"
+STOP_SECONDS = 2.0  # for the last bytes of answers to be read; chosen
+
+
+class OwnSequences:
+    """The sequences of a server with a target of its own (`SequenceService`)."""
+
+    patience = 0.0  # none is lost without the server
+
+    def __init__(self, service: VerifyService, manager: SessionManager) -> None:
+        self.clients, self.tenants, self.linger = service.clients, service.tenants, manager.limits.linger
+        self.refused = manager.stats.refused
+        self._service, self._manager = service, manager
+        self._model = ServedModel(service.info, TargetTokenizer(manager.inputs.text.tokenizer_json))
+
+    def model(self) -> ServedModel:
+        return self._model
+
+    @property
+    def takes_more(self) -> bool:
+        return not self._manager.draining
+
+    async def serve(self, stream: ByteStream) -> None:
+        await self._service.serve(stream)
+
+
+def connection_limits(limits: ClientLimits, linger: float) -> ConnectionLimits:
+    """Over HTTP a connection carries one request at a time, so what gRPC limits in a connection counts by address."""
+    each = limits.streams if limits.by_address and limits.by_connection else 0
+    return ConnectionLimits(limits.first_s, max(linger, limits.farewell_s), each)
+
+
+@asynccontextmanager
+async def http_front(
+    config: ServeConfig, sequences: SequenceService, metrics: Sequence[Metric], model_id: str = ""
+) -> AsyncIterator[str]:
+    """While inside, the API of `sequences` is served at `config.http`; leaving ends the answers that still run.
+
+    Yields HOST:PORT. `model_id`: of the target, "" = not known yet.
+
+    Raises OpenSledError if the address is taken.
+    """
+    ending, address = asyncio.Event(), web_address(config.http)
+    server = _server(config, sequences, metrics, ending)
+    listener = listen(address)
+    running = asyncio.ensure_future(server.run(listener))
+    try:
+        port = listener.getsockname()[1]
+        shown = joined(host_port(address)[0], port)
+        tell_api(shown, tls=bool(config.tls_cert), model_id=model_id)
+        yield shown
+    finally:
+        server.stop()
+        server.stop()  # what runs until now does not end by itself
+        await asyncio.wait({running}, timeout=STOP_SECONDS)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        listener.close()
+
+
+def _server(
+    config: ServeConfig, sequences: SequenceService, metrics: Sequence[Metric], ending: asyncio.Event
+) -> ApiServer:
+    backend = ServerBackend(sequences)
+    access = Access(
+        origins=web_origins(config.cors_origin), local=is_local(web_address(config.http)), verb=VERB
+    )
+    app = build_app(
+        backend,
+        access,
+        ending,
+        metrics=metrics,
+        lenient=config.lenient,
+        guard=Middleware(ClientGuard, sequences=sequences),
+    )
+    return ApiServer(
+        RefusalCounter(app, sequences.clients),
+        ending,
+        config.tls_cert,
+        config.tls_key,
+        connection_limits(sequences.clients.limits, sequences.linger),
+        config.tls_client_ca,
+    )
