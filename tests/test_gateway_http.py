@@ -62,7 +62,7 @@ def test_replicas_answer_through_the_gateway_under_the_tenants_name():
             async with client.stream("POST", "/v1/completions", json=LONG):
                 await until(lambda: any(replica.manager.remembered for replica in one.members))
                 assert {s.tenant for s in home(one).manager.remembered} == {"alice"}
-            await until(lambda: not any(replica.manager.remembered for replica in one.members))
+            await until(lambda: not any(s.has_reader for r in one.members for s in r.manager.remembered))
 
     asyncio.run(scenario())
 

@@ -54,7 +54,16 @@ class ByteStream:
     A peer that takes nothing for `silent_s` seconds is gone: then the task that made this object is cancelled.
     """
 
-    def __init__(self, context: Any, client: Client, account: StreamAccount, silent_s: float) -> None:
+    def __init__(
+        self,
+        context: Any,
+        client: Client,
+        account: StreamAccount,
+        silent_s: float,
+        may_return: bool = True,
+    ) -> None:
+        """`may_return`: see `serve_stream`."""
+        self.may_return = may_return
         self._context, self.client, self.account = context, client, account
         self.seconds: float | None = context.time_remaining()
         self.begun = self.silent = False  # whether a message has arrived; whether the peer takes none

@@ -103,7 +103,7 @@ async def _run(
 ) -> None:
     """Like `byte_stream.run_stream`, whose errors go over a wire."""
     with clients.stream(client) as account:
-        stream = ByteStream(call, client, account, max(linger, clients.limits.farewell_s))
+        stream = ByteStream(call, client, account, max(linger, clients.limits.farewell_s), may_return=False)
         try:
             if not paid:
                 await clients.call(client)

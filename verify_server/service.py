@@ -111,7 +111,15 @@ class VerifyService:
         async def send(message: ServerMessage | Framed) -> None:
             await stream.write(codec.server_bytes(message))
 
-        await serve_stream(self._manager, stream.client.tenant, receive, send, stream.seconds, stream.account)
+        await serve_stream(
+            self._manager,
+            stream.client.tenant,
+            receive,
+            send,
+            stream.seconds,
+            stream.account,
+            stream.may_return,
+        )
 
     async def _client(self, context: Any) -> Client:
         return await client_of(context, self.tenants, self.clients, self._manager.stats.refused)

@@ -70,18 +70,26 @@ async def serve_stream(
     send: Send,
     seconds: float | None = None,
     account: Account = UNLIMITED,
+    may_return: bool = True,
 ) -> None:
     """Serve one stream to its end, or for `seconds` if it has a deadline; then forget its session.
 
+    `may_return`: a reader who leaves without a word may come back for the session.
     Errors go to this peer as a `Failure`; raises only TimeoutError, at the deadline.
     """
     deadline = Deadline(seconds)
     async with asyncio.timeout_at(deadline.at):
-        await _serve(manager, tenant, receive, send, deadline, account)
+        await _serve(manager, tenant, receive, send, deadline, account, may_return)
 
 
 async def _serve(
-    manager: SessionManager, tenant: str, receive: Receive, send: Send, deadline: Deadline, account: Account
+    manager: SessionManager,
+    tenant: str,
+    receive: Receive,
+    send: Send,
+    deadline: Deadline,
+    account: Account,
+    may_return: bool,
 ) -> None:
     try:
         first = await receive()
@@ -112,7 +120,7 @@ async def _serve(
             )
         finally:
             if session.outbox is outbox:  # else a newer stream has taken the session over
-                if cancelled or session.failed or session.leaving or session.listens or deadline.passed:
+                if cancelled or session.failed or session.leaving or deadline.passed or not may_return:
                     manager.forget(session)
                 else:
                     manager.leave(session)
