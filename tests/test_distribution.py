@@ -18,7 +18,7 @@ from tests.test_layers import EVERYTHING, _imports, _sources
 ROOT = Path(__file__).resolve().parents[1]
 WHOLE = read_file(ROOT / "pyproject.toml")
 DEVICE = read_file(ROOT / "deploy/edge/pyproject.toml")
-PIP = f"{sys.executable} -m pip"
+PIP = distribution.command().partition(" install ")[0]  # of this Python
 SERVERS = ("verify_server", "scheduler", "opensled_testbed", "opensled_training")
 
 # Where commands that install OpenSLED may stand: the helper, the page, and files that install it themselves.
