@@ -18,12 +18,12 @@ import opensled
 from edge_client.checks.board import HERE, check_board
 from edge_client.checks.draft import LOAD_SECONDS, DraftReport, check_draft
 from edge_client.checks.finding import Finding, Status, guarded, in_thread
-from edge_client.checks.install import check_install
+from edge_client.checks.install import can_run, check_install
 from edge_client.checks.machine import check_machine
 from edge_client.checks.model_files import check_files, with_edge_section
 from edge_client.checks.server_checks import ServerReport, check_server
 from edge_client.checks.trial import TRIAL_SECONDS, GainReport
-from edge_client.config import DoctorConfig
+from edge_client.config import AUTO, DoctorConfig
 from edge_client.known_drafts import settled
 from edge_client.terminal.colour import Palette, palette
 from hw_profiles import catalog
@@ -86,7 +86,7 @@ def _groups(
 
 async def _examine(asked: DoctorConfig) -> int:
     """Run all groups at the same time and show them in order."""
-    config, gain = settled(asked, "" if asked.draft_model else await _target_of(asked)), GainReport()
+    config, gain = _settled(asked, "" if asked.draft_model else await _target_of(asked)), GainReport()
     tasks = {heading: asyncio.ensure_future(work) for heading, work in _groups(asked, config, gain).items()}
     colours = palette(config.color, sys.stdout)
     findings: list[Finding] = []
@@ -103,6 +103,12 @@ async def _examine(asked: DoctorConfig) -> int:
     else:
         print(summary(findings, colours))
     return code
+
+
+def _settled(asked: DoctorConfig, target: str) -> DoctorConfig:
+    """`asked` as a device would take it before that target."""
+    config = settled(asked, target)
+    return can_run(config) if asked.drafter == AUTO and not asked.draft_model else config
 
 
 async def _target_of(config: DoctorConfig) -> str:

@@ -15,7 +15,7 @@ from edge_client.checks import install, machine
 from edge_client.checks import model_files as files
 from edge_client.checks.finding import LONGEST, fail, guarded, in_thread, ok, plain, warn
 from edge_client.config import DoctorConfig
-from edge_client.doctor import variables
+from edge_client.doctor import _settled, variables
 from edge_client.known_drafts import settled
 from hw_profiles.detect import container_share
 from opensled import distribution
@@ -194,6 +194,14 @@ def test_an_extra_is_missed_only_where_it_is_needed(monkeypatch):
     assert install.check_extra("onnx", "llamacpp", []).status == "ok"
     finding = install.check_extra("llamacpp", "llamacpp", [])
     assert (finding.status, finding.fix) == ("fail", distribution.command("llamacpp"))
+
+
+def test_a_draft_model_whose_library_is_missing_is_none_unless_it_was_asked_for(monkeypatch):
+    assert _settled(DoctorConfig(), "tiny").draft_model
+    monkeypatch.setattr(install, "find_spec", lambda name: None)
+    assert _settled(DoctorConfig(), "tiny") == DoctorConfig(drafter="lookup", draft_model="")
+    for asked in (DoctorConfig(drafter="llamacpp"), DoctorConfig(draft_model="tiny-draft")):
+        assert _settled(asked, "tiny").draft_model == "tiny-draft"
 
 
 def test_an_old_extra(monkeypatch):

@@ -81,7 +81,9 @@ def tried(drafter: str) -> str:
 def _missing(config: DeviceConfig) -> Finding | None:
     instead = without_model(config)
     if not config.draft_model and (model_drafter(config.drafter) or config.drafter == instead):
-        return warn("draft model", f"none belongs to the target: {instead} drafts", HOW_TO_GET_ONE)
+        return warn(
+            "draft model", f"none fits the target and this installation: {instead} drafts", HOW_TO_GET_ONE
+        )
     if not model_drafter(config.drafter):
         return None
     try:

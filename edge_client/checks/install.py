@@ -5,7 +5,7 @@ import re
 import struct
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from importlib.util import find_spec
 
@@ -13,6 +13,7 @@ import opensled
 from edge_client.checks.finding import Finding, fail, ok, warn
 from edge_client.config import DeviceConfig
 from edge_client.drafters.threads import model_drafter
+from edge_client.known_drafts import Config, without_model
 from opensled import distribution
 from opensled.registry import remedy
 
@@ -152,6 +153,17 @@ def check_wire() -> Finding:
             "wire", f"gRPC cannot be used: {error}", "pip install --upgrade --force-reinstall grpcio protobuf"
         )
     return ok("wire", "gRPC and the generated messages load")
+
+
+def can_run(config: Config) -> Config:
+    """`config` with the drafter that a device takes where the library of a draft model is missing.
+
+    For a draft model that nobody asked for: what the user named stays, and its check says what is missing.
+    """
+    name = model_drafter(config.drafter)
+    if name not in EXTRAS or find_spec(EXTRAS[name][0]) is not None:
+        return config
+    return replace(config, drafter=without_model(config), draft_model="")
 
 
 def check_extra(name: str, drafter: str, requirements: list[Requirement]) -> Finding:
