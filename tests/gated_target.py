@@ -13,7 +13,8 @@ from verify_server.config import ServeConfig
 from verify_server.target import Target
 
 GATE = "TEST_GATE"  # environment variable with the path of the file
-STOP_AT = 60  # positions, prompt included
+# Positions, prompt included; in the midst of two that are like nothing before them, so that a lookup knows how to go on
+STOP_AT = 48
 STEP_SECONDS = 0.004
 
 
@@ -28,7 +29,14 @@ def load(config: ServeConfig) -> Target:
     return Target("fake", SlowEngine(num_blocks=200, target=_gated), target.text)
 
 
+def reached(gate: Path) -> Path:
+    """A file that is there once an answer has come to the place where it stops."""
+    return gate.with_suffix(".reached")
+
+
 def _gated(context: list[int]) -> int:
-    while len(context) == STOP_AT and not Path(os.environ[GATE]).exists():
+    gate = Path(os.environ[GATE])
+    while len(context) == STOP_AT and not gate.exists():
+        reached(gate).touch()
         time.sleep(STEP_SECONDS)
     return fake_target.cycle(context)

@@ -15,7 +15,7 @@ from opensled_testbed.processes import Process
 from opensled_testbed.reference import Reference
 from tests.fake_target import cycle
 from tests.fakes import FakeText
-from tests.gated_target import GATE
+from tests.gated_target import GATE, reached
 from tests.terminal import Screen
 from tests.vt import Terminal
 
@@ -76,45 +76,51 @@ def until(condition):
         time.sleep(0.01)
 
 
-def test_a_server_that_is_killed_and_returns_changes_nothing_for_its_readers(tmp_path):
+def test_a_server_that_is_killed_and_returns_changes_nothing_in_a_chat(tmp_path):
     gate, columns = tmp_path / "open", 44
-    text = expected_text()
     with serve(gate) as first:
         address = first.wait_ready()
-        edge_arguments = ["edge", "--server", address, "--drafter", "lookup", "--http", "127.0.0.1:0"]
-        edge_arguments += ["--heartbeat", "0.2", "--offline", "provisional", "--cache-dir", str(tmp_path)]
-        with (
-            Process(edge_arguments) as edge,
-            chat(address, tmp_path, "--offline", "provisional", columns=columns) as screen,
-        ):
-            question = {"model": "fake", "messages": [{"role": "user", "content": QUESTION}]}
-            client = Client(edge.wait_ready(), **question, max_tokens=LENGTH, temperature=0)
+        with chat(address, tmp_path, "--offline", "provisional", columns=columns) as screen:
             screen.expect("> ")
             screen.type(f"{QUESTION}\n")
-            screen.expect(f"{QUESTION}\r\n")
-            # Well after the target's 17th position, which is like nothing before it: a lookup knows how to go on.
+            until(reached(gate).exists)
             screen.expect("E")
-            screen.expect(text[text.index("E") + 1 :][:6])
-            until(lambda: client.text)
             first.kill()
             screen.expect(MARK)
             screen.expect("waiting for the server, ")
-            until(lambda: len(client.comments) > 1)
             meanwhile = "".join(shown(screen, columns))
             assert "waitingfortheserver" in "".join(meanwhile.split()), "a row may end at any blank"
             gate.touch()
             with serve(gate, address) as second:
                 second.wait_ready()
                 screen.expect(f"{LENGTH} tokens")
-                client.join(30)
                 lines = shown(screen, columns)
                 screen.expect("> ")
                 screen.type("/exit\n")
                 assert screen.finish() == 0
     answer, _, account = "".join("".join(lines).split()).partition(f"{LENGTH}tokens,")
-    assert answer == "".join(text.split()) and account
+    assert answer == "".join(expected_text().split()) and account
     assert "waiting" not in "".join(lines)
-    assert client.text == text and client.comments[0].startswith(": waiting for the server, ")
+
+
+def test_a_server_that_is_killed_and_returns_changes_nothing_for_a_client_of_the_api(tmp_path):
+    gate = tmp_path / "open"
+    with serve(gate) as first:
+        address = first.wait_ready()
+        edge_arguments = ["edge", "--server", address, "--drafter", "lookup", "--http", "127.0.0.1:0"]
+        edge_arguments += ["--heartbeat", "0.2", "--offline", "provisional", "--cache-dir", str(tmp_path)]
+        with Process(edge_arguments) as edge:
+            question = {"model": "fake", "messages": [{"role": "user", "content": QUESTION}]}
+            client = Client(edge.wait_ready(), **question, max_tokens=LENGTH, temperature=0)
+            until(reached(gate).exists)
+            until(lambda: client.text)
+            first.kill()
+            until(lambda: len(client.comments) > 1)
+            gate.touch()
+            with serve(gate, address) as second:
+                second.wait_ready()
+                client.join(30)
+    assert client.text == expected_text() and client.comments[0].startswith(": waiting for the server, ")
 
 
 def test_generate_waits_with_a_line_that_goes_away(tmp_path):
