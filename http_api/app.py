@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from http_api import requests
 from http_api.backend import HEARTBEAT, Backend
-from http_api.bodies import BodyReader
+from http_api.bodies import read_body
 from http_api.draft_alone import alone_name, by_itself, takes_alone
 from http_api.event_stream import EventStream, attended, begun, merged, whole
 from http_api.failures import error_response, http_error_response
@@ -49,11 +49,10 @@ def build_app(
 
     Once `ending` is set, answers under way end with an error: status 503, or the last event of a stream. `heartbeat`:
     see `EventStream`. `metrics`: told to callers on loopback.
-    `guard`: in place of the keys of `access`. `lenient`: see `BodyReader`.
+    `guard`: in place of the keys of `access`. `lenient`: see `read_body`.
     """
     ending = ending or asyncio.Event()
-    reader = BodyReader(lenient)
-    api = Api(backend, ending, heartbeat, reader, metrics)
+    api = Api(backend, ending, heartbeat, lenient, metrics)
     chat = partial(api.complete, requests.chat_request)
     raw = partial(api.complete, requests.completion_request)
     responses = partial(api.complete, response_request, kind=ResponseReply)
@@ -69,7 +68,7 @@ def build_app(
             Route("/health", api.health),
             Route("/ready", api.ready),
             *([Route("/metrics", api.metrics)] if access.local and metrics else []),
-            *ollama_routes(backend, ending, heartbeat, reader),
+            *ollama_routes(backend, ending, heartbeat, lenient),
         ],
         middleware=access.middleware(guard),
         exception_handlers={
@@ -88,18 +87,18 @@ class Api:
         backend: Backend,
         ending: asyncio.Event,
         heartbeat: float,
-        reader: BodyReader,
+        is_lenient: bool,
         metrics: Sequence[Metric],
     ) -> None:
         self._backend, self._ending, self._heartbeat = backend, ending, heartbeat
         self._created = int(time.time())
-        self._reader, self._metrics = reader, metrics
+        self._is_lenient, self._metrics = is_lenient, metrics
         self._registry: Any = None  # made when metrics are first asked for: its library takes memory
 
     async def complete(self, read: Read, request: Request, kind: type[Reply] = Reply) -> Response:
         """Answer one request, whole or as a stream, as `kind` has it. If the client leaves, the work ends."""
         try:
-            (alone, wanted), headers = await self._reader.read(request, partial(self._wanted, read))
+            (alone, wanted), headers = await read_body(request, partial(self._wanted, read), self._is_lenient)
             reply = kind(wanted, self._backend)
             reply.headers |= headers
             answer = self._backend.answering(request.scope)

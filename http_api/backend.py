@@ -63,7 +63,7 @@ class Backend(Protocol):
 
 @contextmanager
 def reading(scope: MutableMapping[str, Any]) -> Iterator[None]:
-    """While inside, a request is read: whoever counts its client's processor time is told."""
+    """Counts the processor time inside as spent for the client of this request, if the server counts it."""
     spent: Callable[[float], object] | None = scope.get(SPENT)
     started = time.thread_time()
     try:

@@ -19,18 +19,17 @@ MOST_NAMES = 16  # in that header
 T = TypeVar("T")
 
 
-class BodyReader:
-    """Reads the bodies of an API that refuses what it does not know, or with `is_lenient` leaves it out."""
+async def read_body(
+    request: Request, read: Callable[[dict[str, Any]], T], is_lenient: bool
+) -> tuple[T, dict[str, str]]:
+    """What `read` makes of the JSON object in the body, and headers for the answer.
 
-    def __init__(self, is_lenient: bool = False) -> None:
-        self._is_lenient = is_lenient
-
-    async def read(self, request: Request, read: Callable[[dict[str, Any]], T]) -> tuple[T, dict[str, str]]:
-        """What `read` makes of the JSON object in the body, and headers for the answer."""
-        body = await whole_body(request)
-        with reading(request.scope), lenient(self._is_lenient) as ignored:
-            found = read(parse_object(body))
-        return found, _headers(ignored)
+    A field that nothing reads is an error, or with `is_lenient` left out and named in the headers.
+    """
+    body = await whole_body(request)
+    with reading(request.scope), lenient(is_lenient) as ignored:
+        found = read(parse_object(body))
+    return found, _headers(ignored)
 
 
 async def whole_body(request: Request) -> bytes:

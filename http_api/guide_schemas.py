@@ -54,29 +54,23 @@ def no_tools() -> Schema:
 
 def json_schema(**more: Schema) -> Schema:
     """The schema of an answer, with its name; `more`: required fields beside these."""
-    return closed(
-        {
-            **more,
-            "name": NAMED,
-            "description": optional(TEXT, "For readers."),
-            "strict": optional(FLAG, "Always true here."),
-            "schema": optional({"type": "object"}, "JSON schema of the answer; any object if left out."),
-        },
-        "name",
-        *more,
-    )
+    own = optional({"type": "object"}, "JSON schema of the answer; any object if left out.")
+    return _named("For readers.", more, schema=own)
 
 
 def function(**more: Schema) -> Schema:
     """A function that the model may call; `more`: required fields beside these."""
-    return closed(
-        {
-            **more,
-            "name": NAMED,
-            "description": optional(TEXT, "For the model."),
-            "strict": optional(FLAG, "Always true here."),
-            "parameters": optional({"type": "object"}, "JSON schema of the arguments, an object."),
-        },
-        "name",
-        *more,
-    )
+    own = optional({"type": "object"}, "JSON schema of the arguments, an object.")
+    return _named("For the model.", more, parameters=own)
+
+
+def _named(purpose: str, required: Schema, **own: Schema) -> Schema:
+    """`purpose`: of the description."""
+    fields = {
+        **required,
+        "name": NAMED,
+        "description": optional(TEXT, purpose),
+        "strict": optional(FLAG, "Always true here."),
+        **own,
+    }
+    return closed(fields, "name", *required)

@@ -131,7 +131,7 @@ def _certificate(transport: asyncio.Transport) -> bytes:
 
 
 def _known(app: Any, peer: RemoteEnd) -> ASGIApp:
-    """`app`, told whom it serves."""
+    """`app`, with the address and certificate of its client in each scope."""
 
     async def told(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, PEER: peer}, receive, send)

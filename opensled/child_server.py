@@ -35,7 +35,7 @@ class ChildServer:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            env=_environment(),
+            env=clean_environment("OPENSLED_CACHE_DIR"),
             start_new_session=True,
         )
         self._readers = [threading.Thread(target=read, daemon=True) for read in (self._hear, self._listen)]
@@ -103,10 +103,9 @@ class ChildServer:
         self.stop()
 
 
-def _environment() -> dict[str, str]:
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("OPENSLED_") or name == "OPENSLED_CACHE_DIR"
+def clean_environment(*kept: str) -> dict[str, str]:
+    """The environment without the user's OPENSLED_* variables, but those `kept`, and without configuration files."""
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("OPENSLED_") or name in kept
     }
-    return {**kept, "OPENSLED_NO_CONFIG": "1"}
+    return {**inherited, "OPENSLED_NO_CONFIG": "1"}

@@ -18,7 +18,7 @@ _QUANT = re.compile(
 )
 # GGUF files that are no model: projectors of images, and statistics for quantizing.
 _BESIDE = re.compile(r"mmproj|imatrix", re.IGNORECASE)
-# What is taken where nobody chose: small, and near the original; then the others by size.
+# The order of preference where the user named no quantization: small ones near the original first.
 PREFERRED = ("Q4_K_M", "Q8_0", "Q5_K_M", "Q6_K", "Q4_K_S", "Q4_0", "Q4_1", "Q5_0", "F16", "BF16")
 
 

@@ -34,11 +34,12 @@ from opensled.store import pulled_folder, pulled_path
 
 
 class Pulled(NamedTuple):
-    """What became of a pull."""
+    """A model that is on this machine."""
 
-    name: HubName  # with the quantization that was chosen
-    path: Path  # of the GGUF file, or of the folder with safetensors
-    fetched: bool  # whether anything was missing
+    name: str  # with the quantization that was chosen
+    path: Path  # of its file, or its folder
+    fetched: bool  # whether anything was fetched now
+    licence: str = ""
 
 
 def pull_repository(name: HubName, revision: str = "") -> Pulled:
@@ -51,7 +52,7 @@ def pull_repository(name: HubName, revision: str = "") -> Pulled:
     pin = read_pin(name.repository)
     if here is not None and pin is not None and not revision and _is_recorded(here, name.repository, pin):
         _require_unchanged(name.repository, pin)
-        return Pulled(name, here, False)
+        return Pulled(str(name), here, False)
     hub = HubClient()
     listing = hub.listing(name.repository, revision or (pin.commit if pin else ""))
     if pin and not revision and listing.commit != pin.commit:
@@ -110,7 +111,7 @@ class _Pull:
             self._keep(source, digests, pin)
         path = pulled_path(self.selection.name)
         assert path is not None, "all of its files are there"
-        return Pulled(self.selection.name, path, bool(missing))
+        return Pulled(str(self.selection.name), path, bool(missing))
 
     def _same_commit(self) -> Pin:
         """What is known of this commit; of another one, the files that have the same bytes in both."""

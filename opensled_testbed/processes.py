@@ -13,9 +13,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 
+from opensled.child_server import READY, clean_environment
 from opensled.errors import OpenSledError
 
-READY = "listening on "
 QUIET = ("--log-level", "error")  # flags of a command under a display of its own
 
 
@@ -41,7 +41,7 @@ class Process:
         self.address = ""  # HOST:PORT of the ready line
         self.lines: list[str] = []  # everything it printed on standard output
         self._ready = threading.Event()
-        inherited = _clean_environment() if isolated else os.environ
+        inherited = clean_environment() if isolated else os.environ
         self.process = self._start({**inherited, **(environment or {})})
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -110,8 +110,3 @@ def exit_on_signals() -> None:
 
 def _exit(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
-
-
-def _clean_environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OPENSLED_")}
-    return {**kept, "OPENSLED_NO_CONFIG": "1"}

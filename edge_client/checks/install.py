@@ -158,7 +158,8 @@ def check_wire() -> Finding:
 def can_run(config: Config) -> Config:
     """`config` with the drafter that a device takes where the library of a draft model is missing.
 
-    For a draft model that nobody asked for: what the user named stays, and its check says what is missing.
+    Only where the user named neither drafter nor draft model; else the check of the draft model reports the missing
+    library.
     """
     name = model_drafter(config.drafter)
     if name not in EXTRAS or find_spec(EXTRAS[name][0]) is not None:

@@ -18,7 +18,7 @@ SERVED = {
     "repeat_penalty": "repetition_penalty",
 }
 # Ollama's own defaults (`DefaultOptions` in its api/types.go), but for `repeat_penalty`, which is off here: it would
-# change the text of a chat for which nobody asked that.
+# change the text of a chat without being asked for.
 DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 # What Ollama takes for "no value".
 UNSET = {"seed": (-1,), "num_predict": (-1, -2)}

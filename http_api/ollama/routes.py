@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from http_api.backend import Backend
-from http_api.bodies import BodyReader
+from http_api.bodies import read_body
 from http_api.draft_alone import alone_name, by_itself, takes_alone
 from http_api.event_stream import attended, begun, merged, whole
 from http_api.fields import Fields
@@ -34,10 +34,10 @@ Read = Callable[[dict[str, Any], ModelInfo], OllamaRequest]
 
 
 def ollama_routes(
-    backend: Backend, ending: asyncio.Event, heartbeat: float, reader: BodyReader
+    backend: Backend, ending: asyncio.Event, heartbeat: float, is_lenient: bool
 ) -> list[BaseRoute]:
     """The routes of one backend; the arguments as of `build_app`."""
-    api = OllamaApi(backend, ending, heartbeat, reader)
+    api = OllamaApi(backend, ending, heartbeat, is_lenient)
     routes = [
         Route("/chat", partial(api.answer, chat_request), methods=["POST"]),
         Route("/generate", partial(api.answer, generate_request), methods=["POST"]),
@@ -61,14 +61,19 @@ class OllamaApi:
         backend: Backend,
         ending: asyncio.Event,
         heartbeat: float,
-        reader: BodyReader,
+        is_lenient: bool,
     ) -> None:
-        self._backend, self._ending, self._heartbeat, self._reader = backend, ending, heartbeat, reader
+        self._backend, self._ending, self._heartbeat, self._is_lenient = (
+            backend,
+            ending,
+            heartbeat,
+            is_lenient,
+        )
         self._since = models.timestamp()
 
     async def answer(self, read: Read, request: Request) -> Response:
         """Answer one request, whole or as a stream. If the client leaves, the work ends."""
-        (alone, asked), headers = await self._reader.read(request, partial(self._asked, read))
+        (alone, asked), headers = await read_body(request, partial(self._asked, read), self._is_lenient)
         if asked.request is None:
             return _json(without_prompt(asked))
         reply = OllamaReply(asked, self._backend)
@@ -84,7 +89,7 @@ class OllamaApi:
         return LineStream(first, chunks, reply, self._heartbeat)
 
     async def show(self, request: Request) -> Response:
-        _, headers = await self._reader.read(request, self._shown)
+        _, headers = await read_body(request, self._shown, self._is_lenient)
         return _json(models.shown(self._backend.info, self._since), headers)
 
     def _asked(self, read: Read, body: dict[str, Any]) -> tuple[bool, OllamaRequest]:

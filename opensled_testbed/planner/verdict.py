@@ -19,9 +19,9 @@ def verdict(plan: Plan) -> str:
 
 
 def _decode(plan: Plan, row: PlanRow) -> str:
-    whom = f" for {_users(plan.config.users)}" if plan.config.users else ""
+    audience = f" for {_users(plan.config.users)}" if plan.config.users else ""
     return (
-        f"Drafting does not pay here{whom}: let the server decode alone (edges with --drafter none) on "
+        f"Drafting does not pay here{audience}: let the server decode alone (edges with --drafter none) on "
         f"{row.accelerator}, which holds {_served(plan, row)}."
     )
 
