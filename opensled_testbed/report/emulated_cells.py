@@ -101,7 +101,7 @@ def _verdict(cell: Cell) -> Html:
         )
     for each in cells.losses(cell):
         where = f"{each.metric.title.split(',')[0]}: behind {each.rival}"
-        words.append(loss(f"{where}.") if each.clear else f"▼ {where}, within noise.")
+        words.append(loss(f"{where}.") if each.clear else f"▼ {where}, but the intervals overlap.")
     return paragraph(*words)
 
 

@@ -59,7 +59,7 @@ def _row(each: Loss) -> list[object]:
         cells.spread(each.ours),
         each.rival,
         cells.spread(each.theirs),
-        loss(difference) if each.clear else f"▼ {difference}, within noise",
+        loss(difference) if each.clear else f"▼ {difference}, but the intervals overlap",
     ]
 
 

@@ -36,7 +36,7 @@ from opensled_testbed.report.results import MADE_BY, Result, Results, read_resul
 STYLE = Path(__file__).with_name("page.css")
 TITLE = "OpenSLED benchmarks"
 SIGNS = {
-    str(loss("red")): "OpenSLED is behind; without the colour the difference is within noise",
+    str(loss("red")): "OpenSLED is behind; without the colour the 95 % intervals of the few repeats overlap",
     "C, S, F, E": "modes on the map: centralized, server-sd (the draft beside the target), sled-static (fixed "
     "batches), sled-continuous (the devices draft)",
     "K": "KV memory is full, so speed does not help",

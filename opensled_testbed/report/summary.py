@@ -30,7 +30,8 @@ def _parts(results: Results) -> Iterator[str]:
         yield paragraph(
             "Everything over centralized serving, in which the server decodes alone: 1.00x is the same, 2.00x twice as "
             "much. Cells: tokens/s of all users. Grid: users held at their pace, the median over all places; in "
-            "brackets OpenSLED's lowest and highest. ▼ without colour: within noise, or a median.",
+            "brackets OpenSLED's lowest and highest. ▼ without colour: OpenSLED is behind, but the 95 % intervals of "
+            "the few repeats overlap, or it is a median.",
             kind="note",
         )
         head = ["where", "label", *OTHERS, "OpenSLED", "over the best other"]
