@@ -28,8 +28,8 @@ from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.load.run import run_fleet
-from opensled_testbed.planner.setting import RECORDED
 from opensled_testbed.provenance import provenance
+from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.report.agreement import compared
 from opensled_testbed.report.cell_figures import shares
 from opensled_testbed.traces import TraceSet, read_traces
@@ -94,7 +94,7 @@ def measure(
 
 
 def _measured(scale: Scale, run: Run, cell: Cell) -> dict[str, Any]:
-    traces = shortened(read_traces(RECORDED), scale.max_tokens)
+    traces = shortened(read_traces(BUNDLED), scale.max_tokens)
     return CellRun(cell, scale, short_items(scale.max_tokens), traces, run, say).all(tuple(BASELINES))
 
 
@@ -109,9 +109,9 @@ def _head(scale: Scale, command: str, jobs: int) -> dict[str, Any]:
             "repeats": scale.repeats,
             "cells at a time": jobs,
             "max_tokens": scale.max_tokens,
-            "recording": RECORDED.name,
+            "recording": BUNDLED.name,
             "late share or stretch that voids a run": LATE,
-            "accuracy": accuracy(recorded_items(), read_traces(RECORDED)),
+            "accuracy": accuracy(recorded_items(), read_traces(BUNDLED)),
             "context": (
                 "sessions hold the regime's context already when a request comes: only its own prompt is computed"
             ),
