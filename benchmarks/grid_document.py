@@ -31,9 +31,9 @@ class Axes(NamedTuple):
         return {**self._asdict(), "baselines": [*ALL]}
 
 
-# Of a grid that leaves out what the law settles; hundreds of users are simulated on one link.
+# Of a grid that leaves out what the law settles; hundreds of users are simulated with one device and link.
 SHORT = Axes(links=("wifi-good", "wan-80"), devices=("pi-5", "orin-nano-super", "laptop-cpu"))
-ONE_LINK = {"dense-1k": "wifi-good"}
+ONE_PLACE = {"dense-1k": ("wifi-good", "orin-nano-super")}
 QUICK = Axes(links=("wifi-good", "lte"), devices=("pi-5", "laptop-cpu"), paces=(10,))
 
 
@@ -60,7 +60,8 @@ def begun(axes: Axes, source: DraftSource, short: bool = False) -> dict[str, Any
 
 
 def _in_short(place: Place) -> bool:
-    return ONE_LINK.get(place.regime, place.link) == place.link and left_open(place)
+    where = (place.link, place.device)
+    return ONE_PLACE.get(place.regime, where) == where and left_open(place)
 
 
 def _point(place: Place) -> dict[str, Any]:
