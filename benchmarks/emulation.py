@@ -23,9 +23,9 @@ from opensled.sampling import Sampler
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.emulation.emulated_accelerator import EmulatedEngine, Totals
 from opensled_testbed.emulation.paced import PacedFactory
-from opensled_testbed.emulation.recorder import load_target
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.emulation.step_law import StepLaw
+from opensled_testbed.emulation.target_texts import load_target
 from opensled_testbed.load.records import between
 from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.traces import ItemTrace, read_traces

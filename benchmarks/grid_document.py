@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -74,7 +74,7 @@ def name_of(source: DraftSource, short: bool) -> str:
     return f"{WHOLE}-{source.name}" if short else WHOLE
 
 
-def source_of(document: dict[str, Any]) -> DraftSource:
+def source_of(document: Mapping[str, Any]) -> DraftSource:
     """The drafts that a grid rests on."""
     return DraftSource(
         **document.get("source", {"pair": "tiny"})

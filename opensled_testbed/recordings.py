@@ -19,6 +19,7 @@ PAIRS = {
     "tiny": Pair("tiny", "tiny-draft", "the tiny family"),
     "smollm2": Pair("smollm2", "smollm2-draft", "SmolLM2-135M-Instruct and its draft"),
 }
+BUNDLED_PAIR = "tiny"  # comes with OpenSLED
 DEFAULT_PAIR = "tiny"  # what predictions rest on where nothing else is asked for
 
 
@@ -27,7 +28,7 @@ def recording(pair: str, drafter: str = "llamacpp") -> Path:
     return PACKAGED / f"{pair}-{drafter}.jsonl.gz"
 
 
-BUNDLED = recording("tiny")  # for programs whose servers run the bundled target
+BUNDLED = recording(BUNDLED_PAIR)  # for programs whose servers run the bundled target
 
 
 def packaged_pairs() -> list[str]:

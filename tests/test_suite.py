@@ -14,7 +14,7 @@ from benchmarks.cell_turns import DILATION, PlannedRun, finish, fleet_of, short_
 from benchmarks.peer_server import running
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.cells import CELLS, REGIMES
-from opensled_testbed.emulation.recorder import recorded_items
+from opensled_testbed.emulation.recorded_items import recorded_items
 from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.processes import free_port
