@@ -102,12 +102,17 @@ def _asked(source: DraftSource) -> tuple[TraceSet, Work]:
     return traces, recorded(traces)
 
 
+def by_law(place: Place) -> int:
+    """Users whom decoding alone serves."""
+    setting = of_fleet(place.fleet(1), _asked(place.source)[1])
+    return law.best(setting, "centralized", place.pace).users
+
+
 def left_open(place: Place) -> bool:
     """Whether drafting can matter there by the law: decoding alone fills less than FULL of the memory, and some mode
     serves a user at the pace."""
     setting = of_fleet(place.fleet(1), _asked(place.source)[1])
-    plain = law.best(setting, "centralized", place.pace)
-    if plain.users >= FULL * plain.kv_fits:
+    if by_law(place) >= FULL * law.kv_fits(setting, "centralized"):
         return False
     return any(law.best(setting, mode, place.pace).users for mode in law.MODES)
 
