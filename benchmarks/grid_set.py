@@ -27,7 +27,7 @@ NAMES = (*PAIRS, *TASKS)
 
 def main(words: Sequence[str] | None = None) -> int:
     arguments = _arguments(words)
-    return exit_code(lambda: max(_measured(name, arguments) for name in arguments.names))
+    return exit_code(lambda: _all(arguments))
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
@@ -38,6 +38,14 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     add("--out", type=Path, default=FOLDER, help="folder; default %(default)s")
     add("--jobs", type=int, default=1, metavar="N", help="processes; default %(default)s")
     return parser.parse_args(words)
+
+
+def _all(arguments: argparse.Namespace) -> int:
+    """Until one fails or is interrupted."""
+    for name in arguments.names:
+        if code := _measured(name, arguments):
+            return code
+    return 0
 
 
 def _measured(name: str, arguments: argparse.Namespace) -> int:

@@ -9,15 +9,24 @@ from typing import Any
 
 from benchmarks.grid_document import WHOLE, source_of
 from benchmarks.program import table
+from hw_profiles.speculation import uniform_tokens
 from opensled_testbed.baselines import CENTRALIZED, OPENSLED
 from opensled_testbed.planner.acceptance import of_traces
 from opensled_testbed.planner.draft_source import DraftSource, traces_of
+from opensled_testbed.planner.task_acceptance import TASKS
 from opensled_testbed.report.grid_verdict import place_name, rated, ratio
 
 Grid = Mapping[str, Any]
 Point = dict[str, Any]
 MODES = (OPENSLED, "sled-continuous", "sled-static", "server-sd")
 HEAD = ("drafts", "accepted", "mode", "best", "median", "worst", "best place", "worst place")
+TASK_HEAD = (
+    "`--acceptance`",
+    "at each position",
+    "tokens a round of 4 drafted",
+    "drafts on",
+    "published, rounded by us",
+)
 WINNERS = {
     "server": "server decodes",
     "beside": "draft beside it",
@@ -50,6 +59,14 @@ def by_drafts(grids: Sequence[Grid]) -> str:
             "\n".join(_winners({s.name: short[s.name] for s in order})),
         )
     )
+
+
+def task_rows() -> list[tuple[str, ...]]:
+    """Acceptance by task, under TASK_HEAD."""
+    return [
+        (f"`{name}`", f"{task.rate:.2f}", f"{uniform_tokens(task.rate, 4):.2f}", task.words, task.source)
+        for name, task in sorted(TASKS.items(), key=lambda each: each[1].rate)
+    ]
 
 
 def _place(point: Point) -> tuple[Any, ...]:

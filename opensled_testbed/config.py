@@ -54,6 +54,9 @@ class PlanConfig:
         often=True,
     )
     pace: float = option(10.0, "tokens/s that every user is promised", low=0.01, metavar="R", often=True)
+    users: int = option(
+        0, "users there are; 0 = as many as one accelerator holds", low=0, metavar="N", often=True
+    )
     acceptance: str = option(
         "",
         f"share of draft tokens accepted at each position, or a task: {told()}; default: as in the drafts of --pair",
@@ -66,9 +69,6 @@ class PlanConfig:
         DEFAULT_PAIR,
         f"target and draft model whose recorded drafts are taken: {', '.join(PAIRS)}",
         check=check_pair,
-    )
-    users: int = option(
-        0, "users there are; 0 = as many as one accelerator holds", low=0, metavar="N", often=True
     )
     accelerator_usd_hour: float | None = option(
         None,

@@ -84,7 +84,7 @@ class Plan:
 
     @property
     def source(self) -> DraftSource:
-        """The drafts that it assumes."""
+        """The drafts that the plan assumes."""
         return DraftSource(self.config.pair, self.config.acceptance)
 
     def of(self, accelerator: str, mode: str) -> PlanRow:

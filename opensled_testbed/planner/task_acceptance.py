@@ -58,7 +58,9 @@ def rate_of(acceptance: str) -> float:
     except ValueError:
         rate = -1.0
     if not 0 <= rate <= MOST:
-        raise UsageError(f"acceptance {acceptance!r}: give a number from 0 to {MOST:g}, or one of {told()}")
+        raise UsageError(
+            f"{acceptance!r} is no acceptance: give a number from 0 to {MOST:g}, or one of {told()}"
+        )
     return rate
 
 
