@@ -7,6 +7,7 @@ Without names: the table by drafts over all grids that are there, then the whole
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.grid_document import read
-from benchmarks.grid_table import by_drafts, winner
+from benchmarks.grid_table import TASK_HEAD, by_cells, by_drafts, task_rows, winner
 from benchmarks.program import FOLDER, exit_code, parser_of, table
 from opensled.errors import UsageError
 from opensled_testbed.baselines import CENTRALIZED
@@ -145,11 +146,15 @@ def _shown(paths: Sequence[Path], page: Path | None) -> int:
 
 
 def _all() -> list[str]:
-    compared = by_drafts(grids_there())
-    return [
-        *([f"### By the acceptance of the drafts\n\n{compared}"] if compared else []),
-        findings(read(WHOLE_GRID)),
-    ]
+    parts = ["### By the acceptance of the drafts", _text(TASK_HEAD, task_rows()), by_drafts(grids_there())]
+    if cells := by_cells(cells_there()):
+        parts += ["### The six cells, by the acceptance of the drafts", cells]
+    return [*filter(None, parts), findings(read(WHOLE_GRID))]
+
+
+def cells_there(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    """What benchmarks/regimes.py wrote, of any drafts."""
+    return [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("regimes*.json"))]
 
 
 if __name__ == "__main__":

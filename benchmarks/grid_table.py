@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -50,7 +50,7 @@ def by_drafts(grids: Sequence[Grid]) -> str:
         if source.name not in short:
             short[source.name] = [point for point in grid["points"] if _place(point) in places]
             found[source] = grid
-    order = sorted(found, key=lambda source: (source.rate is not None, accepted(source)))
+    order = _sorted(found)
     rows = [row for source in order for row in _rows(source, short[source.name])]
     return "\n\n".join(
         (
@@ -67,6 +67,24 @@ def task_rows() -> list[tuple[str, ...]]:
         (f"`{name}`", f"{task.rate:.2f}", f"{uniform_tokens(task.rate, 4):.2f}", task.words, task.source)
         for name, task in sorted(TASKS.items(), key=lambda each: each[1].rate)
     ]
+
+
+def by_cells(documents: Sequence[Mapping[str, Any]]) -> str:
+    """The same for the six cells of benchmarks/regimes.py, as simulated; "" without any."""
+    found = {source_of(document): [_as_point(cell) for cell in document["cells"]] for document in documents}
+    order = [source for source in _sorted(found) if found[source]]
+    rows = [row for source in order for row in _rows(source, found[source])]
+    return "\n".join(table(HEAD, rows)) if rows else ""
+
+
+def _as_point(cell: Mapping[str, Any]) -> Point:
+    where = {key: cell[key] for key in ("regime", "device", "link", "pace")}
+    return {**where, "capacity": {each["baseline"]: each["simulated"] for each in cell["capacity"]}}
+
+
+def _sorted(sources: Iterable[DraftSource]) -> list[DraftSource]:
+    """Recorded drafts first, then by their acceptance."""
+    return sorted(sources, key=lambda source: (source.rate is not None, accepted(source)))
 
 
 def _place(point: Point) -> tuple[Any, ...]:

@@ -145,6 +145,7 @@ def _head(scale: Scale, command: str, jobs: int, source: DraftSource) -> dict[st
         "figure": NAME if source == TINY else f"{NAME}-{source.name}",
         "title": "All baselines on six cells of four regimes",
         "drafts": source.words,
+        "source": source._asdict(),
         "provenance": provenance(command),
         "dilation": DILATION,
         "facts": {

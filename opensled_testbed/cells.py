@@ -25,9 +25,7 @@ class Cell:
     users: int  # of the emulated runs
     pace: float  # tokens/s each of them wants
     live: bool = False  # also run with the real drafters instead of recorded drafts
-    pair: str = (
-        BUNDLED_PAIR  # whose texts its server writes: the bundled target computes them, others are replayed
-    )
+    pair: str = BUNDLED_PAIR  # the bundled target computes its texts, that of another pair replays them
 
     @property
     def id(self) -> str:

@@ -43,6 +43,6 @@ def check_pair(name: str) -> None:
     if not recording(name).is_file():
         raise UsageError(
             f"nothing is recorded with the pair {name!r}: {recording(name)} is not there; choose from "
-            f"{', '.join(packaged_pairs()) or 'none'}, or record it with python -m "
-            "opensled_testbed.emulation.recorder"
+            f"{', '.join(packaged_pairs()) or 'none'}, or record it: python -m "
+            f"opensled_testbed.emulation.recorder --target {name}"
         )

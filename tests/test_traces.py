@@ -32,6 +32,7 @@ from opensled_testbed.traces import (
 from verify_server.target import Target
 
 DRAFTERS = ("llamacpp", "lookup")
+RECORDER = "opensled_testbed.emulation.recorder"
 
 
 def trace_of(reason: str = "eos") -> ItemTrace:
@@ -190,6 +191,7 @@ def test_a_pair_is_asked_sixteen_prompts_of_each_kind_half_of_them_greedy():
 
 def test_a_recording_that_was_ended_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
     """The second run asks only for what the first one lacks; the file is that of a run without an end."""
+    monkeypatch.setattr(f"{RECORDER}.load_target", lambda model: target())
     words = ["--drafter", "lookup", "--items", "3", "--out"]
     asked, traced = [], Recorder.trace
 
@@ -204,7 +206,7 @@ def test_a_recording_that_was_ended_goes_on_where_it_was(tmp_path, monkeypatch, 
         main([*words, str(tmp_path / "one")])
     assert not (tmp_path / "one/tiny-lookup.jsonl.gz").exists()
     assert main([*words, str(tmp_path / "one")]) == 0
-    monkeypatch.undo()
+    monkeypatch.setattr(Recorder, "trace", traced)
     assert main([*words, str(tmp_path / "two")]) == 0
     assert asked == [item.id for item in (*recorded_items()[:3], recorded_items()[2])]
     one, two = (read_traces(tmp_path / name / "tiny-lookup.jsonl.gz") for name in ("one", "two"))
@@ -229,9 +231,7 @@ def test_a_part_of_another_recording_is_refused_and_a_line_that_was_cut_off_is_l
 
 
 def test_a_draft_model_of_another_vocabulary_is_refused(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(
-        "opensled_testbed.emulation.recorder.load_target", lambda model: other_vocabulary(target())
-    )
+    monkeypatch.setattr(f"{RECORDER}.load_target", lambda model: other_vocabulary(target()))
     assert (
         main(["--draft", "tiny-draft", "--drafter", "llamacpp", "--out", str(tmp_path)])
         == VocabularyMismatch.exit_code
@@ -243,3 +243,14 @@ def other_vocabulary(found: Target) -> Target:
     text = copy(found.text)
     text.fingerprint = "0" * 64
     return replace(found, text=text)
+
+
+def test_texts_that_another_drafter_s_file_has_are_not_written_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{RECORDER}.load_target", lambda model: target())
+    words = ["--items", "2", "--out", str(tmp_path), "--drafter"]
+    assert main([*words, "lookup"]) == 0
+    monkeypatch.setattr(f"{RECORDER}.write_text", None)
+    assert main([*words, "llamacpp"]) == 0
+    one, other = (read_traces(tmp_path / f"tiny-{name}.jsonl.gz").items for name in ("lookup", "llamacpp"))
+    assert [trace.target_ids for trace in one] == [trace.target_ids for trace in other]
+    assert [len(trace.proposals) for trace in other] == [len(trace.target_ids) for trace in other]

@@ -6,7 +6,7 @@
 At every place of the target's text the drafter is asked what it proposes next, with the text up to there as its truth,
 just as the edge loop asks it. The items are those of emulation/recorded_items.py. Each one is kept in a .part file when
 it is done: a run that was ended goes on from there. The files are TARGET-DRAFTER.jsonl.gz; one that is there already
-stays, so remove it to record it anew.
+stays, so remove it to record it anew. Texts that another drafter's file has are not written again.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from opensled_testbed.emulation.trace_parts import add_to_part, read_part
 from opensled_testbed.load.load import Item
 from opensled_testbed.provenance import provenance
 from opensled_testbed.recordings import PAIRS
-from opensled_testbed.traces import PACKAGED, ItemTrace, Proposal, TraceSet, rounds, write_traces
+from opensled_testbed.traces import PACKAGED, ItemTrace, Proposal, TraceSet, read_traces, rounds, write_traces
 from verify_server.target import Target
 
 LONGEST = 8  # tokens proposed at each place: blocks can be replayed up to this length
@@ -75,6 +75,7 @@ def _record_file(arguments: argparse.Namespace, target: Target, drafter: str, te
     if path.is_file():
         print(f"kept: {path}", flush=True)
         return
+    texts.update(_written(arguments.out, name, target.engine.info.dtype))
     recorder = Recorder(target, drafter, arguments.draft, texts, name)
     items = recorded_items(arguments.target)[: arguments.items or None]
     part = path.with_suffix(".part")
@@ -88,6 +89,15 @@ def _record_file(arguments: argparse.Namespace, target: Target, drafter: str, te
     write_traces(path, traces)
     part.unlink(missing_ok=True)
     print(f"{path}: {path.stat().st_size} bytes\n{table(traces)}", flush=True)
+
+
+def _written(folder: Path, name: str, dtype: str) -> Texts:
+    """What files in `folder` say that this target wrote."""
+    files = [read_traces(path) for path in folder.glob(f"{name}-*.jsonl.gz")]
+    known = [traces for traces in files if traces.target == name and traces.origin.get("dtype") == dtype]
+    return {
+        trace.item: replace(trace, proposals=(), alone_ids=()) for traces in known for trace in traces.items
+    }
 
 
 class Recorder:
