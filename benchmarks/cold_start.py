@@ -104,7 +104,13 @@ class Site:
         }
 
     def _serve(self) -> str:
-        serve = ("serve", "--model", self._arguments.target, "--engine", self._arguments.engine)
+        serve: tuple[str, ...] = (
+            "serve",
+            "--model",
+            self._arguments.target,
+            "--engine",
+            self._arguments.engine,
+        )
         serve += (
             "--dtype",
             self._arguments.dtype,
@@ -120,7 +126,13 @@ class Site:
 
     def start(self, stack: ExitStack, *words: str, memory: str = "") -> str:
         """The base URL of a device; `memory`: the folder of what it remembers."""
-        edge = ("edge", "--draft-model", self._arguments.draft, "--drafter", self._arguments.drafter)
+        edge: tuple[str, ...] = (
+            "edge",
+            "--draft-model",
+            self._arguments.draft,
+            "--drafter",
+            self._arguments.drafter,
+        )
         edge += ("--threads", "1", "--http", "127.0.0.1:0", "--server", self._server, *words)
         kept = {"OPENSLED_CACHE_DIR": str(self._folder / memory), "OPENSLED_REMEMBER": "on"} if memory else {}
         return f"http://{stack.enter_context(Process(edge, isolated=True, environment=kept)).wait_ready()}"

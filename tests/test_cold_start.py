@@ -24,8 +24,8 @@ def share_of_best(site: Site, right: str) -> float:
 @pytest.mark.parametrize("kind", KINDS)
 def test_ten_answers_from_cold_are_within_five_percent_of_the_best_fixed_length(kind):
     shares = [share_of_best(site, KINDS[kind]) for site in SITES]
-    assert statistics.mean(shares) > 0.95
-    assert min(shares) > 0.9
+    assert statistics.mean(shares) > 0.975
+    assert min(shares) > 0.91  # of single devices; the runs of two differ by 2 %
 
 
 def test_a_cold_device_does_not_wait_for_a_server_that_is_far_behind():
