@@ -18,7 +18,7 @@ from typing import Any
 from edge_client.config import DeviceConfig
 from edge_client.known_drafts import settled
 from edge_client.lengths.base import DraftLengthPolicy
-from edge_client.lengths.learned import Learned
+from edge_client.lengths.learned_sums import Learned
 from hw_profiles.fading import kept
 from opensled.files import write_whole
 from opensled.messages import ModelInfo

@@ -25,7 +25,7 @@ from edge_client.lengths.base import (
 from edge_client.lengths.board_watch import board_watch
 from edge_client.lengths.draft_law import DraftLaw
 from edge_client.lengths.gate import CHAIN, DraftGate, TreeChoice
-from edge_client.lengths.learned import Learned
+from edge_client.lengths.learned_sums import Learned
 from edge_client.lengths.observed import (
     DOUBTFUL,
     ROUNDS,
@@ -77,9 +77,7 @@ class Adaptive(DraftLengthPolicy):
         self._acceptance, self._times = Acceptance(), RoundTimes()
         self._paces: deque[float] = deque(maxlen=PACES)  # seconds of the latest draft tokens
         self._server_speed = FadingRatio(STREAM)  # tokens per second
-        self._link_s: float | None = (
-            None  # most seconds of a round trip without a step, of the latest sequence
-        )
+        self._link_s: float | None = None  # to open the latest sequence: no round trip takes longer
         # Look-ahead hits for each one that the chances predict, and for each try.
         self._hits_per_forecast = FadingRatio(ROUNDS, HITS, HITS)
         self._hit_rate = FadingRatio(ROUNDS, HITS, TRIED)
@@ -90,8 +88,8 @@ class Adaptive(DraftLengthPolicy):
         self._heard_at = self._drafted_at = float("-inf")
         self._state = BoardState()
         self._hint: int | None = None
-        # Room at the latest question, and most tokens of a block since an answer began: the room ends with the answer
-        self._room, self._asked = 0, self._length
+        self._room = 0  # tokens at the latest question; they end with the answer
+        self._asked = self._length  # most tokens of a block since the answer began
         self._latest: deque[tuple[int, int]] = deque(maxlen=LATEST)  # accepted and drafted tokens of a round
         self._basis = (-1, 0)  # rounds and longest block that the law rests on
         self._solved: DraftLaw

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from edge_client.lengths.learned import Learned
+from edge_client.lengths.learned_sums import Learned
 from opensled.messages import DraftBlock, DraftToken
 
 

@@ -6,7 +6,7 @@ device that gets hot, a text that gets easier and a link that gets worse.
 
 import numpy as np
 
-from edge_client.lengths.learned import LARGEST, Sums
+from edge_client.lengths.learned_sums import LARGEST, Sums
 from hw_profiles.fading import FadingRatio, kept
 
 # The constants of this file are chosen: the values with which policy `adaptive` comes closest to the best fixed

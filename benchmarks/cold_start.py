@@ -1,0 +1,248 @@
+"""Ten answers from a cold start, and with what a device remembers, against every fixed draft length, on a real pair.
+
+    python -m benchmarks.cold_start --target FOLDER --draft FILE.gguf [--quick] [--kinds chat,...]
+
+One server on core 0 and one `opensled edge` for each contender on core 1; every prompt goes to all of them in turns,
+and all must write the same text. For each kind of text both adaptive devices start anew: one knows nothing, the other
+has the memory of a device that answered five other prompts before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+
+from benchmarks.figure import Comparison, Figure
+from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, write_json
+from benchmarks.readme import table, write_readme
+from benchmarks.real_prompts import KINDS, PROMPTS, text_of
+from edge_client.checks import short_answers
+from opensled.errors import OpenSledError, UsageError
+from opensled_testbed.client import stream_chat
+from opensled_testbed.processes import Process
+from opensled_testbed.provenance import SEED, provenance
+
+SHORT = ("chat", "translation", "questions", "arithmetic")  # kinds whose prompts are no long texts
+COLD, REMEMBERS = "cold", "remembers"
+SERVER_CORE, DEVICE_CORE = 0, 1
+REQUIRED = 0.95  # of the best fixed length
+RESAMPLES = 2000  # of the bootstrap
+
+Speeds = dict[str, list[float]]  # "kind, contender" -> tokens/s of each answer
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = parser_of("cold_start", __doc__)
+    parser.add_argument("--target", required=True, help="model that the server verifies with")
+    parser.add_argument("--draft", required=True, help="draft model of the devices, GGUF")
+    parser.add_argument("--drafter", default="llamacpp", help="default %(default)s")
+    parser.add_argument("--engine", default="torch", help="default %(default)s")
+    parser.add_argument("--dtype", default="float32", help="default %(default)s")
+    parser.add_argument(
+        "--kinds", default=",".join(SHORT), help=f"of {', '.join(KINDS)}; default %(default)s"
+    )
+    parser.add_argument("--lengths", default="1,2,3,4,6,8", help="fixed lengths; default %(default)s")
+    parser.add_argument("--answers", type=int, help="of each kind; default 10, with --quick 2")
+    parser.add_argument("--max-tokens", type=int, default=128, help="of an answer; default %(default)s")
+    add_quick_and_out(parser)
+    arguments = parser.parse_args(words)
+    return exit_code(lambda: _measure(arguments))
+
+
+def _measure(arguments: Namespace) -> int:
+    origin = provenance("python -m benchmarks.cold_start")
+    out = folder_of(arguments)
+    with ExitStack() as stack:
+        site = Site(stack, arguments)
+        samples = asyncio.run(_ask_all(site, _prompts(arguments), arguments.max_tokens))
+    figure = {"figure": "cold_start", **_figure(samples, arguments).as_json(origin)}
+    print(table(figure))
+    for name, share in figure["facts"]["ratio of all answers, 95 %"].items():
+        print(f"  {name:42} {share}")
+    if out:
+        write_json(out / "cold_start.json", figure)
+        print(f"written: {out / 'cold_start.json'} and {write_readme(out)}")
+    return 0
+
+
+def _prompts(arguments: Namespace) -> dict[str, list[str]]:
+    """The prompts of each kind."""
+    document, kinds = json.loads(PROMPTS.read_text()), arguments.kinds.split(",")
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise UsageError(f"{unknown[0]!r} is none of {', '.join(KINDS)}")
+    count = arguments.answers or (2 if arguments.quick else 10)
+    return {
+        kind: [text_of(each, document["characters"]) for each in document[kind][:count]] for kind in kinds
+    }
+
+
+# -- processes --------------------------------------------------------------------------------------------------
+
+
+class Site:
+    """The server, the devices with fixed lengths, and what starts the adaptive ones."""
+
+    def __init__(self, stack: ExitStack, arguments: Namespace) -> None:
+        self._stack, self._arguments = stack, arguments
+        self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        self._server = self._serve()
+        os.sched_setaffinity(0, {DEVICE_CORE})  # what is started from here on inherits it
+        self.fixed = {
+            f"k = {length}": self.start(stack, "--stop", "fixed", "--draft-length", length)
+            for length in arguments.lengths.split(",")
+        }
+
+    def _serve(self) -> str:
+        serve: tuple[str, ...] = (
+            "serve",
+            "--model",
+            self._arguments.target,
+            "--engine",
+            self._arguments.engine,
+        )
+        serve += (
+            "--dtype",
+            self._arguments.dtype,
+            "--threads",
+            "1",
+            "--listen",
+            "127.0.0.1:0",
+            "--no-prefix-cache",
+        )
+        os.sched_setaffinity(0, {SERVER_CORE})
+        server = Process(serve, isolated=True, environment={"OMP_NUM_THREADS": "1"})
+        return self._stack.enter_context(server).wait_ready(600)
+
+    def start(self, stack: ExitStack, *words: str, memory: str = "") -> str:
+        """The base URL of a device; `memory`: the folder of what it remembers."""
+        edge: tuple[str, ...] = (
+            "edge",
+            "--draft-model",
+            self._arguments.draft,
+            "--drafter",
+            self._arguments.drafter,
+        )
+        edge += ("--threads", "1", "--http", "127.0.0.1:0", "--server", self._server, *words)
+        kept = {"OPENSLED_CACHE_DIR": str(self._folder / memory), "OPENSLED_REMEMBER": "on"} if memory else {}
+        return f"http://{stack.enter_context(Process(edge, isolated=True, environment=kept)).wait_ready()}"
+
+    def memory_for(self, kind: str) -> str:
+        """A copy of what the first device learned."""
+        shutil.copytree(self._folder / "learned", self._folder / kind)
+        return kind
+
+
+async def _ask_all(site: Site, prompts: Mapping[str, Sequence[str]], max_tokens: int) -> Speeds:
+    found: Speeds = {}
+    async with httpx.AsyncClient(timeout=600, trust_env=False) as http:
+        with ExitStack() as stack:
+            learner = site.start(stack, memory="learned")
+            for others in short_answers.PROMPTS.values():
+                await _ask(http, learner, others[0], 64)
+        for url in site.fixed.values():
+            await _ask(http, url, "Say hello.", 16)
+        for kind, texts in prompts.items():
+            with ExitStack() as stack:
+                adaptive = {
+                    COLD: site.start(stack),
+                    REMEMBERS: site.start(stack, memory=site.memory_for(kind)),
+                }
+                for prompt in texts:
+                    await _in_turns(http, {**adaptive, **site.fixed}, kind, prompt, max_tokens, found)
+    return found
+
+
+async def _in_turns(
+    http: httpx.AsyncClient, urls: Mapping[str, str], kind: str, prompt: str, max_tokens: int, found: Speeds
+) -> None:
+    texts = set()
+    for name, url in urls.items():
+        text, speed = await _ask(http, url, prompt, max_tokens)
+        found.setdefault(f"{kind}, {name}", []).append(speed)
+        texts.add(text)
+    if len(texts) > 1:
+        raise OpenSledError(f"drafts have changed an answer: {kind}, {prompt[:60]!r}")
+    say(f"{kind}: " + ", ".join(f"{name} {found[f'{kind}, {name}'][-1]:.1f}" for name in urls))
+
+
+async def _ask(http: httpx.AsyncClient, url: str, prompt: str, max_tokens: int) -> tuple[str, float]:
+    """The text of a greedy answer, and its tokens/s from the request to the end."""
+    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens, "temperature": 0}
+    http.base_url = httpx.URL(url)
+    async for reply in stream_chat(http, body):
+        last = reply
+    return last.text, last.usage["completion_tokens"] / last.seconds
+
+
+# -- the figure -------------------------------------------------------------------------------------------------
+
+
+def best_fixed(samples: Speeds, kind: str) -> str:
+    """The fixed length that takes the least time for all answers of a kind."""
+    fixed = [name for name in samples if name.startswith(f"{kind}, k = ")]
+    return min(fixed, key=lambda name: sum(1 / speed for speed in samples[name]))
+
+
+def ratio_of_all(ours: Sequence[float], best: Sequence[float]) -> dict[str, float]:
+    """The time of all answers of the best one over ours, with a bootstrap interval of 95 % over the answers."""
+    pairs, draw = [(1 / left, 1 / right) for left, right in zip(ours, best)], random.Random(SEED)
+    drawn = sorted(_ratio(draw.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
+    low, high = drawn[int(0.025 * RESAMPLES)], drawn[int(0.975 * RESAMPLES)]
+    return {"ratio": round(_ratio(pairs), 3), "low": round(low, 3), "high": round(high, 3)}
+
+
+def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    ours, best = map(sum, zip(*pairs))
+    return best / ours
+
+
+def _figure(samples: Speeds, arguments: Namespace) -> Figure:
+    best = {kind: best_fixed(samples, kind) for kind in arguments.kinds.split(",")}
+    names = [(kind, name) for kind in best for name in (COLD, REMEMBERS)]
+    shares = {
+        f"{kind}: {name}": ratio_of_all(samples[f"{kind}, {name}"], samples[best[kind]])
+        for kind, name in names
+    }
+    first = {
+        f"{kind}: {name}": round(samples[f"{kind}, {name}"][0] / samples[best[kind]][0], 3)
+        for kind, name in names
+    }
+    return Figure(
+        title="Cold start on a real pair",
+        unit="tokens/s",
+        more_is_better=True,
+        compared=(
+            f"`--stop adaptive` of a device that has just started, against the best of the fixed lengths "
+            f"{arguments.lengths} (the one with the least time for all answers of the kind): "
+            f"{Path(arguments.target).name} behind `opensled serve` ({arguments.engine}, {arguments.dtype}, one thread "
+            f"on core {SERVER_CORE}), {Path(arguments.draft).name} in `opensled edge` ({arguments.drafter}, one thread "
+            f"on core {DEVICE_CORE}). Greedy answers of {arguments.max_tokens} tokens at most, from "
+            f"the request to the last token, all contenders in turns. "
+            f"`{REMEMBERS}`: with the memory of a device that answered five other prompts. All wrote the same texts."
+        ),
+        loses="The first answer of a cold device: it starts with blocks of four. Nobody knows the best length before.",
+        samples=samples,
+        ratios=tuple(
+            Comparison(f"{kind}: {name}", f"{kind}, {name}", best[kind], REQUIRED) for kind, name in names
+        ),
+        facts={
+            "ratio of all answers, 95 %": shares,
+            "ratio of the first answer": first,
+            "best fixed": {kind: name.partition(", ")[2] for kind, name in best.items()},
+        },
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
