@@ -121,8 +121,8 @@ def _reading(short: Mapping[str, Sequence[Point]]) -> str:
     }
     counts = ", ".join(f"{name} {len(points)}" for name, points in lone.items())
     return (
-        "Users over those of the server's own decoding at the same place. Places where that serves nobody have no "
-        f"ratio; some other mode serves a user there at so many places: {counts}. The next table counts the places "
+        "A ratio is users over those of the server's own decoding at the same place. Where that serves nobody there is "
+        f"none, but some other mode serves a user, at so many places: {counts}. The next table counts the places "
         "at which a mode holds the most users; equals count for the simplest. It leaves out `opensled`, which is to be "
         "as good as the best of the server's own decoding and drafting devices."
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import grid_fill, grid_set
+from benchmarks import grid_fill, grid_set, law_table
 from benchmarks.findings import grids_there
 from benchmarks.grid_document import SHORT, begun, name_of, source_of
 from benchmarks.grid_fill import Capacities
@@ -19,6 +19,7 @@ from opensled.cli import main
 from opensled.errors import UsageError
 from opensled_testbed.planner.acceptance import of_traces
 from opensled_testbed.planner.draft_source import DraftSource, traces_of
+from opensled_testbed.planner.mode_map import panels
 from opensled_testbed.planner.setting import work_of
 from opensled_testbed.planner.task_acceptance import TASKS, check_acceptance, rate_of
 from opensled_testbed.recordings import DEFAULT_PAIR, check_pair, recording
@@ -221,3 +222,13 @@ def test_the_cells_have_the_same_table_of_simulated_capacities() -> None:
     row = "| code | 0.80 | opensled | 1.05 | 1.05 | 1.05 | hub, pi-5, lte, 5 tokens/s | hub, pi-5, lte, 5 tokens/s |"
     assert row in by_cells(documents).splitlines()
     assert by_cells(documents[1:]) == ""
+
+
+def test_by_the_law_better_drafts_pay_at_more_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(law_table, "panels", lambda: panels()[-1:])  # the small hub with much KV to read
+    found = {row[0]: row[1:] for row in law_table.law_rows()}
+    assert list(found)[-4:] == ["mismatched", "chat", "mixed", "code"] and "tiny (recorded)" in found
+    assert {sum(map(int, row[:4])) for row in found.values()} == {7 * 4 * 4}
+    devices = [int(found[name][2]) for name in ("mismatched", "chat", "mixed", "code")]
+    assert devices == sorted(devices) and devices[0] < devices[-1]
+    assert float(found["code"][4]) > 4 and found["code"][5].startswith("dense-8b on agx-orin, 8192 positions")

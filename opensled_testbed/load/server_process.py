@@ -13,6 +13,7 @@ import httpx
 
 from opensled.errors import OpenSledError, UsageError
 from opensled.metrics import PREFIX
+from opensled.store import cache_folder
 from opensled_testbed.emulation.emulated_accelerator import TOTALS, environment
 from opensled_testbed.fleet import Server
 from opensled_testbed.load.records import ServerTotals
@@ -55,8 +56,9 @@ def emulation_of(process: Process) -> dict[str, float]:
 @asynccontextmanager
 async def serving(server: Server, dilation: float = 1.0) -> AsyncIterator[Running]:
     """Run `opensled serve` for `server` while inside; raises UsageError when its target does not fit."""
-    emulation = environment(server, dilation) if server.accelerator else {}
-    process = Process(command(server, dilation), isolated=True, environment=emulation)
+    told = environment(server, dilation) if server.accelerator else {}
+    told["OPENSLED_CACHE_DIR"] = str(cache_folder())  # fetched models are found; all else is isolated
+    process = Process(command(server, dilation), isolated=True, environment=told)
     try:
         running = await asyncio.to_thread(ready, process, dilation)
         yield running
