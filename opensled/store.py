@@ -38,6 +38,8 @@ FETCHABLE = {
         "HuggingFaceTB/SmolLM2-135M-Instruct",
     ),
 }
+# Draft models that `opensled pull TARGET` makes: the layers come with OpenSLED, the embedding from the fetched target.
+ASSEMBLED = {"smollm2-draft": "smollm2"}
 
 
 def bundled_folder() -> Path:
@@ -53,6 +55,11 @@ def cache_folder() -> Path:
 def fetched_folder(name: str) -> Path:
     """Where `opensled pull` puts a model, whether it is there or not."""
     return cache_folder() / "models" / name
+
+
+def shipped_layers(draft: str) -> Path:
+    """The folder of what OpenSLED ships of a draft model of `ASSEMBLED`."""
+    return bundled_folder() / f"_{draft}"
 
 
 def pulled_folder(repository: str) -> Path:
@@ -93,7 +100,8 @@ def pulled_models() -> list[HubName]:
 def known_models() -> list[str]:
     """Names of the models on this machine, in alphabetical order: those that come with OpenSLED, and fetched ones."""
     pulled = map(str, pulled_models())
-    return sorted({*_bundled(), *(FETCHABLE.keys() - missing_models()), *pulled})
+    made = {name for name in ASSEMBLED if fetched_folder(name).is_dir()}
+    return sorted({*_bundled(), *(FETCHABLE.keys() - missing_models()), *made, *pulled})
 
 
 def is_here(name_or_path: str) -> bool:
@@ -145,7 +153,7 @@ def _place(name_or_path: str) -> Path:
     if name_or_path in _bundled():
         return bundled_folder() / name_or_path
     fetched = fetched_folder(name_or_path)
-    if name_or_path in FETCHABLE and fetched.is_dir():
+    if name_or_path in FETCHABLE.keys() | ASSEMBLED.keys() and fetched.is_dir():
         return fetched
     path = Path(name_or_path).expanduser()
     name = hub_name(name_or_path)
@@ -159,7 +167,8 @@ def hub_name(name: str) -> HubName | None:
 
 def is_name(name_or_path: str) -> bool:
     """Whether it names a model, here or not, and is no path."""
-    return name_or_path in FETCHABLE or name_or_path in _bundled() or hub_name(name_or_path) is not None
+    own = {*FETCHABLE, *ASSEMBLED, *_bundled()}
+    return name_or_path in own or hub_name(name_or_path) is not None
 
 
 def model_file(name_or_path: str, pattern: str) -> Path:
@@ -182,6 +191,8 @@ def missing(name_or_path: str) -> str:
     if name_or_path in FETCHABLE:
         size = FETCHABLE[name_or_path].bytes / 1e6
         return f"no model {name_or_path!r}; fetch it once ({size:.0f} MB): opensled pull {name_or_path}"
+    if target := ASSEMBLED.get(name_or_path):
+        return f"no model {name_or_path!r}; opensled pull {target} makes it"
     if name is not None:
         return f"{name_or_path} is not here; fetch it once: opensled pull {name_or_path} (models here: {_names()})"
     if "/" in name_or_path or Path(name_or_path).suffix:

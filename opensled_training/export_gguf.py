@@ -44,7 +44,7 @@ def write_gguf(folder: Path, path: Path, kind: str = "Q8_0") -> None:
     writer.add_file_type(KINDS[kind])
     _add_tokenizer(writer, folder)
     for name, tensor in load_file(folder / "model.safetensors").items():
-        _add_tensor(writer, _gguf_name(name), _permuted(name, tensor.astype(np.float32), config), kind)
+        add_tensor(writer, gguf_name(name), permuted(name, tensor.astype(np.float32), config), kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -85,7 +85,7 @@ def _add_tokenizer(writer: gguf.GGUFWriter, folder: Path) -> None:
     writer.add_chat_template(json.loads((folder / "tokenizer_config.json").read_text())["chat_template"])
 
 
-def _gguf_name(name: str) -> str:
+def gguf_name(name: str) -> str:
     """`lm_head` is not among the names: the embedding is tied."""
     if name == "model.embed_tokens.weight":
         return "token_embd.weight"
@@ -95,7 +95,7 @@ def _gguf_name(name: str) -> str:
     return f"blk.{layer}.{LAYER_TENSORS[part]}.weight"
 
 
-def _permuted(name: str, tensor: NDArray[np.float32], config: LlamaConfig) -> NDArray[np.float32]:
+def permuted(name: str, tensor: NDArray[np.float32], config: LlamaConfig) -> NDArray[np.float32]:
     """Hugging Face pairs rotary dimension i with i + d/2, llama.cpp's Llama 2i with 2i + 1."""
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(
         name.split(".")[-2]
@@ -106,7 +106,7 @@ def _permuted(name: str, tensor: NDArray[np.float32], config: LlamaConfig) -> ND
     return tensor.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def _add_tensor(writer: gguf.GGUFWriter, name: str, tensor: NDArray[np.float32], kind: str) -> None:
+def add_tensor(writer: gguf.GGUFWriter, name: str, tensor: NDArray[np.float32], kind: str) -> None:
     """Norm gains stay in float32, as in every GGUF."""
     if tensor.ndim == 1:
         writer.add_tensor(name, tensor)

@@ -13,8 +13,8 @@ import llama_cpp
 import numpy as np
 
 from opensled import llama
+from opensled.gguf_file import read_head
 from tests.tiny_gguf import add_tokenizer, save
-from verify_server.text.gguf_file import read_head
 
 VOCABULARY = 2048  # the tiny family's
 CONTEXT = 256

@@ -10,7 +10,9 @@ import gguf
 import numpy as np
 import pytest
 
+from opensled import gguf_file
 from opensled.errors import NotFound, OpenSledError, UnsupportedModel, VocabularyMismatch
+from opensled.gguf_file import read_metadata
 from opensled.llama import LlamaModel
 from opensled.store import model_file
 from tests.gguf_zoo import VOCABULARY, Zoo, quantize, write
@@ -20,9 +22,7 @@ from verify_server import target
 from verify_server.config import ServeConfig
 from verify_server.engine import gguf_model, torch_engine
 from verify_server.engine.base import Segment
-from verify_server.text import gguf_file
 from verify_server.text.gguf_ends import ROLES, SPELLINGS, eos_ids
-from verify_server.text.gguf_file import read_metadata
 
 LLAMA = Zoo()
 LOADED = ServeConfig(threads=1, kv_tokens=256)

@@ -14,11 +14,11 @@ from transformers import AutoTokenizer
 
 from opensled.chat_render import ChatRenderer, TemplateRefused
 from opensled.errors import InvalidRequest, NotFound, Unsupported, UnsupportedModel, VocabularyMismatch
+from opensled.gguf_file import read_metadata
 from opensled.llama import LlamaModel
 from opensled.messages import ChatMessage, Tool
 from opensled.store import model_path
 from tests.tiny_gguf import add_tokenizer, random_gguf, save, sentencepiece_gguf
-from verify_server.text.gguf_file import read_metadata
 from verify_server.text.gguf_text import PROBES, GgufText
 from verify_server.text.gguf_tokenizer import FAMILIES
 from verify_server.text.hf_text import HFText

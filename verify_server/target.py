@@ -107,7 +107,7 @@ def load_torch(config: ServeConfig) -> Target:
 
 
 def _gguf_text(path: Path) -> TextCodec:
-    from verify_server.text.gguf_file import read_metadata
+    from opensled.gguf_file import read_metadata
     from verify_server.text.gguf_text import GgufText
 
     text = GgufText(path)

@@ -22,6 +22,7 @@ from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDraft
 from edge_client.drafters.threads import draft_threads
 from edge_client.drafters.window import Window
 from opensled.errors import EngineError, NotFound, UnsupportedModel
+from opensled.gguf_file import read_metadata
 from opensled.messages import ModelInfo
 from opensled.store import model_file
 from opensled.tokenizer import pieces_of
@@ -44,10 +45,16 @@ class OnnxFactory(DrafterFactory):
         self._window = Window(options.window)
 
     def check_vocabulary(self, target: ModelInfo) -> None:
-        if not self._tokenizer_path.exists():
+        require_same(self.name, self._pieces(), target.model_id, target.vocab_size, target.fingerprint)
+
+    def _pieces(self) -> list[str]:
+        """Of tokenizer.json, or of the GGUF form of the model beside its ONNX form."""
+        if self._tokenizer_path.exists():
+            return pieces_of(Tokenizer.from_file(str(self._tokenizer_path)))
+        ggufs = sorted(self._tokenizer_path.parent.glob("*.gguf"))
+        if not ggufs:
             raise NotFound(f"{self._tokenizer_path} is missing; copy the draft model's own there", "model")
-        pieces = pieces_of(Tokenizer.from_file(str(self._tokenizer_path)))
-        require_same(self.name, pieces, target.model_id, target.vocab_size, target.fingerprint)
+        return list(read_metadata(ggufs[0]).get("tokenizer.ggml.tokens", []))
 
     def create(self) -> OnnxDrafter:
         drafter = OnnxDrafter(self._session, self._shape)

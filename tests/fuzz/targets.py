@@ -20,6 +20,7 @@ from edge_client.drafters.tables import FrozenTable, LruTable
 from opensled import codec, config
 from opensled.answer_text import StopStrings, TextStream
 from opensled.errors import OpenSledError
+from opensled.gguf_file import read_head
 from opensled.hub_listing import HubFile, read_listing, require_bounded, select, without_strays
 from opensled.hub_names import HubName
 from opensled.messages import DraftBlock, DraftToken, Guide
@@ -32,7 +33,6 @@ from tests.small_tokenizer import small_tokenizer
 from tests.tiny_drafts import tiny_info
 from verify_server.config import ServeConfig
 from verify_server.security import read_tenants
-from verify_server.text.gguf_file import read_head
 from verify_server.text.guide import GuideCompiler
 
 room, desk, counter = cache(Room), cache(Desk), cache(Counter)

@@ -14,9 +14,9 @@ import gguf
 from transformers import AutoConfig
 
 from opensled.errors import UnsupportedModel
+from opensled.gguf_file import Head, read_head
 from verify_server.engine.model_sizes import MOST_PARTS
 from verify_server.text.gguf_ends import eos_ids
-from verify_server.text.gguf_file import Head, read_head
 
 Config = dict[str, Any]
 

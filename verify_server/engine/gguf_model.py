@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from opensled.errors import UnsupportedModel
+from opensled.gguf_file import TensorInfo, read_head
 from verify_server.engine.gguf_config import OTHER_ENGINE
-from verify_server.text.gguf_file import TensorInfo, read_head
 
 ROPE_FACTORS = "rope_freqs.weight"  # of Llama 3.1: what each frequency is divided by
 # llama.cpp pairs the rotary dimensions 2i and 2i + 1 of their queries and keys, transformers i and i + half.

@@ -14,11 +14,11 @@ from tokenizers import Tokenizer
 
 from opensled.chat_render import ChatRenderer
 from opensled.errors import UnsupportedModel, VocabularyMismatch
+from opensled.gguf_file import read_metadata
 from opensled.messages import ChatMessage, Tool
 from opensled.vocabulary import fingerprint
 from verify_server.text import gguf_tokenizer
 from verify_server.text.chat_template import chosen, rendered, valid_text
-from verify_server.text.gguf_file import read_metadata
 
 # Name of a special token in templates -> GGUF's key of its id.
 SPECIAL = {

@@ -18,6 +18,7 @@ from opensled.errors import NotFound, UnsupportedModel
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
+ALIGNMENT = 32  # bytes, where a file states none
 STRING, ARRAY, BOOL = 8, 9, 7
 # Value type -> numpy dtype.
 NUMBERS = {
@@ -47,6 +48,7 @@ class Head(NamedTuple):
 
     metadata: dict[str, Any]  # a number, bool, text, or a list of them
     tensors: dict[str, TensorInfo]
+    spans: dict[str, tuple[int, int]]  # first byte of each key with its value, and the byte after it
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
@@ -81,13 +83,19 @@ def _head(reader: _MetadataReader) -> Head:
     if version not in VERSIONS:
         raise ValueError(f"its version is {version}, not {' or '.join(map(str, VERSIONS))}")
     tensors, pairs = reader.number(10), reader.number(10)
-    metadata = {reader.text(): reader.value(reader.number(4)) for _ in range(pairs)}
+    metadata: dict[str, Any] = {}
+    spans: dict[str, tuple[int, int]] = {}
+    for _ in range(pairs):
+        first, key = reader.place, reader.text()
+        metadata[key] = reader.value(reader.number(4))
+        spans[key] = first, reader.place
     listed = {reader.text(): _tensor(reader) for _ in range(tensors)}
-    begin = _aligned(reader.place, metadata.get("general.alignment", 32))
-    return Head(metadata, {name: info._replace(start=begin + info.start) for name, info in listed.items()})
+    begin = aligned(reader.place, metadata.get("general.alignment", ALIGNMENT))
+    found = {name: info._replace(start=begin + info.start) for name, info in listed.items()}
+    return Head(metadata, found, spans)
 
 
-def _aligned(place: int, alignment: object) -> int:
+def aligned(place: int, alignment: object) -> int:
     """The first byte at or after `place` that the file lets a tensor begin at."""
     if not isinstance(alignment, int) or alignment <= 0:
         raise ValueError(f"its alignment is {alignment!r}, not a number of bytes")

@@ -1,0 +1,59 @@
+"""Makes the draft model of a fetched target, of the layers that OpenSLED ships and the target's embedding."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+
+from opensled.download import no_room
+from opensled.draft_assembly import assemble_gguf
+from opensled.onnx_assembly import assemble_onnx
+from opensled.store import ASSEMBLED, fetched_folder, shipped_layers
+
+LAYERS = "layers.gguf"
+OF_LAYERS = "layers.sha256"  # beside a draft model: the digest of the layers that it was made of
+PAPERS = ("LICENSE", "README.md")  # go with the weights
+
+
+def drafts_of(target: str) -> list[str]:
+    """Names of the draft models that this installation can make for a target."""
+    drafts = (draft for draft, its_target in ASSEMBLED.items() if its_target == target)
+    return [draft for draft in drafts if (shipped_layers(draft) / LAYERS).is_file()]
+
+
+def make_draft(name: str, target: Path) -> bool:
+    """Make the draft model `name` with the embedding of the GGUF file `target`, unless it is there; was it made?
+
+    It is made anew where OpenSLED ships other layers than before. Raises NotFound, UnsupportedModel, ModelError.
+    """
+    shipped, folder = shipped_layers(name), fetched_folder(name)
+    digest = hashlib.sha256((shipped / LAYERS).read_bytes()).hexdigest()
+    if _made_of(folder) == digest:
+        return False
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pull-") as temporary:
+        made = Path(temporary) / name
+        try:
+            _make(name, shipped, target, made)
+        except OSError as error:
+            raise no_room(folder.parent, 0, error) from error
+        (made / OF_LAYERS).write_text(digest)
+        shutil.rmtree(folder, ignore_errors=True)
+        made.rename(folder)
+    return True
+
+
+def _make(name: str, shipped: Path, target: Path, folder: Path) -> None:
+    folder.mkdir()
+    gguf = folder / f"{name}.Q4_1.gguf"
+    assemble_gguf(shipped / LAYERS, target, gguf)
+    assemble_onnx(shipped, gguf, folder)
+    for paper in PAPERS:
+        shutil.copyfile(shipped / paper, folder / paper)
+
+
+def _made_of(folder: Path) -> str:
+    """The digest that a made draft model has beside it; "" without one."""
+    path = folder / OF_LAYERS
+    return path.read_text() if path.is_file() else ""

@@ -1,0 +1,79 @@
+"""From a checkpoint to the folder that OpenSLED ships: layers, graph, curve and a card with what was measured."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from transformers import LlamaForCausalLM
+
+from opensled.draft_assembly import assemble_gguf
+from opensled.draft_pull import LAYERS
+from opensled.onnx_assembly import GRAPH, PLAN, assemble_onnx
+from opensled_training.distil.agreement import Agreement, Answers, agreement, of_graph, of_model
+from opensled_training.distil.shipped_graph import write_graph
+from opensled_training.distil.shipped_layers import write_layers
+from opensled_training.distil.target_model import load_target
+from verify_server.text.gguf_text import GgufText
+
+NAME = "smollm2-draft"
+CURVE = "curve.jsonl"
+THREADS = 2
+BEGIN, END = "<!-- measured -->", "<!-- end of what was measured -->"  # in README.md
+
+
+def ship(draft: LlamaForCausalLM, target: Path, run: Path, heldout: Path, folder: Path) -> None:
+    """Write layers, graph and curve to `folder`, and the figures into its README.md, which is written by hand."""
+    folder.mkdir(exist_ok=True)
+    write_layers(draft, folder / LAYERS, NAME)
+    write_graph(draft, GgufText(target).tokenizer_json, folder)
+    (folder / CURVE).write_text((run / CURVE).read_text())
+    card = folder / "README.md"
+    text = card.read_text()
+    before, after = text.index(BEGIN) + len(BEGIN), text.index(END)
+    card.write_text(f"{text[:before]}\n{_measured(draft, target, run, heldout, folder)}\n{text[after:]}")
+
+
+def _measured(draft: LlamaForCausalLM, target: Path, run: Path, heldout: Path, folder: Path) -> str:
+    rows = {"in float32": of_model(draft)}
+    with tempfile.TemporaryDirectory() as name:
+        made = Path(name)
+        gguf = made / f"{NAME}.gguf"
+        assemble_gguf(folder / LAYERS, target, gguf)
+        assemble_onnx(folder, gguf, made)
+        rows |= {
+            "GGUF, as shipped": of_model(load_target(gguf)),
+            "ONNX, as shipped": of_graph(made / GRAPH, THREADS),
+        }
+        table = "\n".join(_table(rows, heldout))
+    sizes = {each: (folder / each).stat().st_size for each in (LAYERS, GRAPH, PLAN)}
+    shipped = ", ".join(f"`{each}` {size:,} bytes" for each, size in sizes.items())
+    return f"\nShipped: {shipped}.\n\n{table}\n\n{_curve(run / CURVE)}\n"
+
+
+def _table(rows: dict[str, Answers], heldout: Path) -> Iterator[str]:
+    shards = [heldout / f"{name}.npz" for name in ("greedy", "sampled")]
+    found = {name: [agreement(answers, shard) for shard in shards] for name, answers in rows.items()}
+    kinds = list(next(iter(found.values()))[0].by_kind)
+    yield f"| file | {' | '.join(kinds)} | mean | 1 - TV |"
+    yield "|---" * (len(kinds) + 3) + "|"
+    for name, (greedy, sampled) in found.items():
+        yield f"| {name} | {' | '.join(_shares(greedy))} | {greedy.mean:.3f} | {sampled.overlap:.3f} |"
+
+
+def _shares(found: Agreement) -> list[str]:
+    return [f"{share:.3f}" for share in found.by_kind.values()]
+
+
+def _curve(path: Path) -> str:
+    """The learning curve as a table of some ten points."""
+    points = [json.loads(line) for line in path.read_text().splitlines()]
+    step = max(1, len(points) // 10)
+    shown = [*points[:-1:step], points[-1]]
+    lines = ["| tokens trained on | agreement, mean over kinds | 1 - TV |", "|---|---|---|"]
+    lines += [
+        f"| {point['tokens']:,} | {point['agreement']:.3f} | {point['overlap']:.3f} |" for point in shown
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,17 @@
+"""The target of a GGUF file as plain transformers in float32, and its tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import LlamaForCausalLM
+
+from verify_server.engine import gguf_config, gguf_model
+
+
+def load_target(path: Path) -> LlamaForCausalLM:
+    """Its dequantized weights. Raises NotFound and UnsupportedModel."""
+    model = LlamaForCausalLM(gguf_config.read_config(path)).to(torch.float32)
+    gguf_model.fill(model, path)
+    return model.requires_grad_(False).eval()

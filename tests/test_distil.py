@@ -1,0 +1,226 @@
+"""The draft of smollm2 in small: the target writes text, a pruned copy learns from it, files are shipped and joined."""
+
+import itertools
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import kl_div
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from opensled.store import bundled_folder
+from opensled_training.distil.agreement import agreement, of_model
+from opensled_training.distil.distiller import Distiller
+from opensled_training.distil.documentation import HELD_OUT_MODULES, passages
+from opensled_training.distil.objective import Aims, losses
+from opensled_training.distil.pruned import pruned
+from opensled_training.distil.row_decoder import RowDecoder
+from opensled_training.distil.self_prompts import Frame, Given, Script, Written, drawn
+from opensled_training.distil.self_text import ANSWER, GIVEN, QUESTION, TOP, SelfTextWriter, save_shard
+from opensled_training.distil.shard_batches import batch_of, read_shard, rounds_of_shards
+from verify_server.text.gguf_text import GgufText
+
+VOCABULARY, END = 300, 7
+
+
+@pytest.fixture(scope="module")
+def target() -> LlamaForCausalLM:
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=48,
+        intermediate_size=96,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+        eos_token_id=[END],
+        initializer_range=0.15,
+    )
+    return LlamaForCausalLM(config).requires_grad_(False).eval()
+
+
+def scripts(count: int) -> list[Script]:
+    draw = random.Random(1)
+    return [
+        Script(
+            f"kind {number % 2}",
+            (
+                Given(tuple(draw.randrange(10, VOCABULARY) for _ in range(2 + number))),
+                Written(5, 1.0, answer=False),
+                Given((END, 11, 12)),
+                Written(9, 0.0, answer=True),
+            ),
+        )
+        for number in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def texts(target, tmp_path_factory):
+    """Of seven scripts over three rows, and the shard that they are in."""
+    written = list(SelfTextWriter(target, iter(scripts(7)), 3, 40, seed=1).texts())
+    path = tmp_path_factory.mktemp("texts") / "short-00000.npz"
+    save_shard(written, path)
+    return written, path
+
+
+def test_many_rows_are_decoded_as_one_would_be(target):
+    ids = torch.randint(10, VOCABULARY, (2, 9))
+    decoder = RowDecoder(target, 2, 12)
+    # The second row lags by three tokens.
+    for step in range(12):
+        places = torch.tensor([min(step, 8), max(0, step - 3)])
+        found = decoder.logits(decoder.advance(ids[torch.arange(2), places], places))
+        expected = target(ids).logits[torch.arange(2), places]
+        assert torch.allclose(found, expected, atol=1e-4)
+
+
+def test_the_target_writes_what_it_thinks(target, texts):
+    written, _ = texts
+    assert len(written) == 7
+    for text in written:
+        logits, embedding = target(torch.tensor([text.ids])).logits[0], target.model.embed_tokens.weight
+        places = [place for place, role in enumerate(text.roles) if role != GIVEN]
+        for place, ids, log_probs, features in zip(places, text.top_ids, text.top_log_probs, text.features):
+            thought = logits[place - 1].log_softmax(-1)
+            assert np.allclose(thought[ids.astype(int)], log_probs, atol=0.01)
+            assert np.allclose(thought.topk(TOP).values, log_probs, atol=0.01)
+            from_features = embedding[ids.astype(int)] @ torch.from_numpy(features).float()
+            assert torch.allclose(from_features, logits[place - 1][ids.astype(int)], atol=0.02)
+            if text.roles[place] == ANSWER:
+                assert text.ids[place] == logits[place - 1].argmax()
+            else:
+                assert text.ids[place] in ids
+
+
+def test_a_turn_that_was_cut_gets_its_end(texts):
+    for text in texts[0]:
+        turns = [(role, len(list(each))) for role, each in itertools.groupby(text.roles)]
+        assert [role for role, _ in turns] == [GIVEN, QUESTION, GIVEN, ANSWER]
+        asked, given = turns[0][1], turns[2][1]
+        ended = text.ids[asked + turns[1][1] - 1] == END
+        assert text.ids[asked + turns[1][1] :][:given] == ([11, 12] if ended else [END, 11, 12])
+
+
+def test_a_shard_holds_the_texts(texts):
+    written, path = texts
+    for text, read in zip(written, read_shard(path), strict=True):
+        assert read.kind == text.kind and read.ids.tolist() == text.ids and read.roles.tolist() == text.roles
+        assert np.array_equal(read.top_ids, text.top_ids) and np.array_equal(read.features, text.features)
+
+
+def test_batches_ask_where_the_target_wrote(texts):
+    batch = batch_of(read_shard(texts[1]))
+    following = batch.ids.roll(-1, dims=1)[batch.asked]
+    assert len(following) == len(batch.aims.ids)
+    assert bool((batch.aims.ids == following[:, None]).any(1).all())
+    assert bool((batch.aims.ids[batch.answers, 0] == following[batch.answers]).all())
+
+
+def test_shards_are_read_in_turns_and_new_ones_first(texts, tmp_path):
+    for number in range(8):
+        (tmp_path / f"short-{number:05}.npz").write_bytes(texts[1].read_bytes())
+    reads: Counter[str] = Counter()
+    rounds = rounds_of_shards(tmp_path, reads, random.Random(1))
+    for _ in range(4):
+        assert sum(len(group) for group in next(rounds)) == 6 * 7
+    assert set(reads.values()) == {2, 3}
+    (tmp_path / "long-00000.npz").write_bytes(texts[1].read_bytes())
+    next(rounds), next(rounds)
+    assert reads["long-00000.npz"] == 1
+
+
+def test_the_losses_are_those_of_whole_distributions():
+    """Where the likely tokens hold all of the mass and every token is a candidate."""
+    torch.manual_seed(1)
+    embedding, hidden = torch.randn(TOP, 16), torch.randn(5, 16)
+    wanted = torch.randn(5, TOP).log_softmax(-1).sort(descending=True)
+    aims = Aims(wanted.indices, wanted.values, hidden * 1.1)
+    found = losses(hidden, embedding, aims, torch.Generator())
+    own = (hidden @ embedding.T).log_softmax(-1)
+    whole = torch.zeros(5, TOP).scatter(1, wanted.indices, wanted.values)
+    divergence = float(kl_div(own, whole, reduction="batchmean", log_target=True))
+    assert float(found.divergence) == pytest.approx(divergence, rel=1e-2)
+    variation = float((own.exp() - whole.exp()).abs().sum(-1).mean() / 2)
+    assert float(found.variation) == pytest.approx(variation, abs=2e-3)
+    assert float(found.distance) == pytest.approx(0.1**2 / 1.1**2, rel=1e-3)
+
+
+def test_drawn_tokens_stand_for_all_others(monkeypatch):
+    """The divergence hardly depends on which tokens are drawn, and on average it is that of the whole vocabulary."""
+    monkeypatch.setattr("opensled_training.distil.objective.NEGATIVES", 500)
+    torch.manual_seed(1)
+    embedding, hidden = torch.randn(4000, 8) * 0.3, torch.randn(4, 8)
+    wanted = torch.randn(4, 4000).log_softmax(-1).topk(TOP)
+    aims = Aims(wanted.indices, wanted.values, hidden)
+
+    def variation(seed: int) -> float:
+        return float(losses(hidden, embedding, aims, torch.Generator().manual_seed(seed)).variation)
+
+    sampled = [variation(seed) for seed in range(20)]
+    monkeypatch.setattr("opensled_training.distil.objective.NEGATIVES", 4000)
+    assert np.mean(sampled) == pytest.approx(variation(0), rel=0.01)
+
+
+def test_a_pruned_model_is_the_target_without_some_layers(target):
+    ids = torch.randint(10, VOCABULARY, (1, 6))
+    assert torch.allclose(pruned(target, range(4))(ids).logits, target(ids).logits, atol=1e-5)
+    draft = pruned(target, (0, 3))
+    assert draft.config.num_hidden_layers == 2 and target.config.num_hidden_layers == 4
+    assert torch.equal(draft.model.layers[1].mlp.up_proj.weight, target.model.layers[3].mlp.up_proj.weight)
+    assert not draft.model.embed_tokens.weight.requires_grad
+
+
+@pytest.fixture
+def shop(texts, tmp_path):
+    """Folders of a training run, with the same texts to learn from and to be measured with."""
+    for name in ("greedy", "sampled"):
+        (tmp_path / f"{name}.npz").write_bytes(texts[1].read_bytes())
+    return tmp_path
+
+
+def distiller(target, texts, shop) -> Distiller:
+    return Distiller(pruned(target, (0, 3)), texts[1].parent, shop, shop)
+
+
+def test_training_brings_the_draft_nearer(target, texts, shop, monkeypatch):
+    monkeypatch.setattr("opensled_training.distil.distiller.WARMING", 5)
+    before = agreement(of_model(pruned(target, (0, 3))), texts[1])
+    trainer = distiller(target, texts, shop)
+    trainer.run(sum(text.written for text in texts[0]) * 60)
+    after = agreement(of_model(trainer.mean_draft()), texts[1])
+    assert after.mean > before.mean + 0.3 and after.overlap > before.overlap + 0.1
+    assert agreement(of_model(target), texts[1]).mean == 1.0
+
+
+def test_a_run_that_was_stopped_goes_on(target, texts, shop):
+    first = distiller(target, texts, shop)
+    first.run(200)
+    second = distiller(target, texts, shop)
+    assert second.progress == first.progress and second.progress.tokens >= 200
+    for mine, theirs in zip(first.mean_draft().parameters(), second.mean_draft().parameters()):
+        assert torch.equal(mine, theirs)
+    steps = second.progress.steps
+    second.run(400)
+    assert second.progress.steps > steps
+
+
+def test_no_passage_of_a_held_out_module_is_read():
+    assert len(passages()) > 500
+    told = "\n".join(passages())
+    assert "optparse" in HELD_OUT_MODULES and "Turtle" not in told and "OptionParser" not in told
+
+
+def test_scripts_are_chats_of_the_targets_own_template():
+    text = GgufText(bundled_folder() / "tiny/tiny-f16.gguf")
+    frame = Frame(text)
+    for long in (False, True):
+        for script in itertools.islice(drawn(frame, 1, long), 40):
+            *_, last = script.parts
+            assert isinstance(last, Written) and last.answer
+            assert isinstance(script.parts[0], Given) and script.parts[0].ids[: len(frame.user)] == frame.user
+    again = [list(itertools.islice(drawn(frame, 2, True), 9)) for _ in range(2)]
+    assert again[0] == again[1]

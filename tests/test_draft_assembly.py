@@ -1,0 +1,174 @@
+"""A draft model made of shipped layers and the embedding of a fetched target: real GGUF, real ONNX Runtime."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+
+from edge_client.drafters.onnx import OnnxFactory
+from opensled import draft_pull, pull, store
+from opensled.draft_assembly import assemble_gguf
+from opensled.errors import UnsupportedModel
+from opensled.gguf_file import read_head, read_metadata
+from opensled.onnx_assembly import assemble_onnx, dequantized, quantized
+from opensled.pull import PullConfig
+from opensled.store import bundled_folder, fetched_folder, model_file
+from opensled_training.distil.pruned import pruned
+from opensled_training.distil.shipped_graph import write_graph
+from opensled_training.distil.shipped_layers import write_layers
+from opensled_training.distil.target_model import load_target
+from verify_server.text.gguf_text import GgufText
+
+TARGET = bundled_folder() / "tiny/tiny-f16.gguf"
+KEPT = (0, 2, 4)
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory) -> Path:
+    """What is shipped of a draft with three of the five layers of `tiny`."""
+    folder = tmp_path_factory.mktemp("shipped")
+    draft = pruned(load_target(TARGET), KEPT)
+    write_layers(draft, folder / draft_pull.LAYERS, "three layers")
+    write_graph(draft, GgufText(TARGET).tokenizer_json, folder)
+    (folder / "LICENSE").write_text("a licence")
+    (folder / "README.md").write_text("a card")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def assembled(shipped, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("assembled") / "draft.gguf"
+    assemble_gguf(shipped / draft_pull.LAYERS, TARGET, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def quantized_draft(assembled):
+    """The draft in torch, with the weights of the assembled file."""
+    return load_target(assembled)
+
+
+IDS = list(range(40, 80))
+
+
+def test_all_layers_and_the_embedding_make_the_target_again(tmp_path):
+    target = load_target(TARGET)
+    write_layers(pruned(target, range(5)), tmp_path / "layers.gguf", "all")
+    assemble_gguf(tmp_path / "layers.gguf", TARGET, tmp_path / "whole.gguf")
+    whole, head = read_head(tmp_path / "whole.gguf"), read_head(TARGET)
+    assert whole.metadata == {**head.metadata, "general.name": "all", "general.license": "apache-2.0"}
+    assert whole.tensors.keys() == head.tensors.keys()
+    for name, info in head.tensors.items():
+        ours, theirs = dequantized(tmp_path / "whole.gguf", whole.tensors[name]), dequantized(TARGET, info)
+        assert np.abs(ours - theirs).max() <= (
+            np.abs(theirs).max() / 7 if info.kind == 1 and "embd" not in name else 0
+        )
+
+
+def test_llama_cpp_computes_what_the_layers_do(assembled, quantized_draft):
+    model = llama_cpp.Llama(str(assembled), n_ctx=64, n_threads=1, logits_all=True, verbose=False)
+    model.eval(IDS)
+    with torch.inference_mode():
+        expected = quantized_draft(torch.tensor([IDS])).logits[0].numpy()
+    found = model.scores[: len(IDS)]
+    assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.999
+    assert (found.argmax(-1) == expected.argmax(-1)).mean() > 0.9
+
+
+def test_onnx_runtime_computes_what_the_layers_do(shipped, assembled, quantized_draft, tmp_path):
+    assemble_onnx(shipped, assembled, tmp_path)
+    session = ort.InferenceSession(str(tmp_path / "model.onnx"))
+    feeds = {"input_ids": np.array([IDS]), "attention_mask": np.ones((1, len(IDS)), np.int64)}
+    past = [each for each in session.get_inputs() if each.name.startswith("past")]
+    assert len(past) == 2 * len(KEPT)
+    config = quantized_draft.config
+    empty = np.zeros((1, config.num_key_value_heads, 0, config.head_dim), np.float32)
+    feeds |= {each.name: empty for each in past}
+    found = session.run(["logits"], feeds)[0][0]
+    with torch.inference_mode():
+        expected = quantized_draft(torch.tensor([IDS])).logits[0].numpy()
+    assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.97
+
+
+def test_weights_are_rounded_to_the_nearest_of_sixteen_steps():
+    weights = np.random.default_rng(1).normal(size=(3, 64)).astype(np.float32)
+    weights[2, 32:] = 0
+    packed, scales = quantized(weights)
+    assert packed.shape == (3, 2, 16) and scales.shape == (3, 2)
+    quants = np.stack([packed & 15, packed >> 4], axis=-1).reshape(3, 2, 32).astype(np.float32) - 8
+    error = np.abs(quants * scales[..., None] - weights.reshape(3, 2, 32))
+    # The largest weight sets the steps; one of the other sign that is as large is cut by a step.
+    assert (error <= np.abs(scales)[..., None] * 1.001).all() and np.median(
+        error / (np.abs(scales[..., None]) + 1e-9)
+    ) < 0.3
+
+
+def test_layers_of_another_target_are_refused(shipped, tmp_path):
+    other = bundled_folder() / "tiny-draft/tiny-draft-q8_0.gguf"
+    with pytest.raises(
+        UnsupportedModel, match="is not the target that the layers of this draft model were cut from"
+    ):
+        assemble_gguf(shipped / draft_pull.LAYERS, other, tmp_path / "wrong.gguf")
+
+
+# By its name
+
+
+@pytest.fixture
+def pullable(shipped, tmp_path, monkeypatch):
+    """`smollm2` is the tiny target, fetched already; its draft is the one with three layers."""
+    monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(draft_pull, "shipped_layers", lambda name: shipped)
+    folder = fetched_folder("smollm2")
+    folder.mkdir(parents=True)
+    shutil.copy(TARGET, folder)
+    model = replace(store.FETCHABLE["smollm2"], member=f"weights/{TARGET.name}")
+    monkeypatch.setitem(store.FETCHABLE, "smollm2", model)
+    return shipped
+
+
+def test_pull_makes_the_draft_of_the_target(pullable, capsys):
+    assert pull.pull(PullConfig("smollm2", json=True)) == 0
+    target, draft = json.loads(capsys.readouterr().out)
+    assert not target["fetched"] and draft == {
+        "name": "smollm2-draft",
+        "path": str(fetched_folder("smollm2-draft")),
+        "fetched": True,
+    }
+    assert "smollm2-draft" in store.known_models()
+    assert model_file("smollm2-draft", "*.gguf").name == "smollm2-draft.Q4_1.gguf"
+    assert {"LICENSE", "README.md"} <= {path.name for path in fetched_folder("smollm2-draft").iterdir()}
+    pull.pull(PullConfig("smollm2"))
+    assert "smollm2-draft (Apache-2.0) was here already" in capsys.readouterr().out
+
+
+def test_the_onnx_form_has_the_vocabulary_of_the_gguf_form(pullable, capsys):
+    pull.pull(PullConfig("smollm2"))
+    factory = OnnxFactory("smollm2-draft", 1)
+    assert factory._pieces() == read_metadata(TARGET)["tokenizer.ggml.tokens"]
+    drafter = factory.create()
+    drafter.close()
+
+
+def test_other_layers_than_before_make_the_draft_anew(pullable, capsys, monkeypatch, tmp_path):
+    pull.pull(PullConfig("smollm2"))
+    newer = tmp_path / "newer"
+    shutil.copytree(pullable, newer)
+    write_layers(pruned(load_target(TARGET), (1, 2, 3)), newer / draft_pull.LAYERS, "others")
+    monkeypatch.setattr(draft_pull, "shipped_layers", lambda name: newer)
+    capsys.readouterr()
+    pull.pull(PullConfig("smollm2"))
+    assert "smollm2-draft (Apache-2.0) is ready" in capsys.readouterr().out
+    assert read_metadata(model_file("smollm2-draft", "*.gguf"))["general.name"] == "others"
+
+
+def test_a_draft_that_was_not_made_is_offered(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path))
+    with pytest.raises(store.NotFound, match="no model 'smollm2-draft'; opensled pull smollm2 makes it"):
+        store.model_path("smollm2-draft")
