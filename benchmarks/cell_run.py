@@ -44,13 +44,13 @@ class Scale:
 
 @dataclass
 class CellRun:
-    """One cell; `run` makes one run, `say` hears a line after each."""
+    """One cell; `run` makes one emulated run, `say` hears a line after each."""
 
     cell: Cell
     scale: Scale
     items: Sequence[Item]
     traces: TraceSet
-    run: Run
+    run: Run | None  # None = nothing is emulated
     say: Callable[[str], None]
     lengths: dict[str, int] = field(default_factory=dict)  # draft length of each baseline
 
@@ -114,6 +114,8 @@ class CellRun:
         """Entries of the runs that count, and of those that do not."""
         runs: list[dict[str, Any]] = []
         void: list[dict[str, Any]] = []
+        if self.run is None:
+            return runs, void
         for turn in turns(self.cell, baselines, self.scale.repeats):
             fleet = fleet_of(self.cell, turn, self.lengths[turn.baseline])
             done = finish(self.run, fleet, self.items, self.traces, load, turn)
@@ -140,7 +142,7 @@ class CellRun:
             return holds(simulate(self._fleet(baseline, users), self.traces, load), self.slo)
 
         users = largest(holds_simulated, self.cell.users, most)
-        if not self.cell.live or self.scale.most_users < MOST_EMULATED:
+        if not self.run or not self.cell.live or self.scale.most_users < MOST_EMULATED:
             real = not_emulated("only cells with live anchors are")
         else:
             real = emulated_capacity(lambda count: self._holds_emulated(baseline, count, load), users)
@@ -151,6 +153,7 @@ class CellRun:
 
     def _holds_emulated(self, baseline: str, users: int, load: Load) -> bool | None:
         """None for a void run."""
+        assert self.run
         fleet = self._fleet(baseline, users)
         done = finish(self.run, fleet, self.items, self.traces, load, PlannedRun(baseline, 0))
         kept = None if done.void else holds(done.result, self.slo)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.cells import Cell
-from opensled_testbed.emulation.recorder import recorded_items
+from opensled_testbed.emulation.recorded_items import recorded_items
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.records import RunResult
@@ -97,9 +97,9 @@ def finish(
     return Finished(turn, result, time.monotonic() - started, time.process_time() - cpu)
 
 
-def short_items(max_tokens: int) -> list[Item]:
-    """The recorded items, with answers of at most `max_tokens`."""
-    return [replace(item, max_tokens=min(item.max_tokens, max_tokens)) for item in recorded_items()]
+def short_items(max_tokens: int, target: str = "tiny") -> list[Item]:
+    """The items recorded with a target, with answers of at most `max_tokens`."""
+    return [replace(item, max_tokens=min(item.max_tokens, max_tokens)) for item in recorded_items(target)]
 
 
 def shortened(traces: TraceSet, max_tokens: int) -> TraceSet:

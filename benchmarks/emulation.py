@@ -23,11 +23,11 @@ from opensled.sampling import Sampler
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.emulation.emulated_accelerator import EmulatedEngine, Totals
 from opensled_testbed.emulation.paced import PacedFactory
-from opensled_testbed.emulation.recorder import load_target
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.emulation.step_law import StepLaw
+from opensled_testbed.emulation.target_texts import load_target
 from opensled_testbed.load.records import between
-from opensled_testbed.planner.setting import RECORDED
+from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.traces import ItemTrace, read_traces
 from scheduler.fcfs import Fcfs
 from verify_server.acceptance.match import Match
@@ -205,7 +205,7 @@ def _live(blocks: int) -> Callable[[], Pair]:
 
 def _long_texts() -> list[ItemTrace]:
     """Texts of many rounds."""
-    traces = read_traces(RECORDED)
+    traces = read_traces(BUNDLED)
     return [trace for trace in traces.items if trace.finish_reason == "length"]
 
 

@@ -1,10 +1,13 @@
 """What the simulated grid says, in words and tables: where drafting wins, where it loses, and which claims hold where.
 
-python -m benchmarks.findings [docs/benchmarks/grid.json] [--write docs/planning.md]
+python -m benchmarks.findings [docs/benchmarks/grid.json ...] [--write docs/planning.md]
+
+Without names: the table by drafts over all grids that are there, then the whole grid.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.grid_document import read
+from benchmarks.grid_table import TASK_HEAD, by_cells, by_drafts, task_rows, winner
 from benchmarks.program import FOLDER, exit_code, parser_of, table
 from opensled.errors import UsageError
 from opensled_testbed.baselines import CENTRALIZED
@@ -25,7 +29,7 @@ from opensled_testbed.report.grid_verdict import (
     verdict,
 )
 
-GRIDS = (FOLDER / "grid.json", FOLDER / "grid-adapted.json")
+WHOLE_GRID = FOLDER / "grid.json"
 BEGIN, END = "<!-- findings: begin -->", "<!-- findings: end -->"
 LAW_KEYS = {"median": ".1f", "within_15_percent": ".0f"}
 OTHERS = ("server-sd", "sled-static", "sled-continuous", "opensled")
@@ -80,20 +84,10 @@ def _regime(key: tuple[str, float], points: Sequence[Point]) -> tuple[str, ...]:
     which does whatever is best, holds fewer than the best of those without a draft beside the server."""
     counts = {"server": 0, "beside": 0, "devices": 0, "none": 0}
     for point in points:
-        counts[_winner(point["capacity"])] += 1
+        counts[winner(point["capacity"])] += 1
     full = sum(CENTRALIZED in point["kv_full"] for point in points)
     behind = sum(each.respect == "users" and each.share < GOOD for each in verdict(points).shares)
     return key[0], f"{key[1]:g}", *map(str, counts.values()), str(full), str(behind)
-
-
-def _winner(capacity: dict[str, int]) -> str:
-    devices = max(capacity["sled-static"], capacity["sled-continuous"])
-    most = max(capacity[CENTRALIZED], capacity["server-sd"], devices)
-    if not most:
-        return "none"
-    if capacity[CENTRALIZED] == most:
-        return "server"
-    return "beside" if capacity["server-sd"] == most else "devices"
 
 
 def _law(grid: dict[str, Any]) -> str:
@@ -121,26 +115,46 @@ def put(text: str, path: Path) -> None:
     path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", "utf-8")
 
 
-def add_grids(parser: ArgumentParser) -> None:
-    shown = " ".join(map(str, GRIDS))
-    parser.add_argument("grids", type=Path, nargs="*", metavar="GRID", default=GRIDS, help=f"default {shown}")
+def grids_there(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    """The whole grid and the short ones that are there, each complete."""
+    return [read(path) for path in sorted(folder.glob("grid*.json"))]
+
+
+def add_grids(parser: ArgumentParser, default: Sequence[Path]) -> None:
+    shown = " ".join(map(str, default)) or "all"
+    parser.add_argument(
+        "grids", type=Path, nargs="*", metavar="GRID", default=default, help=f"default {shown}"
+    )
 
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = parser_of("findings", __doc__)
-    add_grids(parser)
+    add_grids(parser, ())
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put it into this page, between its marks")
     arguments = parser.parse_args(words)
     return exit_code(lambda: _shown(arguments.grids, arguments.write))
 
 
 def _shown(paths: Sequence[Path], page: Path | None) -> int:
-    text = "\n\n".join(findings(read(path)) for path in paths)
+    parts = [findings(read(path)) for path in paths] or _all()
+    text = "\n\n".join(parts)
     if page:
         put(text, page)
     else:
         print(text)
     return 0
+
+
+def _all() -> list[str]:
+    parts = ["### By the acceptance of the drafts", _text(TASK_HEAD, task_rows()), by_drafts(grids_there())]
+    if cells := by_cells(cells_there()):
+        parts += ["### The six cells, by the acceptance of the drafts", cells]
+    return [*filter(None, parts), findings(read(WHOLE_GRID))]
+
+
+def cells_there(folder: Path = FOLDER) -> list[dict[str, Any]]:
+    """What benchmarks/regimes.py wrote, of any drafts."""
+    return [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("regimes*.json"))]
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
 """The simulated grid: capacity and throughput of every baseline over regimes, links, devices and paces.
 
-    python -m benchmarks.grid [--quick] [--acceptance RATE] [--out FOLDER] [--resume]
+    python -m benchmarks.grid [--pair NAME] [--acceptance A] [--short] [--quick] [--out FOLDER] [--resume] [--jobs N]
     python -m benchmarks.grid --only opensled --merge [--spot-check N]
 
 Capacity is the largest number of users of whom 90 % read at their pace, by bisection in the simulator; beside it stands
 the law's word for it. Throughput is compared at the load of the best baseline, and at half of it. All baselines meet
 the same users with the same requests. Plain decoding and a draft beside the server use nothing of the device, so their
-capacities are simulated once for all devices. Writes grid.json, and map.json by the law alone. With --acceptance drafts
-are made up, of which that share is right, as of a draft model that was adapted to its target; writes grid-adapted.json.
+capacities are simulated once for all devices. Writes grid.json, and map.json by the law alone.
+
+Drafts are those recorded with --pair. With --acceptance, a number or the name of a task, drafts are made up, of which
+that share is right. A grid with --short or --acceptance asks for capacity alone, on two links with three devices, and
+only at places that the law leaves open: where decoding alone does not fill the memory, and some mode serves a user. It
+writes grid-NAME.json, NAME being the pair or the acceptance. `python -m benchmarks.grid_set` makes all of those.
 
 With --merge what the file already says stays, but for the baselines of --only; --spot-check measures some of that again
 and fails where it differs. What is done is kept in a .part file after each place: --resume goes on from there.
@@ -26,39 +30,50 @@ from typing import Any
 
 from benchmarks.findings import findings
 from benchmarks.grid_document import (
-    ADAPTED,
     ALL,
     QUICK,
+    SHORT,
+    WHOLE,
     Axes,
     begun,
     law_error,
     name_of,
     read,
+    source_of,
     without,
 )
-from benchmarks.grid_fill import fill, place_of
+from benchmarks.grid_fill import WORKERS, fill, place_of
 from benchmarks.grid_place import OF_SERVER, answers
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, write_json
+from opensled.errors import UsageError
 from opensled_testbed.planner import mode_map
-from opensled_testbed.planner.setting import default_work
+from opensled_testbed.planner.draft_source import DEFAULT, DraftSource
+from opensled_testbed.planner.setting import work_of
+from opensled_testbed.planner.task_acceptance import TASKS, check_acceptance
 from opensled_testbed.provenance import provenance
+from opensled_testbed.recordings import DEFAULT_PAIR, PAIRS, check_pair
 
 
-def measure(axes: Axes, acceptance: float = 0.0) -> dict[str, Any]:
-    """The whole grid, on grid_fill.WORKERS processes."""
-    return _filled(begun(axes, acceptance), acceptance, None)
+def measure(axes: Axes, source: DraftSource = DEFAULT) -> dict[str, Any]:
+    """The whole grid, on WORKERS processes."""
+    return _filled(begun(axes, source), None, WORKERS)
 
 
-def _filled(document: dict[str, Any], acceptance: float, part: Path | None) -> dict[str, Any]:
+def _filled(document: dict[str, Any], part: Path | None, jobs: int) -> dict[str, Any]:
     """`document` with all that it lacked; on its way it is kept in `part`."""
-    fill(document, acceptance, lambda: write_json(part, document) if part else None)
+
+    def save() -> None:
+        if part:
+            write_json(part, document)
+
+    fill(document, source_of(document), save, jobs, throughput=document["figure"] == WHOLE)
     return {**document, "law_error": law_error(document["points"])}
 
 
-def map_figure(quick: bool) -> dict[str, Any]:
+def map_figure(quick: bool, source: DraftSource) -> dict[str, Any]:
     """The map's points, by the law."""
     servers = mode_map.panels(mode_map.CONTEXTS[:1]) if quick else mode_map.panels()
-    work = default_work()
+    work = work_of(source)
     return {
         "figure": "map",
         "title": "Best mode and gain by the law",
@@ -72,7 +87,19 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of("grid", __doc__)
     add_quick_and_out(parser)
     add = parser.add_argument
-    add("--acceptance", type=float, default=0.0, metavar="RATE", help="of drafts that are made up")
+    add("--pair", default=DEFAULT_PAIR, choices=tuple(PAIRS), help="whose drafts; default %(default)s")
+    add(
+        "--acceptance",
+        default="",
+        metavar="A",
+        help="of made-up drafts: a number, or a name: " + ", ".join(TASKS),
+    )
+    add(
+        "--short",
+        action="store_true",
+        help="capacity alone, where the law leaves it open; as with --acceptance",
+    )
+    add("--jobs", type=int, default=WORKERS, metavar="N", help="processes; default %(default)s")
     add("--merge", action="store_true", help="keep what the file there says, but for --only")
     add(
         "--only", default="", metavar="NAME,...", help=f"with --merge, of {', '.join(ALL)}: measure them anew"
@@ -81,13 +108,17 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     add("--resume", action="store_true", help="go on with the .part file of a run that was ended")
     arguments = parser.parse_args(words)
     arguments.only = [name for name in arguments.only.split(",") if name]
+    arguments.short = arguments.short or bool(arguments.acceptance)
     _check(parser, arguments)
     return arguments
 
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    if not 0 <= arguments.acceptance < 1:
-        parser.error(f"--acceptance {arguments.acceptance:g}: from 0 to below 1 is needed")
+    try:
+        check_pair(arguments.pair)
+        check_acceptance(arguments.acceptance)
+    except UsageError as error:
+        parser.error(str(error))
     unknown = [name for name in arguments.only if name not in ALL]
     if unknown:
         parser.error(f"--only {unknown[0]}: choose from {', '.join(ALL)}")
@@ -99,7 +130,9 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
 
 def _flags(arguments: argparse.Namespace) -> str:
     words = [" --quick"] if arguments.quick else []
-    words += [f" --acceptance {arguments.acceptance:g}"] if arguments.acceptance else []
+    words += [f" --pair {arguments.pair}"] if arguments.pair != DEFAULT_PAIR else []
+    words += [f" --acceptance {arguments.acceptance}"] if arguments.acceptance else []
+    words += [" --short"] if arguments.short and not arguments.acceptance else []
     words += [f" --only {','.join(arguments.only)}"] if arguments.only else []
     return "".join([*words, " --merge"] if arguments.merge else words)
 
@@ -111,18 +144,18 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _measured(arguments: argparse.Namespace, out: Path | None) -> int:
-    rate = arguments.acceptance
+    source = DraftSource(arguments.pair, arguments.acceptance)
     origin = provenance(f"python -m benchmarks.grid{_flags(arguments)}")
-    if out and not rate and not arguments.merge:
-        write_json(out / "map.json", {**map_figure(arguments.quick), "provenance": origin})
+    if out and not arguments.short and not arguments.merge:
+        write_json(out / "map.json", {**map_figure(arguments.quick, source), "provenance": origin})
         print(f"written: {out / 'map.json'}")
-    target = out / f"{name_of(rate)}.json" if out else None
+    target = out / f"{name_of(source, arguments.short)}.json" if out else None
     part = target.with_suffix(".part") if target else None
-    document = _filled(_start(arguments, target, part, origin), rate, part)
+    document = _filled(_start(arguments, target, part, origin), part, arguments.jobs)
     differing = 0
     if arguments.spot_check:
         kept = [name for name in ALL if name not in arguments.only]
-        differing = spot_check(document, rate, arguments.spot_check, kept)
+        differing = spot_check(document, arguments.spot_check, kept)
     if target and part:
         write_json(target, document)
         part.unlink(missing_ok=True)
@@ -142,11 +175,12 @@ def _start(
         names = arguments.only or ["what was missing"]
         document["additions"] = [*document.get("additions", ()), {"baselines": names, "provenance": origin}]
         return document
-    axes = QUICK if arguments.quick else ADAPTED if arguments.acceptance else Axes()
-    return {**begun(axes, arguments.acceptance), "provenance": origin}
+    axes = QUICK if arguments.quick else SHORT if arguments.short else Axes()
+    source = DraftSource(arguments.pair, arguments.acceptance)
+    return {**begun(axes, source, arguments.short), "provenance": origin}
 
 
-def spot_check(document: dict[str, Any], acceptance: float, count: int, kept: Sequence[str]) -> int:
+def spot_check(document: dict[str, Any], count: int, kept: Sequence[str]) -> int:
     """Measure `count` capacities of `kept` again; how many of them differ.
 
     The choice is random but always the same. The result is printed and added to the document's facts.
@@ -154,7 +188,7 @@ def spot_check(document: dict[str, Any], acceptance: float, count: int, kept: Se
     known = [
         (replace(place, device="") if name in OF_SERVER else place, name, users)
         for point in document["points"]
-        for place in (place_of(point, acceptance),)
+        for place in (place_of(point, source_of(document)),)
         for name, users in point["capacity"].items()
         if name in kept
     ]

@@ -1,4 +1,4 @@
-"""What a grid still lacks, measured on WORKERS processes: first capacities, then throughput at two loads.
+"""What a grid still lacks, measured on several processes: first capacities, then throughput at two loads.
 
 The loads of a place are the most users that any of RIVALS holds there, at least one, and half of that.
 """
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from benchmarks.grid_place import OF_DEVICES, OF_SERVER, Place, PlaceCapacity, answers, rates
 from benchmarks.program import SPAWN, say
 from opensled_testbed.baselines import RIVALS
+from opensled_testbed.planner.draft_source import DraftSource
 
 WORKERS = 2
 RATED = (*RIVALS, "opensled")  # baselines whose throughput is asked
@@ -45,21 +46,23 @@ class Rates(NamedTuple):
         return rates(self.place, self.users, dict(self.lengths))
 
 
-def fill(document: dict[str, Any], acceptance: float, save: Save) -> None:
-    """Add whatever its points lack; `save` is called after each unit of work."""
+def fill(
+    document: dict[str, Any], source: DraftSource, save: Save, jobs: int = WORKERS, throughput: bool = True
+) -> None:
+    """Add whatever its points lack, on `jobs` processes; `save` is called after each unit of work."""
     points, facts = document["points"], document["facts"]
-    lacking = list(_lacking_capacities(points, acceptance))
-    for work, found in _measured(lacking, facts):
+    lacking = list(_lacking_capacities(points, source))
+    for work, found in _measured(lacking, facts, jobs):
         _put_capacities(points, work, found, facts)
         save()
-    unrated = list(_lacking_rates(points, acceptance))
-    for load, tokens_per_s in _measured(unrated, facts):
+    unrated = list(_lacking_rates(points, source)) if throughput else []
+    for load, tokens_per_s in _measured(unrated, facts, jobs):
         _put_rates(points, load, tokens_per_s, facts)
         save()
 
 
-def place_of(point: Point, acceptance: float) -> Place:
-    return Place(point["regime"], point["link"], point["pace"], point["device"], acceptance)
+def place_of(point: Point, source: DraftSource) -> Place:
+    return Place(point["regime"], point["link"], point["pace"], point["device"], source)
 
 
 def best_of_rivals(point: Point) -> int:
@@ -73,11 +76,11 @@ def loads_of(point: Point) -> tuple[int, ...]:
     return tuple(dict.fromkeys((most, max(1, most // 2))))
 
 
-def _lacking_capacities(points: Sequence[Point], acceptance: float) -> Iterator[Capacities]:
+def _lacking_capacities(points: Sequence[Point], source: DraftSource) -> Iterator[Capacities]:
     """In the order of the points, long ones first: those of the server alone before those of its devices."""
     asked = set()
     for point in points:
-        place = place_of(point, acceptance)
+        place = place_of(point, source)
         alone = replace(place, device="")
         for each, names in ((alone, OF_SERVER), (place, OF_DEVICES)):
             lacking = tuple(name for name in names if name not in point["capacity"])
@@ -86,13 +89,13 @@ def _lacking_capacities(points: Sequence[Point], acceptance: float) -> Iterator[
                 yield Capacities(each, lacking, best_of_rivals(point))
 
 
-def _lacking_rates(points: Sequence[Point], acceptance: float) -> Iterator[Rates]:
+def _lacking_rates(points: Sequence[Point], source: DraftSource) -> Iterator[Rates]:
     for point in points:
         for users in loads_of(point):
             known = _rates_at(point, users)
             lengths = [(name, point["draft_length"][name]) for name in RATED if name not in known]
             if lengths:
-                yield Rates(place_of(point, acceptance), users, tuple(lengths))
+                yield Rates(place_of(point, source), users, tuple(lengths))
 
 
 def _rates_at(point: Point, users: int) -> dict[str, float]:
@@ -104,7 +107,7 @@ def _put_capacities(
     points: Sequence[Point], work: Capacities, found: Sequence[PlaceCapacity], facts: dict[str, Any]
 ) -> None:
     for point in points:
-        place = place_of(point, work.place.acceptance)
+        place = place_of(point, work.place.source)
         if work.place in (place, replace(place, device="")):
             for answer in found:
                 _put(point, answer)
@@ -125,17 +128,17 @@ def _put(point: Point, answer: PlaceCapacity) -> None:
 def _put_rates(points: Sequence[Point], load: Rates, found: dict[str, float], facts: dict[str, Any]) -> None:
     """What was measured at loads that are none any more goes."""
     for point in points:
-        if place_of(point, load.place.acceptance) == load.place:
+        if place_of(point, load.place.source) == load.place:
             known = {users: _rates_at(point, users) for users in loads_of(point)}
             known[load.users] = {**known[load.users], **found}
             point["throughput"] = [{"users": users, "tokens_per_s": each} for users, each in known.items()]
     facts["simulations"] += len(found)
 
 
-def _measured(work: Sequence[Any], facts: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+def _measured(work: Sequence[Any], facts: dict[str, Any], jobs: int) -> Iterator[tuple[Any, Any]]:
     """Each unit of `work` with what came of it, as they come."""
     started, before = time.monotonic(), facts["seconds"]
-    for done, (unit, found) in enumerate(_answered(work), 1):
+    for done, (unit, found) in enumerate(_answered(work, jobs), 1):
         spent = time.monotonic() - started
         facts["seconds"] = round(before + spent)
         yield unit, found
@@ -145,11 +148,12 @@ def _measured(work: Sequence[Any], facts: dict[str, Any]) -> Iterator[tuple[Any,
             say(f"{type(unit).__name__.lower()}: {line}")
 
 
-def _answered(work: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """On WORKERS processes; an interrupt ends these as well."""
-    if not work:
+def _answered(work: Sequence[Any], jobs: int) -> Iterator[tuple[Any, Any]]:
+    """On `jobs` processes, 1 = this one alone; an interrupt ends these as well."""
+    if jobs == 1 or not work:
+        yield from ((unit, unit.run()) for unit in work)
         return
-    pool = ProcessPoolExecutor(WORKERS, mp_context=SPAWN)
+    pool = ProcessPoolExecutor(jobs, mp_context=SPAWN)
     try:
         asked = {pool.submit(_run, unit): unit for unit in work}
         for done in as_completed(asked):

@@ -15,13 +15,13 @@ from opensled_testbed.fleet import Fleet, Group
 from opensled_testbed.load.load import Load
 from opensled_testbed.planner import capacity_law as law
 from opensled_testbed.planner import mode_map
-from opensled_testbed.planner.acceptance import adapted
 from opensled_testbed.planner.capacity_search import EXACT, MOST, simulated_capacity
+from opensled_testbed.planner.draft_source import DEFAULT, DraftSource, traces_of
 from opensled_testbed.planner.planning import draft_wait
-from opensled_testbed.planner.setting import RECORDED, Work, of_fleet, recorded
+from opensled_testbed.planner.setting import Work, of_fleet, recorded
 from opensled_testbed.simulated.compare import throughput
 from opensled_testbed.simulator import simulate
-from opensled_testbed.traces import TraceSet, read_traces
+from opensled_testbed.traces import TraceSet
 
 # The regimes of the emulated cells, and one more: little bandwidth and much KV to read.
 SERVERS = {**REGIMES, "hub-8k": replace(REGIMES["hub"], context=8192)}
@@ -30,6 +30,7 @@ OF_DEVICES = ("sled-static", "sled-continuous", OPENSLED)  # baselines in which 
 OF_SERVER = ("centralized", "server-sd")
 LEAST, TOKENS = 60, 4000  # the window in which throughput is measured: tokens of a user, and of all
 WARMUP_S = 3.0  # before it, at least: devices become known, and their users fall out of step
+FULL = 0.85  # share of the users that fit; the law errs by up to 15 % where speed decides
 NEAR = 0.8  # share of the users that fit from which on the search begins with all of them
 
 
@@ -41,7 +42,7 @@ class Place:
     link: str
     pace: float
     device: str = ""
-    acceptance: float = 0.0  # of drafts that are made up; 0 = as recorded
+    source: DraftSource = DEFAULT
 
     def fleet(self, draft_length: int) -> Fleet:
         """One of its devices; any will do where none matters."""
@@ -84,7 +85,7 @@ def rates(place: Place, users: int, lengths: Mapping[str, int]) -> dict[str, flo
 
 @cache
 def _rate(place: Place, baseline: str, users: int, length: int) -> float:
-    traces, work = _asked(place.acceptance)
+    traces, work = _asked(place.source)
     setting = of_fleet(place.fleet(1), work)
     fleet = _tuned(place, baseline, setting, length)
     # In the window plain decoding writes TOKENS in all, but not less than LEAST for each user.
@@ -96,16 +97,29 @@ def _rate(place: Place, baseline: str, users: int, length: int) -> float:
 
 
 @cache
-def _asked(acceptance: float) -> tuple[TraceSet, Work]:
-    traces = read_traces(RECORDED)
-    if acceptance:
-        traces = adapted(traces, acceptance)
+def _asked(source: DraftSource) -> tuple[TraceSet, Work]:
+    traces = traces_of(source)
     return traces, recorded(traces)
+
+
+def by_law(place: Place) -> int:
+    """Users whom decoding alone serves."""
+    setting = of_fleet(place.fleet(1), _asked(place.source)[1])
+    return law.best(setting, "centralized", place.pace).users
+
+
+def left_open(place: Place) -> bool:
+    """Whether drafting can matter there by the law: decoding alone fills less than FULL of the memory, and some mode
+    serves a user at the pace."""
+    setting = of_fleet(place.fleet(1), _asked(place.source)[1])
+    if by_law(place) >= FULL * law.kv_fits(setting, "centralized"):
+        return False
+    return any(law.best(setting, mode, place.pace).users for mode in law.MODES)
 
 
 def _answer(place: Place, baseline: str) -> PlaceCapacity:
     """The first draft length is searched from the law's guess; its neighbours only must say if they hold one more."""
-    traces, work = _asked(place.acceptance)
+    traces, work = _asked(place.source)
     setting = of_fleet(place.fleet(1), work)
     expected = law.best(setting, baseline, place.pace, LENGTHS)
     most = min(MOST, expected.kv_fits)
@@ -124,7 +138,7 @@ def _answer(place: Place, baseline: str) -> PlaceCapacity:
 
 def _opensled(place: Place, near: int) -> PlaceCapacity:
     """The server says how much is drafted. First it is asked to hold as many as the others do."""
-    traces, work = _asked(place.acceptance)
+    traces, work = _asked(place.source)
     setting = of_fleet(place.fleet(1), work)
     expected = max(
         law.best(setting, mode, place.pace, LENGTHS).users for mode in RIVALS if mode != "sled-static"

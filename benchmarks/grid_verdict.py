@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.findings import add_grids
+from benchmarks.findings import WHOLE_GRID, add_grids
 from benchmarks.grid_document import read
 from benchmarks.program import exit_code, parser_of
 from opensled_testbed.report.grid_verdict import told, verdict
@@ -17,7 +17,7 @@ from opensled_testbed.report.grid_verdict import told, verdict
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = parser_of("grid_verdict", __doc__)
-    add_grids(parser)
+    add_grids(parser, (WHOLE_GRID,))
     paths = parser.parse_args(words).grids
     return exit_code(lambda: _judged(paths))
 

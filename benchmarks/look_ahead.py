@@ -45,8 +45,8 @@ from benchmarks.regimes import emulate
 from opensled.errors import UsageError
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RunResult
-from opensled_testbed.planner.setting import RECORDED
 from opensled_testbed.provenance import provenance
+from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.simulated.compare import tokens_per_round
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import TraceSet, read_traces
@@ -120,7 +120,7 @@ def _cell_entry(cell: Cell, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _traces(scale: Scale) -> TraceSet:
-    return shortened(read_traces(RECORDED), scale.max_tokens)
+    return shortened(read_traces(BUNDLED), scale.max_tokens)
 
 
 def _run_entry(done: Finished, simulated: RunResult) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def begun(chosen: Sequence[Cell], scale: Scale, command: str, jobs: int) -> dict
             "window, s": {name: scale.load(name, 0).duration for name in (BANDWIDTH_POOR, DENSE)},
             "servers at a time": jobs,
             "max_tokens": scale.max_tokens,
-            "recording": RECORDED.name,
+            "recording": BUNDLED.name,
             "lengths that plain SLED may have": [*PLAIN_LENGTHS],
             "late share or stretch that voids a run": LATE,
         },

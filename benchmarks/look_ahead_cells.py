@@ -19,8 +19,9 @@ from opensled_testbed.fleet import Fleet, Group
 from opensled_testbed.load.load import Load
 from opensled_testbed.planner.capacity_law import Setting
 from opensled_testbed.planner.planning import draft_wait
-from opensled_testbed.planner.setting import RECORDED, of_fleet, recorded
+from opensled_testbed.planner.setting import of_fleet, recorded
 from opensled_testbed.planner.trip import mean_s, slowest_s
+from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.simulated.compare import throughput
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import TraceSet, read_traces
@@ -197,7 +198,7 @@ def _fixed(cell: Cell, policy: str, length: int) -> Fleet:
 
 @cache
 def _traces() -> TraceSet:
-    return read_traces(RECORDED)
+    return read_traces(BUNDLED)
 
 
 def _rate(fleet: Fleet, load: Load, seeds: int) -> float:

@@ -17,8 +17,8 @@ from benchmarks.figure import Comparison, Figure
 from hw_profiles.step_cost import HardwareProfile, Roofline
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
-from opensled_testbed.planner.setting import RECORDED
 from opensled_testbed.provenance import SEED
+from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.simulator import simulate_users
 from opensled_testbed.traces import TraceSet, read_traces
 from scheduler import make_policy
@@ -106,7 +106,7 @@ class Timed:
 def measure(quick: bool) -> Figure:
     """Each state with each policy, in turns."""
     sessions, repeats = (FEW, 1) if quick else (SESSIONS, 3)
-    traces = read_traces(RECORDED)
+    traces = read_traces(BUNDLED)
     samples: dict[str, list[float]] = {}
     facts: dict[str, dict[str, float]] = {}
     for _ in range(repeats):

@@ -26,8 +26,8 @@ from benchmarks.regimes import emulate
 from opensled.errors import OpenSledError, UsageError
 from opensled_testbed.cells import CELLS
 from opensled_testbed.load.load import Load
-from opensled_testbed.planner.setting import RECORDED
 from opensled_testbed.provenance import provenance
+from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.simulated.compare import compare as compare_runs
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import read_traces
@@ -101,7 +101,7 @@ def _components() -> Iterator[tuple[str, float]]:
 
 
 def _emulated(number: int) -> Iterator[tuple[str, float]]:
-    traces = shortened(read_traces(RECORDED), MAX_TOKENS)
+    traces = shortened(read_traces(BUNDLED), MAX_TOKENS)
     items = short_items(MAX_TOKENS)
     for cell in EMULATED:
         speeds: dict[str, float] = {}

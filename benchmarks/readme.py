@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import doctor_view, look_ahead_view, program, real_view
+from benchmarks.grid_table import by_drafts
 
 # Results with a section of their own
 OWN: Mapping[str, Callable[[Any], list[str]]] = {
@@ -30,7 +31,8 @@ def write_readme(folder: Path) -> Path:
     path = folder / "README.md"
     own = [line for each in found if each.get("figure") in OWN for line in OWN[each["figure"]](each)]
     values = [each for each in figures if each.get("figure") not in OWN]
-    parts = (_ratios(figures), _values(values), own, _losses(figures), _origins(figures))
+    grids = [each for each in found if str(each.get("figure", "")).startswith("grid")]
+    parts = (_ratios(figures), _values(values), own, _grids(grids), _losses(figures), _origins(figures))
     path.write_text("\n".join([HEAD, *(line for part in parts for line in part)]))
     return path
 
@@ -83,6 +85,14 @@ def _values(figures: Sequence[dict[str, Any]]) -> list[str]:
 
 def _command(figure: dict[str, Any]) -> str:
     return f"`{figure['provenance']['command']}`"
+
+
+def _grids(grids: Sequence[dict[str, Any]]) -> list[str]:
+    """Capacity by the acceptance of the drafts; nothing without such grids."""
+    compared = by_drafts(grids)
+    return (
+        ["## Users held, by the acceptance of the drafts (simulated)", "", compared, ""] if compared else []
+    )
 
 
 def _losses(figures: Sequence[dict[str, Any]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The prompts of the figures on a real pair, by kind of text. What they quote is in no text that the draft learned from.
+"""The prompts of the figures on a real pair, by kind of text. What they quote is in no text that a draft learned from.
 
 `python -m opensled_training.distil` takes no docstring of the modules that are quoted here. Usual instructions, such as
 "Summarize the following text", occur there too.

@@ -1,9 +1,15 @@
 """All baselines on the six cells: emulated end to end, in turns, with confidence intervals, and simulated beside it.
 
     python -m benchmarks.regimes [--quick] [--cells N,...] [--repeats N] [--jobs N] [--out FOLDER]
+    python -m benchmarks.regimes --pair NAME | --acceptance A [--simulated]
 
 Emulated time is mostly waited for, so two cells run at a time: whether this machine kept up is measured in each run,
 and a run in which it did not is void. Writes regimes.json after each cell: a run that ends early keeps what it has.
+
+The devices replay what was recorded with the tiny family, whose target runs for real, and live drafters stand beside
+them. With --pair they replay another pair, whose target's texts are replayed as well; with --acceptance, a number or
+the name of a task, made-up drafts on the texts of the pair. Either has no live drafters, and writes regimes-NAME.json.
+With --simulated nothing is emulated.
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,30 +30,38 @@ from benchmarks.program import add_quick_and_out, exit_code, folder_of, mapped, 
 from opensled.errors import UsageError
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.cells import CELLS, Cell
-from opensled_testbed.emulation.recorder import recorded_items
+from opensled_testbed.emulation.recorded_items import recorded_items
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.load.run import run_fleet
-from opensled_testbed.planner.setting import RECORDED
+from opensled_testbed.planner.draft_source import DraftSource, traces_of
+from opensled_testbed.planner.task_acceptance import TASKS
 from opensled_testbed.provenance import provenance
+from opensled_testbed.recordings import BUNDLED_PAIR, PAIRS, check_pair, recording
 from opensled_testbed.report.agreement import compared
 from opensled_testbed.report.cell_figures import shares
-from opensled_testbed.traces import TraceSet, read_traces
+from opensled_testbed.traces import TraceSet
 
 NAME = "regimes"
+TINY = DraftSource(BUNDLED_PAIR)
 QUICK = Scale(repeats=1, requests=2.0, warmup=0.5, max_tokens=12, most_users=4)
 DIGITS = 5  # significant ones
 
 
 def main(words: list[str] | None = None) -> int:
     arguments = _arguments(words)
-    command = "python -m benchmarks.regimes" + (" --quick" if arguments.quick else "")
+    command = f"python -m benchmarks.regimes{_flags(arguments)}"
     scale = QUICK if arguments.quick else Scale(repeats=arguments.repeats)
 
     def work() -> int:
+        check_pair(arguments.pair)
+        source, run = (
+            DraftSource(arguments.pair, arguments.acceptance),
+            None if arguments.simulated else emulate,
+        )
         chosen, out = _cells(arguments.cells), folder_of(arguments)
-        cells = measure(chosen, scale, command, out, jobs=arguments.jobs)["cells"]
+        cells = measure(chosen, scale, command, out, run, arguments.jobs, source)["cells"]
         print("simulated against emulated:", *(each for cell in cells for each in compared(cell)), sep="\n")
         print("opensled against the best of the others:", *shares(cells), sep="\n")
         return 0
@@ -61,7 +76,22 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     add("--cells", default="", metavar="N,...", help=f"of 1 to {len(CELLS)}; default all")
     add("--repeats", type=int, default=Scale.repeats, metavar="N", help="default %(default)s")
     add("--jobs", type=int, default=2, metavar="N", help="cells at a time; default %(default)s")
+    add("--pair", default=BUNDLED_PAIR, choices=tuple(PAIRS), help="whose recording; default %(default)s")
+    add(
+        "--acceptance",
+        default="",
+        metavar="A",
+        help="of made-up drafts: a number, or a name: " + ", ".join(TASKS),
+    )
+    add("--simulated", action="store_true", help="emulate nothing")
     return parser.parse_args(words)
+
+
+def _flags(arguments: argparse.Namespace) -> str:
+    words = [" --quick"] if arguments.quick else []
+    words += [f" --pair {arguments.pair}"] if arguments.pair != BUNDLED_PAIR else []
+    words += [f" --acceptance {arguments.acceptance}"] if arguments.acceptance else []
+    return "".join([*words, " --simulated"] if arguments.simulated else words)
 
 
 def _cells(text: str) -> list[Cell]:
@@ -82,36 +112,49 @@ def emulate(fleet: Fleet, items: Sequence[Item], traces: TraceSet, load: Load) -
 
 
 def measure(
-    cells: Sequence[Cell], scale: Scale, command: str, out: Path | None, run: Run = emulate, jobs: int = 1
+    cells: Sequence[Cell],
+    scale: Scale,
+    command: str,
+    out: Path | None,
+    run: Run | None = emulate,
+    jobs: int = 1,
+    source: DraftSource = TINY,
 ) -> dict[str, Any]:
-    """The whole document; written to `out` after each cell, cells in the order given."""
-    document = _head(scale, command, jobs)
-    for done in mapped(partial(_measured, scale, run), cells, jobs):
+    """The whole document; written to `out` after each cell, cells in the order given. `run` None: none is emulated."""
+    document = _head(scale, command, jobs, source) | {"label": "emulated" if run else "simulated"}
+    for done in mapped(partial(_measured, scale, run, source), [_of(cell, source) for cell in cells], jobs):
         document["cells"].append(_short(done))
         if out:
-            write_json(out / f"{NAME}.json", document)
+            write_json(out / f"{document['figure']}.json", document)
     return document
 
 
-def _measured(scale: Scale, run: Run, cell: Cell) -> dict[str, Any]:
-    traces = shortened(read_traces(RECORDED), scale.max_tokens)
-    return CellRun(cell, scale, short_items(scale.max_tokens), traces, run, say).all(tuple(BASELINES))
+def _of(cell: Cell, source: DraftSource) -> Cell:
+    """The cell with the drafts of `source`; only the recorded ones of the bundled pair can be met live."""
+    return replace(cell, pair=source.pair, live=cell.live and source == TINY)
 
 
-def _head(scale: Scale, command: str, jobs: int) -> dict[str, Any]:
+def _measured(scale: Scale, run: Run | None, source: DraftSource, cell: Cell) -> dict[str, Any]:
+    traces = shortened(traces_of(source), scale.max_tokens)
+    items = short_items(scale.max_tokens, PAIRS[source.pair].target)
+    return CellRun(cell, scale, items, traces, run, say).all(tuple(BASELINES))
+
+
+def _head(scale: Scale, command: str, jobs: int, source: DraftSource) -> dict[str, Any]:
     return {
-        "figure": NAME,
+        "figure": NAME if source == TINY else f"{NAME}-{source.name}",
         "title": "All baselines on six cells of four regimes",
-        "label": "emulated",
+        "drafts": source.words,
+        "source": source._asdict(),
         "provenance": provenance(command),
         "dilation": DILATION,
         "facts": {
             "repeats": scale.repeats,
             "cells at a time": jobs,
             "max_tokens": scale.max_tokens,
-            "recording": RECORDED.name,
+            "recording": recording(source.pair).name,
             "late share or stretch that voids a run": LATE,
-            "accuracy": accuracy(recorded_items(), read_traces(RECORDED)),
+            **({"accuracy": accuracy(recorded_items(), traces_of(source))} if source == TINY else {}),
             "context": (
                 "sessions hold the regime's context already when a request comes: only its own prompt is computed"
             ),

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from benchmarks.figure import Comparison, Figure
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
-from opensled_testbed.planner.setting import RECORDED
 from opensled_testbed.provenance import SEED
+from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.simulator import simulate_parts
 from opensled_testbed.traces import TraceSet, read_traces
 
@@ -39,7 +39,7 @@ class Speed:
 def measure(quick: bool) -> Figure:
     """Two duty cycles."""
     devices, repeats = (200, 1) if quick else (DEVICES, 3)
-    traces = read_traces(RECORDED)
+    traces = read_traces(BUNDLED)
     runs: dict[str, list[Speed]] = {name: [] for name in LOADS}
     for _ in range(repeats):
         for name, load in LOADS.items():

@@ -30,7 +30,7 @@ PARTS = (
     Part("six cells, emulated", "benchmarks.regimes"),
     Part("look-ahead, emulated", "benchmarks.look_ahead"),
     Part("grid and map, simulated", "benchmarks.grid"),
-    Part("grid of adapted drafts", "benchmarks.grid", ("--acceptance", "0.8")),
+    Part("short grids by drafts, simulated", "benchmarks.grid_set"),
 )
 
 

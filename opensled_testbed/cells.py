@@ -1,8 +1,10 @@
 """Where baselines are compared: four regimes of the target, and six cells named before anything was measured."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from opensled_testbed.emulation.recorded_target import ENGINE
 from opensled_testbed.fleet import Fleet, Group, Server
+from opensled_testbed.recordings import BUNDLED_PAIR, PAIRS
 
 # Cheap positions at short context; much KV to read; many weights and cheap positions; little bandwidth.
 REGIMES = {
@@ -23,6 +25,7 @@ class Cell:
     users: int  # of the emulated runs
     pace: float  # tokens/s each of them wants
     live: bool = False  # also run with the real drafters instead of recorded drafts
+    pair: str = BUNDLED_PAIR  # the bundled target computes its texts, that of another pair replays them
 
     @property
     def id(self) -> str:
@@ -33,7 +36,10 @@ class Cell:
         group = Group(
             self.users, self.device, self.link, draft_length=draft_length, live=live, pace=self.pace
         )
-        return Fleet(REGIMES[self.regime], (group,))
+        server = REGIMES[self.regime]
+        if self.pair != BUNDLED_PAIR:
+            server = replace(server, model=PAIRS[self.pair].target, engine=ENGINE)
+        return Fleet(server, (group,))
 
 
 CELLS = (

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from opensled.config import option
+from opensled_testbed.planner.task_acceptance import check_acceptance, told
+from opensled_testbed.recordings import DEFAULT_PAIR, PAIRS, check_pair
 
 
 @dataclass(frozen=True)
@@ -52,15 +54,21 @@ class PlanConfig:
         often=True,
     )
     pace: float = option(10.0, "tokens/s that every user is promised", low=0.01, metavar="R", often=True)
-    acceptance: float | None = option(
-        None,
-        "share of draft tokens accepted at each position; none = as in the recorded drafts",
-        low=0,
-        high=0.99,
-        metavar="A",
-    )
     users: int = option(
         0, "users there are; 0 = as many as one accelerator holds", low=0, metavar="N", often=True
+    )
+    acceptance: str = option(
+        "",
+        f"share of draft tokens accepted at each position, or a task: {told()}; default: as in the drafts of --pair",
+        metavar="A|TASK",
+        check=check_acceptance,
+        group="the drafts",
+        often=True,
+    )
+    pair: str = option(
+        DEFAULT_PAIR,
+        f"target and draft model whose recorded drafts are taken: {', '.join(PAIRS)}",
+        check=check_pair,
     )
     accelerator_usd_hour: float | None = option(
         None,

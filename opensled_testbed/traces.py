@@ -36,6 +36,7 @@ class ItemTrace:
     finish_reason: str
     proposals: tuple[Proposal, ...]  # [i]: after prompt and target_ids[:i]
     alone_ids: tuple[int, ...] = ()  # what the draft model writes without the target
+    task: str = ""  # kind of text; "" in recordings of before there were several pairs
 
     def proposed(self, place: int, index: int) -> tuple[int, float] | None:
         """Draft token number `index` after `place` tokens of the text, and its confidence; None where none was drafted.
@@ -88,12 +89,13 @@ def read_traces(path: Path) -> TraceSet:
     """Raises UsageError for a file that is none."""
     try:
         head, *lines = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
-        return TraceSet(**head, items=tuple(_item(line) for line in lines))
+        return TraceSet(**head, items=tuple(trace_of(line) for line in lines))
     except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{path} holds no recorded drafts: {error}") from error
 
 
-def _item(line: dict[str, Any]) -> ItemTrace:
+def trace_of(line: dict[str, Any]) -> ItemTrace:
+    """One item of a file; raises KeyError, TypeError or ValueError for another object."""
     proposals = tuple(Proposal(tuple(p["ids"]), tuple(p["confidences"])) for p in line.pop("proposals"))
     ids = {name: tuple(line.pop(name)) for name in ("prompt_ids", "target_ids", "alone_ids")}
     return ItemTrace(**{**line, **ids, "proposals": proposals})

@@ -130,8 +130,8 @@ def look_ahead() -> dict[str, Any]:
 EVERYTHING = {
     "regimes": regimes(cell_of("good cell", WINS), cell_of(HOSTILE, LOSES)),
     "grid": grid(),
-    "grid-adapted": grid()
-    | {"figure": "grid-adapted", "additions": [{"baselines": ["opensled"], "provenance": ORIGIN}]},
+    "grid-code": grid()
+    | {"figure": "grid-code", "additions": [{"baselines": ["opensled"], "provenance": ORIGIN}]},
     "map": map_of_modes(),
     "peer": component("A peer"),
     "part": component(),

@@ -22,7 +22,7 @@ from opensled.protocol import Truth, common_prefix
 from opensled.sampling import Sampler
 from opensled_testbed.emulation import paced
 from opensled_testbed.emulation.paced import PacedFactory
-from opensled_testbed.emulation.recorder import recorded_items
+from opensled_testbed.emulation.recorded_items import recorded_items
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.traces import PACKAGED, ItemTrace, Proposal, read_traces
 from tests.by_hand import HandLoop

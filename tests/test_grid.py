@@ -18,10 +18,12 @@ from benchmarks.grid_document import Axes, begun, read, without
 from benchmarks.grid_place import Place, PlaceCapacity
 from benchmarks.program import write_json
 from opensled.errors import UsageError
+from opensled_testbed.planner.draft_source import DraftSource
 from opensled_testbed.report.grid_verdict import told, verdict
 
 AXES = Axes(regimes=("hub",), links=("wifi-good", "lte"), devices=("pi-5",), paces=(10,))
 ALONE = {"centralized": 40, "server-sd": 30}
+TINY = DraftSource("tiny")
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def units(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Every unit of work that was asked for; its answer is made up from the names alone, without a simulation."""
     asked: list[Any] = []
 
-    def made(work: list[Any]) -> Any:
+    def made(work: list[Any], jobs: int) -> Any:
         for unit in work:
             asked.append(unit)
             yield unit, _found(unit)
@@ -49,8 +51,8 @@ def _users(place: Place, name: str) -> int:
 
 
 def filled(units: list[Any]) -> dict[str, Any]:
-    document = begun(AXES, 0.0)
-    grid_fill.fill(document, 0.0, lambda: None)
+    document = begun(AXES, TINY)
+    grid_fill.fill(document, TINY, lambda: None)
     return document
 
 
@@ -74,7 +76,7 @@ def test_only_what_is_named_is_measured_anew(units: list[Any]) -> None:
     old = filled(units)
     units.clear()
     document = without(copy.deepcopy(old), ["opensled"])
-    grid_fill.fill(document, 0.0, lambda: None)
+    grid_fill.fill(document, TINY, lambda: None)
     assert [unit.baselines for unit in units[:2]] == [("opensled",)] * 2
     assert [unit.near for unit in units[:2]] == [44, 40]
     assert all(unit.lengths == (("opensled", 2),) for unit in units[2:]) and len(units) == 6
@@ -85,13 +87,13 @@ def test_a_new_load_is_measured_for_everybody(units: list[Any]) -> None:
     document = filled(units)
     units.clear()
     document["points"][0]["capacity"]["sled-static"] = 60
-    grid_fill.fill(document, 0.0, lambda: None)
+    grid_fill.fill(document, TINY, lambda: None)
     assert [(unit.users, len(unit.lengths)) for unit in units] == [(60, 4), (30, 4)]
     assert [load["users"] for load in document["points"][0]["throughput"]] == [60, 30]
 
 
 def test_a_run_that_was_ended_goes_on_where_it_was(units: list[Any], tmp_path: Path) -> None:
-    document, part = begun(AXES, 0.0), tmp_path / "grid.part"
+    document, part = begun(AXES, TINY), tmp_path / "grid.part"
 
     def saved() -> None:
         write_json(part, document)
@@ -99,10 +101,10 @@ def test_a_run_that_was_ended_goes_on_where_it_was(units: list[Any], tmp_path: P
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        grid_fill.fill(document, 0.0, saved)
+        grid_fill.fill(document, TINY, saved)
     before = len(units)
     document = read(part)
-    grid_fill.fill(document, 0.0, lambda: None)
+    grid_fill.fill(document, TINY, lambda: None)
     assert document["points"] == filled(units)["points"]
     assert len(units) == before + (4 - 3) + 4 + 8
 
@@ -146,7 +148,7 @@ def test_a_spot_check_finds_a_value_that_the_code_does_not_give(monkeypatch: pyt
         for link, users in (("lte", 20), ("wifi-good", 45))
     ]
     document = {"points": points, "facts": {}}
-    assert spot_check(document, 0.0, 9, ["sled-static"]) == 1
+    assert spot_check(document, 9, ["sled-static"]) == 1
     assert document["facts"]["spot_check"] == {"values": 2, "differing": 1, "baselines": ["sled-static"]}
 
 

@@ -29,7 +29,7 @@ from benchmarks.look_ahead_plot import write_plot
 from benchmarks.look_ahead_view import ratio, section, verdicts
 from benchmarks.readme import write_readme
 from opensled.errors import UsageError
-from opensled_testbed.planner.setting import RECORDED
+from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import read_traces
 from tests.emulated_runs import emulated_by
@@ -55,7 +55,7 @@ def test_the_law_names_the_cells_before_anything_runs(tmp_path: Path) -> None:
 
 
 def test_the_law_expects_most_where_devices_are_slow_and_links_long() -> None:
-    traces = read_traces(RECORDED)
+    traces = read_traces(BUNDLED)
     words = {cell.id: law(cell, traces) for cell in cells()}
     assert len(words) == 18
     assert all(word.everything >= word.centralized for word in words.values()), "the server can always decode"
@@ -66,7 +66,7 @@ def test_the_law_expects_most_where_devices_are_slow_and_links_long() -> None:
 
 
 def _always_right():
-    traces = read_traces(RECORDED)
+    traces = read_traces(BUNDLED)
     items = []
     for item in traces.items:
         ids = [item.target_ids[place : place + 8] for place in range(len(item.target_ids))]

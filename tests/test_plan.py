@@ -23,6 +23,7 @@ from opensled_testbed.planner import capacity_law as law
 from opensled_testbed.planner.acceptance import adapted, of_traces
 from opensled_testbed.planner.capacity_law import capacity
 from opensled_testbed.planner.capacity_search import largest, load_of, simulated_capacity
+from opensled_testbed.planner.draft_source import DraftSource
 from opensled_testbed.planner.mode_map import DEVICES, LINKS, PACES, points
 from opensled_testbed.planner.picture import draw
 from opensled_testbed.planner.planning import draft_wait
@@ -30,6 +31,8 @@ from opensled_testbed.planner.setting import Work, assumed, of_fleet, recorded
 from opensled_testbed.report.grid_verdict import ratio
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
+
+GOOD = DraftSource("tiny", "0.8")
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +113,8 @@ def test_adapted_drafts_are_right_at_their_rate() -> None:
 
 @pytest.mark.long
 def test_sled_wins_with_adapted_drafts_at_a_hub_with_much_kv_to_read() -> None:
-    alone = answers(Place("hub-8k", "wifi-good", 10, acceptance=0.8))
-    drafting = answers(Place("hub-8k", "wifi-good", 10, "laptop-cpu", 0.8))
+    alone = answers(Place("hub-8k", "wifi-good", 10, source=GOOD))
+    drafting = answers(Place("hub-8k", "wifi-good", 10, "laptop-cpu", GOOD))
     users = {each.baseline: each.users for each in (*alone, *drafting)}
     assert users["sled-static"] > 2 * users["centralized"] > 0
     assert users["sled-continuous"] > users["server-sd"]
@@ -127,10 +130,8 @@ def test_the_plan_recommends_drafting_where_it_pays(capsys: pytest.CaptureFixtur
     assert main(list(HUB)) == 0
     out = capsys.readouterr().out
     first = out.split("\n\n")[0].replace("\n", " ")
-    assert (
-        first.startswith("Drafting pays here: let the devices draft")
-        and first.count(".") == first.count(". ") + 2
-    )
+    assert first.startswith("Drafting pays here: let the devices draft")
+    assert first.endswith("This assumes that 80 % of the draft tokens are accepted at each position.")
     assert "Start the server as it is (policy goodput)" in " ".join(out.split())
     assert "--policy" not in out and "--draft-length" not in out
     assert "derived" in out
@@ -191,7 +192,9 @@ def test_the_choice_is_the_cheapest_way_to_serve_the_users(capsys: pytest.Captur
         (("--device", "pi-9"), 3, "pi-9"),
         (("--draft", "9b"), 2, "choose from"),
         (("--map", "map.jpg"), 2, ".png or .svg"),
-        (("--simulate", "--acceptance", "0.7"), 2, "leave --acceptance out"),
+        (("--acceptance", "0.995"), 2, "from 0 to 0.99, or one of chat (0.6), mixed (0.68)"),
+        (("--acceptance", "poems"), 2, "mismatched (0.35)"),
+        (("--pair", "llama"), 2, "choose from tiny, smollm2"),
         (("--pace", "0"), 2, "out of range"),
     ],
 )

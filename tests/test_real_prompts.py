@@ -27,13 +27,9 @@ from opensled.errors import UsageError
 from opensled.messages import DraftToken
 from opensled_testbed.processes import Process
 from opensled_testbed.traces import PACKAGED
+from opensled_training.distil.documentation import HELD_OUT_MODULES
 
 QUOTING = ("code", "extraction", "summary", "rewriting")
-# Modules of which neither docstrings nor sources are in the distilled draft's training texts
-HELD_OUT = {
-    *("argparse", "cmd", "configparser", "difflib", "doctest", "heapq"),
-    *("optparse", "re", "statistics", "textwrap", "turtle"),
-}
 
 
 def test_every_kind_has_twelve_prompts_and_quoting_kinds_have_long_ones() -> None:
@@ -54,7 +50,7 @@ def test_quotations_are_of_modules_that_no_draft_was_trained_on_and_are_cut_as_a
         for key in ("docs", "source")
         for name in prompt.get(key, "").split("+")
     ]
-    assert {name.partition(":")[0] for name in names} - {""} <= HELD_OUT
+    assert {name.partition(":")[0] for name in names} - {""} <= HELD_OUT_MODULES
     assert max(len(prompt.text) for prompt in prompts("summary", 600)) < 700
 
 

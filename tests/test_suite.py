@@ -14,10 +14,11 @@ from benchmarks.cell_turns import DILATION, PlannedRun, finish, fleet_of, short_
 from benchmarks.peer_server import running
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.cells import CELLS, REGIMES
-from opensled_testbed.emulation.recorder import recorded_items
+from opensled_testbed.emulation.recorded_items import recorded_items
 from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.processes import free_port
+from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.report.agreement import compared
 from opensled_testbed.report.cell_figures import shares
 from opensled_testbed.simulator import simulate
@@ -30,7 +31,7 @@ SMALL = Scale(repeats=2, max_tokens=12, most_users=4)
 
 
 def cell_run(run, cell=LIVE_CELL, scale=SMALL):
-    traces = shortened(read_traces(regimes.RECORDED), scale.max_tokens)
+    traces = shortened(read_traces(BUNDLED), scale.max_tokens)
     return CellRun(cell, scale, short_items(scale.max_tokens), traces, run, say=lambda line: None)
 
 
@@ -174,7 +175,7 @@ def test_cells_that_do_not_exist_are_refused(words, capsys):
 def test_one_cell_runs_end_to_end(tmp_path):
     """The real processes; the smallest cell of all."""
     scale = Scale(repeats=1, requests=5.0, warmup=0.5, max_tokens=6, most_users=2)
-    traces = shortened(read_traces(regimes.RECORDED), scale.max_tokens)
+    traces = shortened(read_traces(BUNDLED), scale.max_tokens)
     cell = replace(CELLS[1], users=2)
     entry = CellRun(
         cell, scale, short_items(scale.max_tokens), traces, regimes.emulate, say=lambda line: None
@@ -262,7 +263,7 @@ def test_capacity_error_needs_both_sides():
 
 
 def test_accuracy_asks_the_task_s_own_checker():
-    traces = read_traces(regimes.RECORDED)
+    traces = read_traces(BUNDLED)
     found = accuracy(recorded_items(), traces)
     assert set(found["tasks"]) == {"smart_home", "arithmetic", "units"}
     assert found["items"] == sum(task["items"] for task in found["tasks"].values())

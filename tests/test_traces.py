@@ -6,21 +6,19 @@ Run: pytest tests/test_traces.py
 from __future__ import annotations
 
 import gzip
+from copy import copy
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
-from opensled.errors import UsageError
+from opensled.errors import UsageError, VocabularyMismatch
 from opensled.messages import is_chat
 from opensled.store import model_path
-from opensled_testbed.emulation.recorder import (
-    LONGEST,
-    load_target,
-    main,
-    record,
-    recorded_items,
-    table,
-)
+from opensled_testbed.emulation.recorded_items import KINDS, recorded_items
+from opensled_testbed.emulation.recorder import LONGEST, Recorder, main, record, table
+from opensled_testbed.emulation.target_texts import load_target
+from opensled_testbed.emulation.trace_parts import add_to_part, read_part
 from opensled_testbed.reference import Reference
 from opensled_testbed.traces import (
     PACKAGED,
@@ -34,6 +32,7 @@ from opensled_testbed.traces import (
 from verify_server.target import Target
 
 DRAFTERS = ("llamacpp", "lookup")
+RECORDER = "opensled_testbed.emulation.recorder"
 
 
 def trace_of(reason: str = "eos") -> ItemTrace:
@@ -161,13 +160,97 @@ def test_the_table_counts_what_the_rounds_say():
     lines = {line.split()[0]: line.split()[1:] for line in table(packaged("llamacpp")).splitlines()}
     pairs = [pair for trace in packaged("llamacpp").items for pair in rounds(trace, 4)]
     tokens = sum(len(trace.target_ids) for trace in packaged("llamacpp").items)
-    assert float(lines["all"][3]) == pytest.approx(tokens / len(pairs), abs=0.001)
-    assert float(lines["all"][2]) == pytest.approx(
+    assert float(lines["all"][4]) == pytest.approx(tokens / len(pairs), abs=0.001)
+    assert float(lines["all"][3]) == pytest.approx(
         sum(p[1] for p in pairs) / sum(p[0] for p in pairs), abs=0.001
+    )
+    first = [pair for trace in packaged("llamacpp").items for pair in rounds(trace, 1)]
+    assert float(lines["all"][2]) == pytest.approx(
+        sum(p[1] for p in first) / sum(p[0] for p in first), abs=0.001
     )
     assert len(lines) == 12
 
 
 def test_an_unknown_drafter_is_an_error_and_no_traceback(tmp_path, capsys):
-    assert main(["crystal-ball", "--out", str(tmp_path)]) == 2
+    assert main(["--drafter", "crystal-ball", "--out", str(tmp_path)]) == 2
     assert "crystal-ball" in capsys.readouterr().err
+
+
+# -- any pair ---------------------------------------------------------------------------------------------------
+
+
+def test_a_pair_is_asked_sixteen_prompts_of_each_kind_half_of_them_greedy():
+    items = recorded_items("smollm2")
+    assert [sum(item.task == kind for item in items) for kind in KINDS] == [16] * 6
+    for kind in KINDS:
+        mine = [item for item in items if item.task == kind]
+        assert sum(item.temperature == 0 for item in mine) == 8
+        assert len({item.prompt for item in mine}) == 16
+    assert {item.max_tokens for item in items} == {96} and len({item.id for item in items}) == 96
+
+
+def test_a_recording_that_was_ended_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
+    """The second run asks only for what the first one lacks; the file is that of a run without an end."""
+    monkeypatch.setattr(f"{RECORDER}.load_target", lambda model: target())
+    words = ["--drafter", "lookup", "--items", "3", "--out"]
+    asked, traced = [], Recorder.trace
+
+    def ending(self, item):
+        asked.append(item.id)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return traced(self, item)
+
+    monkeypatch.setattr(Recorder, "trace", ending)
+    with pytest.raises(KeyboardInterrupt):
+        main([*words, str(tmp_path / "one")])
+    assert not (tmp_path / "one/tiny-lookup.jsonl.gz").exists()
+    assert main([*words, str(tmp_path / "one")]) == 0
+    monkeypatch.setattr(Recorder, "trace", traced)
+    assert main([*words, str(tmp_path / "two")]) == 0
+    assert asked == [item.id for item in (*recorded_items()[:3], recorded_items()[2])]
+    one, two = (read_traces(tmp_path / name / "tiny-lookup.jsonl.gz") for name in ("one", "two"))
+    assert one.items == two.items
+    assert [trace.task for trace in one.items] == [item.task for item in recorded_items()[:3]]
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["tiny-lookup.jsonl.gz"]
+    assert main([*words, str(tmp_path / "one")]) == 0
+    assert "kept: " in capsys.readouterr().out
+
+
+def test_a_part_of_another_recording_is_refused_and_a_line_that_was_cut_off_is_left_out(tmp_path):
+    path, head = tmp_path / "x.part", {"target": "tiny"}
+    for _ in range(2):
+        add_to_part(path, head, trace_of())
+    with path.open("a") as file:
+        file.write('{"item": "cu')
+    assert read_part(path, head) == [trace_of()] * 2
+    add_to_part(path, head, trace_of("length"))
+    assert read_part(path, head) == [trace_of(), trace_of(), trace_of("length")]
+    with pytest.raises(UsageError, match="another recording"):
+        read_part(path, {"target": "smollm2"})
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(f"{RECORDER}.load_target", lambda model: other_vocabulary(target()))
+    assert (
+        main(["--draft", "tiny-draft", "--drafter", "llamacpp", "--out", str(tmp_path)])
+        == VocabularyMismatch.exit_code
+    )
+    assert "tiny-draft" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
+
+
+def other_vocabulary(found: Target) -> Target:
+    text = copy(found.text)
+    text.fingerprint = "0" * 64
+    return replace(found, text=text)
+
+
+def test_texts_that_another_drafter_s_file_has_are_not_written_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{RECORDER}.load_target", lambda model: target())
+    words = ["--items", "2", "--out", str(tmp_path), "--drafter"]
+    assert main([*words, "lookup"]) == 0
+    monkeypatch.setattr(f"{RECORDER}.write_text", None)
+    assert main([*words, "llamacpp"]) == 0
+    one, other = (read_traces(tmp_path / f"tiny-{name}.jsonl.gz").items for name in ("lookup", "llamacpp"))
+    assert [trace.target_ids for trace in one] == [trace.target_ids for trace in other]
+    assert [len(trace.proposals) for trace in other] == [len(trace.target_ids) for trace in other]

@@ -12,7 +12,6 @@ from edge_client.link import Endpoint, Link
 from hw_profiles import catalog
 from opensled.errors import UsageError
 from opensled.messages import ModelInfo
-from opensled.store import model_path
 from opensled.tokenizer import TargetTokenizer
 from opensled_testbed.emulation.replay import NoDrafts
 from opensled_testbed.fleet import Fleet, Group
@@ -31,6 +30,7 @@ from opensled_testbed.load.records import Clock
 from opensled_testbed.load.server_process import Running
 from opensled_testbed.load.wire import Shares
 from opensled_testbed.simulated.links import ways
+from opensled_testbed.target_text import tokenizer_of
 from opensled_testbed.traces import ItemTrace, TraceSet
 
 ALONE = "alone"  # as a group's drafter: no server takes part
@@ -133,8 +133,7 @@ async def site(
 async def _meet(fleet: Fleet, server: Running | None) -> tuple[ModelInfo | None, TargetTokenizer]:
     """The target and its tokenizer, past the emulated links: they are no part of the load."""
     if server is None:
-        path = model_path(fleet.server.model, "tokenizer.json") / "tokenizer.json"
-        return None, TargetTokenizer(path.read_bytes())
+        return None, tokenizer_of(fleet.server.model)
     link = Link(Endpoint(server.address))
     try:
         return await link.describe(), TargetTokenizer(await link.tokenizer_json())

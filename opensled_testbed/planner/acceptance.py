@@ -89,13 +89,11 @@ def _block(proposal: Proposal, length: int, confidence: float) -> tuple[int, ...
     return proposal.ids[:length]
 
 
-WRONG = -1  # an id that no text holds
-
-
 def adapted(traces: TraceSet, rate: float, seed: int = 0) -> TraceSet:
     """The texts of `traces` with drafts of which each token is right with probability `rate`; the same for a seed.
 
-    The draft is sure of all of them, so that no confidence threshold ends a block.
+    The draft is sure of all of them, so that no confidence threshold ends a block. Wrong ids are in the vocabulary too:
+    a real server takes them.
     """
     draw = Random(seed)
     items = tuple(replace(item, proposals=_proposals(item, rate, draw)) for item in traces.items)
@@ -106,6 +104,10 @@ def _proposals(item: ItemTrace, rate: float, draw: Random) -> tuple[Proposal, ..
     made = []
     for place, recorded in enumerate(item.proposals):
         text = item.target_ids[place : place + len(recorded.ids)]
-        ids = tuple(token if draw.random() < rate else WRONG for token in text)
+        ids = tuple(token if draw.random() < rate else _other(token) for token in text)
         made.append(Proposal(ids, (1.0,) * len(ids)))
     return tuple(made)
+
+
+def _other(token: int) -> int:
+    return token - 1 if token else 1

@@ -9,11 +9,11 @@ from typing import Any
 from opensled.errors import UsageError
 from opensled_testbed.config import PlanConfig
 from opensled_testbed.planner.capacity_law import capacity
+from opensled_testbed.planner.draft_source import traces_of
 from opensled_testbed.planner.mode_map import TARGETS, panels, points
 from opensled_testbed.planner.plan_view import as_json, text
 from opensled_testbed.planner.planning import Plan, baseline_fleet, fleet_of, make_plan
-from opensled_testbed.planner.setting import RECORDED, of_fleet, recorded
-from opensled_testbed.traces import read_traces
+from opensled_testbed.planner.setting import of_fleet, recorded
 
 PICTURES = (".png", ".svg")
 
@@ -34,10 +34,6 @@ def _check(config: PlanConfig) -> None:
         raise UsageError(f"--map: {config.map!r} must end in {' or '.join(PICTURES)}")
     if config.map and not Path(config.map).expanduser().parent.is_dir():
         raise UsageError(f"--map: there is no folder {Path(config.map).expanduser().parent}")
-    if config.simulate and config.acceptance is not None:
-        raise UsageError("--simulate replays recorded drafts: leave --acceptance out")
-    if config.simulate and not RECORDED.is_file():
-        raise UsageError(f"--simulate needs recorded drafts, and {RECORDED} is not there")
 
 
 def _simulated(found: Plan) -> dict[str, Any] | None:
@@ -47,7 +43,7 @@ def _simulated(found: Plan) -> dict[str, Any] | None:
     row, pace = found.choice, found.config.pace
     if row is None:
         return None
-    traces = read_traces(RECORDED)
+    traces = traces_of(found.source)
     fleet = fleet_of(found.config, row.accelerator)
     mode, length = row.found.mode, row.found.draft_length
     expected = capacity(of_fleet(fleet, recorded(traces)), mode, length, pace)

@@ -54,6 +54,7 @@ def as_json(plan: Plan, checked: Mapping[str, Any] | None = None) -> dict[str, A
         "label": "derived",
         "question": asdict(plan.config),
         "acceptance": asdict(plan.work.acceptance),
+        "assumes": {**plan.source._asdict(), "rate": plan.source.rate, "words": plan.source.words},
         "rows": [_row_json(plan, row) for row in plan.rows],
         "choice": None if choice is None else {"accelerator": choice.accelerator, "mode": choice.found.mode},
         "verdict": verdict(plan),

@@ -12,6 +12,7 @@ from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.planner import setting as settings
 from opensled_testbed.planner.binding import what_binds
 from opensled_testbed.planner.capacity_law import MODES, Capacity, Setting, best
+from opensled_testbed.planner.draft_source import DraftSource
 from opensled_testbed.planner.trip import mean_s
 
 HOUR_S = 3600
@@ -81,6 +82,11 @@ class Plan:
     work: settings.Work
     rows: tuple[PlanRow, ...]
 
+    @property
+    def source(self) -> DraftSource:
+        """The drafts that the plan assumes."""
+        return DraftSource(self.config.pair, self.config.acceptance)
+
     def of(self, accelerator: str, mode: str) -> PlanRow:
         return next(row for row in self.rows if (row.accelerator, row.found.mode) == (accelerator, mode))
 
@@ -124,7 +130,7 @@ class Plan:
 
 def make_plan(config: PlanConfig) -> Plan:
     """Raises NotFound or UsageError for profiles that do not exist."""
-    work = settings.default_work() if config.acceptance is None else settings.assumed(config.acceptance)
+    work = settings.work_of(DraftSource(config.pair, config.acceptance))
     names = [config.accelerator] if config.accelerator else catalog.names("accelerators")
     return Plan(config, work, tuple(row for name in names for row in _rows(config, name, work)))
 

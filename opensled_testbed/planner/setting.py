@@ -11,10 +11,8 @@ from opensled_testbed.baselines import C_TH, server_sd
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.planner.acceptance import DraftWorth, geometric, of_traces
 from opensled_testbed.planner.capacity_law import Setting
-from opensled_testbed.traces import PACKAGED, TraceSet, read_traces
-
-RECORDED = PACKAGED / "tiny-llamacpp.jsonl.gz"
-ASSUMED = 0.7  # acceptance where nothing was recorded: real pairs have 0.5 to 0.8
+from opensled_testbed.planner.draft_source import DraftSource, traces_of
+from opensled_testbed.traces import TraceSet
 
 
 @dataclass(frozen=True)
@@ -40,11 +38,11 @@ def recorded(traces: TraceSet) -> Work:
     return Work(of_traces(traces), of_traces(traces, C_TH), prompt + answer / 2, prompt, answer)
 
 
-def default_work() -> Work:
-    """Recorded drafts where they are packaged; only what they are worth, for the workload is the user's own."""
-    if not RECORDED.is_file():
-        return assumed(ASSUMED)
-    traces = read_traces(RECORDED)
+def work_of(source: DraftSource) -> Work:
+    """Only what its drafts are worth, for the workload is the user's own; raises UsageError for a pair not recorded."""
+    if source.rate is not None:
+        return assumed(source.rate)
+    traces = traces_of(source)
     return Work(of_traces(traces), of_traces(traces, C_TH))
 
 

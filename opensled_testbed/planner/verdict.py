@@ -3,12 +3,32 @@
 from math import isinf
 
 from opensled_testbed.planner.planning import Plan, PlanRow
+from opensled_testbed.planner.task_acceptance import TASKS
+from opensled_testbed.recordings import PAIRS
 
 DRAFTING = ("server-sd", "sled-static", "sled-continuous")
 
 
 def verdict(plan: Plan) -> str:
-    """One sentence: whether drafting pays here, how many users there can be, and what to do."""
+    """Whether drafting pays here, how many users there can be, what to do, and which drafts that assumes."""
+    return f"{_answer(plan)} {_assumption(plan)}"
+
+
+def _assumption(plan: Plan) -> str:
+    source, first = plan.source, plan.work.acceptance.first
+    if source.rate is None:
+        return (
+            f"This assumes drafts as recorded with {PAIRS[source.pair].words}, {100 * first:.0f} % of which are right "
+            f"at the first position; --acceptance {', '.join(TASKS)} or a number assumes others."
+        )
+    task = TASKS.get(source.acceptance)
+    on = f", as on {task.words}" if task else ""
+    return (
+        f"This assumes that {100 * source.rate:.3g} % of the draft tokens are accepted at each position{on}."
+    )
+
+
+def _answer(plan: Plan) -> str:
     row = plan.choice
     if row is None:
         return (

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any
 
+from opensled_testbed.planner.task_acceptance import TASKS
+from opensled_testbed.recordings import PAIRS
 from opensled_testbed.report.cell_figures import OTHER_TEXT, OURS, PLAIN
 from opensled_testbed.report.grid_verdict import ratio, told, verdict
 from opensled_testbed.report.html import Html, Section, bullets, folded, loss, paragraph, plot, table, text
@@ -15,14 +17,17 @@ from opensled_testbed.report.results import Result
 Point = Mapping[str, Any]
 TIE = 0.01  # capacities are found to within 1 %, so a ratio nearer to 1 is none
 TITLES = {
-    "grid": "The grid, with recorded drafts",
-    "grid-adapted": "The grid, with drafts adapted to the target",
+    "grid": "The whole grid",
+    **{f"grid-{name}": f"The short grid, drafts of {pair.words}" for name, pair in PAIRS.items()},
+    **{
+        f"grid-{name}": f"The short grid, {task.rate:.0%} of the drafts right" for name, task in TASKS.items()
+    },
 }
 SLED_CLAIM = 2.8  # capacity over centralized (arXiv 2506.09397)
 
 
 def section(result: Result) -> Section:
-    """Heat maps of grid.json, or of the one with adapted drafts: a picture for each regime, a panel for each pace."""
+    """Heat maps of the whole grid, or of a short one: a picture for each regime, a panel for each pace."""
     name = result.path.stem
     axes, points = result.content["axes"], result.content["points"]
     note = paragraph(

@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from opensled.errors import UsageError
+from opensled_testbed.planner.task_acceptance import TASKS
+from opensled_testbed.recordings import PAIRS
 
 # Results with a section of their own -> the command that makes them.
 MADE_BY = {
     "regimes": "python -m benchmarks.regimes",
     "grid": "python -m benchmarks.grid",
-    "grid-adapted": "python -m benchmarks.grid --acceptance 0.8",
     "map": "python -m benchmarks.grid",
     "peer": "python -m benchmarks peer",
 }
+SHORT_GRIDS = tuple(
+    f"grid-{name}" for name in (*PAIRS, *TASKS)
+)  # of any drafts; python -m benchmarks.grid_set
 OWN_FORM = ("doctor",)  # bench Figures that compare nothing, with a table of their own
 
 
@@ -47,7 +51,9 @@ class Results:
 
     components: tuple[Result, ...] = ()  # bench Figures: ratios of one part of the system
     others: tuple[Result, ...] = ()  # files of a form of their own
-    named: Mapping[str, Result] = field(default_factory=dict)  # those of MADE_BY that are there
+    named: Mapping[str, Result] = field(
+        default_factory=dict
+    )  # those of MADE_BY and SHORT_GRIDS that are there
 
     @property
     def missing(self) -> list[str]:
@@ -62,7 +68,7 @@ def read_results(folder: Path) -> Results:
     """Files that are neither named nor say where they come from are no results of ours and are passed over."""
     found = [_read(path) for path in sorted(folder.glob("*.json"))]
     by_name = {result.path.stem: result for result in found}
-    named = {name: by_name[name] for name in MADE_BY if name in by_name}
+    named = {name: by_name[name] for name in (*MADE_BY, *SHORT_GRIDS) if name in by_name}
     rest = [result for name, result in by_name.items() if name not in named]
     components = tuple(
         result for result in rest if "ratios" in result.content and result.path.stem not in OWN_FORM

@@ -1,0 +1,88 @@
+"""A target that writes what was recorded: a server of an emulation stands for any recorded pair, without its weights.
+
+As `engine` of an emulated server (opensled_testbed/fleet.py): opensled_testbed.emulation.recorded_target:load. Of the
+model only the tokenizer and the chat template must be here. What follows a wrong draft token was not recorded and never
+counts: any id stands for it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+import numpy as np
+
+from opensled_testbed.recordings import PAIRS, recording
+from opensled_testbed.target_text import text_of
+from opensled_testbed.traces import ItemTrace, read_traces
+from verify_server.config import ServeConfig
+from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
+from verify_server.target import Target
+
+ENGINE = "opensled_testbed.emulation.recorded_target:load"
+ANY = 0  # the id after a place that was not recorded
+CONTEXT, BLOCK_SIZE, BLOCKS = 1 << 13, 16, 1 << 14  # positions of a session; tokens of a KV block; blocks
+
+
+def load(config: ServeConfig) -> Target:
+    """The target of a pair by its name, with the texts recorded by its draft model. Raises NotFound or UsageError."""
+    pair = next(name for name, each in PAIRS.items() if each.target == config.model)
+    text = text_of(config.model)
+    return Target(pair, RecordedEngine(read_traces(recording(pair)).items, text.vocab_size), text)
+
+
+class RecordedEngine(TargetEngine):
+    """`TargetEngine` whose KV is the tokens themselves: what they say decides which text goes on, and where."""
+
+    def __init__(self, items: Iterable[ItemTrace], vocab_size: int) -> None:
+        self.info = EngineInfo(
+            model_id="recorded",
+            vocab_size=vocab_size,
+            context_length=CONTEXT,
+            eos_ids=_ends(items := tuple(items)),
+            numerics="exact",
+            dtype="float32",
+            device="cpu",
+            num_blocks=BLOCKS,
+            block_size=BLOCK_SIZE,
+            shares_blocks=True,
+        )
+        self._tokens = np.zeros((BLOCKS, BLOCK_SIZE), np.int32)
+        self._next = {key: token for item in items for key, token in _places(item)}
+
+    def forward(self, segments: Sequence[Segment]) -> Scores:
+        """See `TargetEngine`."""
+        rows = [token for segment in segments for token in self._rows(segment)]
+        return cast(Scores, RecordedScores(rows))
+
+    def _rows(self, segment: Segment) -> list[int]:
+        """What follows each of the last rows of a segment."""
+        kept, end = np.array(segment.blocks), segment.start + len(segment.tokens)
+        places = np.arange(segment.start, end)
+        self._tokens[kept[places // BLOCK_SIZE], places % BLOCK_SIZE] = segment.tokens
+        if not segment.rows:
+            return []
+        text = self._tokens[kept].ravel()
+        ends = range(end - segment.rows + 1, end + 1)
+        return [self._next.get(text[:length].tobytes(), ANY) for length in ends]
+
+
+class RecordedScores:
+    """Every row's own token, as recorded. Rule `match` asks for nothing else."""
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        self._own = rows
+
+    def sample(self, requests: Sequence[SampleRequest]) -> list[list[int]]:
+        """See `Scores`."""
+        return [[self._own[row] for row in request.rows] for request in requests]
+
+
+def _places(item: ItemTrace) -> Iterable[tuple[bytes, int]]:
+    """Each beginning of prompt and text, with the token that follows."""
+    whole = np.array((*item.prompt_ids, *item.target_ids), np.int32)
+    for length in range(len(item.prompt_ids), len(whole)):
+        yield whole[:length].tobytes(), int(whole[length])
+
+
+def _ends(items: Iterable[ItemTrace]) -> tuple[int, ...]:
+    """The tokens that ended a text."""
+    return tuple(sorted({item.target_ids[-1] for item in items if item.finish_reason == "eos"}))
