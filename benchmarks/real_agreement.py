@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say
+from benchmarks.program import FOLDER, add_quick_and_out, exit_code, folder_of, parser_of, say
 from benchmarks.readme import write_readme
 from benchmarks.real_contenders import CONTENDERS, SAMPLINGS, available, draft_models
 from benchmarks.real_document import read_measured, write
@@ -48,7 +48,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _measure(arguments: Namespace) -> int:
-    out = folder_of(arguments) or Path("docs/benchmarks")
+    out = folder_of(arguments) or FOLDER
     path = out / "real_prompts.json"
     raw = read_measured(path)
     drafts = draft_models(arguments.target, {"distilled": arguments.distilled})

@@ -12,8 +12,6 @@ from math import log
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from opensled_testbed.emulation.recorded_items import recorded_items
-
 from benchmarks.program import say
 from benchmarks.real_contenders import NONE
 from benchmarks.real_summary import mean_ratio
@@ -25,6 +23,7 @@ from hw_profiles.profiles import DraftSpeed
 from hw_profiles.sysfs import BoardState
 from opensled.errors import OpenSledError, UsageError
 from opensled.tokenizer import TargetTokenizer
+from opensled_testbed.emulation.recorded_items import recorded_items
 from opensled_testbed.emulation.replay import NoDrafts, ReplayDrafts
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.load import Item
@@ -32,6 +31,7 @@ from opensled_testbed.load.load_device import LoadDevice
 from opensled_testbed.load.records import Clock, RequestRecord
 from opensled_testbed.traces import ItemTrace, read_traces
 
+MODEL = "llamacpp"  # drafter of the recordings with a draft model
 COUNTED = 2  # answers of each user, after one that is not counted
 APART = 5  # items between what two users ask first
 
@@ -45,8 +45,8 @@ class Replayed(NamedTuple):
 
 
 CONTENDERS: Mapping[str, Replayed] = {
-    "distilled, default rule": Replayed("llamacpp", partial(Adaptive, board=BoardState)),
-    "distilled, fixed k = 4": Replayed("llamacpp", partial(FixedLength, 4)),
+    "draft model": Replayed(MODEL, partial(Adaptive, board=BoardState)),
+    "draft model, fixed k = 4": Replayed(MODEL, partial(FixedLength, 4)),
     "lookup": Replayed("lookup", partial(Adaptive, board=BoardState), has_model=False),
 }
 
@@ -56,17 +56,15 @@ class RealFleet(NamedTuple):
 
     items: Sequence[Item]
     traces: Mapping[str, Mapping[str, ItemTrace]]  # drafter -> item's id -> trace
+    draft_model: str = ""  # whose drafts were recorded
 
     @classmethod
     def of(cls, folder: Path, target: str, max_tokens: int) -> RealFleet:
         """By the recordings in `folder`; raises UsageError where nothing is recorded."""
         names = dict.fromkeys(contender.drafter for contender in CONTENDERS.values())
         paths = {name: folder / f"{target}-{name}.jsonl.gz" for name in names}
-        traces = {
-            name: {trace.item: trace for trace in read_traces(path).items}
-            for name, path in paths.items()
-            if path.is_file()
-        }
+        sets = {name: read_traces(path) for name, path in paths.items() if path.is_file()}
+        traces = {name: {trace.item: trace for trace in each.items} for name, each in sets.items()}
         if not traces:
             raise UsageError(
                 f"nothing is recorded in {folder} for {target}; record it: "
@@ -77,7 +75,7 @@ class RealFleet(NamedTuple):
             for item in recorded_items(target)
             if all(item.id in each for each in traces.values())
         ]
-        return cls(items, traces)
+        return cls(items, traces, str(sets[MODEL].origin["draft_model"]) if MODEL in sets else "")
 
     async def row(self, server: str, users: int, speed: DraftSpeed) -> dict[str, Any]:
         """All contenders in turns, with so many users."""

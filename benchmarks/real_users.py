@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, table
+from benchmarks.program import FOLDER, add_quick_and_out, exit_code, folder_of, parser_of, table
 from benchmarks.readme import write_readme
 from benchmarks.real_contenders import DEVICE_CORE, SERVER_CORE, draft_models, serve
 from benchmarks.real_document import read_measured, write
@@ -72,21 +72,27 @@ def _measure(arguments: Namespace) -> int:
     told = [[str(row["users"]), f"{row['no drafts, tokens/s']:.1f}", str(row["ratios"])] for row in rows]
     print("\n".join(table(("users", "no drafts, tokens/s of all", "ratios"), told)))
     if out:
-        _write(out, raw, rows, speed, arguments)
+        _write(arguments, raw, rows, speed, fleet.draft_model)
     return 0
 
 
 def _write(
-    out: Path, raw: dict[str, Any], rows: Sequence[dict[str, Any]], speed: DraftSpeed, arguments: Namespace
+    arguments: Namespace,
+    raw: dict[str, Any],
+    rows: Sequence[dict[str, Any]],
+    speed: DraftSpeed,
+    recorded: str,
 ) -> None:
+    """`recorded`: the model whose drafts are replayed."""
+    out = folder_of(arguments) or FOLDER
     fresh = {row["users"] for row in rows}
     kept = [row for row in raw.get("users", {}).get("rows", []) if row["users"] not in fresh]
     users = {
         "label": "real target, emulated devices",
         "compared": (
             f"Real target, emulated devices. One server ({arguments.target}, set-up {SETUP}, one thread on core "
-            f"{SERVER_CORE}) computes everything; so many devices replay the drafts recorded with the real pair, from "
-            f"core {DEVICE_CORE}, at the measured speed of the real draft model there "
+            f"{SERVER_CORE}) computes everything; so many devices replay the drafts recorded with it ({recorded}), "
+            f"from core {DEVICE_CORE}, at the speed measured of {speed.size} there "
             f"({speed.decode_per_s.typical:.0f} tokens/s, reading {speed.prefill_per_s.typical:.0f} tokens/s), each as "
             f"if it had a core of its own. Every user asks for {COUNTED} counted answers of at most "
             f"{arguments.max_tokens} tokens, one after another; ratios are of tokens/s from the request to the last "

@@ -160,7 +160,7 @@ def test_the_section_marks_what_is_lost_and_the_plot_is_written(tmp_path) -> Non
     raw = {"units": _units(), "pieces": []}
     document = finished(raw)
     text = "\n".join(section(document))
-    assert "▼ 0.75 (0.75 to 0.75)" in text and "**3.00** (3.00 to 3.00)" in text
+    assert "| ▼ 0.75 |" in text and "| **3.00** |" in text
     assert "required 1.5: reached" in text and f"other texts than without drafts: {SELF} 1" in text
     names = {ratio["name"] for ratio in document["ratios"]}
     assert names == {"torch, greedy: lookup", f"torch, greedy: {SELF}"}
