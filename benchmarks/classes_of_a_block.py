@@ -119,7 +119,7 @@ class Follower:
         deadline = now() + LOADING_S
         while True:
             try:
-                return await connect(GenerateConfig(server=self.server))
+                return await connect(GenerateConfig(server=self.server, remember=False))
             except Unreachable:
                 if now() > deadline:
                     raise

@@ -125,6 +125,11 @@ class DeviceConfig:
         low=0,
         metavar="N",
     )
+    remember: bool = option(
+        True,
+        "keep for the next start what the device learned of the speeds of this server and draft, and of acceptance; it "
+        "holds no text; off = begin anew, as with --background",
+    )
     battery_floor: float = option(
         LengthOptions.battery_floor,
         "charge in percent below which a device on its battery drafts nothing (--stop adaptive, predicted)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, MutableMapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from edge_client.drafter_choice import FittingFactory
 from edge_client.drafters.base import DrafterFactory
 from edge_client.drafters.none import NoneDrafter
 from edge_client.drafting import DraftThread
+from edge_client.length_memory import LengthMemory
 from edge_client.lengths import length_policy
 from edge_client.lengths.base import DraftLengthPolicy, DraftStatus, LengthOptions, rested
 from edge_client.link import Endpoint, Link
@@ -58,13 +60,15 @@ class Device:
         offline: Offline = Offline(),
         memory: TargetMemory | None = None,
         shaping: Shaping | None = None,
+        length_memory: LengthMemory | None = None,
     ) -> None:
-        """`memory`: of the target; with it the mode `local-only` is on. `shaping`: the least of every stream."""
+        """`memory`: of the target; with it the mode `local-only` is on. `shaping`: the least of every stream.
+        `length_memory`: of what `lengths` learns; None = it ends with the device."""
         self.info, self.tokenizer, self.drafter_name = info, tokenizer, factory.name
         self._link, self._factory, self._lengths, self._retry = link, factory, lengths, retry
         self.rule, self._cache, self._defaults = rule, cache, defaults
         self._looks_ahead, self._offline, self._memory = looks_ahead, offline, memory
-        self._shaping = shaping
+        self._shaping, self._length_memory = shaping, length_memory
         self._updating = asyncio.Lock()  # of the target
         self.parallel = self._unused = parallel
         self.telemetry = Telemetry()
@@ -95,6 +99,8 @@ class Device:
                 async with aclosing(stream):
                     while not (chunk := await stream.next()).finish_reason:
                         yield chunk
+        if self._length_memory:
+            self._length_memory.keep(self._lengths)
         yield chunk
 
     @property
@@ -122,9 +128,10 @@ class Device:
         if task.alone:
             await self._begin_alone(session, task, Unreachable("the draft model alone is asked"))
             return
-        described = self.info
+        described, began = self.info, time.monotonic()
         try:
             await session.open()
+            self._lengths.opened(time.monotonic() - began)
         except Unreachable as error:
             await self._begin_alone(session, task, error)
         except (NotFound, VocabularyMismatch) as error:
@@ -160,6 +167,9 @@ class Device:
             self._dismiss(*self._idle)
             self._idle = []
         self.info, self.tokenizer, self.drafter_name = target.info, target.tokenizer, self._factory.name
+        if self._length_memory:
+            self._length_memory.keep(self._lengths, ends=True)
+            self._length_memory.recall(self._lengths, self.info, self.drafter_name)
         log.warning("the server serves %s now; going on with it", self.info.model_id)
 
     def _open(self, task: Task, drafts: bool) -> Open:
@@ -226,6 +236,8 @@ class Device:
         return DraftThread(drafter, self._lengths, self.info.vocab_size, self._looks_ahead)
 
     async def close(self) -> None:
+        if self._length_memory:
+            self._length_memory.keep(self._lengths, ends=True)
         for drafter in self._idle:
             drafter.close()
         await self._link.close()
@@ -247,11 +259,15 @@ async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
         await link.close()
         raise
     defaults = RequestDefaults(config.pace, config.background, config.device_name or secrets.token_hex(8))
+    lengths = _length_policy(config)
+    length_memory = LengthMemory(config) if config.remember and not config.background else None
+    if length_memory:
+        length_memory.recall(lengths, target.info, factory.name)
     return Device(
-        link, target.info, target.tokenizer, factory, _length_policy(config), parallel,
+        link, target.info, target.tokenizer, factory, lengths, parallel,
         retry_policy(config.offline, config.give_up),
         rule=config.rule, cache=cache, defaults=defaults, looks_ahead=config.look_ahead,
-        offline=Offline(config.offline), memory=memory, shaping=shaping,
+        offline=Offline(config.offline), memory=memory, shaping=shaping, length_memory=length_memory,
     )  # fmt: skip
 
 

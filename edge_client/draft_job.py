@@ -208,6 +208,10 @@ class DraftJob:
         policy = budget.policy or self._policy
         # By rule `ratio` how much is sent must not depend on what was drawn, and what is ready may.
         length = policy.most(budget.length, budget.hint, 0 if self._sparse else ready)
+        if (
+            length and self._fresh and not budget.awaited
+        ):  # while the server reads the prompt, as while a block travels
+            length = max(length, policy.ahead(budget.length, budget.hint))
         if length > ready:
             if not (yield from self._catch_up(budget)):
                 return 0.0

@@ -61,6 +61,12 @@ class FadingRatio:
         self.below = self.below * keep + below
         self.seen += age
 
+    def recall(self, above: float = 0.0, below: float = 0.0) -> None:
+        """Go on from these sums of another start; nothing happens without any."""
+        if below > 0:
+            self.above, self.below = above, below
+            self.seen = self._half_life
+
     @property
     def ratio(self) -> float:
         """0 as long as nothing is known."""

@@ -104,8 +104,9 @@ class ChildServer:
 
 
 def clean_environment(*kept: str) -> dict[str, str]:
-    """The environment without the user's OPENSLED_* variables, but those `kept`, and without configuration files."""
+    """The environment without the user's OPENSLED_* variables, but those `kept`, and without configuration files, nor
+    what devices remember."""
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith("OPENSLED_") or name in kept
     }
-    return {**inherited, "OPENSLED_NO_CONFIG": "1"}
+    return {**inherited, "OPENSLED_NO_CONFIG": "1", "OPENSLED_REMEMBER": "off"}

@@ -36,6 +36,9 @@ class Stretched(Adaptive):
         )
         self._dilation = dilation
 
+    def opened(self, seconds: float) -> None:
+        super().opened(seconds / self._dilation)
+
     def drafted(self, tokens: int, seconds: float) -> None:
         super().drafted(tokens, seconds / self._dilation)
 

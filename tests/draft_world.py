@@ -7,11 +7,13 @@ an empty one hands the drive back, and with look-ahead the drafter goes on while
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import dataclass, field, replace
 
 from opensled.messages import DraftBlock, DraftToken
 
 TOKEN = DraftToken(1)
+PROMPT = 4  # steps
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class World:
         self.random = random.Random(self.seed)
         self.drives, self.ready, self.under_way = True, 0, 0.0
         self.told = 0.0
+        self.read_at, self.end = 0.0, sys.maxsize  # when the prompt is read; where the answer ends
 
     def clock(self) -> float:
         return self.now
@@ -61,10 +64,30 @@ class World:
     def change(self, **site) -> None:
         self.site = replace(self.site, **site)
 
+    def answer(self, rule, tokens: int) -> float:
+        """Seconds of a new answer of so many tokens; a second passes before it. The first block may be drafted while
+        the server reads the prompt, which takes as long as PROMPT steps."""
+        self.now += 1.0
+        rule.opened(self.site.rtt_s + self.delay())
+        begun, self.drives, self.ready, self.under_way, self.told = self.now, True, 0, 0.0, 0.0
+        self.read_at, self.end = self.now + PROMPT * self.site.step_s, self.committed + tokens
+        while self.committed < self.end:
+            self.turn(rule)
+        self.end = sys.maxsize
+        return self.now - begun
+
+    def room(self, base: int) -> int:
+        """Most tokens of a block there; the last token of an answer needs no draft."""
+        return max(0, min(self.site.limit, self.end - base - 1))
+
     def turn(self, rule) -> None:
         """A verdict has just been heard."""
         site = self.site
-        length = rule.most(site.limit, site.hint, self.ready)
+        room = self.room(self.committed)
+        self.ready = min(self.ready, room)
+        length = min(room, rule.most(room, site.hint, self.ready))
+        if length and self.now < self.read_at:
+            length = min(room, max(length, rule.ahead(room, site.hint)))
         self.modes.append((self.now, length))
         if length:
             self.round(rule, length)
@@ -77,7 +100,7 @@ class World:
 
     def listen(self, rule, seconds: float) -> None:
         """The server's next token."""
-        self.now += seconds
+        self.now = max(self.now, self.read_at) + seconds
         self.committed += 1
         if self.told:
             rule.streamed(1, self.now - self.told)
@@ -92,16 +115,18 @@ class World:
         sent, overtaken = self.now + drafting_s, 0
         arrives = sent + site.rtt_s / 2 + self.delay()
         if self.drives:
-            overtaken = int((arrives - self.now) / site.step_s)
+            overtaken = max(0, int((arrives - max(self.now, self.read_at)) / site.step_s))
             for _ in range(overtaken):
                 rule.streamed(1, site.step_s)
-        stale = overtaken > min(right, length)
+        untimed = self.now < self.read_at and not overtaken
+        arrives, stale = max(arrives, self.read_at), overtaken > min(right, length)
         step_s = 0.0 if stale else self.step_from(arrives) + site.step_s + site.slope_s * length
         back = arrives + step_s + site.rtt_s / 2 + self.delay()
         self.committed += overtaken if stale else min(right, length) + 1
         self.look_ahead(rule, length, right, back - sent)
         self.now, self.drives, self.told = back, False, 0.0
-        rule.answered(DraftBlock(base, (TOKEN,) * length), min(right, length), back - sent)
+        if not untimed:
+            rule.answered(DraftBlock(base, (TOKEN,) * length), min(right, length), back - sent)
 
     def step_from(self, arrives: float) -> float:
         """Seconds until a step begins."""
@@ -112,17 +137,19 @@ class World:
     def look_ahead(self, rule, length: int, right: int, seconds: float) -> None:
         site = self.site
         self.ready, self.under_way = 0, 0.0
-        most = rule.ahead(site.limit, site.hint) if site.look_ahead else 0
+        room = self.room(self.committed)
+        most = min(room, rule.ahead(room, site.hint)) if site.look_ahead else 0
         if not most:
             return
         most += 1  # the guess of the bonus token
         done = min(most, int(seconds / site.token_s)) if site.token_s else most
+        if done < most:  # the pass under way ends before anything else, and its token counts
+            done += 1
+            self.under_way = done * site.token_s - seconds
         for _ in range(done):
             rule.drafted(1, site.token_s)
-        if right > length and done:
+        if right > length:
             self.ready = done - 1
-        elif done < most:
-            self.under_way = self.random.random() * site.token_s
 
     def right(self, length: int) -> int:
         """How many tokens in a row are right, at most one more than the block."""
@@ -150,7 +177,7 @@ class Fixed:
     def drafted(self, tokens, seconds):
         pass
 
-    answered = streamed = lambda self, *heard: None
+    opened = answered = streamed = lambda self, *heard: None
 
 
 def best_fixed(site: Site, seconds: float, longest: int = 16) -> tuple[float, int]:

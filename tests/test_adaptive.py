@@ -274,10 +274,10 @@ def test_trees_are_asked_for_only_where_there_are_some():
 
 def test_a_drafter_without_trees_is_said_to_draft_chains():
     rule = Adaptive(tree=16, board=BoardState)
-    for base in range(10, 60, 5):
+    for base in range(10, 50, 4):
         rule.most(16)
         rule.drafted(4, 0.04)
-        rule.answered(DraftBlock(base, (DraftToken(1),) * 4), 4, 0.1)
+        rule.answered(DraftBlock(base, (DraftToken(1),) * 4), 3, 0.1)
         rule.streamed(1, 1.0)
     rule.most(16)
     assert rule.status.drafting and "tree" not in rule.status.words

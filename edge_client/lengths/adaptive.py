@@ -25,6 +25,7 @@ from edge_client.lengths.base import (
 from edge_client.lengths.board_watch import board_watch
 from edge_client.lengths.draft_law import DraftLaw
 from edge_client.lengths.gate import CHAIN, DraftGate, TreeChoice
+from edge_client.lengths.learned import Learned
 from edge_client.lengths.observed import (
     DOUBTFUL,
     ROUNDS,
@@ -76,6 +77,9 @@ class Adaptive(DraftLengthPolicy):
         self._acceptance, self._times = Acceptance(), RoundTimes()
         self._paces: deque[float] = deque(maxlen=PACES)  # seconds of the latest draft tokens
         self._server_speed = FadingRatio(STREAM)  # tokens per second
+        self._link_s: float | None = (
+            None  # most seconds of a round trip without a step, of the latest sequence
+        )
         # Look-ahead hits for each one that the chances predict, and for each try.
         self._hits_per_forecast = FadingRatio(ROUNDS, HITS, HITS)
         self._hit_rate = FadingRatio(ROUNDS, HITS, TRIED)
@@ -86,7 +90,8 @@ class Adaptive(DraftLengthPolicy):
         self._heard_at = self._drafted_at = float("-inf")
         self._state = BoardState()
         self._hint: int | None = None
-        self._asked = self._length  # most tokens of a block at the latest question
+        # Room at the latest question, and most tokens of a block since an answer began: the room ends with the answer
+        self._room, self._asked = 0, self._length
         self._latest: deque[tuple[int, int]] = deque(maxlen=LATEST)  # accepted and drafted tokens of a round
         self._basis = (-1, 0)  # rounds and longest block that the law rests on
         self._solved: DraftLaw
@@ -101,7 +106,7 @@ class Adaptive(DraftLengthPolicy):
     def most(self, limit: int, hint: int | None = None, ready: int = 0) -> int:
         with self._lock:
             top = self.top(limit, hint)
-            if not top or not self._drafts(top, hint):
+            if not top or not self._drafts(limit, hint):
                 return 0
             if not self._times.rounds:
                 return min(top, UNADVISED)
@@ -129,7 +134,7 @@ class Adaptive(DraftLengthPolicy):
         with self._lock:
             top = min(limit, self._most_nodes)
             self._has_trees = top > 0
-            if hint == 0 or not self._tree or not self._drafts(self.top(top, hint), hint):
+            if hint == 0 or not self._tree or not self._drafts(top, hint):
                 return 0
             return min(top, self._tree)
 
@@ -147,6 +152,10 @@ class Adaptive(DraftLengthPolicy):
             return law.rate * (law.slope_s + (1 - law.hidden) * law.token_s * fresh)
 
     # -- events -------------------------------------------------------------------------------------------
+
+    def opened(self, seconds: float) -> None:
+        with self._lock:
+            self._link_s = seconds
 
     def drafted(self, tokens: int, seconds: float) -> None:
         with self._lock:
@@ -182,6 +191,36 @@ class Adaptive(DraftLengthPolicy):
             streamed(self._server_speed, tokens, seconds)
             self._gate.heard(self._clock(), tokens, seconds, self._rate())
 
+    # -- between two starts -------------------------------------------------------------------------------
+
+    def learned(self) -> Learned | None:
+        """See the base class."""
+        with self._lock:
+            if not self._times.rounds:
+                return None
+            token_s, speed = mean_but_largest(self._paces), self._server_speed
+            return Learned(
+                *self._acceptance.numbers,
+                self._times.numbers,
+                (token_s,) if token_s else (),
+                (speed.above, speed.below) if server_rate(speed) else (),
+                (self._hits_per_forecast.above, self._hits_per_forecast.below),
+                (self._hit_rate.above, self._hit_rate.below),
+            )
+
+    def recall(self, learned: Learned) -> None:
+        """See the base class. The first verdict puts it in doubt, as after every long silence."""
+        with self._lock:
+            times = RoundTimes()
+            times.recall(learned.times)
+            self._times = times
+            self._acceptance.recall(learned.tries, learned.hits)
+            self._paces.extend(learned.token_s)
+            self._hits_per_forecast.recall(*learned.forecasts)
+            self._hit_rate.recall(*learned.look_aheads)
+            self._server_speed.recall(*(DOUBTFUL * each for each in learned.server))
+            self._gate.recall(self._clock(), bool(learned.server))
+
     # -- below, the caller holds the lock -------------------------------------------------------------------
 
     def _judged(self, length: int, accepted: int, seconds: float, drafting_s: float) -> None:
@@ -209,19 +248,21 @@ class Adaptive(DraftLengthPolicy):
         if self._times.rounds:
             self._times.fade(DOUBTFUL)
 
-    def _drafts(self, top: int, hint: int | None) -> bool:
-        """Whether to draft now, at most `top` tokens."""
-        now, self._asked = self._clock(), top
+    def _drafts(self, room: int, hint: int | None) -> bool:
+        """Whether to draft now, at most `room` tokens. The last blocks of an answer are short, and tell nothing."""
+        if room >= self._room:
+            self._asked = self.top(room, hint)
+        now, self._room = self._clock(), room
         self._notice(now, hint)
         servers = server_rate(self._server_speed)
         if self._battery_low():
             words = battery_words(self._state.battery_percent or 0.0, self._floor)
             self._tell(DraftStatus(False, words, server_rate=servers))
             return False
-        law = self._law(top)
+        law = self._law()
         expected = max(law.rate, self._trees.rate if self._tree else 0.0)
         trials = self._gate.trials
-        drafts = not self._times.rounds or self._gate.drafts(now, expected, servers)
+        drafts = not self._times.rounds or self._gate.drafts(now, expected, servers, self._guess)
         if self._gate.trials > trials:
             self._times.doubt()
         self._tell(self._description(law, expected, servers))
@@ -252,12 +293,18 @@ class Adaptive(DraftLengthPolicy):
         turn, since = divmod(rounds, FIRST_TRIES if rounds < FIRST_ROUNDS else TRIES)
         return 0 if since else OTHERS[turn % len(OTHERS)]
 
+    @property
+    def _guess(self) -> float | None:
+        """Tokens/s of the server alone, as a round without drafts seems to take; None: the link may be all of that."""
+        step_s = 0.0 if self._link_s is None else self._times.base_s - self._link_s
+        return 1 / step_s if step_s > 0 else None
+
     def _rate(self) -> float:
         """Expected tokens/s with drafts."""
         return self._law().rate if self._times.rounds else 0.0
 
     def _law(self, top: int = 0) -> DraftLaw:
-        """Of blocks of at most `top` tokens; 0 = as at the latest question."""
+        """Of blocks of at most `top` tokens; 0 = as in the present answer."""
         token_s, top, times = mean_but_largest(self._paces) or 0.0, top or self._asked, self._times
         basis = (times.rounds, top)
         if basis != self._basis or abs(self._solved.token_s - token_s) > REDRAWN * token_s:
@@ -279,7 +326,7 @@ class Adaptive(DraftLengthPolicy):
         return self._solved
 
     def _description(self, law: DraftLaw, expected: float, servers: float | None) -> DraftStatus:
-        if not self._times.rounds:
+        if not self._times.rounds or not (self._latest or self._gate.server_alone):
             return self._status
         nodes = self._tree
         if self._gate.server_alone:

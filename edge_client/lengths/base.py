@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from edge_client.lengths.learned import Learned
 from opensled.messages import DraftBlock, DraftToken
 
 
@@ -115,6 +116,9 @@ class DraftLengthPolicy(ABC):
         """Whether a drafted token is worth its verification as number `index` of its block."""
         return True
 
+    def opened(self, seconds: float) -> None:  # noqa: B027
+        """A sequence was opened in `seconds`: a round trip of the link, and no step of the server."""
+
     def drafted(self, tokens: int, seconds: float) -> None:  # noqa: B027
         """The draft model took `seconds` for `tokens` tokens, one after the other."""
 
@@ -123,6 +127,13 @@ class DraftLengthPolicy(ABC):
 
     def streamed(self, tokens: int, seconds: float) -> None:  # noqa: B027
         """The server decoded `tokens` tokens by itself; they came `seconds` after the ones before."""
+
+    def learned(self) -> Learned | None:
+        """What is worth keeping for the next start of the device; None = nothing."""
+        return None
+
+    def recall(self, learned: Learned) -> None:  # noqa: B027
+        """Go on from what another start has learned. Raises ValueError for what nobody can have learned."""
 
     @property
     @abstractmethod

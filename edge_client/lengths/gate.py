@@ -67,8 +67,11 @@ class DraftGate:
         self._saved_s = 0.0  # by drafts before: it pays for trials where a device is busy now and then
         self._drafts_due, self._server_due = TrialTimer(0.0, LONGEST_REST_S), TrialTimer(0.0)
 
-    def drafts(self, now: float, draft_rate: float, server_rate: float | None) -> bool:
-        """Whether to draft now, where drafts are expected to give `draft_rate`, the server alone `server_rate`."""
+    def drafts(
+        self, now: float, draft_rate: float, server_rate: float | None, guess: float | None = None
+    ) -> bool:
+        """Whether to draft now, where drafts are expected to give `draft_rate`, the server alone `server_rate`, or
+        `guess` as long as it was not heard."""
         if self.server_alone:
             return self._tries_drafts(now, draft_rate, server_rate or 0.0)
         if self._listening:
@@ -82,12 +85,21 @@ class DraftGate:
             return False
         if self._rounds and (server_rate is None or self._rounds >= SURE) and now >= self._server_due.due:
             # A server that is far behind needs no trial soon.
-            far_behind = server_rate is not None and server_rate < draft_rate / 2
-            if far_behind and now < self._server_due.due + LONGEST_PAUSE_S:
+            slow = guess if server_rate is None else server_rate
+            if (
+                slow is not None
+                and slow * (1 + UNSURE) < draft_rate
+                and now < self._server_due.due + LONGEST_PAUSE_S
+            ):
                 return True
             self._listening, self._until, self._lost_s = LISTEN, now + LISTEN_S, 0.0
             return False
         return True
+
+    def recall(self, now: float, heard: bool) -> None:
+        """Rounds were seen in another start, and (`heard`) the server alone: it needs no trial soon."""
+        self._rounds = SURE
+        self._server_due.due = now + LONGEST_PAUSE_S * heard
 
     def _tries_drafts(self, now: float, draft_rate: float, server_rate: float) -> bool:
         if draft_rate * (1 + RETURN) > server_rate and not self._trial:
@@ -103,6 +115,8 @@ class DraftGate:
         self, now: float, tokens: int, seconds: float, draft_rate: float, server_rate: float | None
     ) -> None:
         """A round committed `tokens` tokens and took `seconds` from verdict to verdict."""
+        if not self._rounds:
+            self._server_due.due = now
         self._rounds += 1
         if not self._trial:
             if server_rate:

@@ -6,6 +6,7 @@ device that gets hot, a text that gets easier and a link that gets worse.
 
 import numpy as np
 
+from edge_client.lengths.learned import LARGEST, Sums
 from hw_profiles.fading import FadingRatio, kept
 
 # The constants of this file are chosen: the values with which policy `adaptive` comes closest to the best fixed
@@ -13,7 +14,7 @@ from hw_profiles.fading import FadingRatio, kept
 DEEPEST = 32  # positions of a block with a chance of their own; deeper ones are like the last
 # Assumed before the first verdict: chances of the first and of later tokens, and the draft tokens they count for.
 # The recorded pairs of the tiny family lie near them (docs/drafters.md).
-FIRST, LATER, BELIEF = 0.65, 0.75, 6.0
+FIRST, LATER, BELIEF = 0.75, 0.8, 3.0
 ALIKE = 8.0  # draft tokens for which the mean of all later positions counts at each of them
 ROUNDS, TIMES = 96.0, 32.0  # half-lives in rounds, of acceptance and of times
 STREAM = 48.0  # half-life of the server's own speed, in tokens
@@ -24,6 +25,9 @@ STEADY = (2.0, 12.0)  # rounds for which the line counts against a stair: at lea
 OUTAGE = 6.0  # times the mean: a longer wait tells of an outage, not of the next round
 OUTAGE_AFTER = 4  # tokens that must be seen before a wait can pass for an outage
 IN_DOUBT = 3.0  # rounds for which all times before a rest count beside the rounds of a trial
+SIGNS = np.array((1.0, 1.0, -1.0))  # of the columns of `RoundTimes`
+UPPER = np.triu_indices(3)  # of a symmetric matrix, what it does not say twice
+ROUNDED = 1e-4  # added to squares from a file, whose few digits would else let them be less than they can
 DOUBTFUL = 0.15  # share of the weight of everything learned that is left after a long silence
 
 
@@ -44,6 +48,15 @@ class Acceptance:
         """Keep this share of the weight of everything."""
         self._tries = [tries * keep for tries in self._tries]
         self._hits = [hits * keep for hits in self._hits]
+
+    @property
+    def numbers(self) -> tuple[Sums, Sums]:
+        """Tries and hits by position."""
+        return tuple(self._tries), tuple(self._hits)
+
+    def recall(self, tries: Sums, hits: Sums) -> None:
+        """Go on from what `numbers` was, of another start."""
+        self._tries, self._hits = list(tries), list(hits)
 
     def chances(self, count: int) -> tuple[float, ...]:
         """Of the first `count` tokens. Few tries at a position are filled up with the mean of the later ones."""
@@ -88,6 +101,23 @@ class RoundTimes:
         self._targets += seconds * row
         self._stairs[min(fresh, DEEPEST - 1)] += (1.0, length, drafting_s, seconds)
         self.rounds += 1
+        self._solve()
+
+    @property
+    def numbers(self) -> Sums:
+        """Rounds since the beginning, the sums of their products and of their times, and the errors; all are >= 0."""
+        products, targets = self._products * np.outer(SIGNS, SIGNS), self._targets * SIGNS
+        return (min(float(self.rounds), LARGEST), *products[UPPER].tolist(), *targets.tolist(), self._errors)
+
+    def recall(self, numbers: Sums) -> None:
+        """Go on from what `numbers` was, of another start. Raises ValueError for what no rounds have left."""
+        products = np.zeros((3, 3))
+        products[UPPER] = products.T[UPPER] = numbers[1:7]
+        products[1:, 1:] *= 1 + ROUNDED * np.eye(2)
+        if min(numbers[0], numbers[1], numbers[7]) <= 0 or np.linalg.eigvalsh(products)[0] < 0:
+            raise ValueError("no sums of rounds")
+        self._products, self._targets = products * np.outer(SIGNS, SIGNS), np.array(numbers[7:10]) * SIGNS
+        self._errors, self.rounds = numbers[10], max(1, int(numbers[0]))
         self._solve()
 
     @property
