@@ -126,7 +126,8 @@ def serving(stack: ExitStack, target: str, setup: str, cores: set[int]) -> Proce
 
 def _edge(server: str, contender: Contender, drafts: Mapping[str, Path]) -> Process:
     model = ("--draft-model", str(drafts[contender.draft])) if contender.draft else ()
-    words = ("edge", "--server", server, "--threads", "1", "--http", "127.0.0.1:0", *model, *contender.words)
+    fixed = ("--server", server, "--threads", "1", "--http", "127.0.0.1:0", "--no-remember")
+    words = ("edge", *fixed, *model, *contender.words)
     return Process(words, isolated=True, environment=_cache())
 
 

@@ -44,7 +44,7 @@ def plot(runs: Sequence[Run]) -> Figure:
         axis.set_visible(False)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=min(4, len(labels)), frameon=False)
-    figure.subplots_adjust(hspace=0.35, wspace=0.28, bottom=0.04 + 0.14 / rows)
+    figure.subplots_adjust(hspace=0.35, wspace=0.28, bottom=0.02 + 0.2 / rows)
     return figure
 
 

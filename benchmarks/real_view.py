@@ -20,10 +20,10 @@ def section(document: Found) -> list[str]:
         "## Real prompts on a real pair, by kind of text",
         "",
         "Ratios of tokens/s to no drafts: the geometric mean over the prompts of a kind, in brackets a bootstrap "
-        "interval of 95 % over them (none for a single prompt). ▼: below 1. In bold the best drafter of a kind, chosen by the same answers. "
-        "*agree*: share of the positions of the target's own text at which the drafter, given that text so far, "
-        "proposes the token that follows. *tokens a round*: what a block and its verdict commit; a block "
-        "that came too late commits nothing.",
+        "interval of 95 % over them (none for a single prompt). ▼: below 1. In bold the best drafter of a "
+        "kind, chosen by the same answers. *agree*: share of the positions of the target's own text at which the "
+        "drafter, given that text so far, proposes the token that follows. *tokens a round*: what a "
+        "block and its verdict commit; a block that came too late commits nothing.",
         "",
         "![Ratios to no drafts by kind of text](real_prompts.svg)",
         "",
@@ -83,8 +83,8 @@ def _verdict(run: Found) -> str:
         return f"No drafter was compared{texts}."
     bar = "reached" if found["mean"] >= ENOUGH else "MISSED"
     return (
-        f"The best drafter of each kind, over the kinds: **{found['mean']:.2f}**{_spread(found)}; required {ENOUGH:g}: {bar}. {run['long prompts']} of the prompts are long (some 600 "
-        f"tokens and more){texts}."
+        f"The best drafter of each kind, over the kinds: **{found['mean']:.2f}**{_spread(found)}; required "
+        f"{ENOUGH:g}: {bar}. {run['long prompts']} of the prompts are long (some 600 tokens and more){texts}."
     )
 
 
