@@ -19,6 +19,7 @@ NAMES = (
         "steps",
         "traffic",
         "penalties",
+        "draft_step",
     ),
 )
 FIGURES = Registry("figure", {name: f"benchmarks.{name}:measure" for name in NAMES})
