@@ -27,7 +27,7 @@ import httpx
 from benchmarks.doctor_view import document, view
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, write_json
 from benchmarks.readme import write_readme
-from benchmarks.real_prompts import KINDS, PROMPTS, text_of
+from benchmarks.real_texts import KINDS, prompts
 from opensled.errors import OpenSledError, UsageError
 from opensled_testbed.client import stream_chat
 from opensled_testbed.processes import Process
@@ -187,9 +187,8 @@ def _tiny_prompts() -> dict[str, list[Chat]]:
 
 
 def _real_prompts() -> dict[str, list[Chat]]:
-    quoted = json.loads(PROMPTS.read_text())
     return {
-        kind: [[{"role": "user", "content": text_of(prompt, CHARACTERS)}] for prompt in quoted[kind]]
+        kind: [[{"role": "user", "content": prompt.text}] for prompt in prompts(kind, CHARACTERS)]
         for kind in KINDS
     }
 

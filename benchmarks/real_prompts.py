@@ -1,96 +1,128 @@
-"""What drafts bring on a real pair and real prompts: the default against no drafts, by kind of text.
+"""What drafts bring on a real pair and real prompts: every drafter against no drafts, by kind of text.
 
-    python -m benchmarks.real_prompts --target FOLDER --draft FILE.gguf [--quick] [--kinds chat,...] [--keep]
+    python -m benchmarks.real_prompts [--target smollm2] [--setup torch] [--minutes 2.5] [--quick] [--out FOLDER]
 
 One server on core 0, one `opensled edge` for each contender on core 1, and a second server on both cores; every prompt
-goes to all of them in turns, and all must write the same text. The server's prefix cache is off: each turn reads its
-prompt anew, as a new user's does.
+goes to all of them in turns. Their texts must be equal. The server's prefix cache is off: each turn reads its
+prompt anew, as a new user's does. With --minutes a run ends in time; the next one goes on where it ended. With --gate
+it rests while others want the machine. Results are added to real_prompts.json; benchmarks.real_setups, real_agreement
+and real_users add theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
-import json
-import math
-import os
-import random
-import statistics
 import sys
+import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from benchmarks.figure import Comparison, Figure
-from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, write_json
+from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say
 from benchmarks.readme import table, write_readme
+from benchmarks.real_contenders import (
+    CONTENDERS,
+    DEFAULT,
+    NONE,
+    SAMPLINGS,
+    SETUPS,
+    Answer,
+    Started,
+    ask,
+    available,
+    draft_models,
+    level,
+    start,
+    told_file,
+    warm,
+)
+from benchmarks.real_document import Raw, finished, key, put, read_raw, write
+from benchmarks.real_plot import write_plot
+from benchmarks.real_summary import Unit, rate
+from benchmarks.real_texts import KINDS, MORE_KINDS, Prompt, prompts
 from opensled.errors import OpenSledError, UsageError
-from opensled_testbed.client import stream_chat
-from opensled_testbed.processes import Process
+from opensled_testbed.processes import exit_on_signals
 from opensled_testbed.provenance import SEED, provenance
 
-PROMPTS = Path(__file__).with_suffix(".json")
-KINDS = ("chat", "translation", "summary", "questions", "arithmetic", "retrieval")
-NONE, BOTH, DEFAULT = "none", "none on both cores", "default"
-CONTENDERS: Mapping[str, tuple[str, ...]] = {
-    NONE: ("--drafter", "none"),
-    BOTH: ("--drafter", "none"),  # what the device's core would bring if the server had it
-    DEFAULT: (),
-    "fixed k = 4": ("--stop", "fixed", "--draft-length", "4"),
-    "tables": ("--drafter", "cacheback"),
-    "lookup": ("--drafter", "lookup"),
-    "draft model": ("--drafter", "llamacpp"),
-}
-SERVER_CORE, DEVICE_CORE = 0, 1
-REQUIRED = 0.97  # of no drafts, in any kind of text
-RESAMPLES = 2000  # of the bootstrap
-
-Speeds = dict[str, list[float]]  # "kind, contender" -> tokens/s of each prompt
+COMMAND = "python -m benchmarks.real_prompts"
+COUNTED = ("tokens", "seconds", "first_s", "rounds", "round_tokens", "drafted", "accepted")
+GLANCE_S = 0.5  # between two looks at the gate
+EXACT = "exact"  # level at which a text must not depend on drafts
 
 
 def main(words: list[str] | None = None) -> int:
     parser = parser_of("real_prompts", __doc__)
-    parser.add_argument("--target", required=True, help="model that the server verifies with")
-    parser.add_argument("--draft", required=True, help="draft model of the devices, GGUF")
-    parser.add_argument("--engine", default="torch", help="default %(default)s")
-    parser.add_argument("--dtype", default="float32", help="default %(default)s")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="default %(default)s")
-    parser.add_argument("--contenders", help=f"of {', '.join(CONTENDERS)}; default all, with --quick two")
-    parser.add_argument("--prompts", type=int, help="of each kind; default 10, with --quick 1")
-    parser.add_argument("--skip", type=int, default=0, help="prompts of each kind to leave out first")
-    parser.add_argument("--max-tokens", type=int, default=128, help="of an answer; default %(default)s")
     parser.add_argument(
-        "--keep", action="store_true", help="keep what the file has of other prompts: pieces of a run"
+        "--target", default="smollm2", help="model that the server verifies with; default %(default)s"
     )
+    parser.add_argument(
+        "--distilled", default="smollm2-draft", help="distilled draft, GGUF; default %(default)s"
+    )
+    parser.add_argument(
+        "--setup", default="default", choices=SETUPS, help="of the server; default %(default)s"
+    )
+    parser.add_argument("--kinds", default=",".join(KINDS), help="default %(default)s")
+    parser.add_argument("--samplings", default=",".join(SAMPLINGS), help="default %(default)s")
+    parser.add_argument("--contenders", help=f"of {', '.join(CONTENDERS)}; default all, with --quick two")
+    parser.add_argument("--prompts", type=int, help="of each kind; default 12, with --quick 1")
+    parser.add_argument("--max-tokens", type=int, default=64, help="of an answer; default %(default)s")
+    parser.add_argument(
+        "--minutes", type=float, default=0, help="begin no prompt that may last longer; default: all"
+    )
+    parser.add_argument("--gate", type=Path, metavar="FILE", help="begin prompts only while FILE is there")
     add_quick_and_out(parser)
     arguments = parser.parse_args(words)
     return exit_code(lambda: _measure(arguments))
 
 
 def _measure(arguments: Namespace) -> int:
-    contenders = _chosen(arguments.contenders or f"{NONE},{DEFAULT}", CONTENDERS)
-    if not arguments.contenders and not arguments.quick:
-        contenders = list(CONTENDERS)
-    origin = provenance("python -m benchmarks.real_prompts")
+    until = time.monotonic() + 60 * arguments.minutes if arguments.minutes else float("inf")
     out = folder_of(arguments)
     path = out / "real_prompts.json" if out else None
-    before: Speeds = (
-        json.loads(path.read_text())["samples"] if path and arguments.keep and path.exists() else {}
-    )
-    with ExitStack() as stack:
-        urls = _start(stack, arguments, contenders)
-        found = asyncio.run(_ask_all(urls, _prompts(arguments), arguments.max_tokens))
-    samples = {name: [*before.get(name, []), *found.get(name, [])] for name in {**before, **found}}
-    figure = {"figure": "real_prompts", **_figure(samples, arguments).as_json(origin)}
-    print(table(figure))
-    if out and path:
-        write_json(path, figure)
-        print(f"written: {path} and {write_readme(out)}")
+    raw = read_raw(path)
+    drafts = draft_models(arguments.target, {"distilled": arguments.distilled})
+    names = list(available(_contenders(arguments), drafts))
+    if missing := [name for name in _contenders(arguments) if name not in names]:
+        say(f"left out, for their draft model is not here: {', '.join(missing)}")
+    about = {
+        "setup": arguments.setup,
+        "target": arguments.target,
+        "max_tokens": arguments.max_tokens,
+        "drafts": {name: told_file(model) for name, model in drafts.items()},
+    }
+    wanted = list(_lacking(raw, arguments, names, about))
+    say(f"{len(wanted)} prompts to ask; set-up {arguments.setup}: {', '.join(names)}")
+    if wanted:
+        exit_on_signals()  # so that no process outlives the run
+        raw["pieces"].append(provenance(COMMAND))
+        with ExitStack() as stack:
+            started = start(stack, arguments.target, arguments.setup, names, drafts)
+            _pass(arguments.gate, until)  # devices learn speeds from their first answer
+            wanted_in_time = _timed(wanted, until, arguments.gate)
+            asyncio.run(_ask_all(started, wanted_in_time, raw, about, path))
+    print(_told(raw, out, path))
     return 0
+
+
+def _told(raw: Raw, out: Path | None, path: Path | None) -> str:
+    if not raw["units"]:
+        return "nothing was measured"
+    if not out or not path:
+        return table(finished(raw))
+    document = write(path, raw)
+    write_plot(document, out / "real_prompts.svg")
+    return f"{table(document)}\nwritten: {path} and {write_readme(out)}"
+
+
+def _contenders(arguments: Namespace) -> list[str]:
+    if not arguments.contenders:
+        return [NONE, DEFAULT] if arguments.quick else list(CONTENDERS)
+    chosen = _chosen(arguments.contenders, CONTENDERS)
+    return chosen if NONE in chosen else [NONE, *chosen]
 
 
 def _chosen(names: str, known: Mapping[str, Any] | Sequence[str]) -> list[str]:
@@ -101,134 +133,90 @@ def _chosen(names: str, known: Mapping[str, Any] | Sequence[str]) -> list[str]:
     return chosen
 
 
-def _prompts(arguments: Namespace) -> list[tuple[str, str]]:
-    """Kind and text of each prompt; the kinds in turns."""
-    document = json.loads(PROMPTS.read_text())
-    kinds = _chosen(arguments.kinds, KINDS)
-    first, count = arguments.skip, arguments.prompts or (1 if arguments.quick else 10)
-    return [
-        (kind, text_of(document[kind][number], document["characters"]))
-        for number in range(first, min(first + count, min(len(document[kind]) for kind in kinds)))
-        for kind in kinds
-    ]
+def _lacking(
+    raw: Raw, arguments: Namespace, names: Sequence[str], about: Mapping[str, Any]
+) -> Iterator[tuple[str, Prompt]]:
+    """Sampling and prompt of each unit that was not asked of all of `names` yet; kinds and samplings in turns."""
+    done = {
+        key(unit)
+        for unit in raw["units"]
+        if set(names) <= set(unit["answers"]) and all(unit[name] == value for name, value in about.items())
+    }
+    kinds = [prompts(kind) for kind in _chosen(arguments.kinds, (*KINDS, *MORE_KINDS))]
+    most = arguments.prompts or (1 if arguments.quick else 12)
+    for row in zip(*kinds):
+        for sampling in _chosen(arguments.samplings, SAMPLINGS):
+            for prompt in row:
+                place = (arguments.setup, sampling, prompt.kind, prompt.number)
+                if prompt.number < most and place not in done:
+                    yield sampling, prompt
 
 
-def text_of(prompt: Mapping[str, str], characters: int) -> str:
-    """A question, and what it is about: docstrings, cut to `characters`."""
-    if "about" not in prompt:
-        return prompt["ask"]
-    quoted = "\n\n".join(_docstring(name) for name in prompt["about"].split("+"))
-    return f"{prompt['ask']}\n\n{quoted[:characters].rsplit(' ', 1)[0]}"
+def _timed(
+    wanted: Sequence[tuple[str, Prompt]], until: float, gate: Path | None
+) -> Iterator[tuple[str, Prompt]]:
+    """Those that are over in time if none lasts longer than the longest before it, each once the gate is open."""
+    longest = 0.0
+    for unit in wanted:
+        _pass(gate, until)
+        begun = time.monotonic()
+        if begun + longest > until:
+            return
+        yield unit
+        longest = max(longest, time.monotonic() - begun)
 
 
-def _docstring(name: str) -> str:
-    module, _, attribute = name.partition(":")
-    found = importlib.import_module(module)
-    found = getattr(found, attribute) if attribute else found
-    return found if isinstance(found, str) else found.__doc__ or ""
+def _pass(gate: Path | None, until: float) -> None:
+    while gate and not gate.exists() and time.monotonic() < until:
+        time.sleep(GLANCE_S)
 
 
-# -- processes --------------------------------------------------------------------------------------------------
-
-
-def _start(stack: ExitStack, arguments: Namespace, contenders: Sequence[str]) -> dict[str, str]:
-    """The servers and a device for each contender; name -> base URL. Only the one that is asked works."""
-    server = _serve(stack, arguments, {SERVER_CORE})
-    servers = {BOTH: _serve(stack, arguments, {SERVER_CORE, DEVICE_CORE})} if BOTH in contenders else {}
-    os.sched_setaffinity(0, {DEVICE_CORE})  # what is started from here on inherits it
-    edge = ("edge", "--draft-model", arguments.draft, "--threads", "1", "--http", "127.0.0.1:0")
-    urls = {}
-    for name in contenders:
-        words = (*edge, "--server", servers.get(name, server), *CONTENDERS[name])
-        urls[name] = f"http://{stack.enter_context(Process(words, isolated=True)).wait_ready()}"
-    return urls
-
-
-def _serve(stack: ExitStack, arguments: Namespace, cores: set[int]) -> str:
-    """Address of a server with a thread on each of `cores`."""
-    threads = str(len(cores))
-    serve = (
-        *("serve", "--model", arguments.target, "--engine", arguments.engine, "--dtype", arguments.dtype),
-        *("--numerics", "exact", "--threads", threads, "--listen", "127.0.0.1:0", "--no-prefix-cache"),
-    )
-    os.sched_setaffinity(0, cores)
-    return stack.enter_context(
-        Process(serve, isolated=True, environment={"OMP_NUM_THREADS": threads})
-    ).wait_ready(600)
-
-
-async def _ask_all(urls: Mapping[str, str], prompts: Sequence[tuple[str, str]], max_tokens: int) -> Speeds:
-    """Every prompt to every contender in turns, after one short answer each that only warms up."""
-    found: Speeds = {}
+async def _ask_all(
+    started: Started,
+    wanted: Iterable[tuple[str, Prompt]],
+    raw: Raw,
+    about: Mapping[str, Any],
+    path: Path | None,
+) -> None:
+    """Each unit in turns; what is measured is saved after each."""
+    about = {**about, "level": await level(started.server)}
     async with httpx.AsyncClient(timeout=600, trust_env=False) as http:
-        for url in urls.values():
-            await _ask(http, url, "Say hello.", 16)
-        for kind, prompt in prompts:
-            texts = {}
-            for name, url in urls.items():
-                texts[name], speed = await _ask(http, url, prompt, max_tokens)
-                found.setdefault(f"{kind}, {name}", []).append(speed)
-            if len(set(texts.values())) > 1:
-                raise OpenSledError(f"drafts have changed an answer: {kind}, {prompt[:60]!r}")
-            say(f"{kind}: " + ", ".join(f"{name} {found[f'{kind}, {name}'][-1]:.1f}" for name in urls))
-    return found
+        await warm(http, started.urls)
+        for sampling, prompt in wanted:
+            put(raw, await _unit(http, started.urls, sampling, prompt, about))
+            if path:
+                write(path, raw)
 
 
-async def _ask(http: httpx.AsyncClient, url: str, prompt: str, max_tokens: int) -> tuple[str, float]:
-    """The text of a greedy answer, and its tokens/s from the request to the end."""
-    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens, "temperature": 0}
-    http.base_url = httpx.URL(url)
-    async for reply in stream_chat(http, body):
-        last = reply
-    return last.text, last.usage["completion_tokens"] / last.seconds
-
-
-# -- the figure -------------------------------------------------------------------------------------------------
-
-
-def mean_ratio(ours: Sequence[float], none: Sequence[float]) -> dict[str, float]:
-    """The geometric mean of the ratios prompt by prompt, with a bootstrap interval of 95 % over the prompts."""
-    logs = [math.log(left / right) for left, right in zip(ours, none)]
-    draw = random.Random(SEED)
-    means = sorted(statistics.fmean(draw.choices(logs, k=len(logs))) for _ in range(RESAMPLES))
-    low, high = means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES)]
+async def _unit(
+    http: httpx.AsyncClient, urls: Mapping[str, str], sampling: str, prompt: Prompt, about: Mapping[str, Any]
+) -> Unit:
+    """One prompt asked of all contenders, in an order that changes with the prompt."""
+    fields = {**SAMPLINGS[sampling], "seed": SEED + prompt.number, "max_tokens": about["max_tokens"]}
+    names = list(urls)
+    turned = names[prompt.number % len(names) :] + names[: prompt.number % len(names)]
+    answers = {name: await ask(http, urls[name], prompt.text, fields) for name in turned}
+    found = {name: _as_json(answers[name], answers[NONE].text) for name in names}
+    if about["level"] == EXACT and not all(each["same"] for each in found.values()):
+        raise OpenSledError(f"drafts have changed an answer: {sampling}, {prompt.kind} {prompt.number}")
+    told = ", ".join(f"{name} {rate(each):.1f}" for name, each in found.items())
+    say(f"{sampling}, {prompt.kind} {prompt.number}, {answers[NONE].prompt_tokens} tokens: {told}")
     return {
-        name: round(math.exp(value), 3)
-        for name, value in (("mean", statistics.fmean(logs)), ("low", low), ("high", high))
+        **about,
+        "sampling": sampling,
+        "kind": prompt.kind,
+        "number": prompt.number,
+        "long": prompt.is_long,
+        "text": answers[NONE].text,
+        "prompt_tokens": answers[NONE].prompt_tokens,
+        "answers": found,
     }
 
 
-def _figure(samples: Speeds, arguments: Namespace) -> Figure:
-    pairs = [name.rsplit(", ", 1) for name in samples if not name.endswith(f", {NONE}")]
-    target, draft = Path(arguments.target).name, Path(arguments.draft).name
-    return Figure(
-        title="Real prompts on a real pair",
-        unit="tokens/s",
-        more_is_better=True,
-        compared=(
-            f"{target} behind `opensled serve` ({arguments.engine}, {arguments.dtype}, level exact, one thread on core "
-            f"{SERVER_CORE}) and `opensled edge` with {draft} (one thread on core "
-            f"{DEVICE_CORE}), against the same without drafts. Greedy answers of {arguments.max_tokens} tokens at "
-            "most, one user, from the request to the last token, the reading of the prompt included; all contenders "
-            "in turns, prompt by prompt. All wrote the same texts."
-        ),
-        loses="Tables and lookup alone lose on single prompts of chat and questions. Long prompts gain least.",
-        samples=samples,
-        ratios=tuple(
-            Comparison(
-                f"{kind}: {name}", f"{kind}, {name}", f"{kind}, {NONE}", REQUIRED if name == DEFAULT else None
-            )
-            for kind, name in pairs
-            if name != BOTH  # a way to serve without drafts, too: what it loses is no loss of ours
-        ),
-        facts={
-            "mean ratios, 95 %": {
-                f"{kind}: {name}": mean_ratio(samples[f"{kind}, {name}"], samples[f"{kind}, {NONE}"])
-                for kind, name in pairs
-            },
-            "prompts": {kind: len(each) for kind in KINDS if (each := samples.get(f"{kind}, {NONE}"))},
-        },
-    )
+def _as_json(answer: Answer, expected: str) -> dict[str, Any]:
+    """Without the text, which is said once; `same`: whether it is that of no drafts."""
+    fields = answer._asdict()
+    return {name: fields[name] for name in COUNTED} | {"same": answer.text == expected}
 
 
 if __name__ == "__main__":

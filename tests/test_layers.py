@@ -78,6 +78,7 @@ PLOT_HOMES = (
     "opensled_testbed/planner/picture.py",
     "opensled_testbed/report/plots",
     "benchmarks/look_ahead_plot.py",
+    "benchmarks/real_plot.py",
 )
 # library -> the files, or folders with a slash, that may import it
 HOMES = {
@@ -94,6 +95,7 @@ HOMES = {
         "opensled_testbed/planner/picture.py",
         "opensled_testbed/report/plots",
         "benchmarks/look_ahead_plot.py",
+        "benchmarks/real_plot.py",
     ),
     "rich": ("opensled_testbed/demo_view.py", "opensled_testbed/load/load_view.py"),
     "prometheus_client": (

@@ -7,14 +7,13 @@ OPENSLED_REAL_PROMPTS=60 make test-real    # all of benchmarks/real_prompts.json
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from benchmarks.real_prompts import PROMPTS, text_of
+from benchmarks import real_texts
 from edge_client.drafters import DRAFTERS
 from edge_client.lengths.fixed import FixedLength
 from opensled.messages import ChatMessage, SamplingParams
@@ -26,7 +25,7 @@ from verify_server.text.gguf_text import GgufText
 # Read when the tests are collected: during tests the cache is an empty folder (tests/conftest.py).
 MODEL = fetched_folder("smollm2") / Path(FETCHABLE["smollm2"].member).name
 COUNT, TOKENS = int(os.environ.get("OPENSLED_REAL_PROMPTS", "3")), 16
-KINDS = ("chat", "questions", "arithmetic", "translation", "summary", "retrieval")  # short prompts first
+KINDS = ("chat", "questions", "arithmetic", "translation", "summary", "extraction")  # short prompts first
 AT_ONCE = 8
 DRAFTERS_TESTED = ("none", "llamacpp", "cacheback", "lookup")
 SAMPLINGS = ({"temperature": 0.0}, {"temperature": 0.8}, {"temperature": 1.0, "top_p": 0.9})
@@ -40,9 +39,9 @@ pytestmark = [
 @cache
 def prompts() -> list[tuple[int, ...]]:
     """As token ids; the kinds in turns."""
-    document, text = json.loads(PROMPTS.read_text()), GgufText(MODEL)
-    rows = zip(*(document[kind] for kind in KINDS))
-    asked = [text_of(prompt, document["characters"]) for row in rows for prompt in row][:COUNT]
+    text = GgufText(MODEL)
+    rows = zip(*map(real_texts.prompts, KINDS))
+    asked = [prompt.text for row in rows for prompt in row][:COUNT]
     return [text.render([ChatMessage("user", question)]) for question in asked]
 
 

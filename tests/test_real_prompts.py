@@ -1,20 +1,230 @@
-"""The prompts of benchmarks/real_prompts.py, and how their ratios are summed up; the measurement needs a real model."""
+"""The prompts of the figure on a real pair, and how its answers are summed up; the measurement needs a real model."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import subprocess
+import sys
+from math import log
 
-from benchmarks.real_prompts import KINDS, PROMPTS, mean_ratio, text_of
+import pytest
+
+from benchmarks.real_agreement import agreed, written_ids
+from benchmarks.real_agreement import main as real_agreement
+from benchmarks.real_contenders import CONTENDERS, DISTILLED, NONE, SELF, available, draft_models
+from benchmarks.real_document import finished, put, read_raw, write
+from benchmarks.real_fleet import CONTENDERS as FLEET_CONTENDERS
+from benchmarks.real_fleet import COUNTED, RealFleet
+from benchmarks.real_plot import write_plot
+from benchmarks.real_prompts import main
+from benchmarks.real_summary import agreement, mean_ratio, summary, tokens_per_round
+from benchmarks.real_texts import KINDS, MORE_KINDS, prompts
+from benchmarks.real_view import section
+from edge_client.drafters.base import Drafter
+from hw_profiles.profiles import DraftSpeed, Quantity
+from opensled.errors import UsageError
+from opensled.messages import DraftToken
+from opensled_testbed.processes import Process
+from opensled_testbed.traces import PACKAGED
+from opensled_training.distil.documentation import HELD_OUT_MODULES
+
+QUOTING = ("code", "extraction", "summary", "rewriting")
 
 
-def test_every_kind_has_ten_prompts_and_two_of_them_are_long() -> None:
-    document = json.loads(PROMPTS.read_text())
+def test_every_kind_has_twelve_prompts_and_quoting_kinds_have_long_ones() -> None:
     for kind in KINDS:
-        texts = {text_of(prompt, document["characters"]) for prompt in document[kind]}
-        assert len(texts) >= 10
-        if kind in ("summary", "retrieval"):
-            assert min(map(len, texts)) > 2500  # some 700 tokens and more
+        asked = prompts(kind)
+        assert len({prompt.text for prompt in asked}) == len(asked) >= 12
+        assert sum(prompt.is_long for prompt in asked) == (4 if kind in QUOTING else 0)
+    assert all(len(prompts(kind)) == 10 for kind in MORE_KINDS)
+
+
+def test_quotations_are_of_modules_that_no_draft_was_trained_on_and_are_cut_as_asked() -> None:
+    from benchmarks.real_texts import _document
+
+    names = [
+        name
+        for kind in KINDS
+        for prompt in _document()[kind]
+        for key in ("docs", "source")
+        for name in prompt.get(key, "").split("+")
+    ]
+    assert {name.partition(":")[0] for name in names} - {""} <= HELD_OUT_MODULES
+    assert max(len(prompt.text) for prompt in prompts("summary", 600)) < 700
 
 
 def test_the_mean_is_that_of_the_ratios_with_an_interval_around_it() -> None:
-    assert mean_ratio([4.0, 1.0], [2.0, 2.0]) == {"mean": 1.0, "low": 0.5, "high": 2.0}
+    assert mean_ratio([[log(2.0), log(0.5)]]) == {"mean": 1.0, "low": 0.5, "high": 2.0}
+    # Every kind counts once, however many prompts it has
+    assert mean_ratio([[log(4.0)], [0.0, 0.0, 0.0]])["mean"] == 2.0
+
+
+def _answer(seconds: float, same: bool = True, rounds: int = 0) -> dict:
+    counts = {"rounds": rounds, "round_tokens": 3 * rounds, "drafted": 4 * rounds, "accepted": 2 * rounds}
+    return {"tokens": 60, "seconds": seconds, "first_s": 1.0, **counts, "same": same}
+
+
+def _unit(kind: str, number: int, lookup: float, model: float, same: bool = True) -> dict:
+    """No drafts take 6 seconds; `lookup` and `model`: seconds of these two."""
+    answers = {NONE: _answer(6.0), "lookup": _answer(lookup, rounds=5), SELF: _answer(model, same, rounds=10)}
+    about = {"setup": "torch", "sampling": "greedy", "target": "smollm2", "max_tokens": 60, "drafts": {}}
+    return {**about, "kind": kind, "number": number, "long": number == 1, "text": "t", "answers": answers}
+
+
+def _units() -> list[dict]:
+    return [
+        _unit("chat", 0, lookup=8.0, model=2.0),
+        _unit("chat", 1, lookup=8.0, model=2.0, same=False),
+        _unit("extraction", 0, lookup=1.5, model=3.0),
+    ]
+
+
+def test_the_best_drafter_of_each_kind_counts_and_losers_are_told() -> None:
+    found = summary(_units())
+    assert found["best of each kind"] == {"chat": SELF, "extraction": "lookup"}
+    assert found["ratios"]["chat"]["lookup"]["mean"] == 0.75
+    assert found["best of each kind, over the kinds"]["mean"] == pytest.approx((3 * 4) ** 0.5, abs=1e-3)
+    assert found["over the kinds"][SELF]["mean"] == pytest.approx((3 * 2) ** 0.5, abs=1e-3)
+    assert found["other texts"] == {"lookup": 0, SELF: 1} and found["long prompts"] == 1
+    # 59 tokens in 5 seconds without drafts, 59 in 1 with them
+    assert found["over the kinds, after the first text"][SELF]["mean"] == pytest.approx(
+        (5 * 2.5) ** 0.5, abs=1e-3
+    )
+    assert tokens_per_round(_units(), "lookup") == 3.0 and tokens_per_round(_units(), NONE) is None
+
+
+def test_agreement_pools_the_positions_of_all_texts() -> None:
+    units = _units()
+    units[0]["agreement"], units[2]["agreement"] = {SELF: [30, 60]}, {SELF: [20, 20]}
+    assert agreement(units, SELF) == 0.625 and agreement(units, DISTILLED) is None
+
+
+class _Scripted(Drafter):
+    """Proposes the tokens of a script, place by place; None = nothing."""
+
+    def __init__(self, script: list[int | None]) -> None:
+        self.script, self.unread, self.place = script, 700, 0
+
+    def begin(self, prompt, sampler) -> None:
+        self.place = 0
+
+    def read(self, most: int) -> bool:
+        self.unread, before = max(0, self.unread - most), self.unread
+        return before > 0
+
+    def propose(self):
+        assert not self.unread, "a drafter that has not read the prompt proposes less"
+        token = self.script[self.place]
+        if token is not None:
+            yield DraftToken(token)
+
+    def commit(self, tokens) -> None:
+        self.place += len(tokens)
+
+
+def test_a_drafter_agrees_where_it_proposes_the_texts_own_token() -> None:
+    drafter = _Scripted([5, None, 9, 8])
+    assert agreed(drafter, range(700), [5, 6, 7, 8], None) == 2
+
+
+def test_a_text_whose_tokens_are_not_known_from_its_letters_counts_no_position() -> None:
+    assert list(written_ids([1, 2, 3], 3)) == list(written_ids([1, 2, 3], 4)) == [1, 2, 3]
+    assert not written_ids([1, 2, 3], 5) and not written_ids([1, 2, 3], 2)
+
+
+def test_what_other_programs_add_needs_answers_first(tmp_path, capsys) -> None:
+    assert real_agreement(["--target", "tiny", "--out", str(tmp_path)]) == 2
+    assert "python -m benchmarks.real_prompts" in capsys.readouterr().err
+
+
+def test_pieces_of_a_run_add_up_in_one_file_and_a_newer_unit_replaces_the_older_one(tmp_path) -> None:
+    path = tmp_path / "real_prompts.json"
+    raw = read_raw(path)
+    for unit in reversed(_units()):
+        put(raw, unit)
+    raw["units"][0]["agreement"] = {SELF: [1, 2]}
+    put(raw, _unit("chat", 0, lookup=6.0, model=6.0))
+    write(path, raw)
+    again = read_raw(path)
+    assert [(unit["kind"], unit["number"]) for unit in again["units"]] == [
+        ("chat", 0),
+        ("chat", 1),
+        ("extraction", 0),
+    ]
+    assert again["units"][0]["answers"][SELF]["seconds"] == 6.0
+    assert again["units"][0]["agreement"] == {SELF: [1, 2]}  # the text is the same
+
+
+def test_the_section_marks_what_is_lost_and_the_plot_is_written(tmp_path) -> None:
+    raw = {"units": _units(), "pieces": []}
+    document = finished(raw)
+    text = "\n".join(section(document))
+    assert "| ▼ 0.75 |" in text and "| **3.00** |" in text
+    assert "required 1.5: reached" in text and f"other texts than without drafts: {SELF} 1" in text
+    names = {ratio["name"] for ratio in document["ratios"]}
+    assert names == {"torch, greedy: lookup", f"torch, greedy: {SELF}"}
+    write_plot(document, tmp_path / "plot.svg")
+    drawn = (tmp_path / "plot.svg").read_text()
+    assert SELF in drawn and "extraction" in drawn and "all kinds" in drawn
+
+
+def test_contenders_whose_model_is_not_here_are_left_out() -> None:
+    drafts = draft_models("tiny", {DISTILLED: "no-such-model"})
+    assert set(drafts) == {SELF}
+    left = set(CONTENDERS) - set(available(list(CONTENDERS), drafts))
+    assert left == {DISTILLED, "chain"}
+
+
+def test_an_unknown_kind_or_contender_is_refused_by_name(capsys) -> None:
+    assert main(["--target", "tiny", "--quick", "--contenders", "magic"]) == 2
+    assert "'magic' is none of none, " in capsys.readouterr().err
+    assert main(["--target", "tiny", "--quick", "--kinds", "poetry"]) == 2
+    assert "'poetry' is none of chat, " in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_a_run_in_two_pieces_on_the_bundled_models(tmp_path) -> None:
+    words = (
+        "--target",
+        "tiny",
+        "--setup",
+        "torch",
+        "--kinds",
+        "chat",
+        "--max-tokens",
+        "8",
+        "--samplings",
+        "greedy",
+    )
+    for prompts_each, contenders in (("1", "default"), ("2", "default,lookup")):
+        command = [sys.executable, "-m", "benchmarks.real_prompts", *words, "--out", str(tmp_path)]
+        subprocess.run(
+            [*command, "--prompts", prompts_each, "--contenders", contenders], check=True, timeout=300
+        )
+    document = json.loads((tmp_path / "real_prompts.json").read_text())
+    # The first prompt was asked again, for a contender was new
+    assert [unit["number"] for unit in document["raw"]["units"]] == [0, 1] and len(
+        document["raw"]["pieces"]
+    ) == 2
+    assert all(list(unit["answers"]) == ["none", "default", "lookup"] for unit in document["raw"]["units"])
+    assert all(each["same"] for unit in document["raw"]["units"] for each in unit["answers"].values())
+    assert (tmp_path / "real_prompts.svg").exists() and "Set-up torch, greedy" in (
+        tmp_path / "README.md"
+    ).read_text()
+
+
+def test_emulated_devices_of_a_real_target_write_what_was_recorded() -> None:
+    fleet = RealFleet.of(PACKAGED, "tiny", max_tokens=16)
+    speed = DraftSpeed("tiny-draft", *(Quantity(500.0, 500.0, 500.0, "chosen") for _ in range(2)))
+    words = ("serve", "--model", "tiny", "--engine", "torch", "--threads", "1", "--listen", "127.0.0.1:0")
+    with Process(words, isolated=True) as server:
+        row = asyncio.run(fleet.row(server.wait_ready(), 2, speed))
+    assert list(row["rates"]) == [NONE, *FLEET_CONTENDERS]
+    assert all(len(rates) == 2 * COUNTED and min(rates) > 0 for rates in row["rates"].values())
+    assert all(each["low"] <= each["mean"] <= each["high"] for each in row["ratios"].values())
+
+
+def test_users_need_a_recording(tmp_path) -> None:
+    with pytest.raises(UsageError, match=r"nothing is recorded.*emulation.recorder --target tiny"):
+        RealFleet.of(tmp_path, "tiny", 16)

@@ -1,0 +1,81 @@
+"""real_prompts.json as a picture: each drafter over no drafts, by kind of text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from benchmarks.real_contenders import BOTH
+from benchmarks.real_view import ENOUGH
+from opensled_testbed.report.plots import ACCENT, OTHER, OURS, STYLE, THEIRS
+
+DARK = "#222222"
+INKED: Any = dict.fromkeys(
+    ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), DARK
+)
+COLOURS = (OURS, OTHER, ACCENT, "#8e5bb5", "#c0475b", "#5c7f2a", "#4a4a4a", THEIRS)
+OVER_ALL = "all kinds"
+Run = Mapping[str, Any]
+
+
+def write_plot(document: Mapping[str, Any], path: Path) -> None:
+    """One panel for each run; dots are means, lines their intervals."""
+    with matplotlib.rc_context(STYLE | INKED | {"svg.hashsalt": "real_prompts"}):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        plot(document["facts"]["runs"]).savefig(path, bbox_inches="tight", metadata=metadata, dpi=120)
+
+
+def plot(runs: Sequence[Run]) -> Figure:
+    """At least one run."""
+    names = [
+        name for name in dict.fromkeys(name for run in runs for name in run["over the kinds"]) if name != BOTH
+    ]
+    rows = -(-len(runs) // 2)
+    figure = Figure(figsize=(6.2 * min(2, len(runs)), 0.3 + 4.2 * rows), facecolor="white")
+    panels = figure.subplots(rows, min(2, len(runs)), squeeze=False).ravel()
+    for axis, run in zip(panels, runs):
+        _panel(axis, run, names)
+    for axis in panels[len(runs) :]:
+        axis.set_visible(False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=min(4, len(labels)), frameon=False)
+    figure.subplots_adjust(hspace=0.35, wspace=0.28, bottom=0.02 + 0.2 / rows)
+    return figure
+
+
+def _panel(axis: Any, run: Run, names: Sequence[str]) -> None:
+    lines = {**run["ratios"], OVER_ALL: run["over the kinds"]}
+    step = 0.8 / max(1, len(names))
+    for place, ratios in enumerate(lines.values()):
+        for number, name in enumerate(names):
+            if name in ratios:
+                _mark(
+                    axis,
+                    place + step * (number - (len(names) - 1) / 2),
+                    ratios[name],
+                    name,
+                    number,
+                    not place,
+                )
+    axis.axvline(1, color=DARK, lw=0.8)
+    axis.axvline(ENOUGH, color=ACCENT, lw=0.8, ls=":")
+    axis.axhline(len(lines) - 1.5, color=DARK, lw=0.4)
+    axis.set_yticks(range(len(lines)), list(lines))
+    axis.set_ylim(len(lines) - 0.5, -0.5)
+    axis.set_xlim(left=0)
+    axis.tick_params(axis="y", length=0)
+    axis.set_title(f"set-up {run['setup']}, {run['sampling']}", fontsize=9.5, loc="left")
+    axis.set_xlabel("tokens/s over no drafts")
+
+
+def _mark(
+    axis: Any, place: float, found: Mapping[str, float], name: str, number: int, labelled: bool
+) -> None:
+    colour = COLOURS[number % len(COLOURS)]
+    axis.plot([found["low"], found["high"]], [place, place], color=colour, lw=1.6, alpha=0.5)
+    axis.plot([found["mean"]], [place], "o", ms=4, color=colour, label=name if labelled else None)
