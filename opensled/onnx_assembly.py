@@ -1,7 +1,7 @@
 """The ONNX form of a draft model, filled in from its GGUF file: the graph is shipped without its numbers.
 
 The graph is one of the onnxruntime-genai model builder. Its matrices are MatMulNBits: blocks of 32 weights, 4 bits
-each, w = scale * (q - 8), two to a byte, the first in the low half (ONNX Runtime, docs/ContribOperators.md). `Piece`
+each, w = scale * (q - 8), two to a byte, the first in the low half (ONNX Runtime, docs/ContribOperators.md). `GraphPiece`
 says which tensors of the GGUF file become which bytes of the graph's data file.
 """
 
@@ -27,7 +27,7 @@ DATA = "model.onnx.data"  # as the graph names it
 
 
 @dataclass(frozen=True)
-class Piece:
+class GraphPiece:
     """Bytes of the data file: `form` is a key of `FORMS`; `tensors` of the GGUF file are joined, rows below rows."""
 
     offset: int
@@ -43,7 +43,8 @@ def assemble_onnx(shipped: Path, gguf: Path, folder: Path) -> None:
     """
     plan, head = json.loads((shipped / PLAN).read_text()), read_head(gguf)
     pieces = [
-        Piece(each["offset"], each["bytes"], each["form"], tuple(each["tensors"])) for each in plan["pieces"]
+        GraphPiece(each["offset"], each["bytes"], each["form"], tuple(each["tensors"]))
+        for each in plan["pieces"]
     ]
     with (folder / DATA).open("wb") as sink:
         for piece in pieces:
@@ -60,14 +61,14 @@ def assemble_onnx(shipped: Path, gguf: Path, folder: Path) -> None:
     (folder / "genai_config.json").write_text(json.dumps({"model": plan["model"]}, indent=1))
 
 
-def _content(piece: Piece, gguf: Path, head: Head) -> bytes:
+def _content(piece: GraphPiece, gguf: Path, head: Head) -> bytes:
     if piece.form in ROTATIONS:
         return ROTATIONS[piece.form](_angles(piece, head)).astype("<f4").tobytes()
     joined = b"".join(FORMS[piece.form](_matrix(name, gguf, head)) for name in piece.tensors)
     return joined
 
 
-def _angles(piece: Piece, head: Head) -> np.ndarray:
+def _angles(piece: GraphPiece, head: Head) -> np.ndarray:
     """Of each position (rows) and pair of dimensions (columns), as in RoPE (arXiv 2104.09864)."""
     width = head.metadata["llama.rope.dimension_count"] // 2
     positions = np.arange(piece.bytes // 4 // width, dtype=np.float64)
@@ -127,7 +128,7 @@ FORMS: dict[str, Callable[[np.ndarray], bytes]] = {
 ROTATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"cosines": np.cos, "sines": np.sin}
 
 
-def plan_of(pieces: Sequence[Piece], model: dict[str, Any]) -> str:
+def plan_of(pieces: Sequence[GraphPiece], model: dict[str, Any]) -> str:
     """The text of the file `PLAN`; `model` is that of genai_config.json."""
     found = [{"offset": p.offset, "bytes": p.bytes, "form": p.form, "tensors": p.tensors} for p in pieces]
     return json.dumps({"model": model, "pieces": found}, indent=1) + "\n"

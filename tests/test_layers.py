@@ -56,7 +56,11 @@ BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"
 BARE_RAGGED = "benchmarks/ragged.py"
 BARE_SAMPLING = "benchmarks/sampling.py"
 ATTACKERS = "benchmarks/attacks/messages.py"  # what no client of ours would say
-BARE_PAIR, BARE_STEPS = "benchmarks/coupling.py", "benchmarks/steps.py"
+BARE_PAIR, BARE_STEPS, BARE_DRAFTS = (
+    "benchmarks/coupling.py",
+    "benchmarks/steps.py",
+    "benchmarks/draft_step.py",
+)
 MODEL_HOMES = (
     "verify_server/engine/",
     "opensled_training/",
@@ -65,6 +69,7 @@ MODEL_HOMES = (
     BARE_RAGGED,
     BARE_PAIR,
     BARE_STEPS,
+    BARE_DRAFTS,
 )
 TORCH_HOMES = (*MODEL_HOMES, BARE_SAMPLING)
 LLAMA_HOMES = (
@@ -109,7 +114,7 @@ HOMES = {
     "llama_cpp": (*LLAMA_HOMES, BARE_LOOP),
     "jinja2": ("opensled/chat_sandbox.py",),
     "sklearn": ("benchmarks/traffic_attack.py",),
-    "onnxruntime": ("edge_client/drafters/onnx.py",),
+    "onnxruntime": ("edge_client/drafters/onnx.py", "opensled_training/distil/agreement.py"),
     "google.protobuf": ("opensled/codec.py",),
     "opensled.v1.verify_pb2": ("opensled/codec.py", "opensled/open_codec.py", BARE_ROUNDS, ATTACKERS),
     "opensled.v1.verify_pb2_grpc": ("edge_client/link.py",),

@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 from transformers import LlamaForCausalLM
 
-from opensled.onnx_assembly import DATA, GRAPH, PLAN, Piece, plan_of
+from opensled.onnx_assembly import DATA, GRAPH, PLAN, GraphPiece, plan_of
 from opensled_training.export import run_builder
 
 PRECISION = "int4"
@@ -49,14 +49,14 @@ def write_graph(draft: LlamaForCausalLM, tokenizer_json: bytes, folder: Path) ->
     (folder / PLAN).write_text(plan_of(sorted(pieces, key=lambda piece: piece.offset), model))
 
 
-def _piece(tensor: onnx.TensorProto, layers: int) -> Piece:
+def _piece(tensor: onnx.TensorProto, layers: int) -> GraphPiece:
     place = {entry.key: entry.value for entry in tensor.external_data}
     assert place["location"] == DATA, place
     where = int(place.get("offset", 0)), int(place["length"])
     if tensor.name in ROTATIONS:
-        return Piece(*where, ROTATIONS[tensor.name])
+        return GraphPiece(*where, ROTATIONS[tensor.name])
     ending = next(each for each in ENDINGS if tensor.name.endswith(each))
-    return Piece(*where, ENDINGS[ending], _tensors(tensor.name.removesuffix(ending), layers))
+    return GraphPiece(*where, ENDINGS[ending], _tensors(tensor.name.removesuffix(ending), layers))
 
 
 def _tensors(name: str, layers: int) -> tuple[str, ...]:
