@@ -10,7 +10,6 @@ has the memory of a device that answered five other prompts before.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import shutil
@@ -26,14 +25,15 @@ import httpx
 from benchmarks.figure import Comparison, Figure
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, write_json
 from benchmarks.readme import table, write_readme
-from benchmarks.real_prompts import KINDS, PROMPTS, text_of
+from benchmarks.real_texts import KINDS, MORE_KINDS, prompts
 from edge_client.checks import short_answers
 from opensled.errors import OpenSledError, UsageError
 from opensled_testbed.client import stream_chat
 from opensled_testbed.processes import Process
 from opensled_testbed.provenance import SEED, provenance
 
-SHORT = ("chat", "translation", "questions", "arithmetic")  # kinds whose prompts are no long texts
+SHORT = ("chat", "code", "arithmetic", "rewriting")
+ALL_KINDS = KINDS + MORE_KINDS
 COLD, REMEMBERS = "cold", "remembers"
 SERVER_CORE, DEVICE_CORE = 0, 1
 REQUIRED = 0.95  # of the best fixed length
@@ -50,7 +50,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--engine", default="torch", help="default %(default)s")
     parser.add_argument("--dtype", default="float32", help="default %(default)s")
     parser.add_argument(
-        "--kinds", default=",".join(SHORT), help=f"of {', '.join(KINDS)}; default %(default)s"
+        "--kinds", default=",".join(SHORT), help=f"of {', '.join(ALL_KINDS)}; default %(default)s"
     )
     parser.add_argument("--lengths", default="1,2,3,4,6,8", help="fixed lengths; default %(default)s")
     parser.add_argument("--answers", type=int, help="of each kind; default 10, with --quick 2")
@@ -78,13 +78,11 @@ def _measure(arguments: Namespace) -> int:
 
 def _prompts(arguments: Namespace) -> dict[str, list[str]]:
     """The prompts of each kind."""
-    document, kinds = json.loads(PROMPTS.read_text()), arguments.kinds.split(",")
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise UsageError(f"{unknown[0]!r} is none of {', '.join(KINDS)}")
+    kinds = arguments.kinds.split(",")
+    if unknown := [kind for kind in kinds if kind not in ALL_KINDS]:
+        raise UsageError(f"{unknown[0]!r} is none of {', '.join(ALL_KINDS)}")
     count = arguments.answers or (2 if arguments.quick else 10)
-    return {
-        kind: [text_of(each, document["characters"]) for each in document[kind][:count]] for kind in kinds
-    }
+    return {kind: [each.text for each in prompts(kind) if not each.is_long][:count] for kind in kinds}
 
 
 # -- processes --------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The ONNX form of a draft model, filled in from its GGUF file: the graph is shipped without its numbers.
 
 The graph is one of the onnxruntime-genai model builder. Its matrices are MatMulNBits: blocks of 32 weights, 4 bits
-each, w = scale * (q - 8), two to a byte, the first in the low half (ONNX Runtime, docs/ContribOperators.md). `GraphPiece`
-says which tensors of the GGUF file become which bytes of the graph's data file.
+each, w = scale * (q - 8), two to a byte, the first in the low half (ONNX Runtime, docs/ContribOperators.md).
+`GraphPiece` says which tensors of the GGUF file become which bytes of the graph's data file.
 """
 
 from __future__ import annotations

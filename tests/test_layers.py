@@ -69,9 +69,8 @@ MODEL_HOMES = (
     BARE_RAGGED,
     BARE_PAIR,
     BARE_STEPS,
-    BARE_DRAFTS,
 )
-TORCH_HOMES = (*MODEL_HOMES, BARE_SAMPLING)
+TORCH_HOMES = (*MODEL_HOMES, BARE_SAMPLING, BARE_DRAFTS)
 LLAMA_HOMES = (
     "opensled/llama.py",
     "edge_client/drafters/llamacpp.py",
