@@ -208,9 +208,8 @@ class DraftJob:
         policy = budget.policy or self._policy
         # By rule `ratio` how much is sent must not depend on what was drawn, and what is ready may.
         length = policy.most(budget.length, budget.hint, 0 if self._sparse else ready)
-        if (
-            length and self._fresh and not budget.awaited
-        ):  # while the server reads the prompt, as while a block travels
+        # While the server reads the prompt there is as much time as while a block travels.
+        if length and self._fresh and self._looks_ahead and not budget.awaited:
             length = max(length, policy.ahead(budget.length, budget.hint))
         if length > ready:
             if not (yield from self._catch_up(budget)):
