@@ -19,7 +19,6 @@ NAMES = (
         "steps",
         "traffic",
         "penalties",
-        "draft_step",
     ),
 )
 FIGURES = Registry("figure", {name: f"benchmarks.{name}:measure" for name in NAMES})

@@ -1,6 +1,6 @@
 """Ten answers from a cold start, and with what a device remembers, against every fixed draft length, on a real pair.
 
-    python -m benchmarks.cold_start --target FOLDER --draft FILE.gguf [--quick] [--kinds chat,...]
+    python -m benchmarks.cold_start [--target smollm2] [--draft smollm2] [--quick] [--kinds chat,...]
 
 One server on core 0 and one `opensled edge` for each contender on core 1; every prompt goes to all of them in turns,
 and all must write the same text. For each kind of text both adaptive devices start anew: one knows nothing, the other
@@ -25,17 +25,17 @@ import httpx
 from benchmarks.figure import Comparison, Figure
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, write_json
 from benchmarks.readme import table, write_readme
+from benchmarks.real_contenders import DEVICE_CORE, SERVER_CORE, SETUPS, ask, serve
 from benchmarks.real_texts import KINDS, MORE_KINDS, prompts
 from edge_client.checks import short_answers
 from opensled.errors import OpenSledError, UsageError
-from opensled_testbed.client import stream_chat
+from opensled.store import model_file
 from opensled_testbed.processes import Process
 from opensled_testbed.provenance import SEED, provenance
 
 SHORT = ("chat", "code", "arithmetic", "rewriting")
 ALL_KINDS = KINDS + MORE_KINDS
 COLD, REMEMBERS = "cold", "remembers"
-SERVER_CORE, DEVICE_CORE = 0, 1
 REQUIRED = 0.95  # of the best fixed length
 RESAMPLES = 2000  # of the bootstrap
 
@@ -44,11 +44,11 @@ Speeds = dict[str, list[float]]  # "kind, contender" -> tokens/s of each answer
 
 def main(words: list[str] | None = None) -> int:
     parser = parser_of("cold_start", __doc__)
-    parser.add_argument("--target", required=True, help="model that the server verifies with")
-    parser.add_argument("--draft", required=True, help="draft model of the devices, GGUF")
-    parser.add_argument("--drafter", default="llamacpp", help="default %(default)s")
-    parser.add_argument("--engine", default="torch", help="default %(default)s")
-    parser.add_argument("--dtype", default="float32", help="default %(default)s")
+    add = parser.add_argument
+    add("--target", default="smollm2", help="model that the server verifies with; default %(default)s")
+    add("--draft", default="smollm2", help="draft model of the devices, GGUF; default %(default)s")
+    add("--drafter", default="llamacpp", help="default %(default)s")
+    add("--setup", default="torch", choices=SETUPS, help="of the server; default %(default)s")
     parser.add_argument(
         "--kinds", default=",".join(SHORT), help=f"of {', '.join(ALL_KINDS)}; default %(default)s"
     )
@@ -94,44 +94,18 @@ class Site:
     def __init__(self, stack: ExitStack, arguments: Namespace) -> None:
         self._stack, self._arguments = stack, arguments
         self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        self._server = self._serve()
+        self._server = serve(stack, arguments.target, arguments.setup, {SERVER_CORE})
         os.sched_setaffinity(0, {DEVICE_CORE})  # what is started from here on inherits it
         self.fixed = {
             f"k = {length}": self.start(stack, "--stop", "fixed", "--draft-length", length)
             for length in arguments.lengths.split(",")
         }
 
-    def _serve(self) -> str:
-        serve: tuple[str, ...] = (
-            "serve",
-            "--model",
-            self._arguments.target,
-            "--engine",
-            self._arguments.engine,
-        )
-        serve += (
-            "--dtype",
-            self._arguments.dtype,
-            "--threads",
-            "1",
-            "--listen",
-            "127.0.0.1:0",
-            "--no-prefix-cache",
-        )
-        os.sched_setaffinity(0, {SERVER_CORE})
-        server = Process(serve, isolated=True, environment={"OMP_NUM_THREADS": "1"})
-        return self._stack.enter_context(server).wait_ready(600)
-
     def start(self, stack: ExitStack, *words: str, memory: str = "") -> str:
         """The base URL of a device; `memory`: the folder of what it remembers."""
-        edge: tuple[str, ...] = (
-            "edge",
-            "--draft-model",
-            self._arguments.draft,
-            "--drafter",
-            self._arguments.drafter,
-        )
-        edge += ("--threads", "1", "--http", "127.0.0.1:0", "--server", self._server, *words)
+        model = ("--draft-model", str(model_file(self._arguments.draft, "*.gguf")))
+        fixed = ("--drafter", self._arguments.drafter, "--threads", "1", "--http", "127.0.0.1:0")
+        edge = ("edge", *model, *fixed, "--server", self._server, *words)
         kept = {"OPENSLED_CACHE_DIR": str(self._folder / memory), "OPENSLED_REMEMBER": "on"} if memory else {}
         return f"http://{stack.enter_context(Process(edge, isolated=True, environment=kept)).wait_ready()}"
 
@@ -176,11 +150,8 @@ async def _in_turns(
 
 async def _ask(http: httpx.AsyncClient, url: str, prompt: str, max_tokens: int) -> tuple[str, float]:
     """The text of a greedy answer, and its tokens/s from the request to the end."""
-    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens, "temperature": 0}
-    http.base_url = httpx.URL(url)
-    async for reply in stream_chat(http, body):
-        last = reply
-    return last.text, last.usage["completion_tokens"] / last.seconds
+    answer = await ask(http, url, prompt, {"temperature": 0, "max_tokens": max_tokens})
+    return answer.text, answer.tokens / answer.seconds
 
 
 # -- the figure -------------------------------------------------------------------------------------------------
@@ -223,7 +194,7 @@ def _figure(samples: Speeds, arguments: Namespace) -> Figure:
         compared=(
             f"`--stop adaptive` of a device that has just started, against the best of the fixed lengths "
             f"{arguments.lengths} (the one with the least time for all answers of the kind): "
-            f"{Path(arguments.target).name} behind `opensled serve` ({arguments.engine}, {arguments.dtype}, one thread "
+            f"{Path(arguments.target).name} behind `opensled serve` (set-up {arguments.setup}, one thread "
             f"on core {SERVER_CORE}), {Path(arguments.draft).name} in `opensled edge` ({arguments.drafter}, one thread "
             f"on core {DEVICE_CORE}). Greedy answers of {arguments.max_tokens} tokens at most, from "
             f"the request to the last token, all contenders in turns. "

@@ -28,6 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.drafts_option import add_drafts, drafts_of
 from benchmarks.findings import findings
 from benchmarks.grid_document import (
     ALL,
@@ -49,9 +50,8 @@ from opensled.errors import UsageError
 from opensled_testbed.planner import mode_map
 from opensled_testbed.planner.draft_source import DEFAULT, DraftSource
 from opensled_testbed.planner.setting import work_of
-from opensled_testbed.planner.task_acceptance import TASKS, check_acceptance
 from opensled_testbed.provenance import provenance
-from opensled_testbed.recordings import DEFAULT_PAIR, PAIRS, check_pair
+from opensled_testbed.recordings import DEFAULT_PAIR
 
 
 def measure(axes: Axes, source: DraftSource = DEFAULT) -> dict[str, Any]:
@@ -87,13 +87,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of("grid", __doc__)
     add_quick_and_out(parser)
     add = parser.add_argument
-    add("--pair", default=DEFAULT_PAIR, choices=tuple(PAIRS), help="whose drafts; default %(default)s")
-    add(
-        "--acceptance",
-        default="",
-        metavar="A",
-        help="of made-up drafts: a number, or a name: " + ", ".join(TASKS),
-    )
+    add_drafts(parser, DEFAULT_PAIR)
     add(
         "--short",
         action="store_true",
@@ -115,8 +109,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     try:
-        check_pair(arguments.pair)
-        check_acceptance(arguments.acceptance)
+        arguments.source = drafts_of(arguments)
     except UsageError as error:
         parser.error(str(error))
     unknown = [name for name in arguments.only if name not in ALL]
@@ -144,7 +137,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _measured(arguments: argparse.Namespace, out: Path | None) -> int:
-    source = DraftSource(arguments.pair, arguments.acceptance)
+    source: DraftSource = arguments.source
     origin = provenance(f"python -m benchmarks.grid{_flags(arguments)}")
     if out and not arguments.short and not arguments.merge:
         write_json(out / "map.json", {**map_figure(arguments.quick, source), "provenance": origin})
@@ -176,8 +169,7 @@ def _start(
         document["additions"] = [*document.get("additions", ()), {"baselines": names, "provenance": origin}]
         return document
     axes = QUICK if arguments.quick else SHORT if arguments.short else Axes()
-    source = DraftSource(arguments.pair, arguments.acceptance)
-    return {**begun(axes, source, arguments.short), "provenance": origin}
+    return {**begun(axes, arguments.source, arguments.short), "provenance": origin}
 
 
 def spot_check(document: dict[str, Any], count: int, kept: Sequence[str]) -> int:

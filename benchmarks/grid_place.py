@@ -103,7 +103,7 @@ def _asked(source: DraftSource) -> tuple[TraceSet, Work]:
 
 
 def by_law(place: Place) -> int:
-    """Users whom decoding alone serves."""
+    """How many users the server can serve by decoding alone."""
     setting = of_fleet(place.fleet(1), _asked(place.source)[1])
     return law.best(setting, "centralized", place.pace).users
 

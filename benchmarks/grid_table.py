@@ -121,10 +121,10 @@ def _reading(short: Mapping[str, Sequence[Point]]) -> str:
     }
     counts = ", ".join(f"{name} {len(points)}" for name, points in lone.items())
     return (
-        "A ratio is users over those of the server's own decoding at the same place. Where that serves nobody there is "
-        f"none, but some other mode serves a user, at so many places: {counts}. The next table counts the places "
-        "at which a mode holds the most users; equals count for the simplest. It leaves out `opensled`, which is to be "
-        "as good as the best of the server's own decoding and drafting devices."
+        "A ratio compares the users of a mode with those of the server's own decoding at the same place. At some "
+        "places the server's own decoding serves no user, but another mode does. They have no ratio; their number is: "
+        f"{counts}. The next table counts the places where a mode holds the most users. Of equal modes the simplest "
+        "counts. `opensled` is left out, because it should equal the better of decoding alone and drafting devices."
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.program import FOLDER, add_quick_and_out, exit_code, folder_of, parser_of, say
 from benchmarks.readme import write_readme
-from benchmarks.real_contenders import CONTENDERS, SAMPLINGS, available, draft_models
+from benchmarks.real_contenders import CONTENDERS, SAMPLINGS, add_models, available, draft_models
 from benchmarks.real_document import read_measured, write
 from benchmarks.real_texts import prompts
 from edge_client.drafters import DRAFTERS
@@ -37,10 +37,7 @@ WHOLE = DrafterOptions(window=8192)
 
 def main(words: list[str] | None = None) -> int:
     parser = parser_of("real_agreement", __doc__)
-    parser.add_argument("--target", default="smollm2", help="default %(default)s")
-    parser.add_argument(
-        "--distilled", default="smollm2-draft", help="distilled draft, GGUF; default %(default)s"
-    )
+    add_models(parser)
     parser.add_argument("--again", action="store_true", help="also for drafters that were compared before")
     add_quick_and_out(parser)
     arguments = parser.parse_args(words)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,6 +72,13 @@ class Answer(NamedTuple):
     prompt_tokens: int
 
 
+def add_models(parser: ArgumentParser) -> None:
+    """The options that name the pair."""
+    add = parser.add_argument
+    add("--target", default="smollm2", help="model that the server verifies with; default %(default)s")
+    add("--distilled", default="smollm2-draft", help="distilled draft, GGUF; default %(default)s")
+
+
 def draft_models(target: str, given: Mapping[str, str]) -> dict[str, Path]:
     """The GGUF files of SELF and DISTILLED that are on this machine; `given`: a name or a path of each, "" = none."""
     found = {}
@@ -126,7 +134,7 @@ def serving(stack: ExitStack, target: str, setup: str, cores: set[int]) -> Proce
 
 def _edge(server: str, contender: Contender, drafts: Mapping[str, Path]) -> Process:
     model = ("--draft-model", str(drafts[contender.draft])) if contender.draft else ()
-    fixed = ("--server", server, "--threads", "1", "--http", "127.0.0.1:0", "--no-remember")
+    fixed = ("--server", server, "--threads", "1", "--http", "127.0.0.1:0")
     words = ("edge", *fixed, *model, *contender.words)
     return Process(words, isolated=True, environment=_cache())
 

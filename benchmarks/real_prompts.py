@@ -32,6 +32,7 @@ from benchmarks.real_contenders import (
     SETUPS,
     Answer,
     Started,
+    add_models,
     ask,
     available,
     draft_models,
@@ -56,12 +57,7 @@ EXACT = "exact"  # level at which a text must not depend on drafts
 
 def main(words: list[str] | None = None) -> int:
     parser = parser_of("real_prompts", __doc__)
-    parser.add_argument(
-        "--target", default="smollm2", help="model that the server verifies with; default %(default)s"
-    )
-    parser.add_argument(
-        "--distilled", default="smollm2-draft", help="distilled draft, GGUF; default %(default)s"
-    )
+    add_models(parser)
     parser.add_argument(
         "--setup", default="default", choices=SETUPS, help="of the server; default %(default)s"
     )

@@ -2,7 +2,7 @@
 
     python -m benchmarks.real_setups [--target smollm2] [--quick] [--out FOLDER]
 
-Adds `setups` to real_prompts.json: without them nobody can tell whether the server that drafts help is a good one.
+Adds `setups` to real_prompts.json. They show whether the server that the drafts help is a fast one by itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.figure import in_turns
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, table
 from benchmarks.readme import write_readme
-from benchmarks.real_contenders import SERVER_CORE, draft_models
+from benchmarks.real_contenders import DISTILLED, SELF, SERVER_CORE, add_models, draft_models
 from benchmarks.real_document import read_measured, write
 from edge_client.drafters.base import Drafter
 from edge_client.drafters.llamacpp import LlamaCppFactory
@@ -48,11 +48,8 @@ SERVERS: Mapping[str, Mapping[str, Any]] = {
 
 def main(words: list[str] | None = None) -> int:
     parser = parser_of("real_setups", __doc__)
-    parser.add_argument("--target", default="smollm2", help="default %(default)s")
-    parser.add_argument(
-        "--distilled", default="smollm2-draft", help="distilled draft, GGUF; default %(default)s"
-    )
-    parser.add_argument("--servers", default=" ;".join(SERVERS), help="between semicolons; default all")
+    add_models(parser)
+    parser.add_argument("--servers", default="; ".join(SERVERS), help="between semicolons; default all")
     add_quick_and_out(parser)
     arguments = parser.parse_args(words)
     return exit_code(lambda: _measure(arguments))
@@ -63,6 +60,10 @@ def _measure(arguments: Namespace) -> int:
     raw = read_measured(out / "real_prompts.json") if out else {}
     os.sched_setaffinity(0, {SERVER_CORE})
     found = measured(arguments)
+    for share in found["shares"]:
+        say(
+            f"a token of the distilled draft: {share['share']:.2f} of {share['of']}, at most {share['most']} wanted"
+        )
     print("\n".join(table(("what", "ms"), [(name, f"{ms:.1f}") for name, ms in _flat(found)])))
     if out:
         write(out / "real_prompts.json", {**raw, "setups": found})
@@ -73,9 +74,7 @@ def _measure(arguments: Namespace) -> int:
 def measured(arguments: Namespace) -> dict[str, Any]:
     """Medians of steps and of drafting, all in turns on one core."""
     origin = provenance(COMMAND)
-    engines = {
-        name.strip(): _engine(arguments.target, name.strip()) for name in arguments.servers.split(" ;")
-    }
+    engines = {name.strip(): _engine(arguments.target, name.strip()) for name in arguments.servers.split(";")}
     drafts = draft_models(arguments.target, {"distilled": arguments.distilled})
     drafters = {name: LlamaCppFactory(str(path), 1).create() for name, path in drafts.items()}
     contenders: dict[str, Callable[[], float]] = {
@@ -100,8 +99,20 @@ def measured(arguments: Namespace) -> dict[str, Any]:
             name: {"model": drafts[name].name, "ms": ms[name], "tokens_per_s": round(1000 / ms[name], 1)}
             for name in drafters
         },
+        "shares": _shares(ms),
         "provenance": origin,
     }
+
+
+def _shares(ms: Mapping[str, float]) -> list[dict[str, Any]]:
+    """What a token of the distilled draft costs, as a share of what else there is; `most`: the project's own bar."""
+    others = (
+        (SELF, 0.5),
+        (_step("torch, bfloat16, fast", 1), 0.15),
+        (_step("torch, float32, exact", 1), None),
+    )
+    there = [(name, most) for name, most in others if {DISTILLED, name} <= ms.keys()]
+    return [{"of": name, "share": round(ms[DISTILLED] / ms[name], 3), "most": most} for name, most in there]
 
 
 def _flat(found: Mapping[str, Any]) -> Sequence[tuple[str, float]]:

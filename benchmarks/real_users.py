@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.program import FOLDER, add_quick_and_out, exit_code, folder_of, parser_of, table
 from benchmarks.readme import write_readme
-from benchmarks.real_contenders import DEVICE_CORE, SERVER_CORE, draft_models, serve
+from benchmarks.real_contenders import DEVICE_CORE, SERVER_CORE, add_models, draft_models, serve
 from benchmarks.real_document import read_measured, write
 from benchmarks.real_fleet import COUNTED, RealFleet
 from edge_client.drafters.llamacpp import LlamaCppFactory
@@ -44,10 +44,7 @@ USERS = "1,2,4,8"
 
 def main(words: list[str] | None = None) -> int:
     parser = parser_of("real_users", __doc__)
-    parser.add_argument("--target", default="smollm2", help="default %(default)s")
-    parser.add_argument(
-        "--distilled", default="smollm2-draft", help="distilled draft, GGUF; default %(default)s"
-    )
+    add_models(parser)
     parser.add_argument(
         "--recordings", type=Path, default=PACKAGED, help="folder with them; default %(default)s"
     )

@@ -26,6 +26,7 @@ from typing import Any
 from benchmarks.accuracy import accuracy
 from benchmarks.cell_run import CellRun, Scale
 from benchmarks.cell_turns import DILATION, LATE, Run, short_items, shortened
+from benchmarks.drafts_option import add_drafts, drafts_of
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, mapped, parser_of, say, write_json
 from opensled.errors import UsageError
 from opensled_testbed.baselines import BASELINES
@@ -36,9 +37,8 @@ from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.load.run import run_fleet
 from opensled_testbed.planner.draft_source import DraftSource, traces_of
-from opensled_testbed.planner.task_acceptance import TASKS
 from opensled_testbed.provenance import provenance
-from opensled_testbed.recordings import BUNDLED_PAIR, PAIRS, check_pair, recording
+from opensled_testbed.recordings import BUNDLED_PAIR, PAIRS, recording
 from opensled_testbed.report.agreement import compared
 from opensled_testbed.report.cell_figures import shares
 from opensled_testbed.traces import TraceSet
@@ -55,11 +55,7 @@ def main(words: list[str] | None = None) -> int:
     scale = QUICK if arguments.quick else Scale(repeats=arguments.repeats)
 
     def work() -> int:
-        check_pair(arguments.pair)
-        source, run = (
-            DraftSource(arguments.pair, arguments.acceptance),
-            None if arguments.simulated else emulate,
-        )
+        source, run = drafts_of(arguments), None if arguments.simulated else emulate
         chosen, out = _cells(arguments.cells), folder_of(arguments)
         cells = measure(chosen, scale, command, out, run, arguments.jobs, source)["cells"]
         print("simulated against emulated:", *(each for cell in cells for each in compared(cell)), sep="\n")
@@ -76,13 +72,7 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     add("--cells", default="", metavar="N,...", help=f"of 1 to {len(CELLS)}; default all")
     add("--repeats", type=int, default=Scale.repeats, metavar="N", help="default %(default)s")
     add("--jobs", type=int, default=2, metavar="N", help="cells at a time; default %(default)s")
-    add("--pair", default=BUNDLED_PAIR, choices=tuple(PAIRS), help="whose recording; default %(default)s")
-    add(
-        "--acceptance",
-        default="",
-        metavar="A",
-        help="of made-up drafts: a number, or a name: " + ", ".join(TASKS),
-    )
+    add_drafts(parser, BUNDLED_PAIR)
     add("--simulated", action="store_true", help="emulate nothing")
     return parser.parse_args(words)
 

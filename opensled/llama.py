@@ -51,6 +51,15 @@ def _not_loaded(path: Path, why: str) -> str:
     return f"llama.cpp cannot load {path}: {why}; try another GGUF file"
 
 
+def _uses_amx() -> bool:
+    """Whether this llama.cpp multiplies with AMX, which ends the process at the first token on some processors.
+
+    https://github.com/ggml-org/llama.cpp/issues/20824. It does so only with weights that it rearranged at load, so they
+    are left as they are. All other rearranging is lost with it, and on these processors AVX-512 does without.
+    """
+    return b"AMX_INT8 = 1" in llama_cpp.llama_print_system_info()
+
+
 class LlamaModel:
     """Owns the weights of one GGUF file; freed once, when unused or when Python exits.
 
@@ -65,6 +74,7 @@ class LlamaModel:
         params = llama_cpp.llama_model_default_params()
         if gpu_layers is not None:
             params.n_gpu_layers = gpu_layers
+        params.use_extra_bufts = params.use_extra_bufts and not _uses_amx()
         self.path = path
         self.handle = llama_cpp.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:

@@ -191,7 +191,8 @@ def missing(name_or_path: str) -> str:
     if name_or_path in FETCHABLE:
         size = FETCHABLE[name_or_path].bytes / 1e6
         return f"no model {name_or_path!r}; fetch it once ({size:.0f} MB): opensled pull {name_or_path}"
-    if target := ASSEMBLED.get(name_or_path):
+    target = ASSEMBLED.get(name_or_path)
+    if target and shipped_layers(name_or_path).is_dir():
         return f"no model {name_or_path!r}; opensled pull {target} makes it"
     if name is not None:
         return f"{name_or_path} is not here; fetch it once: opensled pull {name_or_path} (models here: {_names()})"

@@ -17,10 +17,16 @@ def write_draft(network: LlamaForCausalLM, tokenizer_json: bytes, folder: Path) 
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as name:
-        source, made = Path(name) / "source", Path(name) / "made"
-        network.save_pretrained(source)
-        (source / "tokenizer.json").write_bytes(tokenizer_json)
-        (source / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-        run_builder(source, made, PRECISION)
+        made = built(network, tokenizer_json, Path(name))
         (made / "tokenizer.json").write_bytes(tokenizer_json)
         made.rename(folder)
+
+
+def built(network: LlamaForCausalLM, tokenizer_json: bytes, scratch: Path) -> Path:
+    """What the builder makes of a model, in a folder of `scratch`. Raises RuntimeError if it fails."""
+    source, made = scratch / "source", scratch / "made"
+    network.save_pretrained(source)
+    (source / "tokenizer.json").write_bytes(tokenizer_json)
+    (source / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    run_builder(source, made, PRECISION)
+    return made

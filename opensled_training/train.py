@@ -1,6 +1,7 @@
 """The training loop: fixed seeds, fixed steps, a checkpoint every two minutes, resume without a trace."""
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -30,7 +31,7 @@ class Trainer:
         self.recipe = recipe
         self.corpus = corpus
         self.model = LlamaForCausalLM(recipe.config()).train()
-        self.optimizer = _optimizer(self.model)
+        self.optimizer = adamw(self.model.parameters(), decay=0.1)
         self.checkpoint = work / f"{recipe.name}.pt"
         self.short_checkpoint = short_checkpoint(recipe, work)
         self.step = 0
@@ -100,10 +101,13 @@ class Trainer:
         self.step, self.seconds = state["step"], state["seconds"]
 
 
-def _optimizer(model: LlamaForCausalLM) -> torch.optim.Optimizer:
+def adamw(parameters: Iterable[Parameter], decay: float) -> torch.optim.Optimizer:
     """Weight decay on matrices only: a norm's gain has no reason to be small."""
     groups: dict[bool, list[Parameter]] = {True: [], False: []}
-    for parameter in model.parameters():
+    for parameter in parameters:
         groups[parameter.ndim > 1].append(parameter)
-    decay = [{"params": groups[True], "weight_decay": 0.1}, {"params": groups[False], "weight_decay": 0.0}]
-    return torch.optim.AdamW(decay, lr=0.0, betas=(0.9, 0.95), fused=True)
+    decayed = [
+        {"params": groups[True], "weight_decay": decay},
+        {"params": groups[False], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(decayed, lr=0.0, betas=(0.9, 0.95), fused=True)

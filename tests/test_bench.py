@@ -8,12 +8,11 @@ import pytest
 
 from benchmarks import FIGURES, doctor_view, overload
 from benchmarks.__main__ import main
-from benchmarks.draft_step import DRAFT
 from benchmarks.figure import Comparison, Figure, in_turns
 from benchmarks.peer import GGUF
 from benchmarks.tenants import TenantRequest
 from opensled.errors import OpenSledError, UsageError
-from opensled.store import cache_folder, is_here, model_file
+from opensled.store import model_file
 
 FIGURE = Figure(
     title="One",
@@ -75,15 +74,12 @@ LONG = (
     *("ragged", "rounds", "simulation"),
 )
 NO_PEER = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="xllamacpp, the peer, is not installed")
-FETCHED = cache_folder()  # before tests get a folder of their own
-NO_PAIR = pytest.mark.skipif(not is_here(DRAFT), reason="the real pair is not here (opensled pull smollm2)")
 NO_FOREST = pytest.mark.skipif(
     find_spec("sklearn") is None, reason="scikit-learn, the observer, is not installed"
 )
 OWN_MARKS = {
     **dict.fromkeys(LONG, pytest.mark.long),
     "peer": NO_PEER,
-    "draft_step": (pytest.mark.real, NO_PAIR),
     "traffic": (pytest.mark.long, NO_FOREST),
 }
 NAMES = [pytest.param(name, marks=OWN_MARKS.get(name, ())) for name in FIGURES.names()]
@@ -92,8 +88,6 @@ NAMES = [pytest.param(name, marks=OWN_MARKS.get(name, ())) for name in FIGURES.n
 @pytest.mark.parametrize("name", NAMES)
 def test_every_figure_is_measured_and_written_with_its_origin(name, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv(GGUF, str(model_file("tiny", "*.gguf")))
-    if name == "draft_step":
-        monkeypatch.setenv("OPENSLED_CACHE_DIR", str(FETCHED))
     assert main([name, "--quick", "--out", str(tmp_path)]) == 0
     written = json.loads((tmp_path / f"{name}.json").read_text())
     assert written["label"] in ("real", "emulated")

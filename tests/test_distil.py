@@ -67,15 +67,26 @@ def texts(target, tmp_path_factory):
     return written, path
 
 
-def test_many_rows_are_decoded_as_one_would_be(target):
+def test_many_rows_are_decoded_as_one_would_be(target, monkeypatch):
+    monkeypatch.setattr("opensled_training.distil.row_decoder.GROUP", 1)
     ids = torch.randint(10, VOCABULARY, (2, 9))
     decoder = RowDecoder(target, 2, 12)
     # The second row lags by three tokens.
     for step in range(12):
         places = torch.tensor([min(step, 8), max(0, step - 3)])
-        found = decoder.logits(decoder.advance(ids[torch.arange(2), places], places))
-        expected = target(ids).logits[torch.arange(2), places]
-        assert torch.allclose(found, expected, atol=1e-4)
+        likely, found = decoder.likeliest(decoder.advance(ids[torch.arange(2), places], places), TOP)
+        thought = target(ids).logits[torch.arange(2), places].log_softmax(-1)
+        assert torch.allclose(found, thought.topk(TOP).values, atol=1e-4)
+        assert torch.allclose(found, thought.gather(1, likely), atol=1e-4)
+
+
+def test_in_bfloat16_the_order_of_the_likeliest_is_that_of_float32(target):
+    ids = torch.randint(10, VOCABULARY, (2,))
+    decoder, rounded = (RowDecoder(target, 2, 2, dtype) for dtype in (torch.float32, torch.bfloat16))
+    hidden = decoder.advance(ids, torch.zeros(2, dtype=torch.long))
+    for one, other in zip(decoder.likeliest(hidden, 20), rounded.likeliest(hidden, 20)):
+        assert torch.allclose(one.float(), other.float(), atol=0.01)
+    assert torch.allclose(rounded.advance(ids, torch.zeros(2, dtype=torch.long)), hidden, atol=0.1)
 
 
 def test_the_target_writes_what_it_thinks(target, texts):

@@ -168,7 +168,11 @@ def test_other_layers_than_before_make_the_draft_anew(pullable, capsys, monkeypa
     assert read_metadata(model_file("smollm2-draft", "*.gguf"))["general.name"] == "others"
 
 
-def test_a_draft_that_was_not_made_is_offered(tmp_path, monkeypatch):
+def test_a_draft_that_was_not_made_is_offered_if_its_layers_are_here(tmp_path, shipped, monkeypatch):
     monkeypatch.setenv("OPENSLED_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(store, "shipped_layers", lambda name: tmp_path / "none")
+    with pytest.raises(store.NotFound, match="no model 'smollm2-draft'; models here"):
+        store.model_path("smollm2-draft")
+    monkeypatch.setattr(store, "shipped_layers", lambda name: shipped)
     with pytest.raises(store.NotFound, match="no model 'smollm2-draft'; opensled pull smollm2 makes it"):
         store.model_path("smollm2-draft")

@@ -56,11 +56,7 @@ BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"
 BARE_RAGGED = "benchmarks/ragged.py"
 BARE_SAMPLING = "benchmarks/sampling.py"
 ATTACKERS = "benchmarks/attacks/messages.py"  # what no client of ours would say
-BARE_PAIR, BARE_STEPS, BARE_DRAFTS = (
-    "benchmarks/coupling.py",
-    "benchmarks/steps.py",
-    "benchmarks/draft_step.py",
-)
+BARE_PAIR, BARE_STEPS = "benchmarks/coupling.py", "benchmarks/steps.py"
 MODEL_HOMES = (
     "verify_server/engine/",
     "opensled_training/",
@@ -70,7 +66,7 @@ MODEL_HOMES = (
     BARE_PAIR,
     BARE_STEPS,
 )
-TORCH_HOMES = (*MODEL_HOMES, BARE_SAMPLING, BARE_DRAFTS)
+TORCH_HOMES = (*MODEL_HOMES, BARE_SAMPLING)
 LLAMA_HOMES = (
     "opensled/llama.py",
     "edge_client/drafters/llamacpp.py",

@@ -323,3 +323,20 @@ def test_info_states_the_model():
     assert (target.model_id, info.vocab_size, info.context_length, info.eos_ids) == ("tiny", 2048, 1024, (0,))
     assert (info.numerics, info.dtype, info.device) == ("fast", "F16", "cpu")
     assert info.num_blocks * info.block_size >= 9000 and info.shares_blocks
+
+
+@pytest.mark.parametrize(
+    ("features", "rearranged"), [(b"AVX2 = 1 | AMX_INT8 = 1 | ", False), (b"AVX2 = 1 | ", True)]
+)
+def test_weights_are_not_rearranged_for_amx(features, rearranged, gguf_of, monkeypatch):
+    """With AMX llama.cpp ends the whole process at the first token on some processors."""
+    given = []
+    load = llama_cpp.llama_model_load_from_file
+    monkeypatch.setattr(
+        llama_cpp,
+        "llama_model_load_from_file",
+        lambda path, params: given.append(params) or load(path, params),
+    )
+    monkeypatch.setattr(llama_cpp, "llama_print_system_info", lambda: features)
+    LlamaModel(gguf_of("llama"))
+    assert given[0].use_extra_bufts is rearranged

@@ -133,7 +133,7 @@ class DraftLengthPolicy(ABC):
         return None
 
     def recall(self, learned: Learned) -> None:  # noqa: B027
-        """Go on from what another start has learned. Raises ValueError for what nobody can have learned."""
+        """Continue with what an earlier start learned. Raises ValueError for numbers that no rounds can give."""
 
     @property
     @abstractmethod

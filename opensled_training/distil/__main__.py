@@ -52,14 +52,19 @@ def _parser() -> argparse.ArgumentParser:
 def _text(arguments: argparse.Namespace) -> None:
     from opensled_training.distil.self_prompts import Frame, drawn
     from opensled_training.distil.self_text import SelfTextWriter, write_shards
-    from opensled_training.distil.target_model import load_target
+    from opensled_training.distil.target_model import load_target, working_dtype
     from verify_server.text.gguf_text import GgufText
 
     path, long, folder = model_file(TARGET, "*.gguf"), arguments.long, arguments.work / "texts"
     folder.mkdir(exist_ok=True)
     seed = SEED + 1000 * len(list(folder.glob("*.npz"))) + long
     writer = SelfTextWriter(
-        load_target(path), drawn(Frame(GgufText(path)), seed, long), ROWS[long], LENGTH[long], seed
+        load_target(path),
+        drawn(Frame(GgufText(path)), seed, long),
+        ROWS[long],
+        LENGTH[long],
+        seed,
+        working_dtype(),
     )
     write_shards(writer, folder, "long" if long else "short", arguments.tokens)
 
@@ -90,12 +95,12 @@ def _ship(arguments: argparse.Namespace) -> None:
 def _distiller(arguments: argparse.Namespace) -> Distiller:
     from opensled_training.distil.distiller import Distiller
     from opensled_training.distil.pruned import pruned
-    from opensled_training.distil.target_model import load_target
+    from opensled_training.distil.target_model import load_target, working_dtype
 
     work = arguments.work
     (work / RUN).mkdir(exist_ok=True)
     draft = pruned(load_target(model_file(TARGET, "*.gguf")))
-    return Distiller(draft, work / "texts", work / "heldout", work / RUN)
+    return Distiller(draft, work / "texts", work / "heldout", work / RUN, working_dtype())
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from transformers import LlamaForCausalLM
 from opensled_training.distil.agreement import agreement, of_model
 from opensled_training.distil.objective import losses
 from opensled_training.distil.shard_batches import ShardText, batch_of, rounds_of_shards
+from opensled_training.train import adamw
 
 RATE, WARMING = 8e-4, 60  # learning rate, and the steps until it
 CHECKPOINT_S = 180.0
@@ -41,13 +42,23 @@ class Progress:
 
 
 class Distiller:
-    """Trains `draft` on the shards of `texts`; keeps checkpoint and curve in `folder`."""
+    """Trains `draft` (float32) on the shards of `texts`; keeps checkpoint and curve in `folder`.
 
-    def __init__(self, draft: LlamaForCausalLM, texts: Path, heldout: Path, folder: Path) -> None:
-        self.draft, self._texts, self._heldout = draft.train(), texts, heldout
+    `dtype` is what it multiplies in.
+    """
+
+    def __init__(
+        self,
+        draft: LlamaForCausalLM,
+        texts: Path,
+        heldout: Path,
+        folder: Path,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.draft, self._texts, self._heldout, self._dtype = draft.train(), texts, heldout, dtype
         self._checkpoint, self._curve = folder / "draft.pt", folder / "curve.jsonl"
         self._trained = {name: weight for name, weight in draft.named_parameters() if weight.requires_grad}
-        self._optimizer = _optimizer(self._trained)
+        self._optimizer = adamw(self._trained.values(), decay=0.05)
         self._mean = {name: weight.detach().clone() for name, weight in self._trained.items()}
         self._generator = torch.Generator().manual_seed(1)
         self.progress = Progress()
@@ -75,8 +86,9 @@ class Distiller:
         for settings in self._optimizer.param_groups:
             settings["lr"] = self._rate()
         batch = batch_of(group)
-        hidden = self.draft.model(batch.ids, use_cache=False).last_hidden_state[batch.asked]
-        found = losses(hidden, self.draft.model.embed_tokens.weight, batch.aims, self._generator)
+        with torch.autocast("cpu", self._dtype, enabled=self._dtype != torch.float32):
+            hidden = self.draft.model(batch.ids, use_cache=False).last_hidden_state[batch.asked]
+            found = losses(hidden, self.draft.model.embed_tokens.weight, batch.aims, self._generator)
         (found.divergence + VARIATION * found.variation + DISTANCE * found.distance).backward()
         torch.nn.utils.clip_grad_norm_(self._trained.values(), 1.0)
         self._optimizer.step()
@@ -146,11 +158,3 @@ class Distiller:
         self._optimizer.load_state_dict(state["optimizer"])
         kept = state["progress"]
         self.progress = Progress(**{**kept, "reads": Counter(kept["reads"])})
-
-
-def _optimizer(trained: dict[str, Tensor]) -> torch.optim.Optimizer:
-    """Weight decay on matrices only: a norm's gain has no reason to be small."""
-    matrices = [weight for weight in trained.values() if weight.ndim > 1]
-    gains = [weight for weight in trained.values() if weight.ndim == 1]
-    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": gains, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95), fused=True)

@@ -36,7 +36,7 @@ def losses(hidden: Tensor, embedding: Tensor, aims: Aims, generator: torch.Gener
     tokens that any position has among its most likely ones, and over a sample of all others that stands for them.
     """
     candidates = _candidates(aims.ids, len(embedding), generator)
-    logits = linear(hidden, embedding[candidates.ids]) + candidates.log_shares
+    logits = linear(hidden, embedding[candidates.ids]).float() + candidates.log_shares
     log_probs = logits.log_softmax(-1).gather(1, candidates.places[aims.ids])  # [N, TOP]
     wanted = aims.log_probs.exp()
     rest, own_rest = _rest(wanted), _rest(log_probs.exp())

@@ -6,6 +6,7 @@ shards, and a run that is stopped loses what it has not kept yet.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from opensled_training.distil.self_prompts import Given, Script, Written
 TOP = 64  # most likely tokens that are kept of every distribution
 GIVEN, QUESTION, ANSWER = range(3)  # who wrote a token
 SHARD_TOKENS = 25_000  # written ones
+SORT_STEPS = 24  # between two sortings of the rows
 
 
 @dataclass
@@ -97,9 +99,15 @@ class SelfTextWriter:
     """Texts of a target by `scripts`; `rows` at once, of `length` tokens at most. Longer scripts are left out."""
 
     def __init__(
-        self, model: LlamaForCausalLM, scripts: Iterator[Script], rows: int, length: int, seed: int
+        self,
+        model: LlamaForCausalLM,
+        scripts: Iterator[Script],
+        rows: int,
+        length: int,
+        seed: int,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        self._decoder = RowDecoder(model, rows, length)
+        self._decoder = RowDecoder(model, rows, length, dtype)
         self._scripts = (script for script in scripts if script.most <= length)
         self._eos = ends(model)
         self._generator = torch.Generator().manual_seed(seed)
@@ -107,12 +115,22 @@ class SelfTextWriter:
 
     def texts(self) -> Iterator[Text]:
         """As they end, until the scripts do."""
-        while any(self._rows):
+        for step in itertools.count():
+            if step % SORT_STEPS == 0:
+                self._sort()
             for number, row in enumerate(self._rows):
                 if row and row.ended:
                     yield row.text
                     self._rows[number] = self._fresh()
+            if not any(self._rows):
+                return
             self._step()
+
+    def _sort(self) -> None:
+        """Texts of like lengths side by side."""
+        order = sorted(range(len(self._rows)), key=lambda number: _length(self._rows[number]))
+        self._rows = [self._rows[number] for number in order]
+        self._decoder.reorder(torch.tensor(order))
 
     def _fresh(self) -> _Row | None:
         """None: there is no script left."""
@@ -137,12 +155,10 @@ class SelfTextWriter:
 
     @torch.inference_mode()
     def _write(self, rows: list[_Row], hidden: Tensor) -> None:
-        logits = self._decoder.logits(hidden)
-        top = logits.topk(TOP)
-        log_probs = top.values - logits.logsumexp(-1, keepdim=True)
+        likely, log_probs = self._decoder.likeliest(hidden, TOP)
         picked = self._sampled(log_probs, [row.turn.temperature for row in rows if row.turn])
-        chosen = top.indices.gather(1, picked[:, None])[:, 0].tolist()
-        ids, kept = top.indices.to(torch.int32).numpy().astype(np.uint16), log_probs.half().numpy()
+        chosen = likely.gather(1, picked[:, None])[:, 0].tolist()
+        ids, kept = likely.to(torch.int32).numpy().astype(np.uint16), log_probs.half().numpy()
         features = hidden.half().numpy()
         for number, row in enumerate(rows):
             row.text.top_ids.append(ids[number])
@@ -156,6 +172,10 @@ class SelfTextWriter:
         weights = (log_probs / scale.clamp_min(1e-6)).softmax(-1)
         drawn = torch.multinomial(weights, 1, generator=self._generator)
         return torch.where(scale > 0, drawn, torch.zeros_like(drawn))[:, 0]
+
+
+def _length(row: _Row | None) -> int:
+    return len(row.text.ids) if row else 0
 
 
 def ends(model: LlamaForCausalLM) -> frozenset[int]:

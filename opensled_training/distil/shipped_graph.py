@@ -13,9 +13,8 @@ import onnx
 from transformers import LlamaForCausalLM
 
 from opensled.onnx_assembly import DATA, GRAPH, PLAN, GraphPiece, plan_of
-from opensled_training.export import run_builder
+from opensled_training.onnx_draft import built
 
-PRECISION = "int4"
 # Parts of the builder's names -> tensors of the GGUF file.
 MATRICES = {
     "attn.qkv_proj": ("attn_q", "attn_k", "attn_v"),
@@ -33,11 +32,7 @@ ROTATIONS = {"cos_cache": "cosines", "sin_cache": "sines"}
 def write_graph(draft: LlamaForCausalLM, tokenizer_json: bytes, folder: Path) -> None:
     """Graph and plan into `folder`. Raises RuntimeError if the builder fails."""
     with tempfile.TemporaryDirectory() as name:
-        source, made = Path(name) / "source", Path(name) / "made"
-        draft.save_pretrained(source)
-        (source / "tokenizer.json").write_bytes(tokenizer_json)
-        (source / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-        run_builder(source, made, PRECISION)
+        made = built(draft, tokenizer_json, Path(name))
         graph = onnx.load(made / GRAPH, load_external_data=False)
         model = json.loads((made / "genai_config.json").read_text())["model"]
     pieces = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,20 +21,21 @@ from verify_server.text.gguf_text import GgufText
 
 NAME = "smollm2-draft"
 CURVE = "curve.jsonl"
+CARD = Path(__file__).with_name("card.md")  # of the model, without figures
+LICENCE = Path(__file__).resolve().parents[2] / "LICENSE"  # Apache 2.0, as the target's
 THREADS = 2
-BEGIN, END = "<!-- measured -->", "<!-- end of what was measured -->"  # in README.md
+MEASURED = "<!-- measured -->\n"  # where the figures go in the card
 
 
 def ship(draft: LlamaForCausalLM, target: Path, run: Path, heldout: Path, folder: Path) -> None:
-    """Write layers, graph and curve to `folder`, and the figures into its README.md, which is written by hand."""
+    """Write layers, graph, curve, licence, and a README.md with the figures to `folder`."""
     folder.mkdir(exist_ok=True)
+    shutil.copyfile(LICENCE, folder / "LICENSE")
     write_layers(draft, folder / LAYERS, NAME)
     write_graph(draft, GgufText(target).tokenizer_json, folder)
     (folder / CURVE).write_text((run / CURVE).read_text())
-    card = folder / "README.md"
-    text = card.read_text()
-    before, after = text.index(BEGIN) + len(BEGIN), text.index(END)
-    card.write_text(f"{text[:before]}\n{_measured(draft, target, run, heldout, folder)}\n{text[after:]}")
+    measured = _measured(draft, target, run, heldout, folder)
+    (folder / "README.md").write_text(CARD.read_text().replace(MEASURED, measured))
 
 
 def _measured(draft: LlamaForCausalLM, target: Path, run: Path, heldout: Path, folder: Path) -> str:

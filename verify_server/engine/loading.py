@@ -161,14 +161,14 @@ def pick_dtype(name: str, device: torch.device, weights: Weights) -> torch.dtype
     Raises UsageError.
     """
     if name == "auto":
-        fast = device.type != "cpu" or (_has_fast_bfloat16() and not _is_wide(weights))
+        fast = device.type != "cpu" or (has_fast_bfloat16() and not _is_wide(weights))
         return torch.bfloat16 if fast else torch.float32
     if name not in DTYPES:
         raise UsageError(f"unknown dtype {name!r}; choose from auto, {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
-def _has_fast_bfloat16() -> bool:
+def has_fast_bfloat16() -> bool:
     """Whether this processor multiplies in bfloat16: AVX512-BF16 or AMX on x86, BF16 on Arm."""
     features = torch.cpu.get_capabilities()
     return any(features.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))

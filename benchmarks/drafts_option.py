@@ -1,0 +1,25 @@
+"""The options of a program that say which drafts it takes: a recorded pair's, or made-up ones."""
+
+from argparse import ArgumentParser, Namespace
+
+from opensled_testbed.planner.draft_source import DraftSource
+from opensled_testbed.planner.task_acceptance import TASKS, check_acceptance
+from opensled_testbed.recordings import PAIRS, check_pair
+
+
+def add_drafts(parser: ArgumentParser, pair: str) -> None:
+    """`pair`: the default."""
+    parser.add_argument("--pair", default=pair, choices=PAIRS, help="whose drafts; default %(default)s")
+    parser.add_argument(
+        "--acceptance",
+        default="",
+        metavar="A",
+        help=f"of made-up drafts: a number, or a name: {', '.join(TASKS)}",
+    )
+
+
+def drafts_of(arguments: Namespace) -> DraftSource:
+    """Raises UsageError for a pair without a recording, and for no acceptance."""
+    check_pair(arguments.pair)
+    check_acceptance(arguments.acceptance)
+    return DraftSource(arguments.pair, arguments.acceptance)
