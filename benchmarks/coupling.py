@@ -30,6 +30,7 @@ from opensled.messages import ChatMessage
 from opensled.noise import gumbel, noise_key
 from opensled.sampling import DRAFT_CANDIDATES, most_likely, softmax
 from opensled.store import model_file
+from opensled_testbed.plain_llama import plain_llama
 from opensled_testbed.provenance import SEED, provenance
 from verify_server.engine import loading, selftest
 from verify_server.text.gguf_text import GgufText
@@ -91,7 +92,7 @@ def texts(path: Path, count: int) -> Iterator[tuple[str, list[int], int]]:
 
 
 def _open(path: Path) -> llama_cpp.Llama:
-    return llama_cpp.Llama(str(path), n_ctx=CONTEXT, logits_all=True, verbose=False, seed=SEED, n_threads=2)
+    return plain_llama(path, n_ctx=CONTEXT, seed=SEED, n_threads=2)
 
 
 def _places(network: PreTrainedModel, draft: llama_cpp.Llama, written: Sequence[Any]) -> Iterator[Place]:

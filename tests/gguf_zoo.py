@@ -14,6 +14,7 @@ import numpy as np
 
 from opensled import llama
 from opensled.gguf_file import read_head
+from opensled_testbed.plain_llama import plain_llama
 from tests.tiny_gguf import add_tokenizer, save
 
 VOCABULARY = 2048  # the tiny family's
@@ -167,16 +168,8 @@ def _importance(source: Path) -> ctypes.Array:
 
 def llama_logits(path: Path, tokens: Sequence[int]) -> np.ndarray:
     """llama.cpp's logits after each token, float32 [tokens, vocabulary]; keys and values are float32 as well."""
-    model = llama_cpp.Llama(
-        str(path),
-        n_ctx=CONTEXT,
-        n_threads=1,
-        n_threads_batch=1,
-        logits_all=True,
-        type_k=0,
-        type_v=0,
-        flash_attn=False,
-        verbose=False,
+    model = plain_llama(
+        path, n_ctx=CONTEXT, n_threads=1, n_threads_batch=1, type_k=0, type_v=0, flash_attn=False
     )
     model.eval(tokens)
     logits = np.array(model.scores[: len(tokens)])

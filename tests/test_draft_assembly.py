@@ -5,7 +5,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import llama_cpp
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -19,6 +18,7 @@ from opensled.gguf_file import read_head, read_metadata
 from opensled.onnx_assembly import assemble_onnx, dequantized, quantized
 from opensled.pull import PullConfig
 from opensled.store import bundled_folder, fetched_folder, model_file
+from opensled_testbed.plain_llama import plain_llama
 from opensled_training.distil.pruned import pruned
 from opensled_training.distil.shipped_graph import write_graph
 from opensled_training.distil.shipped_layers import write_layers
@@ -72,7 +72,7 @@ def test_all_layers_and_the_embedding_make_the_target_again(tmp_path):
 
 
 def test_llama_cpp_computes_what_the_layers_do(assembled, quantized_draft):
-    model = llama_cpp.Llama(str(assembled), n_ctx=64, n_threads=1, logits_all=True, verbose=False)
+    model = plain_llama(assembled, n_ctx=64, n_threads=1)
     model.eval(IDS)
     with torch.inference_mode():
         expected = quantized_draft(torch.tensor([IDS])).logits[0].numpy()

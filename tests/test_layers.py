@@ -73,6 +73,7 @@ LLAMA_HOMES = (
     "verify_server/engine/llama_cache.py",
     BARE_PAIR,
     "opensled_testbed/gguf_reference.py",
+    "opensled_testbed/plain_llama.py",
 )
 PLOT_HOMES = (
     "opensled_testbed/planner/picture.py",

@@ -160,9 +160,9 @@ class TestLlamaCpp(ModelContract):
     @pytest.fixture(scope="class")
     @classmethod
     def logits_of(cls):
-        import llama_cpp
+        from opensled_testbed.plain_llama import plain_llama
 
-        model = llama_cpp.Llama(str(GGUF), n_ctx=1024, n_threads=1, logits_all=True, verbose=False)
+        model = plain_llama(GGUF, n_ctx=1024, n_threads=1)
 
         def logits(sequence):
             model.reset()

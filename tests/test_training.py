@@ -155,9 +155,9 @@ def test_family_shares_tokenizer_and_end_token(name, tokenizer):
 
 
 def test_gguf_has_the_same_ids_and_logits(tokenizer, prompt_ids, draft_logits):
-    llama_cpp = pytest.importorskip("llama_cpp")
+    plain = pytest.importorskip("opensled_testbed.plain_llama")
     path = model_path(DRAFT.name) / "tiny-draft-q8_0.gguf"
-    model = llama_cpp.Llama(str(path), n_ctx=128, n_threads=1, logits_all=True, verbose=False)
+    model = plain.plain_llama(path, n_ctx=128, n_threads=1)
     text = tokenizer.decode(prompt_ids)
     for sample in (text, "x = [1, 22]\n\n\tfor  i in\r\n", " ".join(SPECIAL_TOKENS)):
         ids = model.tokenize(sample.encode(), add_bos=False, special=True)
