@@ -30,15 +30,17 @@ def demo(config: DemoConfig) -> int:
 
 def _fetched(needed: bool) -> Path | None:
     """The model's GGUF file; None, with one line that says why, if it is neither here nor to be had nor `needed`."""
-    model = FETCHABLE[REAL]
-    path = fetched_folder(REAL) / Path(model.member).name
-    if path.is_file():
-        return path
+    path = fetched_folder(REAL) / Path(FETCHABLE[REAL].member).name
     try:
-        ready(REAL)
+        ready(REAL)  # makes the draft model of one that is here, too
     except OpenSledError as error:
-        if needed:
-            raise
-        print(f"{REAL} cannot be fetched, so the demo runs the bundled tiny models: {error}", file=sys.stderr)
-        return None
+        if not path.is_file():
+            if needed:
+                raise
+            print(
+                f"{REAL} cannot be fetched, so the demo runs the bundled tiny models: {error}",
+                file=sys.stderr,
+            )
+            return None
+        print(f"the draft model of {REAL} cannot be made: {error}", file=sys.stderr)
     return path

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from opensled import distribution
+from opensled.store import is_here, model_path
 from opensled_testbed.client import StreamedReply, ask
 from opensled_testbed.config import DemoConfig
 from opensled_testbed.demo_device import DemoDevice, speed, stop_fleet
@@ -21,7 +22,6 @@ from opensled_testbed.forcing import Followed, follow
 from opensled_testbed.gguf_reference import GgufReference
 from opensled_testbed.processes import QUIET, Process, exit_on_signals
 from verify_server.engine import loading
-from verify_server.text.gguf_text import GgufText
 
 MODEL_ID = "smollm2"
 ANSWER = 40  # tokens at most: one core writes 7 to 30 a second
@@ -45,7 +45,8 @@ SAMPLED = {"temperature": 0.8, "seed": 7}
 # passed over leads of 0.13 at most, in 14 places.
 BOUNDS = {"float32": 0.001, "bfloat16": 0.5}
 
-# Name, drafter; the draft model is the target's own file, 4 bits a weight, or its ONNX form.
+# Name, drafter. `llamacpp` drafts with the target's own file, 4 bits a weight, `onnx` with its small draft.
+DRAFT = "smollm2-draft"
 FLEET = (
     ("kitchen-hub", "llamacpp"),
     ("robot", "onnx"),
@@ -65,7 +66,7 @@ def demo_real(config: DemoConfig, path: Path) -> int:
         view.say("the server starts; plain transformers loads the same weights, for the check at the end")
         loading.use_threads(1)  # the server has the other core
         reference = GgufReference(path)
-        models = {"onnx": _onnx_draft(path, reference, view)}
+        models = {"onnx": _onnx_draft(view)}
         fleet = [(name, drafter) for name, drafter in FLEET if models.get(drafter, path)]
         address = server.wait_ready()
         view.say(f"server ready on {address}; starting {len(fleet)} devices, one thread each")
@@ -90,24 +91,15 @@ def _dtype(path: Path) -> str:
     return str(loading.pick_dtype("auto", loading.pick_device("auto"), weights)).removeprefix("torch.")
 
 
-def _onnx_draft(path: Path, reference: GgufReference, view: DemoView) -> Path | None:
-    """The target's own weights as ONNX, beside its file; made by the first demo, if the exporter is installed."""
-    folder = path.with_name("onnx-int4")
-    if folder.is_dir():
-        return folder
-    if find_spec("onnxruntime_genai") is None or find_spec("onnx_ir") is None:
-        extra = distribution.command("train")
-        view.say(f"without the ONNX device: its model is made by onnxruntime-genai ({extra})")
+def _onnx_draft(view: DemoView) -> Path | None:
+    """The folder of the small draft; None without it, or without the library that runs it."""
+    if find_spec("onnxruntime") is None:
+        view.say(f"without the ONNX device: {distribution.command('onnx')} installs what it runs on")
         return None
-    from opensled_training.onnx_draft import write_draft
-
-    view.say("making the ONNX draft: the same weights in 4 bits, once")
-    try:
-        write_draft(reference.model, GgufText(path).tokenizer_json, folder)
-    except RuntimeError as error:
-        view.say(f"without the ONNX device: {str(error).strip().splitlines()[-1]}")
+    if not is_here(DRAFT):
+        view.say(f"without the ONNX device: opensled pull {MODEL_ID} makes its draft model")
         return None
-    return folder
+    return model_path(DRAFT)
 
 
 def _server(path: Path, *engine: str) -> Process:

@@ -18,8 +18,6 @@ from opensled_testbed.demo_real import FLEET, TURNS
 from opensled_testbed.demo_report import Run, conclude
 from opensled_testbed.demo_view import REAL, DemoView
 from opensled_testbed.forcing import Followed
-from opensled_testbed.gguf_reference import GgufReference
-from opensled_training import onnx_draft
 from tests import vt
 
 # Which model
@@ -155,32 +153,31 @@ def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, shown.out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("missing", ["the exporter", "its success"])
+@pytest.mark.parametrize(
+    ("missing", "remedy"),
+    [("the library", "pip install --editable '"), ("the draft", "opensled pull smollm2")],
+)
 def test_without_an_onnx_draft_its_device_is_left_out(
-    missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    missing: str, remedy: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("the ONNX model builder failed:\nno room")
-
-    monkeypatch.setattr(onnx_draft, "write_draft", fail)
-    if missing == "the exporter":
+    monkeypatch.setattr(demo_real, "DRAFT", "no-such-draft" if missing == "the draft" else "tiny-draft")
+    if missing == "the library":
         monkeypatch.setattr(demo_real, "find_spec", lambda name: None)
-    file = model_path("tiny") / "tiny-f16.gguf"
-    path = Path(shutil.copy(file, tmp_path))
     with DemoView([], REAL, quiet=False) as view:
-        assert demo_real._onnx_draft(path, GgufReference(path), view) is None
-    why = "pip install --editable '" if missing == "the exporter" else "no room"
+        assert demo_real._onnx_draft(view) is None
     (line,) = [each for each in capsys.readouterr().err.splitlines() if "without the ONNX device" in each]
-    assert why in line
+    assert remedy in line
 
 
 @pytest.mark.long
-def test_the_whole_demo_on_a_small_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As on the real model, the ONNX export included."""
+def test_the_whole_demo_on_a_small_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on the real model, the ONNX draft included."""
+    monkeypatch.setattr(demo_real, "DRAFT", "tiny-draft")
     path = Path(shutil.copy(model_path("tiny") / "tiny-f16.gguf", tmp_path))
     assert demo_real.demo_real(DemoConfig(max_tokens=12, json=True), path) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["identical"] and (tmp_path / "onnx-int4/model.onnx").is_file()
+    assert shown["identical"]
     assert [(each["name"], each["drafter"]) for each in shown["devices"]] == list(FLEET)
     assert all(each["tokens"] >= len(TURNS) for each in shown["devices"])
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["onnx-int4", "tiny-f16.gguf"]

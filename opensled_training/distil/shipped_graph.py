@@ -13,8 +13,9 @@ import onnx
 from transformers import LlamaForCausalLM
 
 from opensled.onnx_assembly import DATA, GRAPH, PLAN, GraphPiece, plan_of
-from opensled_training.onnx_draft import built
+from opensled_training.export import run_builder
 
+PRECISION = "int4"  # in blocks of 32, rounded without data
 # Parts of the builder's names -> tensors of the GGUF file.
 MATRICES = {
     "attn.qkv_proj": ("attn_q", "attn_k", "attn_v"),
@@ -32,7 +33,7 @@ ROTATIONS = {"cos_cache": "cosines", "sin_cache": "sines"}
 def write_graph(draft: LlamaForCausalLM, tokenizer_json: bytes, folder: Path) -> None:
     """Graph and plan into `folder`. Raises RuntimeError if the builder fails."""
     with tempfile.TemporaryDirectory() as name:
-        made = built(draft, tokenizer_json, Path(name))
+        made = _built(draft, tokenizer_json, Path(name))
         graph = onnx.load(made / GRAPH, load_external_data=False)
         model = json.loads((made / "genai_config.json").read_text())["model"]
     pieces = [
@@ -42,6 +43,16 @@ def write_graph(draft: LlamaForCausalLM, tokenizer_json: bytes, folder: Path) ->
     ]
     onnx.save(graph, folder / GRAPH)
     (folder / PLAN).write_text(plan_of(sorted(pieces, key=lambda piece: piece.offset), model))
+
+
+def _built(network: LlamaForCausalLM, tokenizer_json: bytes, scratch: Path) -> Path:
+    """What the builder makes of a model, in a folder of `scratch`."""
+    source, made = scratch / "source", scratch / "made"
+    network.save_pretrained(source)
+    (source / "tokenizer.json").write_bytes(tokenizer_json)
+    (source / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    run_builder(source, made, PRECISION)
+    return made
 
 
 def _piece(tensor: onnx.TensorProto, layers: int) -> GraphPiece:
