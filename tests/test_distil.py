@@ -61,7 +61,9 @@ def scripts(count: int) -> list[Script]:
 @pytest.fixture(scope="module")
 def texts(target, tmp_path_factory):
     """Of seven scripts over three rows, and the shard that they are in."""
-    written = list(SelfTextWriter(target, iter(scripts(7)), 3, 40, seed=1).texts())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("opensled_training.distil.self_text.SORT_STEPS", 5)
+        written = list(SelfTextWriter(target, iter(scripts(7)), 3, 40, seed=1).texts())
     path = tmp_path_factory.mktemp("texts") / "short-00000.npz"
     save_shard(written, path)
     return written, path

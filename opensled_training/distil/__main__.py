@@ -81,7 +81,7 @@ def _heldout(arguments: argparse.Namespace) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> None:
-    _distiller(arguments).run(arguments.tokens, arguments.end)
+    _distiller(arguments, compiled=True).run(arguments.tokens, arguments.end)
 
 
 def _ship(arguments: argparse.Namespace) -> None:
@@ -92,7 +92,7 @@ def _ship(arguments: argparse.Namespace) -> None:
     ship(draft, model_file(TARGET, "*.gguf"), work / RUN, work / "heldout", shipped_layers(NAME))
 
 
-def _distiller(arguments: argparse.Namespace) -> Distiller:
+def _distiller(arguments: argparse.Namespace, compiled: bool = False) -> Distiller:
     from opensled_training.distil.distiller import Distiller
     from opensled_training.distil.pruned import pruned
     from opensled_training.distil.target_model import load_target, working_dtype
@@ -100,7 +100,7 @@ def _distiller(arguments: argparse.Namespace) -> Distiller:
     work = arguments.work
     (work / RUN).mkdir(exist_ok=True)
     draft = pruned(load_target(model_file(TARGET, "*.gguf")))
-    return Distiller(draft, work / "texts", work / "heldout", work / RUN, working_dtype())
+    return Distiller(draft, work / "texts", work / "heldout", work / RUN, working_dtype(), compiled)
 
 
 if __name__ == "__main__":

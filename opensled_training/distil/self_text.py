@@ -23,7 +23,7 @@ from opensled_training.distil.self_prompts import Given, Script, Written
 TOP = 64  # most likely tokens that are kept of every distribution
 GIVEN, QUESTION, ANSWER = range(3)  # who wrote a token
 SHARD_TOKENS = 25_000  # written ones
-SORT_STEPS = 24  # between two sortings of the rows
+SORT_STEPS = 64  # between two sortings of the rows
 
 
 @dataclass
