@@ -197,7 +197,7 @@ def test_the_table_has_best_median_and_worst_of_each_mode_at_the_places_of_the_s
         next(line for line in lines if line.startswith("| code"))
     )
     assert "| hub | 10 | server decodes 2 | draft beside it 2, devices draft 1 |" in lines
-    assert "so many places: code 1, tiny 0." in by_drafts(GRIDS)
+    assert "their number is: code 1, tiny 0." in by_drafts(GRIDS)
 
 
 def test_without_a_short_grid_there_is_no_table() -> None:

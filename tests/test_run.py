@@ -85,7 +85,9 @@ def test_ctrl_c_while_it_loads_ends_all(cache):
         screen.expect("starting tiny")
         server = server_of(screen)
         screen.type(CTRL_C)
-        assert screen.finish() == cli.INTERRUPTED
+        # A shell says 130 of both. Where the interrupt meets an exec() of an import, such as that of a named tuple,
+        # `python -m` ends by the signal, although it was caught (`unhandled_keyboard_interrupt` in pythonrun.c).
+        assert screen.finish() in (cli.INTERRUPTED, -signal.SIGINT)
         require_end(server)
 
 

@@ -62,9 +62,9 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _measure_all(arguments: Namespace, words: Sequence[str]) -> int:
+    names = _names(arguments)
     if len(os.sched_getaffinity(0)) < 2:
         raise UsageError("attackers need a core beside the server's: run this on two cores or more")
-    names = _names(arguments)
     windows = Windows(2.0, 2.0, 2.0) if arguments.quick else Windows(arguments.seconds, arguments.seconds)
     origin = provenance(f"python -m benchmarks.attacks {shlex.join(words)}".rstrip())
     text, front = reference(arguments.server_path), arguments.front_core if arguments.front else None
