@@ -25,7 +25,7 @@ from opensled_training.train import adamw
 
 RATE, WARMING = 8e-4, 60  # learning rate, and the steps until it
 CHECKPOINT_S = 180.0
-MEASURE_TOKENS = 200_000  # between two points of the curve
+MEASURE_TOKENS = 400_000  # between two points of the curve
 LATEST = 8  # the mean of the weights is of the latest steps, about one in so many of all
 VARIATION, DISTANCE = 1.0, 1.0  # weights beside the KL divergence
 REPORT_STEPS = 20

@@ -15,7 +15,7 @@ from torch import Tensor
 from opensled_training.distil.objective import Aims
 from opensled_training.distil.self_text import ANSWER, GIVEN
 
-BATCH_TOKENS = 1280  # padded
+BATCH_TOKENS = 2560  # padded
 TOGETHER = 6  # shards that are mixed
 
 
