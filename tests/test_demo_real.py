@@ -58,7 +58,10 @@ def test_who_insists_on_the_real_model_gets_it_or_an_error(
     assert "PIP_INDEX_URL" in capsys.readouterr().err
     path = fetched()
     assert cli.main(["demo", "--model", "smollm2"]) == 0 and runs == [path]
-    assert capsys.readouterr() == ("", f"the demo runs smollm2: {path}\n")
+    shown = capsys.readouterr()
+    without_draft, runs_it = shown.err.splitlines()
+    assert shown.out == "" and runs_it == f"the demo runs smollm2: {path}"
+    assert without_draft.startswith(f"the draft model of smollm2 cannot be made: {path} is no GGUF file")
 
 
 @pytest.mark.parametrize("words", [["--model", "tiny"], ["--engine", "llamacpp"], ["--mtls"]], ids=" ".join)

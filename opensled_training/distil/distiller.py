@@ -108,7 +108,7 @@ class Distiller:
                 f"TV {found.variation:.3f}, distance {found.distance:.3f}, {rate:.0f}/s",
                 flush=True,
             )
-        if before // MEASURE_TOKENS < progress.tokens // MEASURE_TOKENS:
+        if before // MEASURE_TOKENS < progress.tokens // MEASURE_TOKENS and progress.tokens < self._until:
             self._measure()
 
     def _rate(self) -> float:
