@@ -158,7 +158,7 @@ def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("missing", "remedy"),
-    [("the library", "pip install --editable '"), ("the draft", "opensled pull smollm2")],
+    [("the draft", "opensled pull smollm2"), ("the library", "pip install --editable '")],
 )
 def test_without_an_onnx_draft_its_device_is_left_out(
     missing: str, remedy: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
