@@ -61,9 +61,8 @@ def _measure(arguments: Namespace) -> int:
     os.sched_setaffinity(0, {SERVER_CORE})
     found = measured(arguments)
     for share in found["shares"]:
-        say(
-            f"a token of the distilled draft: {share['share']:.2f} of {share['of']}, at most {share['most']} wanted"
-        )
+        wanted = f", at most {share['most']} wanted" if share["most"] else ""
+        say(f"a token of the distilled draft: {share['share']:.2f} of {share['of']}{wanted}")
     print("\n".join(table(("what", "ms"), [(name, f"{ms:.1f}") for name, ms in _flat(found)])))
     if out:
         write(out / "real_prompts.json", {**raw, "setups": found})
