@@ -55,7 +55,7 @@ def _uses_amx() -> bool:
     """Whether this llama.cpp multiplies with AMX, which ends the process at the first token on some processors.
 
     https://github.com/ggml-org/llama.cpp/issues/20824. It does so only with weights that it rearranged at load, so they
-    are left as they are. All other rearranging is lost with it, and on these processors AVX-512 does without.
+    are left as they are. llama.cpp has one switch for all rearranging, so that for its other kernels is lost, too.
     """
     return b"AMX_INT8 = 1" in llama_cpp.llama_print_system_info()
 
