@@ -38,6 +38,7 @@ ALL_KINDS = KINDS + MORE_KINDS
 COLD, REMEMBERS = "cold", "remembers"
 REQUIRED = 0.95  # of the best fixed length
 RESAMPLES = 2000  # of the bootstrap
+WARM = 2  # tokens of an answer that is not counted: one draft token
 
 Speeds = dict[str, list[float]]  # "kind, contender" -> tokens/s of each answer
 
@@ -122,17 +123,23 @@ async def _ask_all(site: Site, prompts: Mapping[str, Sequence[str]], max_tokens:
             learner = site.start(stack, memory="learned")
             for others in short_answers.PROMPTS.values():
                 await _ask(http, learner, others[0], 64)
-        for url in site.fixed.values():
-            await _ask(http, url, "Say hello.", 16)
+        await _warm(http, site.fixed)
         for kind, texts in prompts.items():
             with ExitStack() as stack:
                 adaptive = {
                     COLD: site.start(stack),
                     REMEMBERS: site.start(stack, memory=site.memory_for(kind)),
                 }
+                await _warm(http, adaptive)
                 for prompt in texts:
                     await _in_turns(http, {**adaptive, **site.fixed}, kind, prompt, max_tokens, found)
     return found
+
+
+async def _warm(http: httpx.AsyncClient, urls: Mapping[str, str]) -> None:
+    """Have the devices read their draft model into memory; of rounds they learn next to nothing."""
+    for url in urls.values():
+        await _ask(http, url, "Say hello.", WARM)
 
 
 async def _in_turns(
@@ -197,7 +204,7 @@ def _figure(samples: Speeds, arguments: Namespace) -> Figure:
             f"{Path(arguments.target).name} behind `opensled serve` (set-up {arguments.setup}, one thread "
             f"on core {SERVER_CORE}), {Path(arguments.draft).name} in `opensled edge` ({arguments.drafter}, one thread "
             f"on core {DEVICE_CORE}). Greedy answers of {arguments.max_tokens} tokens at most, from "
-            f"the request to the last token, all contenders in turns. "
+            f"the request to the last token, all contenders in turns, each after an answer of {WARM} tokens. "
             f"`{REMEMBERS}`: with the memory of a device that answered five other prompts. All wrote the same texts."
         ),
         loses="The first answer of a cold device: it starts with blocks of four. Nobody knows the best length before.",

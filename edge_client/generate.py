@@ -90,8 +90,7 @@ class Exchange:
         self._sequence, self._drafter, self._params, self._clock = sequence, drafter, params, clock
         self._counter = 0  # of the latest draft
         self._sent_at = 0.0
-        # Not for a block that was sent before the first token: its verdict waits until the server has read the prompt
-        self._times_round = True
+        self._awaited = False  # the server had given the drive away when the latest block was sent
         self._reads_on = False  # the latest block was empty, for the drafter has much to read
         # When the latest verdict came that the server decoded by itself, 0 = something else
         self._streamed_at = 0.0
@@ -112,8 +111,7 @@ class Exchange:
             self.draft()  # the server went on without it, and elsewhere
         elif block.tokens or not turn.server_drives:  # an empty block hands the drive back to the server
             self._counter, self._sent_at = self._counter + 1, self._clock()
-            truth = self._sequence.truth
-            self._times_round = len(truth) > truth.prompt_length
+            self._awaited = not turn.server_drives
             return Draft(self._counter, block, seconds)
         return None
 
@@ -142,9 +140,10 @@ class Exchange:
         """Tell the length policy what came of the latest block, or how fast the server is by itself."""
         now, policy, truth = self._clock(), self._drafter.stop, self._sequence.truth
         streams = self._sequence.turn.server_drives and answered is None
-        if answered is not None and self._times_round:
-            block = answered.block
-            policy.answered(block, len(agreed(block, truth.tokens[block.base :])), now - self._sent_at)
+        if answered is not None:
+            block, seconds = answered.block, now - self._sent_at
+            awaited = self._awaited and len(truth) - len(news) == block.base
+            policy.answered(block, len(agreed(block, truth.tokens[block.base :])), seconds, awaited)
         elif streams and self._streamed_at and news:
             policy.streamed(len(news), now - self._streamed_at)
         self._streamed_at = now if streams else 0.0

@@ -42,8 +42,8 @@ class Stretched(Adaptive):
     def drafted(self, tokens: int, seconds: float) -> None:
         super().drafted(tokens, seconds / self._dilation)
 
-    def answered(self, block: DraftBlock, accepted: int, seconds: float) -> None:
-        super().answered(block, accepted, seconds / self._dilation)
+    def answered(self, block: DraftBlock, accepted: int, seconds: float, awaited: bool = True) -> None:
+        super().answered(block, accepted, seconds / self._dilation, awaited)
 
     def streamed(self, tokens: int, seconds: float) -> None:
         super().streamed(tokens, seconds / self._dilation)

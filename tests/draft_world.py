@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sys
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 from opensled.messages import DraftBlock, DraftToken
 
@@ -114,19 +115,20 @@ class World:
         right = self.right(length)
         sent, overtaken = self.now + drafting_s, 0
         arrives = sent + site.rtt_s / 2 + self.delay()
+        awaited = not self.drives
         if self.drives:
-            overtaken = max(0, int((arrives - max(self.now, self.read_at)) / site.step_s))
+            begun = max(self.now, self.read_at)
+            overtaken = max(0, ceil((arrives - begun) / site.step_s))  # the step under way ends first
+            arrives = max(arrives, begun + overtaken * site.step_s)
             for _ in range(overtaken):
                 rule.streamed(1, site.step_s)
-        untimed = self.now < self.read_at and not overtaken
-        arrives, stale = max(arrives, self.read_at), overtaken > min(right, length)
+        stale = overtaken > min(right, length)
         step_s = 0.0 if stale else self.step_from(arrives) + site.step_s + site.slope_s * length
         back = arrives + step_s + site.rtt_s / 2 + self.delay()
         self.committed += overtaken if stale else min(right, length) + 1
         self.look_ahead(rule, length, right, back - sent)
         self.now, self.drives, self.told = back, False, 0.0
-        if not untimed:
-            rule.answered(DraftBlock(base, (TOKEN,) * length), min(right, length), back - sent)
+        rule.answered(DraftBlock(base, (TOKEN,) * length), min(right, length), back - sent, awaited)
 
     def step_from(self, arrives: float) -> float:
         """Seconds until a step begins."""

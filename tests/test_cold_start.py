@@ -9,7 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.draft_world import Fixed, Site, World
+from edge_client.lengths.adaptive import Adaptive
+from hw_profiles.sysfs import BoardState
+from opensled.messages import DraftBlock
+from tests.draft_world import TOKEN, Fixed, Site, World
 from tests.real_drafts import KINDS, SITES, SLOW_SERVER, TOKENS, Texts, adaptive, answers, learned_of
 
 LENGTHS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
@@ -34,6 +37,25 @@ def test_a_cold_device_does_not_wait_for_a_server_that_is_far_behind():
     answers(world, adaptive(world), 1)
     asked = [length for _, length in world.modes[1:-1]]
     assert 0 not in asked
+
+
+def test_a_block_that_nobody_waited_for_is_no_measure_of_a_round():
+    """The server had written past the first block of an answer, and answered it within a millisecond: rounds looked
+    short, and each token of a longer block dear."""
+    rule = Adaptive(clock=lambda: 0.0, board=BoardState)
+    rule.drafted(4, 0.08)
+    base = 0
+    for length, seconds, awaited in (
+        (1, 0.001, False),
+        (4, 0.107, True),
+        (1, 0.001, False),
+        (5, 0.107, True),
+    ):
+        rule.answered(DraftBlock(base, (TOKEN,) * length), length, seconds, awaited)
+        base += length + 1
+    times = rule._times
+    assert times.rounds == 2
+    assert times.mean_s == pytest.approx(0.107) and times.slope_s == pytest.approx(0, abs=1e-6)
 
 
 def test_the_end_of_an_answer_says_nothing_of_drafting(caplog):

@@ -256,11 +256,11 @@ def test_nothing_is_heard_after_the_last_verdict():
 
 def test_a_verdict_that_waited_for_the_prompt_is_no_measure_of_a_round():
     """The server reads a long prompt first: one such round, and the policy left the writing to the server."""
-    seconds = []
+    heard = []
 
     class Measuring(FixedLength):
-        def answered(self, block, accepted, waited_s):
-            seconds.append(block.base)
+        def answered(self, block, accepted, seconds, awaited):
+            heard.append((block.base, awaited))
 
     async def scenario():
         verdicts = [Verdict(3, (5,), 0, 1), Verdict(4, (6,), 0, 2), Verdict(5, (7,), finish_reason="eos")]
@@ -270,4 +270,4 @@ def test_a_verdict_that_waited_for_the_prompt_is_no_measure_of_a_round():
         thread.close()
 
     asyncio.run(scenario())
-    assert seconds == [4]
+    assert heard == [(3, False), (4, True)]

@@ -231,6 +231,7 @@ def test_a_pace_is_kept_also_where_drafting_would_commit_more() -> None:
 # -- the first answers ------------------------------------------------------------------------------------------
 
 SLOW_STEPS = HardwareProfile(256, Roofline(read_s=0.2, token_s=1e-6))
+SLOW_ROWS = HardwareProfile(256, Roofline(read_s=0.1, token_s=0.02))
 
 
 def test_a_device_that_pays_drafts_from_its_first_review_on() -> None:
@@ -254,3 +255,11 @@ def test_what_is_much_better_is_taken_at_once() -> None:
     assert hints(first) == {1: 0}
     later = Snapshot((drafting(draft=4, hint=0),), first.memory)
     assert Goodput(WAIT).plan(later, SLOW_STEPS, NOW).memory.hints[1]  # by choice, not as a probe
+
+
+def test_the_first_draft_of_a_device_is_verified_at_once() -> None:
+    """Between two reviews nobody had asked for it: it was left out, and each such block cost a step more."""
+    memory = Goodput(WAIT).plan(Snapshot((view(),), None), SLOW_ROWS, NOW - 0.5).memory
+    first = Snapshot((drafting(draft=5, hint=None, forecast=Forecast(drafts=1, delay_s=0.01)),), memory)
+    found = Goodput(WAIT).plan(first, SLOW_ROWS, NOW)
+    assert found.slices[0].draft and hints(found)[1]

@@ -164,7 +164,7 @@ class Adaptive(DraftLengthPolicy):
             for _ in range(tokens):
                 self._paces.append(seconds / tokens)
 
-    def answered(self, block: DraftBlock, accepted: int, seconds: float) -> None:
+    def answered(self, block: DraftBlock, accepted: int, seconds: float, awaited: bool = True) -> None:
         if not block.tokens:
             return
         with self._lock:
@@ -175,10 +175,11 @@ class Adaptive(DraftLengthPolicy):
             self._latest.append((accepted, len(block.tokens)))
             drafting_s = self._drafting_s(block, now - seconds)
             if not block.parents:
-                self._judged(len(block.tokens), accepted, seconds, drafting_s)
-            spent_s = seconds + drafting_s
-            if self._has_trees:
-                self._trees.took(len(block.tokens) if block.parents else CHAIN, accepted + 1, spent_s)
+                self._judged(len(block.tokens), accepted)
+            timed_s = seconds if awaited else self._first_guess_s
+            if timed_s:
+                self._timed(block, accepted, timed_s, drafting_s)
+            spent_s = drafting_s + (seconds if awaited else min(seconds, self._times.mean_s))
             self._gate.round_over(now, accepted + 1, spent_s, self._rate(), server_rate(self._server_speed))
             self._ends[block.base + accepted + 1] = now
             if len(self._ends) > OPEN_BLOCKS:
@@ -221,15 +222,27 @@ class Adaptive(DraftLengthPolicy):
 
     # -- below, the caller holds the lock -------------------------------------------------------------------
 
-    def _judged(self, length: int, accepted: int, seconds: float, drafting_s: float) -> None:
+    def _judged(self, length: int, accepted: int) -> None:
         law = self._law()
         if law.ahead:
             self._hits_per_forecast.add(0, float(law.reach[min(length, law.top) + 1]))
             self._hit_rate.add(0, 1)
         self._acceptance.judged(length, accepted)
-        token_s = mean_but_largest(self._paces)
-        fresh = min(length, round(drafting_s / token_s)) if token_s else length
-        self._times.took(seconds, length, drafting_s, fresh)
+
+    @property
+    def _first_guess_s(self) -> float:
+        """What a round takes at least: a step of the server and the link; 0 = not known, or rounds were seen."""
+        servers = server_rate(self._server_speed)
+        return 0.0 if self._times.rounds or not servers else 1 / servers + (self._link_s or 0.0)
+
+    def _timed(self, block: DraftBlock, accepted: int, seconds: float, drafting_s: float) -> None:
+        length = len(block.tokens)
+        if not block.parents:
+            token_s = mean_but_largest(self._paces)
+            fresh = min(length, round(drafting_s / token_s)) if token_s else length
+            self._times.took(seconds, length, drafting_s, fresh)
+        if self._has_trees:
+            self._trees.took(length if block.parents else CHAIN, accepted + 1, seconds + drafting_s)
 
     def _drafting_s(self, block: DraftBlock, sent_at: float) -> float:
         """From the verdict before to a block that was sent at that time; else what its tokens usually take."""

@@ -122,8 +122,12 @@ class DraftLengthPolicy(ABC):
     def drafted(self, tokens: int, seconds: float) -> None:  # noqa: B027
         """The draft model took `seconds` for `tokens` tokens, one after the other."""
 
-    def answered(self, block: DraftBlock, accepted: int, seconds: float) -> None:  # noqa: B027
-        """The verdict on a block came `seconds` after the block was sent; its first `accepted` tokens stand."""
+    def answered(self, block: DraftBlock, accepted: int, seconds: float, awaited: bool = True) -> None:  # noqa: B027
+        """The verdict on a block came `seconds` after the block was sent; its first `accepted` tokens stand.
+
+        `awaited`: the server waited for the block. Else it read the prompt or decoded meanwhile, and the verdict came
+        in the midst of that: `seconds` may be next to nothing, or several steps.
+        """
 
     def streamed(self, tokens: int, seconds: float) -> None:  # noqa: B027
         """The server decoded `tokens` tokens by itself; they came `seconds` after the ones before."""

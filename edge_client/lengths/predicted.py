@@ -106,9 +106,9 @@ class Predicted(Adaptive):
         price = self.price(fresh=False)
         return block.reach >= (self._threshold if price is None else max(price, LEAST))
 
-    def answered(self, block: DraftBlock, accepted: int, seconds: float) -> None:
+    def answered(self, block: DraftBlock, accepted: int, seconds: float, awaited: bool = True) -> None:
         """Tokens after the first wrong one are not judged."""
-        super().answered(block, accepted, seconds)
+        super().answered(block, accepted, seconds, awaited)
         if not block.parents:
             for index, token in enumerate(block.tokens[: accepted + 1]):
                 self._model.learn(features(token, index), index < accepted)

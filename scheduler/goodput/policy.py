@@ -72,7 +72,7 @@ class Goodput:
             if session.absent:
                 continue
             waits = False
-            awaited = session.draft is None and session.hint and not session.server_drives
+            awaited = session.draft is None and session.hint != 0 and not session.server_drives
             if awaited and state.hints.get(session.id):
                 expected, until = self._expected(session, state)
                 waits = now < until
@@ -93,7 +93,7 @@ class Goodput:
         forecast, asked = session.forecast, session.asked_since
         if forecast is None or not forecast.drafts:
             return inf, asked + self.draft_wait
-        length = session.hint or 0
+        length = session.hint or state.hints[session.id]
         # A device may draft less than its hint, and changes its length in small steps.
         if forecast.length is not None:
             length = min(length, forecast.length + 1)

@@ -62,18 +62,30 @@ class GoodputState:
 def current(
     memory: object, sessions: Sequence[SessionView], profile: HardwareProfile, now: float
 ) -> GoodputState:
-    """The state in `memory`, or a new one when a review is due or sessions have come."""
+    """The state in `memory`, or a new one when a review is due, or where there is somebody without a hint.
+
+    A device that has just sent its first draft gets one at once: a draft that nobody asked for may be left out, and
+    would then cost a step.
+    """
     old = memory if isinstance(memory, GoodputState) else GoodputState()
     pause = max(EVERY_S, EVERY_STEPS * old.step_s)
     changed = abs(len(sessions) - old.sessions) > CHANGE * old.sessions
-    if now >= old.reviewed + pause or changed:
+    new = [
+        one
+        for one in sessions
+        if one.id > old.newest or (one.forecast and one.id not in old.hints and not one.absent)
+    ]
+    # Without a device that drafts the present rule was never a choice.
+    is_first = not old.hints and any(one.forecast for one in new)
+    if now >= old.reviewed + pause or changed or is_first:
         return _reviewed(old, sessions, profile, now)
-    return _with_new(old, sessions, profile) if sessions and sessions[-1].id > old.newest else old
+    return _with_new(old, sessions, new, profile) if new else old
 
 
-def _with_new(old: GoodputState, sessions: Sequence[SessionView], profile: HardwareProfile) -> GoodputState:
-    """With hints by the same rule for sessions that came since the review."""
-    new = [session for session in sessions if session.id > old.newest]
+def _with_new(
+    old: GoodputState, sessions: Sequence[SessionView], new: Sequence[SessionView], profile: HardwareProfile
+) -> GoodputState:
+    """With hints by the same rule for the `new` ones of `sessions`."""
     hints = _hints(new, DraftLengthPlanner(new, profile, old.prompts).lengths(old.rule, old.costs))
     told = {**old.told, **hints}
     return replace(old, hints={**old.hints, **hints}, told=told, newest=sessions[-1].id)
