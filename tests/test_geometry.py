@@ -69,7 +69,7 @@ def test_the_smallest_multiple_that_holds_is_found(border, found, folder, monkey
 
 
 def test_a_kernel_that_changes_at_large_steps_only_is_noticed(folder, monkeypatch) -> None:
-    """Up to 64 rows nothing depends on the batch; a step of 90 has other bits: no multiple up to 64 holds."""
+    """Up to 64 rows nothing depends on the batch; a step of 90 has other bits: only tiles of 64 hold."""
     probed = network(folder("llama"), torch.float32)
     head = probed.get_output_embeddings().weight.shape
     dependent = RowDependent(90)
@@ -83,7 +83,7 @@ def test_a_kernel_that_changes_at_large_steps_only_is_noticed(folder, monkeypatc
         ),
     )
     shapes = geometry.find(probed, "sdpa", MOST)
-    assert shapes is not None and shapes.rows == 128
+    assert shapes is not None and shapes.tile == 64
     below = geometry.find(probed, "sdpa", 64)
     assert below is not None and below.rows <= 64
 
@@ -134,3 +134,33 @@ def test_rows_are_padded_to_few_numbers_and_by_little(multiple) -> None:
     assert len(counts) <= 64
     assert all(count % multiple == 0 for count in counts)
     assert all(padded_rows(count, multiple) - count < max(multiple, 8, count / 4) for count in range(1, 513))
+
+
+def test_a_processor_that_adds_neighbours_without_rounding_is_seen_through(folder, monkeypatch) -> None:
+    """Products in bfloat16 are added in pairs: opposite neighbours left no rounding, and AMX passed for exact."""
+
+    def by_pairs(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        products = inputs.double()[..., None, :] * layer.weight.double()
+        pairs = products.unflatten(-1, (-1, 2)).sum(-1).float().unbind(-1)
+        total = torch.zeros_like(pairs[0])
+        for pair in pairs if inputs.shape[-2] < 10 else reversed(pairs):
+            total = total + pair
+        return total.to(inputs.dtype)
+
+    probed = network(folder("llama"), torch.bfloat16)
+    monkeypatch.setattr(nn.Linear, "forward", by_pairs)
+    rows = geometry._rows_of(probed, 64)
+    assert rows is not None and rows.rows == 16
+
+
+def test_batches_of_one_matrix_are_computed_as_the_matrix(folder, monkeypatch) -> None:
+    """Torch has other kernels for some of them, which no probe of the layers has met."""
+    plain = nn.functional.linear
+
+    def by_shape(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        odd = inputs.ndim > 2 and inputs.shape[-2] % 3 == 1
+        return plain(inputs, layer.weight, layer.bias) * (1 + 2**-20 * odd)
+
+    monkeypatch.setattr(nn.Linear, "forward", by_shape)
+    engine = load(str(folder("llama")), "cpu", "float32", 64 * 16, most_rows=MOST)
+    assert engine.info.numerics == "exact"

@@ -2,8 +2,8 @@
 
 A kernel chooses its way through a matrix by the matrix' shape, and another way rounds otherwise. Which shapes agree
 depends on dtype, processor, threads and library. Measured with torch 2.13: in bfloat16 on a CPU with AVX512-BF16 any
-number of rows agrees, in float32 any multiple of 4. So the smallest multiples that hold here are looked for, for every
-number of rows that a step can have.
+number of rows agrees, with AMX up to 32 do, in float32 any multiple of 4 or 16. So the smallest multiples that hold
+here are looked for, for every number of rows that a step can have.
 """
 
 import random
@@ -21,6 +21,8 @@ from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.packing import Attend, Geometry, pack, padded_rows
 
 ROWS = (1, 4, 16, 32, 64, 128)
+TILES = (16, 32, 64, 128)
+FEW = 32  # rows that a CPU computes in little more time than one
 QUERIES = (1, 4, 8, 16, 32, 64)
 SPAN = 64  # positions; smaller ones make more pieces, wider ones more padded keys
 # Rows of the output layer computed at once. It is the widest matrix: trying more rows would take longest there.
@@ -31,7 +33,8 @@ QUERIES_TRIED = (*range(1, 18), 20, 24, 31, 32, 33, 40, 47, 48, 49, 63, 64, 65)
 CHUNKS = tuple([(97 * count % (LENGTH - count), count) for count in QUERIES_TRIED])
 CROWD = (1, 3, 16)  # sequences computed together
 SAMPLE = 4  # of what `find` tried, when it is tried again in a later process
-SHARP, LARGE = 8.0, 256.0  # sizes of the queries, and of what cancels; all else is about 1
+# Sizes of the queries, and of what cancels in attention and in a layer; all else is about 1
+SHARP, LARGE, LARGER = 8.0, 256.0, 1024.0
 
 
 def find(network: PreTrainedModel, backend: str, most_rows: int) -> Geometry | None:
@@ -48,7 +51,9 @@ def find(network: PreTrainedModel, backend: str, most_rows: int) -> Geometry | N
 
 def still_holds(network: PreTrainedModel, backend: str, most_rows: int, found: Geometry) -> bool:
     """Whether what `find` found in an earlier process holds in a sample of what it tried; each call draws anew."""
-    if found.rows not in ROWS or found.queries not in QUERIES or found != _shaped(found):
+    if (found.rows, found.tile) not in _choices(network.device.type == "cpu"):
+        return False
+    if found.queries not in QUERIES or found != _shaped(found):
         return False
     most = found.tile or most_rows
     return (
@@ -60,21 +65,31 @@ def still_holds(network: PreTrainedModel, backend: str, most_rows: int, found: G
 
 def _shaped(known: Geometry) -> Geometry:
     """The geometry of those rows, queries and ways that `find` makes."""
-    if known.tile:
-        return replace(known, span=SPAN, by_path=True, head_rows=known.rows, tile=known.rows)
-    return replace(known, span=SPAN, by_path=True, head_rows=max(known.rows, HEAD_ROWS))
+    head_rows = min(known.tile, HEAD_ROWS) if known.tile else HEAD_ROWS
+    return replace(known, span=SPAN, by_path=True, head_rows=max(known.rows, head_rows))
 
 
 def _rows_of(network: PreTrainedModel, most_rows: int) -> Geometry | None:
-    """The smallest multiple of rows that holds, else the smallest tile: with tiles, which cost launches, every matrix
-    product has the same shape. (GPUs choose among many kernels; it was not tried on one.)"""
-    for rows in ROWS:
-        if _rows_hold(network, rows, most_rows):
-            return _shaped(Geometry(rows, queries=1, span=SPAN))
-    for rows in ROWS[2:]:
-        if _rows_hold(network, rows, rows):
-            return _shaped(Geometry(rows, queries=1, span=SPAN, tile=rows))
+    for rows, tile in _choices(network.device.type == "cpu"):
+        if _rows_hold(network, rows, tile or most_rows):
+            return _shaped(Geometry(rows, queries=1, span=SPAN, tile=tile))
     return None
+
+
+def _choices(on_cpu: bool) -> Sequence[tuple[int, int]]:
+    """Multiples of rows and tiles in the order in which they are tried, the fastest first; tile 0 = none.
+
+    Tiles slow down long prompts, and large multiples every step; on a CPU the second is worse (135 million weights with
+    AMX: 57 ms for 1 row, 67 for 32, 115 for 128). On a GPU rows cost little and launches much. The last resort are
+    tiles of one size, so that every matrix product has the same shape: GPUs choose among many kernels. (It was not
+    tried on one.)
+    """
+    whole, tiled = [(rows, 0) for rows in ROWS], [(tile, tile) for tile in TILES]
+    if not on_cpu:
+        return whole + tiled
+    few = [rows for rows in ROWS if rows <= FEW]
+    small = [(rows, tile) for rows in few for tile in reversed(TILES) if tile >= FEW and tile > rows]
+    return whole[: len(few)] + small + whole[len(few) :] + tiled
 
 
 def _only_linear(network: PreTrainedModel) -> bool:
@@ -131,14 +146,15 @@ def _layer_holds(layer: nn.Linear, counts: Sequence[int]) -> bool:
 def _sensitive(layer: nn.Linear, count: int) -> tuple[nn.Linear, Tensor]:
     """A layer of that shape, and `count` rows for it, whose results are mostly rounding.
 
-    Of every four inputs two have the same weights and are large and opposite: see `_AttentionProbe`.
+    Every fourth input of the first half is large, and has an opposite in the second half with the same weights: see
+    `_AttentionProbe`. Processors that multiply in bfloat16 add neighbours without rounding, so these are far apart.
     """
     weight = layer.weight.clone()
     inputs = _noise((count, layer.in_features), weight)
-    quarter = layer.in_features // 4 * 4
-    weight[:, 1:quarter:4] = weight[:, :quarter:4]
-    inputs[:, :quarter:4] *= LARGE
-    inputs[:, 1:quarter:4] = -inputs[:, :quarter:4]
+    half = layer.in_features // 2
+    weight[:, half : 2 * half : 4] = weight[:, :half:4]
+    inputs[:, :half:4] *= LARGER
+    inputs[:, half : 2 * half : 4] = -inputs[:, :half:4]
     twin = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
     twin.weight = nn.Parameter(weight, requires_grad=False)
     return twin, inputs
@@ -178,7 +194,7 @@ class _AttentionProbe:
 
     The last bits of sums in float32 seldom show in a bfloat16 result (on SmolLM2's heads 44 of 81,000 differed where
     the order of sums did). So scores are large, and of every four keys two are the same, with large opposite values:
-    what remains after they cancel is mostly rounding (2,235 of them).
+    what remains after they cancel is mostly rounding (2,235 of them). They are no neighbours: see `_sensitive`.
     """
 
     def __init__(self, network: PreTrainedModel, backend: str, geometry: Geometry) -> None:
@@ -190,9 +206,9 @@ class _AttentionProbe:
         self._how = Attend(0, size**-0.5, softcap=getattr(text, "attn_logit_softcapping", None))
         self._queries = _noise((LENGTH, heads, size), like) * SHARP
         keys, values = _noise(shape, like), _noise(shape, like).flip(0)
-        keys[1::4] = keys[::4]
+        keys[2::4] = keys[::4]
         values[::4] *= LARGE
-        values[1::4] = -values[::4]
+        values[2::4] = -values[::4]
         count = -(-LENGTH // BLOCK_SIZE)
         self._blocks = tuple(
             [7 * index % count for index in range(count)]
