@@ -164,3 +164,22 @@ def test_batches_of_one_matrix_are_computed_as_the_matrix(folder, monkeypatch) -
     monkeypatch.setattr(nn.Linear, "forward", by_shape)
     engine = load(str(folder("llama")), "cpu", "float32", 64 * 16, most_rows=MOST)
     assert engine.info.numerics == "exact"
+
+
+# The layers of SmolLM2: processors choose other kernels for matrices of real sizes.
+REAL = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3}
+REAL |= {"head_dim": 64, "num_hidden_layers": 2, "vocab_size": 2000, "initializer_range": 0.05}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_layers_of_real_sizes_are_exact_in_steps_of_all_sizes(dtype, tmp_path) -> None:
+    engine = load(str(random_model("llama", tmp_path, **REAL)), "cpu", dtype, 64 * 16, numerics="exact")
+    text, blocks = tuple([(37 * position) % 1900 for position in range(400)]), tuple(range(25))
+    whole = engine.forward([Segment(text, 0, blocks, 400)]).logits
+    for size in (7, 33, 60, 130, 200):
+        own = tuple(range(26, 51))
+        parts = [
+            engine.forward([Segment(text[start : start + size], start, own, min(size, 400 - start))]).logits
+            for start in range(0, 400, size)
+        ]
+        assert torch.equal(torch.cat(parts), whole), f"in steps of {size}"
