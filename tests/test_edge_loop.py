@@ -254,8 +254,8 @@ def test_nothing_is_heard_after_the_last_verdict():
     asyncio.run(scenario())
 
 
-def test_a_verdict_that_waited_for_the_prompt_is_no_measure_of_a_round():
-    """The server reads a long prompt first: one such round, and the policy left the writing to the server."""
+def test_the_policy_hears_which_blocks_the_server_waited_for():
+    """Not for the first one, as it reads the prompt meanwhile; nor for the third one, as it has gone on without it."""
     heard = []
 
     class Measuring(FixedLength):
@@ -263,11 +263,13 @@ def test_a_verdict_that_waited_for_the_prompt_is_no_measure_of_a_round():
             heard.append((block.base, awaited))
 
     async def scenario():
-        verdicts = [Verdict(3, (5,), 0, 1), Verdict(4, (6,), 0, 2), Verdict(5, (7,), finish_reason="eos")]
+        own = [Verdict(5, (7,)), Verdict(8, (10,), finish_reason="eos")]
+        answers = [Verdict(base, (base + 2,), 0, draft) for draft, base in enumerate((3, 4, 6, 7), 1)]
+        verdicts = sorted([*own, *answers], key=lambda verdict: verdict.base)
         script, thread = Script(verdicts), DraftThread(OracleDrafter(1.0), Measuring(2))
         async with aclosing(generate(script, thread, SamplingParams(temperature=0, max_tokens=9))) as commits:
             _ = [commit async for commit in commits]
         thread.close()
 
     asyncio.run(scenario())
-    assert heard == [(3, False), (4, True)]
+    assert heard == [(3, False), (4, True), (5, False), (7, True)]

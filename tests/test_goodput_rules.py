@@ -97,6 +97,11 @@ def test_an_unknown_device_gets_no_advice_and_is_not_waited_for() -> None:
     assert hints(plan(view(server_drives=False))) == {1: None}
 
 
+def test_a_device_that_drafts_is_waited_for_before_it_has_heard_a_hint() -> None:
+    """Its first block came too late; the server wrote on by itself while it drafted the second one."""
+    assert chosen(plan(drafting(hint=None))) == []
+
+
 def test_the_server_does_not_start_without_drafts_that_are_about_to_come() -> None:
     """A step takes 31 ms; in 3 ms there are five more to be in it."""
     soon = [drafting(id, asked_since=NOW - 0.039, waiting_since=NOW - 0.039) for id in range(2, 7)]
