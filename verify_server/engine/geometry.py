@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from verify_server.engine.attention import BACKENDS
 from verify_server.engine.base import Segment
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
+from verify_server.engine.onednn_linear import device_of, with_weight
 from verify_server.engine.packing import Attend, Geometry, pack, padded_rows
 
 ROWS = (1, 4, 16, 32, 64, 128)
@@ -149,15 +150,14 @@ def _sensitive(layer: nn.Linear, count: int) -> tuple[nn.Linear, Tensor]:
     Every fourth input of the first half is large, and has an opposite in the second half with the same weights: see
     `_AttentionProbe`. Processors that multiply in bfloat16 add neighbours without rounding, so these are far apart.
     """
-    weight = layer.weight.clone()
-    inputs = _noise((count, layer.in_features), weight)
+    like = torch.empty((), dtype=layer.weight.dtype, device=device_of(layer))
+    inputs, weight = (_noise((rows, layer.in_features), like) for rows in (count, layer.out_features))
+    weight = weight.flip(0, 1)  # else some rows of both would be the same
     half = layer.in_features // 2
     weight[:, half : 2 * half : 4] = weight[:, :half:4]
     inputs[:, :half:4] *= LARGER
     inputs[:, half : 2 * half : 4] = -inputs[:, :half:4]
-    twin = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
-    twin.weight = nn.Parameter(weight, requires_grad=False)
-    return twin, inputs
+    return with_weight(layer, weight), inputs
 
 
 def _counts(multiple: int, most_rows: int) -> Iterator[int]:

@@ -15,6 +15,7 @@ from verify_server.engine.base import MAX_TREE, EngineInfo, Segment, TargetEngin
 from verify_server.engine.host_memory import free_host_bytes
 from verify_server.engine.kv_memory import BLOCK_SIZE, KVMemory
 from verify_server.engine.load_progress import tell_read, told_tested
+from verify_server.engine.onednn_linear import reorder
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import GATHER_TOKENS, Geometry
 from verify_server.engine.shape import shape_of
@@ -84,6 +85,8 @@ def load(
         network = loading.load_network(weights, place, loading.pick_dtype(dtype, place, weights))
     guards.check_modules(network)
     tell_read(network.num_parameters(), reading.seconds)
+    shape = shape_of(network, model)
+    reorder(network)
     with told_tested():
         tested, level = _tested(network, attention, numerics, most_rows, weights.path)
     memory = KVMemory(_num_blocks(kv_tokens, context_length, tested.memory.bytes_per_token(), place))
@@ -104,7 +107,7 @@ def load(
         num_blocks=memory.num_blocks,
         block_size=BLOCK_SIZE,
         shares_blocks=True,
-        shape=shape_of(network, model),
+        shape=shape,
         max_tree=MAX_TREE,
         tree_reads=GATHER_TOKENS if level == "exact" else 0,
         runtime="torch",
