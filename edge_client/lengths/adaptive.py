@@ -33,6 +33,7 @@ from edge_client.lengths.observed import (
     Acceptance,
     RoundTimes,
     server_rate,
+    shortest_round,
     streamed,
 )
 from hw_profiles.fading import FadingRatio, mean_but_largest
@@ -176,9 +177,10 @@ class Adaptive(DraftLengthPolicy):
             drafting_s = self._drafting_s(block, now - seconds)
             if not block.parents:
                 self._judged(len(block.tokens), accepted)
-            timed_s = seconds if awaited else self._first_guess_s
-            if timed_s:
-                self._timed(block, accepted, timed_s, drafting_s)
+            if awaited:
+                self._timed(block, accepted, seconds, drafting_s)
+            elif not self._times.rounds and (least_s := shortest_round(self._server_speed, self._link_s)):
+                self._timed(block, accepted, least_s, drafting_s)
             spent_s = drafting_s + (seconds if awaited else min(seconds, self._times.mean_s))
             self._gate.round_over(now, accepted + 1, spent_s, self._rate(), server_rate(self._server_speed))
             self._ends[block.base + accepted + 1] = now
@@ -228,12 +230,6 @@ class Adaptive(DraftLengthPolicy):
             self._hits_per_forecast.add(0, float(law.reach[min(length, law.top) + 1]))
             self._hit_rate.add(0, 1)
         self._acceptance.judged(length, accepted)
-
-    @property
-    def _first_guess_s(self) -> float:
-        """What a round takes at least: a step of the server and the link; 0 = not known, or rounds were seen."""
-        servers = server_rate(self._server_speed)
-        return 0.0 if self._times.rounds or not servers else 1 / servers + (self._link_s or 0.0)
 
     def _timed(self, block: DraftBlock, accepted: int, seconds: float, drafting_s: float) -> None:
         length = len(block.tokens)

@@ -172,3 +172,9 @@ def streamed(speed: FadingRatio, tokens: int, seconds: float) -> None:
 def server_rate(speed: FadingRatio) -> float | None:
     """Tokens/s of the server's own decoding; None: fewer than two tokens are heard."""
     return speed.ratio if speed.seen >= 2 and speed.below > 0 else None
+
+
+def shortest_round(speed: FadingRatio, link_s: float | None) -> float:
+    """Seconds that a round takes at least: a step of the server, and the link; 0 = the server was not heard yet."""
+    rate = server_rate(speed)
+    return 1 / rate + (link_s or 0.0) if rate else 0.0
