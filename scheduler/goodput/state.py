@@ -62,10 +62,10 @@ class GoodputState:
 def current(
     memory: object, sessions: Sequence[SessionView], profile: HardwareProfile, now: float
 ) -> GoodputState:
-    """The state in `memory`, or a new one when a review is due, or where there is somebody without a hint.
+    """The state in `memory`, or a new one when a review is due or a session has no hint yet.
 
-    A device that has just sent its first draft gets one at once: a draft that nobody asked for may be left out, and
-    would then cost a step.
+    A device gets its hint with its first draft. A step may leave out drafts of a device without a hint, and such a
+    draft would cost one more step.
     """
     old = memory if isinstance(memory, GoodputState) else GoodputState()
     pause = max(EVERY_S, EVERY_STEPS * old.step_s)

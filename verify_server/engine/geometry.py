@@ -2,8 +2,9 @@
 
 A kernel chooses its way through a matrix by the matrix' shape, and another way rounds otherwise. Which shapes agree
 depends on dtype, processor, threads and library. Measured with torch 2.13: in bfloat16 on a CPU with AVX512-BF16 any
-number of rows agrees, with AMX up to 32 do, in float32 any multiple of 4 or 16. So the smallest multiples that hold
-here are looked for, for every number of rows that a step can have.
+number of rows agrees; with AMX up to 32 rows do, and up to 128 in oneDNN's order of weights (onednn_linear.py); in
+float32 any multiple of 4 or 16. So the smallest multiples that hold here are looked for, for every number of rows that
+a step can have.
 """
 
 import random
@@ -80,10 +81,10 @@ def _rows_of(network: PreTrainedModel, most_rows: int) -> Geometry | None:
 def _choices(on_cpu: bool) -> Sequence[tuple[int, int]]:
     """Multiples of rows and tiles in the order in which they are tried, the fastest first; tile 0 = none.
 
-    Tiles slow down long prompts, and large multiples every step; on a CPU the second is worse (135 million weights with
-    AMX: 57 ms for 1 row, 67 for 32, 115 for 128). On a GPU rows cost little and launches much. The last resort are
-    tiles of one size, so that every matrix product has the same shape: GPUs choose among many kernels. (It was not
-    tried on one.)
+    Tiles slow down long prompts, and large multiples every step; on a CPU the second is worse (135 million weights in
+    plain layers with AMX: 56 ms for 1 row, 67 for 32, 108 for 128). On a GPU rows cost little and launches much. The
+    last resort are tiles of one size, so that every matrix product has the same shape: GPUs choose among many kernels.
+    (It was not tried on one.)
     """
     whole, tiled = [(rows, 0) for rows in ROWS], [(tile, tile) for tile in TILES]
     if not on_cpu:
@@ -194,7 +195,7 @@ class _AttentionProbe:
 
     The last bits of sums in float32 seldom show in a bfloat16 result (on SmolLM2's heads 44 of 81,000 differed where
     the order of sums did). So scores are large, and of every four keys two are the same, with large opposite values:
-    what remains after they cancel is mostly rounding (2,235 of them). They are no neighbours: see `_sensitive`.
+    what remains after they cancel is mostly rounding. They are no neighbours: see `_sensitive`.
     """
 
     def __init__(self, network: PreTrainedModel, backend: str, geometry: Geometry) -> None:
