@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
@@ -14,6 +15,7 @@ from opensled.messages import ChatMessage, Tool
 from opensled.store import is_hub_id, is_name, missing, model_file, model_path
 from verify_server.config import ServeConfig
 from verify_server.engine.base import TargetEngine
+from verify_server.engine.load_thread import in_thread_that_ends
 from verify_server.model_kind import is_gguf
 from verify_server.text.hf_text import HFText
 
@@ -94,14 +96,17 @@ def load_torch(config: ServeConfig) -> Target:
     loading.use_threads(config.threads)
     weights = loading.find_weights(name if is_hub_id(name) else str(model_path(name)))
     text = _gguf_text(weights.path) if weights.gguf else HFText(weights.folder)
-    engine = torch_engine.load(
-        str(weights.path),
-        device=config.device,
-        dtype=config.dtype,
-        numerics=config.numerics,
-        kv_tokens=config.kv_tokens,
-        context=config.context,
-        most_rows=config.max_step_tokens,
+    engine = in_thread_that_ends(
+        partial(
+            torch_engine.load,
+            str(weights.path),
+            device=config.device,
+            dtype=config.dtype,
+            numerics=config.numerics,
+            kv_tokens=config.kv_tokens,
+            context=config.context,
+            most_rows=config.max_step_tokens,
+        )
     )
     return Target(_model_id(name), engine, text)
 

@@ -1,0 +1,41 @@
+"""Engines load in a thread that ends: libgomp keeps the team of each thread that computes as long as that thread."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verify_server.engine.load_thread import in_thread_that_ends
+
+# The kernel's threads of a process after a load with one thread, and after one with two; a team's end takes a moment.
+LOADS_TWICE = """
+import os, time
+from verify_server.config import ServeConfig
+from verify_server.target import load_torch
+
+def loaded(threads):
+    load_torch(ServeConfig(model="tiny", device="cpu", dtype="float32", threads=threads, kv_tokens=64))
+    return len(os.listdir("/proc/self/task"))
+
+one, two, until = loaded(1), loaded(2), time.monotonic() + 5
+while two > one and time.monotonic() < until:
+    time.sleep(0.01)
+    two = len(os.listdir("/proc/self/task"))
+print(one, two)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+def test_a_load_leaves_no_team_of_threads_behind() -> None:
+    ran = subprocess.run([sys.executable, "-c", LOADS_TWICE], capture_output=True, text=True, timeout=240)
+    one, two = map(int, ran.stdout.split())
+    assert one == two
+
+
+def test_what_a_load_raises_reaches_its_caller() -> None:
+    def load() -> None:
+        raise KeyError("no such model")
+
+    with pytest.raises(KeyError, match="no such model"):
+        in_thread_that_ends(load)
