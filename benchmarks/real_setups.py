@@ -41,6 +41,7 @@ FIRST = 1000  # the first of the ids that are computed; they say nothing
 SERVERS: Mapping[str, Mapping[str, Any]] = {
     "torch, float32, exact": {"engine": "torch", "dtype": "float32", "numerics": "exact"},
     "torch, float32, fast": {"engine": "torch", "dtype": "float32", "numerics": "fast"},
+    "torch, bfloat16, exact": {"engine": "torch", "dtype": "bfloat16", "numerics": "exact"},
     "torch, bfloat16, fast": {"engine": "torch", "dtype": "bfloat16", "numerics": "fast"},
     "llamacpp": {"engine": "llamacpp"},
 }

@@ -32,6 +32,7 @@ from opensled.address import is_local
 from opensled.answer import LOCAL_ONLY, Chunk, Task
 from opensled.errors import NotFound, OpenSledError, Unreachable, UsageError, VocabularyMismatch
 from opensled.files import read_identity, read_secret_text
+from opensled.load_thread import in_thread_that_ends
 from opensled.messages import MATCH, ModelInfo, Open
 from opensled.penalties import require_served
 from opensled.protocol import Truth
@@ -225,7 +226,7 @@ class Device:
             return None
         self._unused -= 1
         try:
-            drafter = await asyncio.to_thread(self._factory.create)
+            drafter = await asyncio.to_thread(in_thread_that_ends, self._factory.create)
         except Exception:
             self._unused += 1
             log.exception("no further drafter can be made; the server decodes this answer alone")

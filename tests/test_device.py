@@ -279,6 +279,25 @@ def test_what_connect_refuses(tmp_path):
     asyncio.run(scenario())
 
 
+def test_the_thread_that_makes_a_drafter_ends():
+    """Else its OpenMP threads stay, and those of the drafter's own thread sleep between two operations."""
+
+    class Watched(OracleFactory):
+        def create(self):
+            makers.append(threading.current_thread())
+            return super().create()
+
+    makers: list[threading.Thread] = []
+
+    async def scenario():
+        async with serving() as (_, address), device_on(address) as device:
+            device._factory = Watched()
+            assert (await read(device))[-1].stats.rounds > 0
+            assert [maker.is_alive() for maker in makers] == [False]
+
+    asyncio.run(scenario())
+
+
 def test_a_reader_who_leaves_while_a_drafter_is_made_does_not_cost_its_place():
     class Slow(OracleFactory):
         def create(self):

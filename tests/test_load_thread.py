@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from verify_server.engine.load_thread import in_thread_that_ends
+from opensled.load_thread import in_thread_that_ends
 
 # The kernel's threads of a process after a load with one thread, and after one with two; a team's end takes a moment.
 LOADS_TWICE = """
-import os, time
+import os, sys, time
 from verify_server.config import ServeConfig
-from verify_server.target import load_torch
+from verify_server.engine import ENGINES
 
 def loaded(threads):
-    load_torch(ServeConfig(model="tiny", device="cpu", dtype="float32", threads=threads, kv_tokens=64))
+    engine, model = sys.argv[1:]
+    ENGINES.get(engine)(ServeConfig(model=model, engine=engine, threads=threads, kv_tokens=9000))
     return len(os.listdir("/proc/self/task"))
 
 one, two, until = loaded(1), loaded(2), time.monotonic() + 5
@@ -27,8 +28,10 @@ print(one, two)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
-def test_a_load_leaves_no_team_of_threads_behind() -> None:
-    ran = subprocess.run([sys.executable, "-c", LOADS_TWICE], capture_output=True, text=True, timeout=240)
+@pytest.mark.parametrize("engine", ["torch", "llamacpp"])
+def test_a_load_leaves_no_team_of_threads_behind(engine: str) -> None:
+    words = [sys.executable, "-c", LOADS_TWICE, engine, "tiny"]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=240)
     one, two = map(int, ran.stdout.split())
     assert one == two
 

@@ -10,12 +10,12 @@ from typing import Protocol
 from hw_profiles.step_cost import StepCost
 from opensled import distribution
 from opensled.errors import NotFound, UnsupportedModel, UsageError
+from opensled.load_thread import in_thread_that_ends
 from opensled.logs import tell, told_long
 from opensled.messages import ChatMessage, Tool
 from opensled.store import is_hub_id, is_name, missing, model_file, model_path
 from verify_server.config import ServeConfig
 from verify_server.engine.base import TargetEngine
-from verify_server.engine.load_thread import in_thread_that_ends
 from verify_server.model_kind import is_gguf
 from verify_server.text.hf_text import HFText
 
@@ -129,13 +129,16 @@ def load_llamacpp(config: ServeConfig) -> Target:
     _refuse_for_gguf(config)
     path = _gguf_file(config.model)
     text = GgufText(path)
-    engine = llamacpp.load(
-        path,
-        device=config.device,
-        gpu_layers=config.gpu_layers,
-        threads=config.threads,
-        kv_tokens=config.kv_tokens,
-        context=config.context,
+    engine = in_thread_that_ends(
+        partial(
+            llamacpp.load,
+            path,
+            device=config.device,
+            gpu_layers=config.gpu_layers,
+            threads=config.threads,
+            kv_tokens=config.kv_tokens,
+            context=config.context,
+        )
     )
     text.require_same(engine.model.pieces(), engine.model.tokenize)
     return Target(_model_id(config.model), engine, text)
