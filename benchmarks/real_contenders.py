@@ -43,7 +43,7 @@ CONTENDERS: Mapping[str, Contender] = {
     "lookup": Contender(("--drafter", "lookup")),
     DISTILLED: Contender(("--drafter", "llamacpp"), DISTILLED),
     SELF: Contender(("--drafter", "llamacpp"), SELF),
-    "chain": Contender(("--drafter", "chain:cacheback,llamacpp"), DISTILLED),
+    "chain": Contender(("--drafter", "chain:lookup,cacheback,llamacpp"), DISTILLED),
     "fixed k = 4": Contender(("--stop", "fixed", "--draft-length", "4")),
 }
 

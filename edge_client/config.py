@@ -65,9 +65,9 @@ class DeviceConfig:
     )
     drafter: str = option(
         AUTO,
-        "what drafts. auto: a draft model with tables (chain:cacheback,llamacpp) if one fits the target, else lookup; "
-        f"or {', '.join(plain_names())}, chain:A,B (the first one that is sure drafts), accelerated:A (tables speed "
-        "model A up), or your own module:Class",
+        "what drafts. auto: a draft model with lookup and tables (chain:lookup,cacheback,llamacpp) if one fits the "
+        f"target, else lookup; or {', '.join(plain_names())}, chain:A,B (the first one that is sure drafts), "
+        "accelerated:A (tables speed model A up), or your own module:Class",
         metavar="NAME",
         group="drafting",
         often=True,

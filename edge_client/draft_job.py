@@ -77,6 +77,7 @@ class DraftJob:
         self._reads_on = False  # the latest block is empty because there is much to read
         self._bet: LookAhead | None = None  # on the latest block
         self._fresh = True  # nothing was proposed yet, so that the prompt is still to be read
+        self._rested = False  # the policy wanted no draft: what was written since is still to be read
 
     def begin(self, truth: Sequence[int], sampler: Sampler) -> None:
         """Give the drafter the prompt and what follows it already. The driver calls it where the work is done."""
@@ -215,8 +216,9 @@ class DraftJob:
             if not (yield from self._catch_up(budget)):
                 return 0.0
             ready = min(ready, self._drafter.ready)
-        # The first token after a long text comes with the end of its reading.
-        untimed, self._fresh = max(ready, self._fresh), False
+        # The first token after a long text, or after a rest, comes with the end of the reading.
+        untimed, self._fresh = max(ready, self._fresh or self._rested), False
+        self._rested = not length
         tokens = pulled(policy, self._drafter.propose(), length, lambda: self._ends(nodes))
         for token in islice(tokens, ready):
             nodes.append(TreeNode(token, len(nodes) - 1))

@@ -255,3 +255,22 @@ def test_a_job_that_is_over_does_no_more_work() -> None:
         work.send(1.0)
     assert len(end.value.value.block.tokens) == 1
     assert not finished(job.draft((), BlockBudget(9))).block.tokens
+
+
+def test_the_first_token_after_a_rest_says_nothing_of_the_pace() -> None:
+    """The model reads with it what the server wrote meanwhile: such a pace would keep the device at rest."""
+
+    class Lengths(FixedLength):
+        def most(self, limit, hint=None, ready=0):
+            return lengths.pop(0)
+
+        def drafted(self, tokens, seconds):
+            timed.append(tokens)
+
+    lengths, timed = [3, 3, 0, 0, 3, 3], []
+    job, counts = DraftJob(Says(9, 0), Lengths(9), 0), []
+    while lengths:
+        timed.clear()
+        finished(job.draft((), BlockBudget(9)))
+        counts.append(len(timed))
+    assert counts == [2, 3, 0, 0, 2, 3]  # the first one of all comes with the reading of the prompt

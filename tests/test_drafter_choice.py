@@ -26,7 +26,7 @@ def chosen(target=OTHER, **options) -> str:
 
 
 def test_a_target_with_a_known_draft_has_it(capsys):
-    assert chosen(tiny_info()) == "chain cacheback tiny-draft.table, llamacpp tiny-draft-q8_0.gguf"
+    assert chosen(tiny_info()) == "chain lookup, cacheback tiny-draft.table, llamacpp tiny-draft-q8_0.gguf"
     assert chosen(tiny_info(), drafter="llamacpp") == "llamacpp tiny-draft-q8_0.gguf"
     assert not capsys.readouterr().err
 
@@ -111,7 +111,7 @@ def test_a_draft_model_comes_back_with_a_target_that_it_fits():
     factory = FittingFactory(DeviceConfig(threads=1, draft_model="tiny-draft"))
     for target, name in (
         (OTHER, WITHOUT),
-        (tiny_info(), "chain cacheback tiny-draft.table, llamacpp tiny-draft-q8_0.gguf"),
+        (tiny_info(), "chain lookup, cacheback tiny-draft.table, llamacpp tiny-draft-q8_0.gguf"),
     ):
         factory.check_vocabulary(target)
         assert factory.name == name
@@ -119,7 +119,7 @@ def test_a_draft_model_comes_back_with_a_target_that_it_fits():
 
 def test_what_the_doctor_examines():
     assert settled(DoctorConfig(), "tiny") == DoctorConfig(
-        drafter="chain:cacheback,llamacpp", draft_model="tiny-draft"
+        drafter="chain:lookup,cacheback,llamacpp", draft_model="tiny-draft"
     )
     assert settled(DoctorConfig(), "stranger") == DoctorConfig(drafter="lookup")
     assert settled(DoctorConfig(drafter="none", draft_model="x"), "tiny").draft_model == "x"

@@ -17,7 +17,7 @@ from edge_client.device import connect
 from edge_client.draft_job import BlockBudget
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions, ModelDrafter
-from edge_client.drafters.lookup import LookupFactory
+from edge_client.drafters.lookup import MISSES, PRIOR, LookupFactory
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import draft_threads
 from edge_client.drafting import DraftThread
@@ -192,13 +192,21 @@ class TestLookup(DrafterContract):
         drafter.begin(truth, self.sampler())
         assert ids(pull(drafter, 4)) == expected
 
-    def test_confidence_is_the_share_of_right_predictions(self, drafter):
-        drafter.begin([1, 2, 3, 1, 2], self.sampler())
-        assert pull(drafter, 1)[0].confidence == 1 / 2  # nothing seen yet
-        drafter.commit([3, 1, 2])
-        drafter.begin([1, 2, 3, 9, 8, 1, 2], self.sampler())
-        drafter.commit([4, 1, 2])  # the 2-gram was wrong once
-        assert pull(drafter, 1)[0].confidence == 1 / 3
+    def test_confidence_grows_with_what_was_copied_rightly(self, drafter):
+        drafter.begin([5, 1, 2, 3, 4, 9, 8, 1, 2], self.sampler())
+        confidences = [token.confidence for token in pull(drafter, 3)]
+        assert confidences == pytest.approx([1 - MISSES / length for length in (2, 3, 4)])
+        drafter.commit([3, 4])  # two right ones
+        share = (MISSES * PRIOR) / (PRIOR + 1 / 2 + 1 / 3)
+        assert pull(drafter, 1)[0].confidence == pytest.approx(1 - share / 4)
+
+    def test_confidence_falls_with_each_wrong_token_until_the_next_sequence(self, drafter):
+        for _ in range(2):
+            drafter.begin([1, 2, 3, 9, 8, 1, 2], self.sampler())
+            assert pull(drafter, 1)[0].confidence == pytest.approx(1 - MISSES / 2)
+            drafter.commit([4, 1, 2])
+            share = (MISSES * PRIOR + 1) / (PRIOR + 1 / 2)
+            assert pull(drafter, 1)[0].confidence == pytest.approx(1 - share / 2)
 
     def test_fits_every_target(self, factory):
         factory.check_vocabulary(tiny_info(fingerprint="another"))

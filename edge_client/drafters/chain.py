@@ -1,22 +1,22 @@
-"""A chain of drafters, `--drafter chain:cacheback,llamacpp`: one of them drafts each block, all hear the truth.
+"""A chain of drafters, `--drafter chain:lookup,cacheback,llamacpp`: one of them drafts each block, all hear the truth.
 
-Tables always propose something. It is worth a block only where it brings more than the last drafter of the chain does.
-So an earlier drafter drafts where it expects, by its confidences, more right tokens in a row than the last drafter has
-brought in this sequence. Where no earlier drafter is so sure, the last one drafts.
+Lookup and tables propose something nearly always, and at no cost. It is worth a block only where it brings more than
+the last drafter of the chain does. So an earlier drafter drafts where it expects, by its confidences, more right tokens
+in a row than the usual block of the last drafter has in this sequence. Where none is so sure, the last one drafts.
 
 While the last drafter still reads a long text, an earlier one drafts only where it expects SURE right tokens; elsewhere
 the server writes. So the reading delays nothing.
 
-A block that the tables begin is sent without a continuation by the model: that would cost a pass of the model for each
-token, which such a block saves. The model continues behind it while the verdict travels (`look_ahead`), and reads the
-tables' tokens in one pass then.
+A block of an earlier drafter is sent without a continuation by the model: that would cost a pass of the model for each
+token, which such a block saves. The model continues behind it while the verdict travels (`look_ahead`), and reads those
+tokens in one pass then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from itertools import accumulate, islice
+from itertools import accumulate, islice, takewhile
 from operator import mul
 
 from edge_client.drafters import DRAFTERS
@@ -26,9 +26,13 @@ from opensled.messages import DraftToken, ModelInfo, TreeNode
 from opensled.protocol import common_prefix
 from opensled.sampling import Sampler
 
-HORIZON = 8  # tokens from the truth that drafters are compared over
+HORIZON = 8  # tokens of an earlier drafter that are sent at most
+# Of them those go out that stand with this probability at least. A row of a step costs a small part of a token; but the
+# last drafter, too, has to read what was sent, unless it is still reading the text (chosen).
+WORTH_READING, WORTH_A_ROW = 0.4, 0.2
 # The last drafter is assumed to be good: this share of its tokens stands, as if so many tokens had been tried.
 FIRST_SHARE, FIRST_TRIED = 0.9, 20.0
+FIRST_LENGTH = 4.0  # and its blocks to be so long
 # Right tokens expected of a block that is worth an interruption of the reading (chosen: a verdict may wait for the end
 # of a piece, which takes as long as a token or two of the server)
 SURE = 2.0
@@ -79,6 +83,7 @@ class ChainDrafter(Drafter):
     def _forget(self) -> None:
         # Tokens of the last drafter that stand, and that were tried; older blocks count less and less
         self._right, self._tried = FIRST_SHARE * FIRST_TRIED, FIRST_TRIED
+        self._length = FIRST_LENGTH  # of its usual block
         self._block: list[int] = []  # what the last drafter proposes after the truth, if it was asked
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
@@ -99,6 +104,7 @@ class ChainDrafter(Drafter):
         is_wrong = right < min(len(block), len(tokens))
         self._right = FADING * self._right + right
         self._tried = FADING * self._tried + right + is_wrong
+        self._length = FADING * self._length + (1 - FADING) * len(block)
 
     def propose(self) -> Iterator[DraftToken]:
         for drafter in self._in_turn():
@@ -116,7 +122,8 @@ class ChainDrafter(Drafter):
 
     @property
     def ready(self) -> int:
-        return self._in_turn()[0].ready
+        first = self._in_turn()[0]
+        return self._last.ready if first is self._last else len(self._sent(first))
 
     @property
     def behind(self) -> bool:
@@ -147,19 +154,17 @@ class ChainDrafter(Drafter):
         """Earlier drafters that are sure, the last one, then the others, in case those before have nothing to say."""
         early = self._drafters[:-1]
         usual = SURE if self._last.behind else self._usual()
-        sure = [drafter for drafter in early if _expected(drafter) > usual]
+        sure = [drafter for drafter in early if sum(self._sent(drafter)) > usual]
         return [*sure, self._last, *(drafter for drafter in early if drafter not in sure)]
 
     def _usual(self) -> float:
-        """Right tokens in a row of HORIZON, by the last drafter's share."""
-        return _in_a_row([self._right / self._tried] * HORIZON)
+        """Right tokens in a row that the last drafter's usual block has, by its share."""
+        length = max(self._length, self._last.ready)
+        share = self._right / self._tried
+        return sum(share**place for place in range(1, round(length) + 1))
 
-
-def _expected(drafter: Drafter) -> float:
-    """Right tokens in a row of HORIZON, by the drafter's confidences."""
-    return _in_a_row(token.confidence for token in islice(drafter.propose(), HORIZON))
-
-
-def _in_a_row(confidences: Iterable[float]) -> float:
-    """Right tokens expected before the first wrong one, of tokens that are right with these probabilities."""
-    return sum(accumulate(confidences, mul))
+    def _sent(self, drafter: Drafter) -> list[float]:
+        """Of each token that is worth sending, the chance that it and all before it are right."""
+        least = WORTH_A_ROW if self._last.behind else WORTH_READING
+        confidences = (token.confidence for token in islice(drafter.propose(), HORIZON))
+        return list(takewhile(lambda chance: chance >= least, accumulate(confidences, mul)))
