@@ -51,7 +51,7 @@ from opensled_testbed.planner import mode_map
 from opensled_testbed.planner.draft_source import DEFAULT, DraftSource
 from opensled_testbed.planner.setting import work_of
 from opensled_testbed.provenance import provenance
-from opensled_testbed.recordings import DEFAULT_PAIR
+from opensled_testbed.recordings import BUNDLED_PAIR
 
 
 def measure(axes: Axes, source: DraftSource = DEFAULT) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of("grid", __doc__)
     add_quick_and_out(parser)
     add = parser.add_argument
-    add_drafts(parser, DEFAULT_PAIR)
+    add_drafts(parser, BUNDLED_PAIR)
     add(
         "--short",
         action="store_true",
@@ -123,7 +123,7 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
 
 def _flags(arguments: argparse.Namespace) -> str:
     words = [" --quick"] if arguments.quick else []
-    words += [f" --pair {arguments.pair}"] if arguments.pair != DEFAULT_PAIR else []
+    words += [f" --pair {arguments.pair}"] if arguments.pair != BUNDLED_PAIR else []
     words += [f" --acceptance {arguments.acceptance}"] if arguments.acceptance else []
     words += [" --short"] if arguments.short and not arguments.acceptance else []
     words += [f" --only {','.join(arguments.only)}"] if arguments.only else []

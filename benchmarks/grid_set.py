@@ -20,7 +20,7 @@ from benchmarks.program import FOLDER, exit_code, parser_of, say
 from opensled.errors import UsageError
 from opensled_testbed.planner.draft_source import DraftSource
 from opensled_testbed.planner.task_acceptance import TASKS
-from opensled_testbed.recordings import DEFAULT_PAIR, PAIRS
+from opensled_testbed.recordings import BUNDLED_PAIR, DEFAULT_PAIR, PAIRS
 
 NAMES = (*PAIRS, *TASKS)
 
@@ -34,7 +34,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of("grid_set", __doc__)
     add = parser.add_argument
     add("names", nargs="*", default=[DEFAULT_PAIR, *TASKS], metavar="NAME", help=f"of {', '.join(NAMES)}")
-    add("--pair", default=DEFAULT_PAIR, choices=tuple(PAIRS), help="whose texts; default %(default)s")
+    add("--pair", default=BUNDLED_PAIR, choices=tuple(PAIRS), help="whose texts; default %(default)s")
     add("--out", type=Path, default=FOLDER, help="folder; default %(default)s")
     add("--jobs", type=int, default=1, metavar="N", help="processes; default %(default)s")
     return parser.parse_args(words)

@@ -77,7 +77,9 @@ class DraftJob:
         self._reads_on = False  # the latest block is empty because there is much to read
         self._bet: LookAhead | None = None  # on the latest block
         self._fresh = True  # nothing was proposed yet, so that the prompt is still to be read
-        self._rested = False  # the policy wanted no draft: what was written since is still to be read
+        self._sent = 0  # tokens of the latest block
+        # The policy wanted no draft, or the server wrote more than the latest block explains: that is still to be read.
+        self._rested = False
 
     def begin(self, truth: Sequence[int], sampler: Sampler) -> None:
         """Give the drafter the prompt and what follows it already. The driver calls it where the work is done."""
@@ -151,12 +153,14 @@ class DraftJob:
         """Fill `nodes`; the seconds that they took, those of the tokens drafted ahead included."""
         if news:
             self._drafter.commit(news)
+            self._rested |= len(news) > self._sent + 1
         ready, ready_s = self._settle()
         seconds = 0.0
         if self._has_trees and budget.length and not self._sparse:
             seconds += yield from self._tree(budget, nodes)
         if not nodes and not self._reads_on:
             seconds += yield from self._chain(budget, ready, nodes)
+        self._sent = len(nodes)
         return seconds + min(ready, len(nodes)) * ready_s
 
     def _catch_up(self, budget: BlockBudget) -> Work[bool]:
@@ -216,7 +220,7 @@ class DraftJob:
             if not (yield from self._catch_up(budget)):
                 return 0.0
             ready = min(ready, self._drafter.ready)
-        # The first token after a long text, or after a rest, comes with the end of the reading.
+        # The first token after a long text, or after a rest, comes with the end of the reading: no pace of a token.
         untimed, self._fresh = max(ready, self._fresh or self._rested), False
         self._rested = not length
         tokens = pulled(policy, self._drafter.propose(), length, lambda: self._ends(nodes))

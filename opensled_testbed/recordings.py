@@ -20,7 +20,7 @@ PAIRS = {
     "smollm2": Pair("smollm2", "smollm2-draft", "SmolLM2-135M-Instruct and its draft"),
 }
 BUNDLED_PAIR = "tiny"  # comes with OpenSLED
-DEFAULT_PAIR = "tiny"  # what predictions rest on where nothing else is asked for
+DEFAULT_PAIR = "smollm2"  # what predictions rest on where nothing else is asked for
 
 
 def recording(pair: str, drafter: str = "llamacpp") -> Path:
