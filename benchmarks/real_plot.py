@@ -42,8 +42,9 @@ def plot(runs: Sequence[Run]) -> Figure:
         _panel(axis, run, names)
     for axis in panels[len(runs) :]:
         axis.set_visible(False)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncols=min(4, len(labels)), frameon=False)
+    told = [pair for axis in panels for pair in zip(*axis.get_legend_handles_labels())]
+    handles = {label: handle for handle, label in told}  # a run may lack some of the names
+    figure.legend(handles.values(), handles, loc="lower center", ncols=min(4, len(handles)), frameon=False)
     figure.subplots_adjust(hspace=0.35, wspace=0.28, bottom=0.02 + 0.2 / rows)
     return figure
 
