@@ -64,7 +64,7 @@ def test_other_outcomes_drafted_ahead_change_nothing(exact64, monkeypatch):  # n
     check(cases(), answers)
 
 
-@pytest.mark.parametrize("drafter", ["chain:cacheback,llamacpp", "accelerated:llamacpp"])
+@pytest.mark.parametrize("drafter", ["chain:lookup,cacheback,llamacpp", "accelerated:llamacpp"])
 def test_rule_ratio_is_greedy_at_temperature_zero(exact64, drafter):  # noqa: F811
     wanted = [case for case in cases() if case.params.temperature == 0]
     answers = asyncio.run(answer_all(exact64, wanted, drafter, stop=adaptive(tree=TREE), rule="ratio"))

@@ -144,7 +144,7 @@ def test_every_batch_size(exact64, sessions):
 
 
 @pytest.mark.parametrize("learns", [adaptive, predicted])
-@pytest.mark.parametrize("drafter", ["llamacpp", "chain:cacheback,llamacpp"])
+@pytest.mark.parametrize("drafter", ["llamacpp", "chain:lookup,cacheback,llamacpp"])
 def test_rules_that_learn_while_sixteen_sessions_share_them(exact64, drafter, learns):
     rule = learns()
     answers = asyncio.run(answer_all(exact64, cases(), drafter, stop=rule))

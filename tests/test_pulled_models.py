@@ -72,7 +72,7 @@ def test_the_draft_of_a_pair_is_known_and_fetched_with_it(hub, capsys):
     for name in ("qwen2.5", target, f"{target}:Q8_0"):
         factory = FittingFactory(DeviceConfig(threads=1))
         factory.check_vocabulary(tiny_info(model_id=name))
-        assert factory.name == "chain cacheback, llamacpp draft-q8_0.gguf"
+        assert factory.name == "chain lookup, cacheback, llamacpp draft-q8_0.gguf"
 
 
 def test_names_of_what_was_pulled(hub):
