@@ -25,6 +25,7 @@ from opensled.messages import DraftToken
 from tests.devices import TOKENIZER, OracleFactory, device_on, read
 from tests.fake_target import _Text as TinyText
 from tests.fakes import continuation
+from tests.gated_target import SlowEngine
 from tests.serving import GREEDY, PROMPT, serving
 from tests.small_tokenizer import small_tokenizer
 from tests.system import until
@@ -41,7 +42,8 @@ async def device_and_manager(parallel=1, **server):
 
 def test_the_account_adds_up():
     async def scenario():
-        async with device_and_manager() as (device, _):
+        # Steps that take a while: a fake server may have written everything before a busy device has drafted.
+        async with device_and_manager(engine=SlowEngine(num_blocks=100)) as (device, _):
             chunks = await read(device)
             ids = [id for chunk in chunks for id in chunk.token_ids]
             stats = chunks[-1].stats
@@ -290,7 +292,7 @@ def test_the_thread_that_makes_a_drafter_ends():
     makers: list[threading.Thread] = []
 
     async def scenario():
-        async with serving() as (_, address), device_on(address) as device:
+        async with serving(engine=SlowEngine(num_blocks=100)) as (_, address), device_on(address) as device:
             device._factory = Watched()
             assert (await read(device))[-1].stats.rounds > 0
             assert [maker.is_alive() for maker in makers] == [False]
@@ -307,7 +309,7 @@ def test_a_reader_who_leaves_while_a_drafter_is_made_does_not_cost_its_place():
     may_go_on = threading.Event()
 
     async def scenario():
-        async with serving() as (_, address), device_on(address) as device:
+        async with serving(engine=SlowEngine(num_blocks=100)) as (_, address), device_on(address) as device:
             device._factory = Slow()
             leaving = asyncio.ensure_future(read(device))
             await until(lambda: not device._unused)
