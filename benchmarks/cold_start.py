@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shlex
 import shutil
 import sys
 import tempfile
@@ -58,11 +59,11 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--max-tokens", type=int, default=128, help="of an answer; default %(default)s")
     add_quick_and_out(parser)
     arguments = parser.parse_args(words)
-    return exit_code(lambda: _measure(arguments))
+    return exit_code(lambda: _measure(arguments, sys.argv[1:] if words is None else words))
 
 
-def _measure(arguments: Namespace) -> int:
-    origin = provenance("python -m benchmarks.cold_start")
+def _measure(arguments: Namespace, words: Sequence[str]) -> int:
+    origin = provenance(f"python -m benchmarks.cold_start {shlex.join(words)}".rstrip())
     out = folder_of(arguments)
     with ExitStack() as stack:
         site = Site(stack, arguments)

@@ -48,13 +48,13 @@ from benchmarks.grid_place import OF_SERVER, answers
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, write_json
 from opensled.errors import UsageError
 from opensled_testbed.planner import mode_map
-from opensled_testbed.planner.draft_source import DEFAULT, DraftSource
+from opensled_testbed.planner.draft_source import DraftSource
 from opensled_testbed.planner.setting import work_of
 from opensled_testbed.provenance import provenance
 from opensled_testbed.recordings import BUNDLED_PAIR
 
 
-def measure(axes: Axes, source: DraftSource = DEFAULT) -> dict[str, Any]:
+def measure(axes: Axes, source: DraftSource) -> dict[str, Any]:
     """The whole grid, on WORKERS processes."""
     return _filled(begun(axes, source), None, WORKERS)
 

@@ -40,7 +40,7 @@ QUICK = Axes(links=("wifi-good", "lte"), devices=("pi-5", "laptop-cpu"), paces=(
 def begun(axes: Axes, source: DraftSource, short: bool = False) -> dict[str, Any]:
     """A grid of which nothing is known yet; a short one has only places that the law leaves open, and no throughput."""
     places = [
-        Place(regime, link, pace, device, source)
+        Place(regime, link, pace, source, device)
         for regime, pace, link, device in product(axes.regimes, axes.paces, axes.links, axes.devices)
     ]
     kept = [place for place in places if _in_short(place)] if short else places

@@ -62,7 +62,7 @@ def fill(
 
 
 def place_of(point: Point, source: DraftSource) -> Place:
-    return Place(point["regime"], point["link"], point["pace"], point["device"], source)
+    return Place(point["regime"], point["link"], point["pace"], source, point["device"])
 
 
 def best_of_rivals(point: Point) -> int:

@@ -16,7 +16,7 @@ from opensled_testbed.load.load import Load
 from opensled_testbed.planner import capacity_law as law
 from opensled_testbed.planner import mode_map
 from opensled_testbed.planner.capacity_search import EXACT, MOST, simulated_capacity
-from opensled_testbed.planner.draft_source import DEFAULT, DraftSource, traces_of
+from opensled_testbed.planner.draft_source import DraftSource, traces_of
 from opensled_testbed.planner.planning import draft_wait
 from opensled_testbed.planner.setting import Work, of_fleet, recorded
 from opensled_testbed.simulated.compare import throughput
@@ -41,8 +41,8 @@ class Place:
     regime: str
     link: str
     pace: float
+    source: DraftSource
     device: str = ""
-    source: DraftSource = DEFAULT
 
     def fleet(self, draft_length: int) -> Fleet:
         """One of its devices; any will do where none matters."""

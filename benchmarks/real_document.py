@@ -71,8 +71,8 @@ def finished(raw: Raw) -> dict[str, Any]:
         more_is_better=True,
         compared=_compared(raw),
         loses=(
-            "Where a row of the target costs as much as the first one (llama.cpp's kernels for 4 bits on this "
-            "processor), most drafters lose. Long prompts gain least: reading them is no drafter's business. "
+            "Where each further row of a step costs half as much as the first one (llama.cpp's kernels for 4 bits on "
+            "this processor), most drafters lose. Long prompts gain least: reading them is no drafter's business. "
             "Tables and lookup bring little where nothing is repeated."
         ),
         samples=samples,

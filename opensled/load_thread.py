@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def in_thread_that_ends(work: Callable[[], T]) -> T:
-    """`work()`, in a thread of its own that has ended when this returns. Raises what `work` raises.
+def in_thread_that_ends(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """`work(...)`, in a thread of its own that has ended when this returns. Raises what `work` raises.
 
     libgomp gives each thread that computes a team of its own, which stays as long as that thread. As soon as all teams
     together have more threads than the process has cores, none of them waits actively between two operations any more
@@ -23,7 +24,7 @@ def in_thread_that_ends(work: Callable[[], T]) -> T:
 
     def run() -> None:
         try:
-            outcome.set_result(work())
+            outcome.set_result(work(*args, **kwargs))
         except BaseException as error:
             outcome.set_exception(error)
 

@@ -105,7 +105,7 @@ def test_a_short_grid_has_only_what_the_law_leaves_open() -> None:
     assert ("hub", 40) not in kept  # no mode is that fast
     assert len(document["points"]) + document["facts"]["left_out"] == 3 * 2 * 3 * 4
     assert "throughput" not in document["facts"]
-    many = Place("dense-1k", "wan-80", 20, "pi-5", CODE)
+    many = Place("dense-1k", "wan-80", 20, CODE, "pi-5")
     assert left_open(many) and by_law(many) > 100
     assert [point["device"] for point in document["points"] if point["regime"] == "dense-1k"] == [
         "orin-nano-super"

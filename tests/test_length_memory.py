@@ -21,6 +21,7 @@ from hw_profiles.sysfs import BoardState
 from opensled.answer import Task
 from tests.devices import OracleFactory, read
 from tests.fake_target import _Text as TinyText
+from tests.gated_target import SlowEngine
 from tests.real_drafts import SLOW_SERVER, learned_of
 from tests.serving import GREEDY, PROMPT, serving
 from tests.tiny_drafts import tiny_info
@@ -180,7 +181,8 @@ def test_it_is_written_now_and_then_and_only_when_something_was_learned(cache):
 )
 def test_a_device_remembers_unless_it_is_told_not_to(cache, options, remembers):
     async def scenario():
-        async with serving(text=TinyText()) as (_, address):
+        engine = SlowEngine(num_blocks=100)  # slow enough for drafts to come in time
+        async with serving(engine=engine, text=TinyText()) as (_, address):
             config = GenerateConfig(
                 server=address, drafter="llamacpp", draft_model="tiny-draft", threads=1, **options
             )

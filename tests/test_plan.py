@@ -92,7 +92,7 @@ def test_a_simulated_capacity_holds_and_one_user_more_does_not() -> None:
 @pytest.mark.long
 def test_the_grid_asks_every_baseline_and_sets_the_law_beside_it() -> None:
     axes = Axes(regimes=("hub",), links=("wifi-good",), devices=("laptop-cpu", "pi-5"), paces=(20,))
-    grid = json.loads(json.dumps(measure(axes)))
+    grid = json.loads(json.dumps(measure(axes, GOOD)))
     assert grid["label"] == "simulated"
     assert [point["device"] for point in grid["points"]] == ["laptop-cpu", "pi-5"]
     fast, slow = (point["capacity"] for point in grid["points"])
@@ -113,8 +113,8 @@ def test_adapted_drafts_are_right_at_their_rate() -> None:
 
 @pytest.mark.long
 def test_sled_wins_with_adapted_drafts_at_a_hub_with_much_kv_to_read() -> None:
-    alone = answers(Place("hub-8k", "wifi-good", 10, source=GOOD))
-    drafting = answers(Place("hub-8k", "wifi-good", 10, "laptop-cpu", GOOD))
+    alone = answers(Place("hub-8k", "wifi-good", 10, GOOD))
+    drafting = answers(Place("hub-8k", "wifi-good", 10, GOOD, "laptop-cpu"))
     users = {each.baseline: each.users for each in (*alone, *drafting)}
     assert users["sled-static"] > 2 * users["centralized"] > 0
     assert users["sled-continuous"] > users["server-sd"]

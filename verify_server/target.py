@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
@@ -97,16 +96,14 @@ def load_torch(config: ServeConfig) -> Target:
     weights = loading.find_weights(name if is_hub_id(name) else str(model_path(name)))
     text = _gguf_text(weights.path) if weights.gguf else HFText(weights.folder)
     engine = in_thread_that_ends(
-        partial(
-            torch_engine.load,
-            str(weights.path),
-            device=config.device,
-            dtype=config.dtype,
-            numerics=config.numerics,
-            kv_tokens=config.kv_tokens,
-            context=config.context,
-            most_rows=config.max_step_tokens,
-        )
+        torch_engine.load,
+        str(weights.path),
+        device=config.device,
+        dtype=config.dtype,
+        numerics=config.numerics,
+        kv_tokens=config.kv_tokens,
+        context=config.context,
+        most_rows=config.max_step_tokens,
     )
     return Target(_model_id(name), engine, text)
 
@@ -130,15 +127,13 @@ def load_llamacpp(config: ServeConfig) -> Target:
     path = _gguf_file(config.model)
     text = GgufText(path)
     engine = in_thread_that_ends(
-        partial(
-            llamacpp.load,
-            path,
-            device=config.device,
-            gpu_layers=config.gpu_layers,
-            threads=config.threads,
-            kv_tokens=config.kv_tokens,
-            context=config.context,
-        )
+        llamacpp.load,
+        path,
+        device=config.device,
+        gpu_layers=config.gpu_layers,
+        threads=config.threads,
+        kv_tokens=config.kv_tokens,
+        context=config.context,
     )
     text.require_same(engine.model.pieces(), engine.model.tokenize)
     return Target(_model_id(config.model), engine, text)
