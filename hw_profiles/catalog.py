@@ -138,6 +138,7 @@ def _draft(size: str, table: Any, key: str) -> DraftSpeed:
 
 _READERS: dict[Any, Callable[[Any, str], Any]] = {
     Quantity: Quantity.of,
+    Quantity | None: Quantity.of,
     Mapping[str, Quantity]: _quantities,
     Mapping[str, DraftSpeed]: _drafts,
     Mapping[str, MeasuredDraft]: _measured(MeasuredDraft),

@@ -133,7 +133,7 @@ def _fact(name: str, value: Any, width: int) -> Iterator[str]:
             yield from ("", f"  draft of {draft.size}")
             for speed in ("decode_per_s", "prefill_per_s"):
                 yield from _fact(speed, getattr(draft, speed), width)
-    elif name in WORDS:
+    elif name in WORDS and value is not None:
         label, unit = WORDS[name]
         yield from _wrapped(f"  {label}", f"{_value(value)} {unit}".rstrip(), width)
         if isinstance(value, Quantity):

@@ -9,6 +9,8 @@ from typing import Any
 from opensled.errors import UsageError
 
 KEYS = {"min", "typical", "max", "source"}
+# Bytes of a draft or a verdict with its headers (gRPC, HTTP/2, TCP, IP) around some 20 of OpenSLED
+MESSAGE = 110
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ class AcceleratorProfile:
     hour_usd: Quantity  # price of renting, or of owning, one hour
     busy_w: Quantity
     measured: bool  # whether OpenSLED's own engine was measured on it; else the numbers are derived
+    idle_w: Quantity | None = None  # with the target loaded and no step under way; None = not known
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,8 @@
 
 from math import log
 
-from hw_profiles.profiles import LinkProfile
+from hw_profiles.profiles import MESSAGE, LinkProfile
 from opensled_testbed.link_model import MIN_RTO_S, RAREST, way
-
-# Bytes of a draft or a verdict with its headers (gRPC, HTTP/2, TCP, IP) around some 20 of OpenSLED
-MESSAGE = 110
 
 
 def mean_s(link: LinkProfile) -> float:
