@@ -1,6 +1,7 @@
 """Policy `goodput`: what a step computes, and which devices draft how much. This is its derivation.
 
-**What is maximised.** Expected committed tokens per second of all sessions, under the pace that each was promised.
+**What is maximised.** Expected committed tokens per second of all sessions, under the pace that each was promised. This
+is objective `speed`; objective.py has the others, which count what the tokens cost as well.
 
 **A session's rate.** A draft of k tokens is away for A(k) = delay + k * draft seconds after a verdict: the link and the
 drafting. It then waits w for the start of a step, is in one step of t seconds, and commits E(k) tokens
@@ -24,8 +25,8 @@ others lose because its positions make steps longer:
     gain(k) = rate(k) + promise(k) - slowdown * share(k) * (token_s * (k + 1) + context_s * context + session_s)
 
 `slowdown` = sum of rate * share / t: a step that is one second longer slows each session by the share of its round.
-A candidate's worth is the sum of rates, plus PROMISE * pace for each session by the chance that it keeps its pace. The
-best candidate replaces the present one when it is BETTER in DOUBTS reviews in a row.
+A candidate's worth is the sum of rates (or what the objective makes of it), plus PROMISE * pace for each session by the
+chance that it keeps its pace. The best candidate replaces the present one when it is BETTER in DOUBTS reviews in a row.
 
 **A step.** It starts at once, or waits for drafts that are about to come if that saves more session-seconds than it
 costs. A pending draft is verified as far as the chance of a token is above CAUTION times the price of a position: the

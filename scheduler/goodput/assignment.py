@@ -1,6 +1,7 @@
-"""Which sessions are to draft, and how much: the assignment with the most expected tokens per second.
+"""Which sessions are to draft, and how much: the assignment that is worth most.
 
-scheduler/goodput/__init__.py derives the formulas, and says where the constants come from.
+scheduler/goodput/__init__.py derives the formulas, and says where the constants come from; objective.py has the
+objectives.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from hw_profiles.speculation import Numbers, accepted_tokens
 from hw_profiles.step_cost import HardwareProfile
+from scheduler.goodput.objective import SPEED, Consumption, Objective
 from scheduler.plan import SessionView
 
 LENGTHS = (0, 1, 2, 3, 4, 6, 8)  # draft lengths that are tried, tokens; each costs planning time
@@ -28,6 +30,7 @@ MIN_GAIN = 0.5
 SPREAD, WIDER, STEADY = 0.17, 0.02, 0.02
 LOGISTIC = 0.8  # of tanh: 0.5 + 0.5 * tanh(0.8 x) is the normal distribution's share below x, to 0.02
 TOKENS = np.array(LENGTHS)
+MESSAGES = 1.0 + (TOKENS > 0)  # of a round: a verdict, and a draft
 
 
 class PromptLoad(NamedTuple):
@@ -47,6 +50,7 @@ class MarginalCosts:
     context_s: float = 0.0
     session_s: float = 0.0
     slowdown: float = 0.0  # tokens/s that all sessions lose if steps become a second longer
+    price: float = 0.0  # tokens/s that must be won for one more USD/s or watt
 
 
 NO_COSTS = MarginalCosts()
@@ -57,18 +61,26 @@ class Assignment(NamedTuple):
 
     rule: int  # most tokens of every draft, or RESPONSE
     lengths: NDArray[np.int_]  # index into LENGTHS, of each session
-    worth: float  # tokens/s, with promises counted
+    worth: float  # `value` and `promised`
     rate: float  # tokens/s of all sessions
     step_s: float
     busy: float  # mean sessions in a step; below 1 the target idles in between
+    promised: float  # tokens/s that kept promises count for
+    spent: float  # USD/s or watts, as the objective counts
+    value: float  # `rate` by the objective, tokens/s
 
 
 class DraftLengthPlanner:
     """The law over all sessions at once: arrays have one column per session, and a row per length of LENGTHS."""
 
     def __init__(
-        self, sessions: Sequence[SessionView], profile: HardwareProfile, prompts: PromptLoad
+        self,
+        sessions: Sequence[SessionView],
+        profile: HardwareProfile,
+        prompts: PromptLoad,
+        objective: Objective = SPEED,
     ) -> None:
+        self._objective = objective
         self._cost, self._step_tokens, self._prompts = profile.cost, profile.max_step_tokens, prompts
         self._contexts = np.array([one.context for one in sessions], float)
         self._pace = np.array([one.pace for one in sessions], float)
@@ -86,7 +98,8 @@ class DraftLengthPlanner:
         self._usual = (
             self._tokens[:, drafting].mean(axis=1, keepdims=True) if drafting.any() else self._tokens
         )
-        self._away = np.where(lengths > 0, delay + lengths * draft, 0.0)
+        self._drafting = lengths * draft
+        self._away = np.where(lengths > 0, delay + self._drafting, 0.0)
         self._allowed = lengths <= self._longest
         self._all = np.arange(len(sessions))
         # A session with a prompt to compute costs nothing here; the prompts count it.
@@ -97,14 +110,21 @@ class DraftLengthPlanner:
     def best(self, rule: int, costs: MarginalCosts) -> tuple[Assignment, Assignment]:
         """The assignment of the present rule, and the best one; both are the same unless another is BETTER."""
         kept = self.assignment(rule, costs)
-        best = max(self._candidates(kept), key=lambda one: one.worth)
-        return kept, best if best.worth > kept.worth + BETTER * kept.rate else kept
+        kept, *others = self._weighed([kept, *self._candidates(kept)])
+        best = max(others, key=lambda one: one.worth)
+        return kept, best if best.worth > kept.worth + BETTER * kept.value else kept
 
     def _candidates(self, kept: Assignment) -> Iterator[Assignment]:
         uniform = [self.assignment(length) for length in LENGTHS if length <= self._longest.max()]
         yield from uniform
-        for start in (kept, max(uniform, key=lambda one: one.worth)):
+        for start in (kept, max(self._weighed(uniform), key=lambda one: one.worth)):
             yield self.assignment(RESPONSE, self.marginal_costs(start))
+
+    def _weighed(self, found: Sequence[Assignment]) -> list[Assignment]:
+        """The same with their values beside each other."""
+        least = min(one.spent for one in found)
+        values = [self._objective.value(one.rate, one.spent, least) for one in found]
+        return [one._replace(value=value, worth=value + one.promised) for one, value in zip(found, values)]
 
     def lengths(self, rule: int, costs: MarginalCosts) -> NDArray[np.int_]:
         """Index into LENGTHS that a rule gives each session, where steps are as `costs` say."""
@@ -135,8 +155,16 @@ class DraftLengthPlanner:
             step_s, share = self._fixed_point(lengths)
         rates = self._tokens[lengths, self._all] * share / step_s
         rate = float(rates.sum())
-        worth = rate + float(self._promised(rates, TOKENS[lengths]).sum())
-        return Assignment(rule, lengths, worth, rate, step_s, float(share.sum()))
+        promised = float(self._promised(rates, TOKENS[lengths]).sum())
+        busy, spent = float(share.sum()), self._spent(lengths, share, step_s)
+        return Assignment(rule, lengths, rate + promised, rate, step_s, busy, promised, spent, rate)
+
+    def _spent(self, lengths: NDArray[np.int_], share: Numbers, step_s: float) -> float:
+        """What the objective counts, for all sessions."""
+        rounds = share / step_s
+        drafting = float((self._drafting[lengths, self._all] * rounds).sum())
+        messages = float((MESSAGES[lengths] * rounds).sum())
+        return self._objective.spent(Consumption(min(1.0, float(share.sum())), drafting, messages))
 
     def _fixed_point(self, lengths: NDArray[np.int_]) -> tuple[float, Numbers]:
         """Seconds of a step, and each session's share of the steps."""
@@ -201,6 +229,7 @@ class DraftLengthPlanner:
             context_s=(cost.verify_s(base[0], base[1] + CONTEXTS_STEP, base[2]) - now_s) / CONTEXTS_STEP,
             session_s=cost.verify_s(base[0], base[1], base[2] + 1) - now_s,
             slowdown=float((rates * share).sum()) / at.step_s,
+            price=self._objective.price(at.rate, at.spent),
         )
 
     def _gains(self, costs: MarginalCosts) -> Numbers:
@@ -210,4 +239,10 @@ class DraftLengthPlanner:
         positions = TOKENS[:, None] + 1.0
         place_s = (costs.token_s * positions + costs.context_s * self._contexts + costs.session_s) * share
         gains = rates + self._promised(rates, positions - 1) - costs.slowdown * place_s
+        if costs.price:
+            rounds = share / costs.step_s
+            # A busy target is no busier with one session more.
+            busy = share if costs.busy < 1 else 0.0
+            used = Consumption(busy, self._drafting * rounds, MESSAGES[:, None] * rounds)
+            gains = gains - costs.price * self._objective.running(used)
         return np.where(self._allowed, gains, -np.inf)

@@ -1,4 +1,5 @@
-"""The default policy: most expected tokens per second of target time, under every session's promised pace.
+"""The default policy: most expected tokens per second of target time, under every session's promised pace; by another
+objective (objective.py) most of them per USD or joule, under the same promises.
 
 Per session and step it verifies a draft, decodes one token, waits for a draft or computes a piece of a prompt. Plain
 decoding is always possible, so a device that is slow, late, silent or bad costs its user a short wait now and then.
@@ -14,6 +15,7 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from hw_profiles.step_cost import HardwareProfile
+from scheduler.goodput.objective import SPEED, Objective
 from scheduler.goodput.state import GoodputState, current
 from scheduler.goodput.step_budget import (
     CERTAIN,
@@ -46,13 +48,14 @@ class Goodput:
     """`draft_wait`: seconds that a session waits for a device of which nothing is known yet."""
 
     draft_wait: float
+    objective: Objective = SPEED
 
     @classmethod
     def of(cls, options: PolicyOptions) -> Goodput:
-        return cls(options.draft_wait)
+        return cls(options.draft_wait, options.objective)
 
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
-        state = current(snapshot.memory, snapshot.sessions, profile, now)
+        state = current(snapshot.memory, snapshot.sessions, profile, now, self.objective)
         candidates = self._candidates(snapshot.sessions, state, now)
         wake_at = min(candidates.deadlines, default=inf)
         start_at = _start_at(candidates, profile, now)

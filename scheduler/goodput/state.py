@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hw_profiles.fading import faded_rate
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.goodput.assignment import NO_COSTS, TOKENS, DraftLengthPlanner, MarginalCosts, PromptLoad
+from scheduler.goodput.objective import SPEED, Objective
 from scheduler.plan import SessionView, Slice
 
 PROMPTS_S = 5.0  # seconds over which rates of prompts are means: follows a burst, ignores a single prompt
@@ -60,7 +61,11 @@ class GoodputState:
 
 
 def current(
-    memory: object, sessions: Sequence[SessionView], profile: HardwareProfile, now: float
+    memory: object,
+    sessions: Sequence[SessionView],
+    profile: HardwareProfile,
+    now: float,
+    objective: Objective = SPEED,
 ) -> GoodputState:
     """The state in `memory`, or a new one when a review is due or a session has no hint yet.
 
@@ -78,31 +83,40 @@ def current(
     # Without a device that drafts the present rule was never a choice.
     is_first = not old.hints and any(one.forecast for one in new)
     if now >= old.reviewed + pause or changed or is_first:
-        return _reviewed(old, sessions, profile, now)
-    return _with_new(old, sessions, new, profile) if new else old
+        return _reviewed(old, sessions, profile, now, objective)
+    return _with_new(old, sessions, new, profile, objective) if new else old
 
 
 def _with_new(
-    old: GoodputState, sessions: Sequence[SessionView], new: Sequence[SessionView], profile: HardwareProfile
+    old: GoodputState,
+    sessions: Sequence[SessionView],
+    new: Sequence[SessionView],
+    profile: HardwareProfile,
+    objective: Objective,
 ) -> GoodputState:
     """With hints by the same rule for the `new` ones of `sessions`."""
-    hints = _hints(new, DraftLengthPlanner(new, profile, old.prompts).lengths(old.rule, old.costs))
+    planner = DraftLengthPlanner(new, profile, old.prompts, objective)
+    hints = _hints(new, planner.lengths(old.rule, old.costs))
     told = {**old.told, **hints}
     return replace(old, hints={**old.hints, **hints}, told=told, newest=sessions[-1].id)
 
 
 def _reviewed(
-    old: GoodputState, sessions: Sequence[SessionView], profile: HardwareProfile, now: float
+    old: GoodputState,
+    sessions: Sequence[SessionView],
+    profile: HardwareProfile,
+    now: float,
+    objective: Objective,
 ) -> GoodputState:
     """With the best assignment of all present sessions."""
     present = [session for session in sessions if not session.absent]
     if not present:
         return replace(old, reviewed=now, sessions=len(sessions), newest=sessions[-1].id if sessions else -1)
-    planner = DraftLengthPlanner(present, profile, old.prompts)
+    planner = DraftLengthPlanner(present, profile, old.prompts, objective)
     kept, best = planner.best(old.rule, old.costs)
     doubts = old.doubts + 1 if best is not kept else 0
     # Without a device that drafts the present rule was never a choice.
-    is_clear = not old.hints or best.worth > kept.worth + MUCH_BETTER * kept.rate
+    is_clear = not old.hints or best.worth > kept.worth + MUCH_BETTER * kept.value
     if 0 < doubts < DOUBTS and not is_clear:
         best = kept
     state = replace(
