@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.fcfs import Fcfs
+from scheduler.goodput.objective import Objective, Prices
 from scheduler.goodput.policy import Goodput
 from scheduler.plan import BatchPlan, SchedulingPolicy, SessionView, Slice, Snapshot
 from scheduler.static import Static
@@ -29,8 +30,13 @@ from tests.policy_contract import (
     then,
 )
 
+DEAR = Prices(2.5, busy_w=600, idle_w=105, device_w=20, kwh_usd=0.3, gb_usd=1)
 POLICIES: dict[str, tuple[SchedulingPolicy, Promises]] = {
     "goodput": (Goodput(0.25), Promises(trims=True, longest_wait=1.0)),
+    **{
+        f"goodput, {name}": (Goodput(0.25, Objective(name, DEAR)), Promises(trims=True, longest_wait=1.0))
+        for name in ("balanced", "cost", "energy")
+    },
     "fcfs": (Fcfs(0.25), Promises(longest_wait=0.25)),
     "fcfs, patient": (Fcfs(inf), Promises(for_ever=True)),
     "fcfs, impatient": (Fcfs(0.0), Promises(longest_wait=0.0)),

@@ -28,7 +28,7 @@ from verify_server import service
 from verify_server.acceptance.served import ServedRules
 from verify_server.client_limits import BURST, MOST_OPENING, ClientLimits, Rate, message_bytes
 from verify_server.config import ServeConfig
-from verify_server.costs import first_cost
+from verify_server.costs import first_cost, objective, tell_assumption
 from verify_server.engine import ENGINES
 from verify_server.loop import VerifyLoop
 from verify_server.security import TenantLimits, Tenants, Tls, read_tenants, read_tls, require_safe_listen
@@ -52,6 +52,7 @@ def serve(config: ServeConfig) -> int:
     """Serve until SIGTERM; returns the exit status."""
     require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
     # Refused before a target is loaded
+    objective(config)
     if configured(config.pad_frames, config.tick, config.pad_answer) and config.http:
         raise UsageError(
             "--http and --pad-frames: answers over HTTP have no padding, and would tell what it hides; leave one out"
@@ -123,7 +124,8 @@ def make_manager(
 
     `signer`: see `SessionManager`; `prefix_key`: see `VerifyLoop`.
     """
-    policy = make_policy(config.policy, PolicyOptions(config.draft_wait, config.batch))
+    options = PolicyOptions(config.draft_wait, config.batch, objective(config))
+    policy = make_policy(config.policy, options)
     profile = HardwareProfile(config.max_step_tokens, first_cost(target, config.accelerator))
     # SLED as published (policy static) shares no KV, and pads its batches with positions that shared blocks would hold.
     shares = config.prefix_cache and config.policy != "static"
@@ -132,6 +134,7 @@ def make_manager(
 
 
 async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls | None) -> int:
+    tell_assumption(config)
     manager = make_manager(config, target, tenants)
     loop = manager.loop
     limits = client_limits(config, manager)
