@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from opensled.config import option
 from opensled_testbed.planner.task_acceptance import check_acceptance, told
 from opensled_testbed.recordings import DEFAULT_PAIR, PAIRS, check_pair
+from scheduler.goodput.objective import POWERS
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,24 @@ class PlanConfig:
         group="prices",
     )
     kwh_usd: float = option(0.0, "price of the devices' power", low=0, metavar="USD")
+    gb_usd: float = option(0.0, "price of a gigabyte of traffic", low=0, metavar="USD")
+    objective: str | None = option(
+        None,
+        "what to look for, at the promised pace or a faster one: speed, cost, energy, or balanced between speed and "
+        "cost; none = the cheapest way to serve just that pace",
+        choices=tuple(POWERS),
+    )
     simulate: bool = option(
         False, "check the recommended mode in the simulator as well (a minute or so)", group="output"
     )
     map: str = option(
         "", "also draw where which mode holds the most users", metavar="FILE.png|svg", often=True
+    )
+    curve: str = option(
+        "",
+        "also draw what faster reading costs, in money and energy, on --accelerator or the one chosen; the numbers go "
+        "to FILE.json; with --simulate a server under each objective is added",
+        metavar="FILE.png|svg",
     )
     json: bool = option(False, "print JSON", often=True)
 

@@ -77,6 +77,7 @@ LLAMA_HOMES = (
 )
 PLOT_HOMES = (
     "opensled_testbed/planner/picture.py",
+    "opensled_testbed/planner/tradeoff_picture.py",
     "opensled_testbed/report/plots",
     "benchmarks/look_ahead_plot.py",
     "benchmarks/real_plot.py",
@@ -94,6 +95,7 @@ HOMES = {
     "httpx": ("opensled_testbed/", "benchmarks/"),
     "matplotlib": (
         "opensled_testbed/planner/picture.py",
+        "opensled_testbed/planner/tradeoff_picture.py",
         "opensled_testbed/report/plots",
         "benchmarks/look_ahead_plot.py",
         "benchmarks/real_plot.py",

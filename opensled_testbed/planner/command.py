@@ -1,19 +1,31 @@
 """`opensled plan`: how many users which accelerator holds, in which mode, at what cost."""
 
+from __future__ import annotations
+
 import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opensled.errors import UsageError
 from opensled_testbed.config import PlanConfig
-from opensled_testbed.planner.capacity_law import capacity
+from opensled_testbed.planner.capacity_law import best, capacity
 from opensled_testbed.planner.draft_source import traces_of
 from opensled_testbed.planner.mode_map import TARGETS, panels, points
 from opensled_testbed.planner.plan_view import as_json, text
-from opensled_testbed.planner.planning import Plan, baseline_fleet, fleet_of, make_plan
+from opensled_testbed.planner.planning import (
+    Plan,
+    baseline_fleet,
+    fleet_of,
+    make_plan,
+    prices_of,
+    trade_off_of,
+)
 from opensled_testbed.planner.setting import of_fleet, recorded
+
+if TYPE_CHECKING:  # the simulator takes a second to load
+    from opensled_testbed.planner.tradeoff_simulated import SimulatedPoint
 
 PICTURES = (".png", ".svg")
 
@@ -26,23 +38,27 @@ def plan(config: PlanConfig) -> int:
     print(json.dumps(as_json(found, checked), indent=2) if config.json else text(found, checked))
     if config.map:
         _draw(found, Path(config.map).expanduser())
+    if config.curve:
+        _draw_curve(found, Path(config.curve).expanduser())
     return 0
 
 
 def _check(config: PlanConfig) -> None:
-    if config.map and Path(config.map).suffix not in PICTURES:
-        raise UsageError(f"--map: {config.map!r} must end in {' or '.join(PICTURES)}")
-    if config.map and not Path(config.map).expanduser().parent.is_dir():
-        raise UsageError(f"--map: there is no folder {Path(config.map).expanduser().parent}")
+    for flag, file in (("--map", config.map), ("--curve", config.curve)):
+        if file and Path(file).suffix not in PICTURES:
+            raise UsageError(f"{flag}: {file!r} must end in {' or '.join(PICTURES)}")
+        if file and not Path(file).expanduser().parent.is_dir():
+            raise UsageError(f"{flag}: there is no folder {Path(file).expanduser().parent}")
 
 
 def _simulated(found: Plan) -> dict[str, Any] | None:
     """The choice in the simulator, and the law's word on the very requests that are simulated; None without one."""
     from opensled_testbed.planner.capacity_search import MOST, simulated_capacity
 
-    row, pace = found.choice, found.config.pace
+    row = found.choice
     if row is None:
         return None
+    pace = row.pace
     traces = traces_of(found.source)
     fleet = fleet_of(found.config, row.accelerator)
     mode, length = row.found.mode, row.found.draft_length
@@ -63,3 +79,43 @@ def _draw(found: Plan, path: Path) -> None:
     servers = panels(targets=own)
     draw(points(servers, found.work, config.draft), path, found.work.acceptance.source)
     print(f"map: {path}", file=sys.stderr)
+
+
+def _draw_curve(found: Plan, path: Path) -> None:
+    """What faster reading costs on the plan's accelerator, or on the one it chose; the numbers beside the picture."""
+    from opensled_testbed.planner.tradeoff_picture import draw
+
+    config, row = found.config, found.choice
+    accelerator = config.accelerator or (row.accelerator if row else "")
+    if not accelerator:
+        raise UsageError("--curve: no user can be served on any accelerator, so there is nothing to draw")
+    curve, numbers = trade_off_of(found, accelerator), path.with_suffix(".json")
+    points = _servers(found, accelerator) if config.simulate else []
+    source = found.work.acceptance.source
+    told = {
+        "question": asdict(config),
+        "acceptance": source,
+        **curve.as_json(),
+        "simulated": [each.as_json() for each in points],
+    }
+    numbers.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+    place = (
+        f"{config.target}, {config.weight_bits:g}-bit weights, {config.context} KV positions each, on {accelerator}; "
+        f"{config.device} on {config.link}"
+    )
+    draw(curve, points, path, place, source)
+    print(f"curve: {path}, {numbers}", file=sys.stderr)
+
+
+def _servers(found: Plan, accelerator: str) -> list[SimulatedPoint]:
+    """A server under each objective with the users there are, or with half of those whom its own decoding could serve
+    at the promised pace: a full server has no choice left."""
+    from opensled_testbed.planner.tradeoff_simulated import MOST, simulated_points
+
+    config, traces = found.config, traces_of(found.source)
+    fleet = fleet_of(config, accelerator)
+    setting = of_fleet(fleet, recorded(traces))
+    plain = best(setting, "centralized", config.pace).users
+    users = min(config.users or max(1, plain // 2), MOST, fleet.server.cost.sessions_that_fit(config.context))
+    print(f"simulating {users} users under each objective", file=sys.stderr, flush=True)
+    return simulated_points(fleet.of_users(users), traces, config.pace, prices_of(config, setting))

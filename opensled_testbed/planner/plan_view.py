@@ -23,9 +23,12 @@ def alone(plan: Plan) -> str:
 WIDEST = 100
 HEAD = ("on", "mode", "users", "draft", "tokens", "bound by", "$ per 1M", "device", "gain")
 HEAD2 = ("", "", "", "length", "/round", "", "tokens", "Wh/1k", "")
+# Where an objective is named, paces differ, and so does what a token draws.
+WITH_PACE = ("tokens", "J per"), ("/s each", "token")
 LEFT = (0, 1, 5)  # columns of words
 LABEL = "All numbers are derived from hardware profiles by the law in docs/planning.md; none was measured."
-ONE_EACH = "The cheapest mode of each accelerator; --accelerator NAME shows all modes of one."
+BEST = {"speed": "fastest", "balanced": "best balanced", "cost": "cheapest", "energy": "most frugal"}
+ONE_EACH = "The {} mode of each accelerator; --accelerator NAME shows all modes of one."
 
 
 def text(plan: Plan, checked: Mapping[str, Any] | None = None) -> str:
@@ -45,7 +48,8 @@ def _shown(plan: Plan) -> tuple[list[PlanRow], list[str]]:
     best = {name: plan.best(name) for name in plan.accelerators}
     none = [f"{name} ({plan.of(name, 'centralized').binds})" for name, row in best.items() if row is None]
     words = f"No user can be served on {', '.join(none)}."
-    return [row for row in best.values() if row], [ONE_EACH, *([words] if none else [])]
+    one_each = ONE_EACH.format(BEST[plan.config.objective or "cost"])
+    return [row for row in best.values() if row], [one_each, *([words] if none else [])]
 
 
 def as_json(plan: Plan, checked: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -68,7 +72,8 @@ def _row_json(plan: Plan, row: PlanRow) -> dict[str, Any]:
     found = asdict(row.found) | {"by_speed": round(row.found.by_speed, 2)}
     cost = asdict(row.cost) if row.cost else None
     rest = {"binds": row.binds, "gain": None if isinf(gain) else gain, "draft_wait_s": row.draft_wait}
-    return {"accelerator": row.accelerator, **found, **rest, "cost": cost, "usd_hour": row.usd_hour}
+    pace = {"tokens_per_s": row.pace, "joules_per_token": row.cost.joules_per_token if row.cost else None}
+    return {"accelerator": row.accelerator, **found, **rest, "cost": cost, "usd_hour": row.usd_hour, **pace}
 
 
 def _question(plan: Plan) -> str:
@@ -79,6 +84,7 @@ def _question(plan: Plan) -> str:
         [
             f"{config.pace:g} tokens/s for every user of {config.target}, {config.weight_bits:g}-bit weights, "
             f"{config.context} KV positions each",
+            *([f"objective  {config.objective}, at that pace or a faster one"] if config.objective else []),
             f"devices    {config.device}, {config.draft} draft at {speed} tokens/s",
             f"link       {config.link}, {1000 * mean_s(link):.3g} ms there and back on average",
             f"acceptance {acceptance.source}; {acceptance.tokens[4]:.2f} tokens a round of 4 drafted",
@@ -88,10 +94,11 @@ def _question(plan: Plan) -> str:
 
 def _table(plan: Plan, shown: Sequence[PlanRow], width: int) -> str:
     """As wide as its cells; close together where the terminal is narrow."""
-    rows: list[Sequence[str]] = [HEAD, HEAD2]
+    paced = bool(plan.config.objective)
+    rows: list[Sequence[str]] = [(*HEAD, *WITH_PACE[0]), (*HEAD2, *WITH_PACE[1])] if paced else [HEAD, HEAD2]
     for number, row in enumerate(shown):
         first = number == 0 or shown[number - 1].accelerator != row.accelerator
-        rows.append(_cells(plan, row, first))
+        rows.append((*_cells(plan, row, first), *(_pace_cells(row) if paced else ())))
     widths = [max(map(len, column)) for column in zip(*rows)]
     gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= width else " "
     lines = [_line(row, widths, gap) for row in rows]
@@ -123,6 +130,10 @@ def _cells(plan: Plan, row: PlanRow, first: bool) -> tuple[str, ...]:
         f"{row.cost.device_wh_per_1k_tokens:.2f}" if row.cost.device_wh_per_1k_tokens else "-",
         "-" if isinf(gain) else f"{gain:.2f}x",
     )
+
+
+def _pace_cells(row: PlanRow) -> tuple[str, str]:
+    return (f"{row.pace:.1f}", f"{row.cost.joules_per_token:.3g}") if row.cost else ("-", "-")
 
 
 def _checked(checked: Mapping[str, Any]) -> str:

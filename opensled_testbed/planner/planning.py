@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from hw_profiles import catalog
-from hw_profiles.profiles import DeviceProfile
 from opensled_testbed.baselines import BASELINES
 from opensled_testbed.config import PlanConfig
 from opensled_testbed.fleet import Fleet, Group, Server
@@ -13,41 +12,9 @@ from opensled_testbed.planner import setting as settings
 from opensled_testbed.planner.binding import what_binds
 from opensled_testbed.planner.capacity_law import MODES, Capacity, Setting, best
 from opensled_testbed.planner.draft_source import DraftSource
+from opensled_testbed.planner.token_cost import Cost, PlanPrices, cost_of
+from opensled_testbed.planner.tradeoff import TradeOff, best_offer, offers, trade_off
 from opensled_testbed.planner.trip import mean_s
-
-HOUR_S = 3600
-
-
-@dataclass(frozen=True)
-class Cost:
-    """For a fleet as large as the capacity, all of it reading."""
-
-    usd_per_million_tokens: float  # accelerator, and what the devices draw for drafting
-    device_wh_per_1k_tokens: float  # drawn by the device while it drafts
-    accelerator_wh_per_1k_tokens: float  # drawn by the accelerator at its usual power, busy all the time
-
-
-def cost_of(
-    found: Capacity, setting: Setting, device: DeviceProfile, pace: float, usd_hour: float, usd_kwh: float
-) -> Cost | None:
-    """At prices of the accelerator and of the devices' power; None if no user is served."""
-    if not found.users:
-        return None
-    drafting_s = _drafting_s_per_token(found, setting)
-    device_wh = device.busy_w.typical * drafting_s * 1000 / HOUR_S
-    tokens_per_hour = found.users * pace * HOUR_S
-    accelerator_wh = setting.cost.accelerator.busy_w.typical * 1000 / tokens_per_hour
-    usd = usd_hour / tokens_per_hour + device_wh / 1e6 * usd_kwh
-    return Cost(1e6 * usd, device_wh, accelerator_wh)
-
-
-def _drafting_s_per_token(found: Capacity, setting: Setting) -> float:
-    """Seconds that a device drafts for each committed token; none where the server drafts or decodes."""
-    if not found.mode.startswith("sled"):
-        return 0.0
-    acceptance = setting.guarded if found.mode == "sled-static" else setting.acceptance
-    return setting.draft_s(acceptance.drafted[found.draft_length]) / found.tokens_per_round
-
 
 WORTH_IT = 1.05  # a gain below this is not worth a fleet that drafts
 LEAST_WAIT = Server().draft_wait  # seconds; the server's default
@@ -64,6 +31,9 @@ class PlanRow:
     cost: Cost | None
     usd_hour: float
     draft_wait: float  # what policies static and fcfs need as `opensled serve --draft-wait`, seconds
+    pace: float  # tokens/s of each user: the promised pace, or a faster one that the objective takes
+    plain: int  # users that the server's own decoding holds at that pace
+    value: float = 0.0  # by the objective, for comparisons; 0 = no objective is named
 
     @property
     def users(self) -> int:
@@ -92,8 +62,9 @@ class Plan:
 
     @property
     def choice(self) -> PlanRow | None:
-        """The cheapest row that serves the users there are; the simplest mode of those that cost much the same."""
-        return self._cheapest(self.rows)
+        """The best row that serves the users there are: by the objective, or without one the cheapest. Of those that
+        are much the same the one with the simplest mode."""
+        return self._best(self.rows)
 
     @property
     def accelerators(self) -> list[str]:
@@ -105,9 +76,9 @@ class Plan:
 
     def best(self, accelerator: str) -> PlanRow | None:
         """As `choice`, on that accelerator alone; None = it serves no user."""
-        return self._cheapest([row for row in self.rows if row.accelerator == accelerator])
+        return self._best([row for row in self.rows if row.accelerator == accelerator])
 
-    def _cheapest(self, rows: Sequence[PlanRow]) -> PlanRow | None:
+    def _best(self, rows: Sequence[PlanRow]) -> PlanRow | None:
         serving = [row for row in rows if row.users]
         if not serving:
             return None
@@ -117,15 +88,17 @@ class Plan:
         return min(near, key=lambda row: (order.index(row.found.mode), self._price(row)))
 
     def _price(self, row: PlanRow) -> float:
+        """What is to be small."""
+        if self.config.objective:
+            return 1 / row.value
         if self.config.users:
             return row.accelerators_for(self.config.users) * row.usd_hour
         assert row.cost
         return row.cost.usd_per_million_tokens
 
     def gain(self, row: PlanRow) -> float:
-        """Users over those of plain decoding on the same accelerator; infinite where that serves no user."""
-        plain = self.of(row.accelerator, "centralized").users
-        return row.users / plain if plain else float("inf")
+        """Users over those of plain decoding at the same pace; infinite where that serves no user."""
+        return row.users / row.plain if row.plain else float("inf")
 
 
 def make_plan(config: PlanConfig) -> Plan:
@@ -152,17 +125,42 @@ def baseline_fleet(fleet: Fleet, row: PlanRow) -> Fleet:
 
 def _rows(config: PlanConfig, accelerator: str, work: settings.Work) -> list[PlanRow]:
     setting = settings.of_fleet(fleet_of(config, accelerator), work)
-    return [_row(config, accelerator, setting, best(setting, mode, config.pace)) for mode in MODES]
+    prices = prices_of(config, setting)
+    return [_row(config, setting, mode, prices) for mode in MODES]
 
 
-def _row(config: PlanConfig, accelerator: str, setting: Setting, found: Capacity) -> PlanRow:
-    profile = setting.cost.accelerator
+def prices_of(config: PlanConfig, setting: Setting) -> PlanPrices:
+    """The prices that were given, and the accelerator's where its own was not."""
     given = config.accelerator_usd_hour
-    usd_hour = profile.hour_usd.typical if given is None else given
-    device = catalog.device(config.device)
-    cost = cost_of(found, setting, device, config.pace, usd_hour, config.kwh_usd)
-    binds = what_binds(setting, found, config.pace)
-    return PlanRow(accelerator, found, binds, cost, usd_hour, draft_wait(setting, found.draft_length))
+    usd_hour = setting.cost.accelerator.hour_usd.typical if given is None else given
+    return PlanPrices(usd_hour, config.kwh_usd, config.gb_usd, catalog.device(config.device))
+
+
+def _row(config: PlanConfig, setting: Setting, mode: str, prices: PlanPrices) -> PlanRow:
+    """Of a mode on an accelerator: at the promised pace, or what the objective takes of all that keep it."""
+    found, pace, value = best(setting, mode, config.pace), config.pace, 0.0
+    if config.objective:
+        served = list(offers(setting, mode, prices, config.pace, config.users))
+        offer = best_offer(served, config.objective)
+        if offer is not None:
+            found, pace, value = offer.found, offer.pace, offer.value(config.objective)
+    return PlanRow(
+        accelerator=setting.cost.accelerator.id,
+        found=found,
+        binds=what_binds(setting, found, pace),
+        cost=cost_of(found, setting, prices, pace),
+        usd_hour=prices.usd_hour,
+        draft_wait=draft_wait(setting, found.draft_length),
+        pace=pace,
+        plain=best(setting, "centralized", pace).users,
+        value=value,
+    )
+
+
+def trade_off_of(plan: Plan, accelerator: str) -> TradeOff:
+    """What faster reading costs on that accelerator."""
+    setting = settings.of_fleet(fleet_of(plan.config, accelerator), plan.work)
+    return trade_off(setting, prices_of(plan.config, setting), plan.config.pace)
 
 
 def draft_wait(setting: Setting, length: int) -> float:

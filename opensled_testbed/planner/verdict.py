@@ -82,10 +82,13 @@ def _why(plan: Plan, row: PlanRow) -> str:
     bound = f"It is bound by {row.binds}."
     if row.found.mode == "centralized":
         other = max((plan.of(row.accelerator, mode) for mode in DRAFTING), key=lambda each: each.users)
-        best = f"The best mode that drafts ({other.found.mode}) holds {_users(other.users)}."
+        at = f" at {other.pace:.3g} tokens/s each" if other.pace != row.pace else ""
+        best = f"The best mode that drafts ({other.found.mode}) holds {_users(other.users)}{at}."
         return f"{bound} {best}{f' {_MEMORY}' if row.binds == 'KV memory' else ''}"
     if row.found.mode == "server-sd":
-        return f"{bound} Devices that draft hold {_users(plan.of(row.accelerator, 'sled-continuous').users)}."
+        devices = plan.of(row.accelerator, "sled-continuous")
+        at = f" at {devices.pace:.3g} tokens/s each" if devices.pace != row.pace else ""
+        return f"{bound} Devices that draft hold {_users(devices.users)}{at}."
     return (
         f"{bound} Start the server as it is (policy goodput), and the edges as they are: the server hints to each how "
         "much to draft."
@@ -93,7 +96,8 @@ def _why(plan: Plan, row: PlanRow) -> str:
 
 
 def _served(plan: Plan, row: PlanRow) -> str:
-    return f"{_users(row.users)} at {plan.config.pace:g} tokens/s each"
+    pace = f"{plan.config.pace:g}" if row.pace == plan.config.pace else f"{row.pace:.3g}"
+    return f"{_users(row.users)} at {pace} tokens/s each"
 
 
 def _against(plan: Plan, row: PlanRow) -> str:

@@ -1,0 +1,114 @@
+"""The trade-off: what it costs, in money and energy, that every user reads faster.
+
+The law says how many users an accelerator holds at each pace, mode and draft length. The fewer share it, the faster
+each of them reads, and the more each token costs. `--objective` chooses from these offers, by the formula of
+scheduler/goodput/objective.py for one user: R are the user's tokens/s, and S is a share of the accelerator (which is
+paid, and draws its busy power, for whole hours) with what the user's device and traffic add. All of it is derived.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from opensled_testbed.planner.acceptance import LENGTHS
+from opensled_testbed.planner.capacity_law import MODES, Capacity, Setting, capacity
+from opensled_testbed.planner.token_cost import Cost, PlanPrices, cost_of
+from scheduler.goodput.objective import POWERS, Objective
+
+FASTEST = 1024.0  # tokens/s; no reader, nor any target of ours, is as fast
+FINE = 2 ** (1 / 8)  # factor from one pace to the next: finer than the law is exact
+BELOW = 16  # such steps below the promised pace the curve begins: at a quarter of it
+
+
+@dataclass(frozen=True)
+class Offer:
+    """So many users at a pace, in one mode with one draft length, and what their tokens cost."""
+
+    found: Capacity
+    pace: float  # tokens/s of each user
+    cost: Cost
+
+    def value(self, name: str) -> float:
+        """By one of POWERS: see `value` of the objective; of use for comparisons only."""
+        per_token = self.cost.joules_per_token if name == "energy" else self.cost.usd_per_million_tokens
+        return Objective(name).value(self.pace, per_token * self.pace, 1.0) if per_token else self.pace
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "label": "derived",
+            "mode": self.found.mode,
+            "draft_length": self.found.draft_length,
+            "users": self.found.users,
+            "tokens_per_s": round(self.pace, 3),
+            "usd_per_million_tokens": round(self.cost.usd_per_million_tokens, 4),
+            "joules_per_token": round(self.cost.joules_per_token, 4),
+        }
+
+
+def offers(
+    setting: Setting, mode: str, prices: PlanPrices, slowest: float, users: int = 0
+) -> Iterator[Offer]:
+    """Of one mode, from the pace `slowest` on, for each draft length; costs with `users` in all, if they are given,
+    spread over as few accelerators as hold them."""
+    for length in (0,) if mode == "centralized" else LENGTHS[1:]:
+        for pace in paces(slowest):
+            found = capacity(setting, mode, length, pace)
+            there = users / ceil(users / found.users) if users and found.users else None
+            cost = cost_of(found, setting, prices, pace, there)
+            if cost is None:
+                break
+            yield Offer(found, pace, cost)
+
+
+def paces(slowest: float) -> Iterator[float]:
+    """From `slowest` to FASTEST."""
+    pace = slowest
+    while pace < FASTEST:
+        yield pace
+        pace *= FINE
+
+
+def best_offer(found: Sequence[Offer], name: str) -> Offer | None:
+    """By one of POWERS; of equals the cheapest, the first of these. None = there is no offer."""
+    return max(found, key=lambda each: (each.value(name), -each.cost.usd_per_million_tokens), default=None)
+
+
+@dataclass(frozen=True)
+class TradeOff:
+    """All offers of one accelerator, and which of those that keep the promised pace each objective takes."""
+
+    accelerator: str
+    promised: float  # tokens/s
+    offers: tuple[Offer, ...]
+
+    @property
+    def picks(self) -> dict[str, Offer]:
+        kept = [each for each in self.offers if each.pace >= self.promised * (1 - 1e-9)]
+        found = {name: best_offer(kept, name) for name in POWERS}
+        return {name: each for name, each in found.items() if each}
+
+    def envelope(self, mode: str, measure: Callable[[Cost], float]) -> list[Offer]:
+        """At each pace the draft length of `mode` that costs least by `measure`."""
+        least: dict[float, Offer] = {}
+        for each in self.offers:
+            known = least.get(each.pace)
+            if each.found.mode == mode and (known is None or measure(each.cost) < measure(known.cost)):
+                least[each.pace] = each
+        return [least[pace] for pace in sorted(least)]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "label": "derived",
+            "accelerator": self.accelerator,
+            "promised_tokens_per_s": self.promised,
+            "picks": {name: each.as_json() for name, each in self.picks.items()},
+            "offers": [each.as_json() for each in self.offers],
+        }
+
+
+def trade_off(setting: Setting, prices: PlanPrices, promised: float) -> TradeOff:
+    """On the accelerator of `setting`, from paces below the promised one on."""
+    slowest = promised / FINE**BELOW
+    found = tuple(offer for mode in MODES for offer in offers(setting, mode, prices, slowest))
+    return TradeOff(setting.cost.accelerator.id, promised, found)
