@@ -30,10 +30,8 @@ class SimulatedPoint:
     busy: float  # share of time in which the target is in a step
     drafted_per_token: float  # tokens that devices draft for each committed one
     usd_per_million_tokens: float  # whole hours of the accelerator are paid, as by the law
-    usd_per_million_tokens_used: (
-        float  # the target's time in steps alone is paid, as the server's objective counts
-    )
-    joules_per_token: float  # idle power included, where the law counts the accelerator as busy all the time
+    usd_per_million_tokens_used: float  # its time in steps alone is paid, as a server counts
+    joules_per_token: float  # idle power included; the law counts it as busy all the time
 
     def as_json(self) -> dict[str, Any]:
         numbers = {name: round(value, 4) for name, value in vars(self).items() if isinstance(value, float)}

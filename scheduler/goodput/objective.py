@@ -36,6 +36,9 @@ draft that would get less than MIN_GAIN of what decoding gives it.
 the derivative of the value at the point where (least / S) ** p is 1. The target's time has this price only while it
 idles now and then; a busy one spends the same whoever is in its steps.
 
+**A plan.** `opensled plan` has the same formula for one user: R are the user's tokens/s, and S is a share of the
+accelerator, which is paid and busy (u = 1) for whole hours, with what the user's device and traffic add.
+
 **Sources.** Prices and power of machines: hw_profiles/accelerators and devices, each with its source. Electricity and
 traffic have no price unless the operator names one. MESSAGE: hw_profiles/profiles.py.
 """

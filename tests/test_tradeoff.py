@@ -1,0 +1,165 @@
+"""`opensled plan --objective` and `--curve`: the offers of the law, what is taken of them, and the simulated servers.
+
+Run: pytest tests/test_tradeoff.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hw_profiles import catalog
+from opensled.cli import main
+from opensled_testbed.fleet import Fleet, Group, Server
+from opensled_testbed.planner.acceptance import adapted
+from opensled_testbed.planner.capacity_law import Capacity
+from opensled_testbed.planner.setting import assumed, of_fleet
+from opensled_testbed.planner.token_cost import Cost, PlanPrices, cost_of
+from opensled_testbed.planner.tradeoff import FINE, Offer, TradeOff, best_offer, trade_off
+from opensled_testbed.planner.tradeoff_simulated import simulated_points
+from tests.test_plan import perfect_traces
+
+HUB = Fleet(
+    Server(accelerator="agx-orin", weight_bits=8, context=8192), (Group(1, "orin-nano-super", "wifi-good"),)
+)
+SETTING = of_fleet(HUB, assumed(0.8))
+PRICES = PlanPrices(0.09, kwh_usd=0.3, gb_usd=0.0, device=catalog.device("orin-nano-super"))
+PLAN = ("plan", "--accelerator", "agx-orin", "--weight-bits", "8", "--context", "8192", "--acceptance", "0.8")
+
+
+@pytest.fixture(scope="module")
+def curve() -> TradeOff:
+    return trade_off(SETTING, PRICES, 5.0)
+
+
+def offer(pace: float, usd: float, wh: float) -> Offer:
+    return Offer(Capacity("centralized", 0, 1.0, 3, 3.0, 9), pace, Cost(usd, 0.0, wh))
+
+
+# -- what is taken ------------------------------------------------------------------------------------------
+
+
+def test_each_objective_takes_its_own_offer() -> None:
+    """Tokens/s; USD per million; joules; and tokens/s by USD: 20/4, 12/2, 10/1.9."""
+    quick, middle, cheap, cool = offer(20, 4, 9), offer(12, 2, 8), offer(10, 1.9, 7), offer(10, 3, 5)
+    found = (cool, cheap, middle, quick)
+    assert best_offer(found, "speed") is quick
+    assert best_offer(found, "balanced") is middle
+    assert best_offer(found, "cost") is cheap
+    assert best_offer(found, "energy") is cool
+    assert best_offer((), "speed") is None
+
+
+def test_of_two_offers_as_fast_the_cheaper_is_taken() -> None:
+    assert best_offer([offer(20, 4, 9), offer(20, 3, 9)], "speed") == offer(20, 3, 9)
+
+
+def test_a_token_costs_the_hour_the_drafting_and_the_traffic() -> None:
+    """4 users of 10 tokens/s; 3.05 tokens of each 4 drafted ones at 50 a second and 20 W."""
+    found, device = Capacity("sled-continuous", 4, 3.05, 4, 4.0, 9), SETTING.acceptance
+    cost = cost_of(found, SETTING, PRICES._replace(gb_usd=2.0), 10.0)
+    assert cost is not None
+    joules = 20 * device.drafted[4] / 50 / 3.05
+    usd = 0.09 / 3600 / 40 + joules / 3.6e6 * 0.3 + 2 * 110 / 3.05 / 1e9 * 2.0
+    assert cost.usd_per_million_tokens == pytest.approx(1e6 * usd)
+    assert cost.joules_per_token == pytest.approx(joules + 40 / 40)
+
+
+# -- the curve ----------------------------------------------------------------------------------------------
+
+
+def test_every_pick_keeps_the_promised_pace_and_is_the_best_of_those(curve: TradeOff) -> None:
+    kept = [each for each in curve.offers if each.pace >= 5.0 * (1 - 1e-9)]
+    assert min(each.pace for each in kept) == pytest.approx(5.0)
+    picks = curve.picks
+    assert picks["speed"].pace == max(each.pace for each in kept)
+    least = min(each.cost.usd_per_million_tokens for each in kept)
+    assert picks["cost"].cost.usd_per_million_tokens == least
+    assert picks["energy"].cost.joules_per_token == min(each.cost.joules_per_token for each in kept)
+    assert picks["cost"].pace <= picks["balanced"].pace <= picks["speed"].pace
+
+
+def test_the_envelope_has_the_cheapest_draft_length_of_each_pace(curve: TradeOff) -> None:
+    line = curve.envelope("sled-continuous", lambda cost: cost.usd_per_million_tokens)
+    assert [each.pace for each in line] == sorted({each.pace for each in line})
+    assert line[1].pace == pytest.approx(FINE * line[0].pace)
+    for each in line:
+        rivals = [other for other in curve.offers if other.found.mode == "sled-continuous"]
+        at = [other.cost.usd_per_million_tokens for other in rivals if other.pace == each.pace]
+        assert each.cost.usd_per_million_tokens == min(at)
+
+
+# -- the command --------------------------------------------------------------------------------------------
+
+
+def test_an_objective_changes_the_choice_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {}
+    for name in ("speed", "balanced", "cost", "energy"):
+        assert main([*PLAN, "--pace", "5", "--objective", name, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        rows[name] = next(row for row in found["rows"] if row["mode"] == found["choice"]["mode"])
+        assert all(row["tokens_per_s"] >= 5 for row in found["rows"])
+    assert rows["speed"]["tokens_per_s"] > rows["balanced"]["tokens_per_s"] > rows["cost"]["tokens_per_s"]
+    assert rows["cost"]["cost"]["usd_per_million_tokens"] < rows["balanced"]["cost"]["usd_per_million_tokens"]
+    assert rows["energy"]["joules_per_token"] <= rows["cost"]["joules_per_token"]
+
+
+def test_the_table_shows_paces_where_they_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PLAN, "--pace", "5", "--objective", "balanced"]) == 0
+    out = capsys.readouterr().out
+    assert "objective  balanced" in out and "J per" in out
+    assert max(map(len, out.splitlines())) <= 100
+    assert main([*PLAN, "--pace", "5"]) == 0
+    assert "J per" not in capsys.readouterr().out
+
+
+def test_the_curve_is_drawn_with_its_numbers_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "curve.png"
+    assert main([*PLAN, "--pace", "5", "--curve", str(path)]) == 0
+    numbers = json.loads((tmp_path / "curve.json").read_text())
+    assert path.stat().st_size > 10_000
+    assert numbers["simulated"] == []
+    assert {each["label"] for each in numbers["offers"]} == {"derived"}
+    assert set(numbers["picks"]) == {"speed", "balanced", "cost", "energy"}
+    assert "curve.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--curve", "curve.pdf"), "--curve: 'curve.pdf' must end in .png or .svg"),
+        (("--curve", "no/such/curve.png"), "there is no folder"),
+        (("--objective", "thrift"), "thrift"),
+    ],
+)
+def test_mistakes_are_named(flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PLAN, *flags]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_nothing_is_drawn_where_nobody_can_be_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    curve = str(tmp_path / "curve.svg")
+    assert main(["plan", "--context", "100000000", "--acceptance", "0.8", "--curve", curve]) == 2
+    assert "nothing to draw" in capsys.readouterr().err
+
+
+# -- simulated ----------------------------------------------------------------------------------------------
+
+
+def test_simulated_servers_do_what_their_objective_says() -> None:
+    """Ten users on a hub, whose devices draft 0.8 right: `energy` lets them draft less, and all keep their pace."""
+    traces = adapted(perfect_traces(), 0.8)
+    points = {each.objective: each for each in simulated_points(HUB.of_users(10), traces, 5.0, PRICES)}
+    assert points["energy"].drafted_per_token < points["speed"].drafted_per_token
+    assert points["energy"].joules_per_token < points["speed"].joules_per_token
+    assert points["speed"].tokens_per_s > points["energy"].tokens_per_s
+    for each in points.values():
+        assert each.slowest_tokens_per_s >= 5.0
+        assert each.usd_per_million_tokens_used <= each.usd_per_million_tokens
+        assert each.as_json()["label"] == "simulated"
