@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
-from edge_client.drafters.tables import Follower
+from opensled.drafting.tables import Follower
 
 # The paper leaves these open; docs/drafters.md says so, and what a tree of this size takes.
 MOST_NODES = 60  # of a tree
