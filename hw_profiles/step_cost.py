@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from hw_profiles.drafting_cost import DraftingCost
 from hw_profiles.profiles import AcceleratorProfile, TargetShape
 
 
@@ -44,6 +45,7 @@ class HardwareProfile:
     # Tokens one forward computes at most: bounds how long a step delays all sessions (chosen)
     max_step_tokens: int = 512
     cost: StepCost = ROOFLINE
+    drafting: DraftingCost | None = None  # of a drafter beside the target; None = there is none
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ class SessionView(NamedTuple):
     # When the verdict left on which its device now drafts; unlike `waiting_since` it stays while the server decodes.
     asked_since: float = 0.0
     depth: int = 0  # of the pending draft if it is a tree: tokens of its longest path; 0 = it is a chain
+    own: int = 0  # tokens of the draft that the server made itself, a chain
+    own_forecast: Forecast | None = None  # of the next one; None = no drafter of the server drafts for it
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Slice(NamedTuple):
     draft: int | None = None
     # Goes with the verdict: longest useful next draft, of a tree its depth; 0 = do not draft, None = no advice.
     hint: int | None = None
+    own: int | None = None  # tokens of the server's own draft to verify at most; None = all
+    ask: int = 0  # tokens that the server's drafter is to draft after this step at most
 
 
 def fitting(session: SessionView, room: int) -> int | None:
@@ -75,6 +79,7 @@ class PolicyOptions(NamedTuple):
 
     draft_wait: float  # seconds a session waits for its device before the server decodes one token by itself
     batch: int = 0  # drafts that policy `static` waits for; 0 = one of every session
+    server_draft: int = 4  # tokens of each draft of the server's own; `goodput` chooses by itself
 
 
 class SchedulingPolicy(Protocol):

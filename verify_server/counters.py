@@ -24,7 +24,8 @@ class LoopStats:
     unasked: int = 0  # of them, without a draft
     stale: int = 0  # drafts dropped without computation
     preempted: int = 0  # times that a session lost its KV to another one
-    drafts: DraftCounts = field(default_factory=DraftCounts)
+    drafts: DraftCounts = field(default_factory=DraftCounts)  # of devices
+    own: DraftCounts = field(default_factory=DraftCounts)  # made by the server
     hints: Counter[int] = field(default_factory=Counter)  # verdicts that left with one, by its value
     failures: Counter[str] = field(default_factory=Counter)  # sequences that ended by an error, by code
     batches: Histogram = field(default_factory=lambda: Histogram(BATCHES))

@@ -15,6 +15,8 @@ from opensled.errors import OpenSledError
 from opensled.messages import Draft
 from scheduler.plan import BatchPlan, SchedulingPolicy, Snapshot
 from verify_server.counters import LoopStats
+from verify_server.drafting.asking import asked_of
+from verify_server.drafting.stage import DraftStage, OwnDrafts
 from verify_server.engine.base import Segment, TargetEngine
 from verify_server.kv.blocks import BlockPool
 from verify_server.kv.preemption import KVPreemptor
@@ -28,6 +30,7 @@ log = logging.getLogger(__name__)
 # Turns of the event loop, some microseconds each, for which a step waits for drafts that are arriving. Chosen: a hop to
 # the engine's thread and back costs as much as two rounds of a session.
 GATHER_TURNS = 8
+NOTHING_DRAFTED = OwnDrafts({}, 0.0)
 
 
 class VerifyLoop:
@@ -41,13 +44,16 @@ class VerifyLoop:
         clock: Callable[[], float],
         prefix_cache: bool = True,
         prefix_key: bytes = b"",
+        drafting: DraftStage | None = None,
     ) -> None:
         """`clock`: in seconds. `prefix_cache`: share KV if the engine can. `prefix_key`: the secret behind the keys of
-        KV blocks, common to servers that compare them; b"" = draw one."""
+        KV blocks, common to servers that compare them; b"" = draw one. `drafting`: the drafter beside the target; None
+        = there is none."""
         self.engine, self.policy, self.profile, self.clock = engine, policy, profile, clock
         info = engine.info
         key = (prefix_key or secrets.token_bytes(32)) if prefix_cache and info.shares_blocks else b""
-        self.pool = BlockPool(info.num_blocks, info.block_size, engine.forget, key, info.most_cached)
+        self.drafting = drafting
+        self.pool = BlockPool(info.num_blocks, info.block_size, self._freed, key, info.most_cached)
         self.sessions: dict[int, Session] = {}
         self.stats = LoopStats()
         self.costs = CostModel(profile.cost)
@@ -65,7 +71,7 @@ class VerifyLoop:
             plan = self.policy.plan(self._snapshot(), self.profile, self.planned_at)
             self._memory = plan.memory
             if work := self._prepare(plan):
-                self._commit(work, await self._run_step(work))
+                self._commit(work, *await self._run_step(work))
             else:
                 await self._sleep(plan)
 
@@ -96,6 +102,8 @@ class VerifyLoop:
         """Forget a live session; if the engine is computing it, its blocks come back when the step ends."""
         self.sessions.pop(session.id, None)
         session.closed = True
+        if self.drafting is not None:
+            self.drafting.forget(session.id)
         if not session.in_step:
             session.sequence.forget_kv()
             session.constraint = None  # a grammar takes some hundred KB
@@ -109,20 +117,36 @@ class VerifyLoop:
     def close(self) -> None:
         self._thread.shutdown()
 
-    async def _run_step(self, work: Sequence[StepItem]) -> list[Outcome]:
-        """The outcomes of a step in the engine's thread; if the engine fails, an error for each session."""
+    async def _run_step(self, work: Sequence[StepItem]) -> tuple[list[Outcome], OwnDrafts]:
+        """The outcomes of a step in the engine's thread, and what is drafted after it; if the engine fails, an error
+        for each session."""
         started, tokens = self.clock(), sum(len(item.segment.tokens) for item in work)
+        drafted = NOTHING_DRAFTED
         try:
-            outcomes = await asyncio.get_running_loop().run_in_executor(
-                self._thread, run_step, self.engine, work
+            outcomes, drafted = await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._compute, work
             )
         except Exception:
             log.exception("a step over %d sessions failed", len(work))
             outcomes = [step_failed()] * len(work)
         else:
-            self._learn(work, self.clock() - started)
+            self._learn(work, self.clock() - started - drafted.seconds)
         self.stats.step(len(work), tokens, self.clock() - started)
-        return outcomes
+        return outcomes, drafted
+
+    def _compute(self, work: Sequence[StepItem]) -> tuple[list[Outcome], OwnDrafts]:
+        """In the engine's thread: the target's step, then the server's drafts for the next one."""
+        outcomes = run_step(self.engine, work)
+        if self.drafting is None:
+            return outcomes, NOTHING_DRAFTED
+        asks = [asked_of(item, outcome) for item, outcome in zip(work, outcomes)]
+        return outcomes, self.drafting.run([ask for ask in asks if ask is not None])
+
+    def _freed(self, blocks: Sequence[int]) -> None:
+        """KV blocks whose content is not needed any more."""
+        self.engine.forget(blocks)
+        if self.drafting is not None:
+            self.drafting.freed(blocks)
 
     def _snapshot(self) -> Snapshot:
         if self.pool.prefixes is not None:
@@ -158,11 +182,15 @@ class VerifyLoop:
         self.stats.preempted += step.preempted
         return work
 
-    def _commit(self, work: Sequence[StepItem], outcomes: Sequence[Outcome]) -> None:
+    def _commit(
+        self, work: Sequence[StepItem], outcomes: Sequence[Outcome], drafted: OwnDrafts = NOTHING_DRAFTED
+    ) -> None:
         """Apply a step to its sessions."""
         now = self.clock()
         for item, outcome in zip(work, outcomes):
             self._commit_one(item, outcome, now)
+            if item.session.own is not None and (block := drafted.blocks.get(item.session.id)) is not None:
+                item.session.own.block = block
 
     def _commit_one(self, item: StepItem, outcome: Outcome, now: float) -> None:
         session = item.session

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from opensled.errors import InvalidRequest, OpenSledError
 from opensled.messages import Draft, DraftBlock, Failure, Moved, SamplingParams, TokenLogprobs, Verdict
 from opensled.penalties import TokenCounts
+from opensled.protocol import agreed
 from opensled.turns import Turn
 from scheduler.plan import SessionView, Slice
 from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, DraftCheck, decided
@@ -20,12 +21,11 @@ from verify_server.draft_budget import DraftBudget
 from verify_server.draft_checks import check_draft, check_size
 from verify_server.engine.base import Segment
 from verify_server.outbox import Outbox
+from verify_server.own_draft import NO_DRAFT, OwnDraft
 from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
 from verify_server.text.guide import Constraint
-from verify_server.trees import depth, depth_first, no_deeper, no_wider, without_twins
-
-NO_DRAFT = DraftBlock(0)
+from verify_server.trees import depth, depth_first, no_deeper, no_wider, together, without_twins
 
 
 class PendingDraft(NamedTuple):
@@ -59,7 +59,8 @@ class Session:
     top_logprobs: int | None = None
     constraint: Constraint | None = None  # what a guided answer may go on with; knows all that is committed
     background: bool = False
-    budget: DraftBudget = field(default_factory=DraftBudget)  # what of its drafts is verified
+    budget: DraftBudget = field(default_factory=DraftBudget)  # what of its device's drafts is verified
+    own: OwnDraft | None = None  # None = no drafter of the server drafts for it
     timing: SessionTiming = field(default_factory=SessionTiming)
     stats: LoopStats = field(default_factory=LoopStats)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the last tokens: those committed here
@@ -195,6 +196,8 @@ class Session:
             self.budget.longest(self.limits.max_draft, length, now),
             timing.asked_since,
             depth(pending.rest.tokens, pending.rest.parents) if pending and pending.rest.parents else 0,
+            len(self.own.block.tokens) if self.own else 0,
+            self.own.estimate.forecast if self.own else None,
         )
 
     def plan(self, piece: Slice, now: float) -> StepItem:
@@ -202,7 +205,13 @@ class Session:
         pending = self.pending if piece.decide else None
         length = len(self.sequence)
         longest = self.budget.longest(self.limits.max_draft, length, now)
-        block = self._verified(pending.rest, piece.draft, longest, now) if pending else NO_DRAFT
+        drafted = self._verified(pending.rest, piece.draft, longest, now) if pending else NO_DRAFT
+        own = NO_DRAFT
+        if self.own is not None and piece.decide:
+            own = self.own.verified(
+                piece.own, drafted, self.sequence, self.limits.max_tree, self.limits.tree_reads
+            )
+        block = together(drafted, own)
         segment = self.sequence.segment(piece, block)
         check = hint = None
         if piece.decide:
@@ -216,10 +225,15 @@ class Session:
                 emitted=self.emitted.along(block.ids, block.parents) if self.emitted is not None else None,
             )
             self.pending = None
-            self.budget.take(len(block.tokens), length, now)
+            self.budget.take(len(drafted.tokens), length, now)
             hint = self.budget.hint(piece.hint, longest)
         self.in_step = True
-        return StepItem(self, segment, check, pending.draft if pending else None, hint)
+        draft = pending.draft if pending else None
+        ask, blocks = 0, tuple[int, ...]()
+        if piece.ask and piece.decide and self.own is not None:
+            ask = piece.ask
+            blocks = self.own.blocks(len(self.sequence) + len(block.tokens) + ask, self.sequence.table)
+        return StepItem(self, segment, check, draft, hint, drafted, own, ask, blocks)
 
     def _verified(self, rest: DraftBlock, most: int | None, longest: int, now: float) -> DraftBlock:
         """What of a draft is verified, `most` tokens of it: a chain of `longest`, or a tree in the engine's order."""
@@ -241,8 +255,9 @@ class Session:
         if result is None or item.check is None:
             self.sequence.advance(item.segment)
             return 0
-        base, num_accepted, draft = len(self.sequence), result.num_accepted, item.draft
-        news = self.sequence.commit(decided(item.check, result), num_accepted)
+        base, draft, ids = len(self.sequence), item.draft, decided(item.check, result)
+        news = self.sequence.commit(ids, result.num_accepted)
+        num_accepted = self._judge_own(item, ids, result.num_accepted)
         self.logprobs.extend(result.logprobs[: len(news)])
         if self.constraint is not None:
             self.constraint.commit(news)
@@ -250,8 +265,8 @@ class Session:
             self.emitted.add(news)
         self._give_hint(item, now)
         known = base - draft.block.base if draft else 0  # its head, which proved right before
-        self.timing.estimate.judged(known + item.check.depth, known + num_accepted)
-        self.budget.judged(len(item.check.draft), num_accepted)
+        self.timing.estimate.judged(known + item.depth, known + num_accepted)
+        self.budget.judged(len(item.drafted.tokens), num_accepted)
         if draft is None:
             self._tell(base)
             self.stats.commit(len(news), item.hint)
@@ -261,6 +276,16 @@ class Session:
             self.stats.commit(len(news), item.hint, len(draft.block.tokens), agreed - known)
         self._rebase_pending(now)
         return len(news)
+
+    def _judge_own(self, item: StepItem, ids: tuple[int, ...], accepted: int) -> int:
+        """The server's own draft has been used up; how many of the `accepted` tokens its device had drafted."""
+        if self.own is None:
+            return accepted
+        self.own.block = NO_DRAFT
+        if not item.own.tokens:
+            return accepted
+        self.stats.own.add(len(item.own.tokens), self.own.judged(item.own, ids))
+        return len(agreed(item.drafted, ids))
 
     def _give_hint(self, item: StepItem, now: float) -> None:
         """A verdict leaves, with a hint of what the device is to do next."""
@@ -298,3 +323,12 @@ class StepItem(NamedTuple):
     check: DraftCheck | None  # None: a chunk of a prompt, nothing to decide
     draft: Draft | None  # the draft this step answers
     hint: int | None = None  # goes with the verdict
+    drafted: DraftBlock = NO_DRAFT  # what of its device's draft is verified,
+    own: DraftBlock = NO_DRAFT  # and what of the server's own one
+    ask: int = 0  # tokens that the server's drafter is to draft after the step
+    blocks: tuple[int, ...] = ()  # all that the session holds, where the drafter needs them
+
+    @property
+    def depth(self) -> int:
+        """How many tokens of its device's draft can be accepted at most."""
+        return depth(self.drafted.tokens, self.drafted.parents)

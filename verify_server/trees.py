@@ -62,6 +62,17 @@ def without_twins(block: DraftBlock) -> DraftBlock:
     return DraftBlock(block.base, tokens, tuple([parent for parent, _ in found]))
 
 
+def together(first: DraftBlock, second: DraftBlock) -> DraftBlock:
+    """Two chains that follow the same text as one tree, their common prefix once; a chain if one begins the other."""
+    if not (first.tokens and second.tokens):
+        return first if first.tokens else second
+    assert not (first.parents or second.parents), "both are chains"
+    tokens, fork = first.tokens + second.tokens, len(first.tokens)
+    parents = tuple([-1 if index == fork else index - 1 for index in range(len(tokens))])
+    both = DraftBlock(first.base, tokens, parents)
+    return depth_first(without_twins(both))
+
+
 def no_deeper(block: DraftBlock, longest: int) -> DraftBlock:
     """Without the tokens deeper than `longest`."""
     if not block.parents:

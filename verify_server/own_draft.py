@@ -1,0 +1,51 @@
+"""The server's own draft of one session: made by the drafter beside the target, verified like a device's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from opensled.messages import DraftBlock
+from opensled.protocol import agreed
+from scheduler.estimates import DraftEstimate
+from verify_server.kv.blocks import BlockTable
+from verify_server.sequence import Sequence
+
+NO_DRAFT = DraftBlock(0)
+
+
+@dataclass
+class OwnDraft:
+    """The draft that waits for the next step, and what is known of such drafts."""
+
+    estimate: DraftEstimate
+    needs_kv: bool = False  # the drafter computes in KV blocks that the session holds
+    block: DraftBlock = NO_DRAFT  # a chain; follows the whole text
+
+    def verified(
+        self, most: int | None, device: DraftBlock, sequence: Sequence, max_tree: int, tree_reads: int
+    ) -> DraftBlock:
+        """What of it is verified: `most` tokens, None = all; beside a draft of the `device` only as one tree with it.
+
+        `max_tree`, `tree_reads`: see `DraftLimits`.
+        """
+        length = len(self.block.tokens)
+        own = self.block.first(min(length if most is None else most, sequence.useful))
+        if not (device.tokens and own.tokens):
+            return own
+        if device.parents or 0 < tree_reads < 2 * len(sequence):
+            return NO_DRAFT
+        free = sequence.table.reach() - len(sequence) - len(device.tokens)  # no other session loses KV for it
+        return own.first(max(0, min(max_tree - len(device.tokens), free)))
+
+    def blocks(self, length: int, table: BlockTable) -> tuple[int, ...]:
+        """The session's KV blocks, which cover `length` positions, as far as there is free memory."""
+        if not self.needs_kv:
+            return ()
+        table.grow(min(table.reach(), length))
+        return tuple(table.blocks)
+
+    def judged(self, verified: DraftBlock, ids: tuple[int, ...]) -> int:
+        """The text goes on with `ids` where a part of it was verified; returns how many tokens of that stand."""
+        accepted = len(agreed(verified, ids))
+        self.estimate.judged(len(verified.tokens), accepted)
+        return accepted
