@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hw_profiles.fading import kept
 
@@ -25,8 +26,8 @@ class DraftingCost:
     pass_s: float = 0.0
     token_s: float = 1e-5
 
-    def seconds(self, longest: float, tokens: float) -> float:
-        """Of drafts of `tokens` tokens together, the longest of which has `longest`."""
+    def seconds(self, longest: Any, tokens: Any) -> Any:
+        """Of drafts of `tokens` tokens together, the longest of which has `longest`: numbers, or arrays."""
         return self.pass_s * longest + self.token_s * tokens
 
 

@@ -33,6 +33,7 @@ class SessionView(NamedTuple):
     depth: int = 0  # of the pending draft if it is a tree: tokens of its longest path; 0 = it is a chain
     own: int = 0  # tokens of the draft that the server made itself, a chain
     own_forecast: Forecast | None = None  # of the next one; None = no drafter of the server drafts for it
+    own_share: float = 1.0  # of the tokens that its drafter is asked for, those that it proposes
 
 
 @dataclass(frozen=True)

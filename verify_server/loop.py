@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from hw_profiles.drafting_cost import DraftingCost, DraftingCostModel
 from hw_profiles.learned import CostModel
 from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import OpenSledError
@@ -57,6 +58,7 @@ class VerifyLoop:
         self.sessions: dict[int, Session] = {}
         self.stats = LoopStats()
         self.costs = CostModel(profile.cost)
+        self.drafting_costs = DraftingCostModel(profile.drafting or DraftingCost())
         self.planned_at = 0.0  # when the latest step was planned
         self.left_out: frozenset[int] = frozenset()  # sessions without KV in it: first in the next one
         self._memory: object = None  # the policy's, from one plan to the next
@@ -131,6 +133,7 @@ class VerifyLoop:
             outcomes = [step_failed()] * len(work)
         else:
             self._learn(work, self.clock() - started - drafted.seconds)
+            self._learn_drafting(drafted)
         self.stats.step(len(work), tokens, self.clock() - started)
         return outcomes, drafted
 
@@ -169,6 +172,14 @@ class VerifyLoop:
         if self.costs.cost is not self.profile.cost:
             self.profile = replace(self.profile, cost=self.costs.cost)
 
+    def _learn_drafting(self, drafted: OwnDrafts) -> None:
+        """Learn the cost of drafting from a step that did nothing else, such as to read a long text."""
+        lengths = drafted.lengths
+        if self.drafting is None or not any(lengths) or (self.drafting.needs_kv and not all(lengths)):
+            return
+        self.drafting_costs.observe(lengths, drafted.seconds)
+        self.profile = replace(self.profile, drafting=self.drafting_costs.cost)
+
     def _reads(self, segment: Segment) -> int:
         """How often a step reads the text's KV: at level `exact` once for each branch of a tree."""
         by_branch = segment.parents and self.engine.info.numerics == "exact"
@@ -189,8 +200,9 @@ class VerifyLoop:
         now = self.clock()
         for item, outcome in zip(work, outcomes):
             self._commit_one(item, outcome, now)
-            if item.session.own is not None and (block := drafted.blocks.get(item.session.id)) is not None:
-                item.session.own.block = block
+            made = drafted.blocks.get(item.session.id)
+            if item.session.own is not None and made is not None:
+                item.session.own.take(*made)
 
     def _commit_one(self, item: StepItem, outcome: Outcome, now: float) -> None:
         session = item.session

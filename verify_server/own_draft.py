@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from hw_profiles.fading import FadingRatio
 from opensled.messages import DraftBlock
 from opensled.protocol import agreed
 from scheduler.estimates import DraftEstimate
@@ -11,6 +12,8 @@ from verify_server.kv.blocks import BlockTable
 from verify_server.sequence import Sequence
 
 NO_DRAFT = DraftBlock(0)
+# Drafts after which half of what their lengths show is forgotten, and tokens that are assumed beforehand. Chosen.
+SHARE, PRIOR = 32.0, 8.0
 
 
 @dataclass
@@ -20,6 +23,8 @@ class OwnDraft:
     estimate: DraftEstimate
     needs_kv: bool = False  # the drafter computes in KV blocks that the session holds
     block: DraftBlock = NO_DRAFT  # a chain; follows the whole text
+    # Of the tokens that the drafter was asked for, those that it proposed
+    share: FadingRatio = field(default_factory=lambda: FadingRatio(SHARE, PRIOR, PRIOR))
 
     def verified(
         self, most: int | None, device: DraftBlock, sequence: Sequence, max_tree: int, tree_reads: int
@@ -43,6 +48,20 @@ class OwnDraft:
             return ()
         table.grow(min(table.reach(), length))
         return tuple(table.blocks)
+
+    def take(self, block: DraftBlock, asked: int) -> None:
+        """The drafter was asked for `asked` tokens and made this draft; a model that reads a long text makes none."""
+        self.block = block
+        length = len(block.tokens)
+        if length or not self.needs_kv:
+            self.share.add(length, asked)
+        if length:
+            self.estimate.arrived(0.0, length, 0.0)
+
+    def decoded(self, ids: tuple[int, ...]) -> None:
+        """The text goes on with `ids` where nothing of the draft was verified: they tell as much of its beginning."""
+        tried = self.block.first(len(ids))
+        self.judged(tried, ids)
 
     def judged(self, verified: DraftBlock, ids: tuple[int, ...]) -> int:
         """The text goes on with `ids` where a part of it was verified; returns how many tokens of that stand."""

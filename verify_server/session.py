@@ -198,6 +198,7 @@ class Session:
             depth(pending.rest.tokens, pending.rest.parents) if pending and pending.rest.parents else 0,
             len(self.own.block.tokens) if self.own else 0,
             self.own.estimate.forecast if self.own else None,
+            self.own.share.ratio if self.own else 1.0,
         )
 
     def plan(self, piece: Slice, now: float) -> StepItem:
@@ -281,11 +282,13 @@ class Session:
         """The server's own draft has been used up; how many of the `accepted` tokens its device had drafted."""
         if self.own is None:
             return accepted
+        if item.own.tokens:
+            self.stats.own.add(len(item.own.tokens), self.own.judged(item.own, ids))
+            accepted = len(agreed(item.drafted, ids))
+        else:
+            self.own.decoded(ids)
         self.own.block = NO_DRAFT
-        if not item.own.tokens:
-            return accepted
-        self.stats.own.add(len(item.own.tokens), self.own.judged(item.own, ids))
-        return len(agreed(item.drafted, ids))
+        return accepted
 
     def _give_hint(self, item: StepItem, now: float) -> None:
         """A verdict leaves, with a hint of what the device is to do next."""

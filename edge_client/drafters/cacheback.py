@@ -148,6 +148,7 @@ class CachebackDrafter(Drafter):
         self._forget()
 
     def _forget(self) -> None:
+        self._calibration.begin()
         dynamic = self._personal.table if self._personal else LruTable()
         self._followers = Followers(dynamic, self._frozen, self._ends, self._calibration)
 

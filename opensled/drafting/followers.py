@@ -20,9 +20,8 @@ class Followers:
     def __init__(
         self, dynamic: LruTable, frozen: FrozenTable | None, ends: frozenset[int], calibration: Calibration
     ) -> None:
-        """`ends`: ids after which nothing follows. `calibration`: of all texts so far; this one is a new one."""
+        """`ends`: ids after which nothing follows. `calibration`: begun for this text."""
         self._dynamic, self._frozen, self._ends, self._calibration = dynamic, frozen, ends, calibration
-        self._calibration.begin()
         self._tail: tuple[int, ...] = ()  # the newest tokens, as many as the tables need
 
     def read(self, text: Sequence[int]) -> None:

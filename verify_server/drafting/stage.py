@@ -36,8 +36,13 @@ def drafting_of(config: ServeConfig, target: Target) -> DraftStage | None:
 class OwnDrafts(NamedTuple):
     """What the drafter has made in one step."""
 
-    blocks: Mapping[int, DraftBlock]  # by session; without those that got none
+    blocks: Mapping[int, tuple[DraftBlock, int]]  # by session; and of how many tokens it was to be at most
     seconds: float
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each draft; a drafter that reads a long text makes one without any."""
+        return [len(block.tokens) for block, _ in self.blocks.values()]
 
 
 class DraftStage:
@@ -79,9 +84,8 @@ class DraftStage:
         except Exception:
             log.exception("the server's drafter failed; %d sequences go on without its drafts", len(asks))
             blocks = []
-        usable = {ask.session: self._usable(ask, block) for ask, block in zip(asks, blocks)}
-        found = {session: block for session, block in usable.items() if block.tokens}
-        return OwnDrafts(found, self._clock() - began)
+        made = {ask.session: (self._usable(ask, block), ask.most) for ask, block in zip(asks, blocks)}
+        return OwnDrafts(made, self._clock() - began)
 
     def _usable(self, ask: Ask, block: DraftBlock) -> DraftBlock:
         """The draft up to the first id that the target does not know, of `most` tokens."""
