@@ -22,7 +22,7 @@ from tests.fakes import (
 )
 from tests.system import CALM, ask, running
 from verify_server.drafting import SERVER_DRAFTERS
-from verify_server.drafting.base import Ask, ServerDrafter
+from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.cacheback import ServerTables
 from verify_server.drafting.lookup import ServerLookup
 from verify_server.drafting.model import ServerModel
@@ -83,12 +83,12 @@ class Liar(ServerDrafter):
     def __init__(self, *blocks: DraftBlock) -> None:
         self._blocks = blocks
 
-    def propose(self, asks: Sequence[Ask]) -> list[DraftBlock]:
-        return [block for block in self._blocks for _ in asks]
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        return [Proposal(block) for block in self._blocks for _ in asks]
 
 
 class Broken(ServerDrafter):
-    def propose(self, asks: Sequence[Ask]) -> list[DraftBlock]:
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
         raise RuntimeError("out of order")
 
 

@@ -133,7 +133,9 @@ class VerifyLoop:
             outcomes = [step_failed()] * len(work)
         else:
             self._learn(work, self.clock() - started - drafted.seconds)
-            self._learn_drafting(drafted)
+            if drafted.proposals:
+                drafted.teach(self.drafting_costs)
+                self.profile = replace(self.profile, drafting=self.drafting_costs.cost)
         self.stats.step(len(work), tokens, self.clock() - started)
         return outcomes, drafted
 
@@ -172,14 +174,6 @@ class VerifyLoop:
         if self.costs.cost is not self.profile.cost:
             self.profile = replace(self.profile, cost=self.costs.cost)
 
-    def _learn_drafting(self, drafted: OwnDrafts) -> None:
-        """Learn the cost of drafting from a step that did nothing else, such as to read a long text."""
-        lengths = drafted.lengths
-        if self.drafting is None or not any(lengths) or (self.drafting.needs_kv and not all(lengths)):
-            return
-        self.drafting_costs.observe(lengths, drafted.seconds)
-        self.profile = replace(self.profile, drafting=self.drafting_costs.cost)
-
     def _reads(self, segment: Segment) -> int:
         """How often a step reads the text's KV: at level `exact` once for each branch of a tree."""
         by_branch = segment.parents and self.engine.info.numerics == "exact"
@@ -200,9 +194,9 @@ class VerifyLoop:
         now = self.clock()
         for item, outcome in zip(work, outcomes):
             self._commit_one(item, outcome, now)
-            made = drafted.blocks.get(item.session.id)
+            made = drafted.proposals.get(item.session.id)
             if item.session.own is not None and made is not None:
-                item.session.own.take(*made)
+                item.session.own.take(*made, len(item.session.sequence))
 
     def _commit_one(self, item: StepItem, outcome: Outcome, now: float) -> None:
         session = item.session

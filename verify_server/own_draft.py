@@ -8,6 +8,7 @@ from hw_profiles.fading import FadingRatio
 from opensled.messages import DraftBlock
 from opensled.protocol import agreed
 from scheduler.estimates import DraftEstimate
+from verify_server.drafting.base import Proposal
 from verify_server.kv.blocks import BlockTable
 from verify_server.sequence import Sequence
 
@@ -23,6 +24,7 @@ class OwnDraft:
     estimate: DraftEstimate
     needs_kv: bool = False  # the drafter computes in KV blocks that the session holds
     block: DraftBlock = NO_DRAFT  # a chain; follows the whole text
+    read: int = 0  # tokens of the text that the drafter has read
     # Of the tokens that the drafter was asked for, those that it proposed
     share: FadingRatio = field(default_factory=lambda: FadingRatio(SHARE, PRIOR, PRIOR))
 
@@ -49,11 +51,11 @@ class OwnDraft:
         table.grow(min(table.reach(), length))
         return tuple(table.blocks)
 
-    def take(self, block: DraftBlock, asked: int) -> None:
-        """The drafter was asked for `asked` tokens and made this draft; a model that reads a long text makes none."""
-        self.block = block
-        length = len(block.tokens)
-        if length or not self.needs_kv:
+    def take(self, proposal: Proposal, asked: int, length: int) -> None:
+        """The drafter was asked for `asked` tokens after a text of `length`, and this came of it."""
+        self.block, self.read = proposal.block, length - proposal.unread
+        length = len(self.block.tokens)
+        if not proposal.unread:
             self.share.add(length, asked)
         if length:
             self.estimate.arrived(0.0, length, 0.0)

@@ -24,6 +24,7 @@ ROUNDS = 6  # iterations of the fixed point; more change nothing that matters an
 BLUR = 0.4  # share of a step over which the whole number of missed steps is smoothed
 # Positions over which marginal costs are measured: beyond a bend of the cost
 TOKENS_STEP, CONTEXTS_STEP = 8, 1000
+ANSWER = 128  # tokens that are still written where nobody knows, for which a text is read; chosen
 BETTER = 0.03  # share of all tokens/s by which another assignment must be better: against flapping
 PROMISE = 5.0  # weight of tokens up to the promised pace, beside 1 for any token: a kept promise comes first
 # Tokens for each step that passes meanwhile: a session that drafts and gets fewer is decoded instead.
@@ -73,7 +74,7 @@ class MarginalCosts:
 
 
 NO_COSTS = MarginalCosts()
-NO_DRAFTING = DraftingCost(0.0, 0.0)
+NO_DRAFTING = DraftingCost(0.0, 0.0, 0.0)
 NO_FORECAST = Forecast(0.0, 0.0)
 
 
@@ -127,12 +128,16 @@ class DraftPlanner:
     def _own_tokens(self, sessions: Sequence[SessionView]) -> Numbers:
         """[arm, session]: tokens of the server's draft that are expected; adds to `_tokens` what they bring."""
         own = self.arms.own[:, None]
+        self._read = np.zeros((len(own), len(sessions)))
         if len(own) == len(LENGTHS):
-            return np.zeros((len(own), len(sessions)))
+            return self._read
         forecasts = [one.own_forecast or NO_FORECAST for one in sessions]
         first, later = np.array([each[:2] for each in forecasts]).T
         offered = np.array([one.own_share for one in sessions])
         self._tokens = self._tokens + np.where(own > 0, offered * accepted_tokens(first, later, own), 0.0)
+        # Each token that is written is read, and long texts are paid for by what is written after them.
+        debts = [one.own_unread / max(1, min(one.left, ANSWER)) for one in sessions]
+        self._read = np.where(own > 0, self._tokens * (1 + np.array(debts)), 0.0)
         return own * offered
 
     def best(self, rule: int, costs: MarginalCosts) -> tuple[Assignment, Assignment]:
@@ -203,10 +208,12 @@ class DraftPlanner:
 
     def _drafting_s(self, arms: NDArray[np.int_]) -> float:
         """Seconds in which the server drafts after a step with all sessions."""
-        own = self.arms.own[arms] * self._counts
-        return self._drafting.seconds(
-            float(own.max()), float((self._own[arms, self._all] * self._counts).sum())
-        )
+        if len(self.arms.own) == len(LENGTHS):
+            return 0.0
+        passes = float((self.arms.own[arms] * self._counts).max())
+        tokens = float((self._own[arms, self._all] * self._counts).sum())
+        read = float((self._read[arms, self._all] * self._counts).sum())
+        return float(self._drafting.seconds(passes, tokens, read))
 
     def _step_s(self, load: float, contexts: float, sessions: float, last_s: float) -> float:
         """Mean seconds of steps with and without prompts, if steps take about `last_s`."""
@@ -262,7 +269,7 @@ class DraftPlanner:
         rates = self._usual * share / costs.step_s
         place_s = costs.token_s * self._positions + costs.context_s * self._contexts + costs.session_s
         more = np.maximum(0.0, self.arms.own - costs.passes)[:, None]  # passes that no other draft needs
-        place_s = place_s * share + self._drafting.seconds(more, self._own)
+        place_s = place_s * share + self._drafting.seconds(more, self._own, self._read)
         gains = (
             rates + self._promised(rates, self.arms.device[:, None].astype(float)) - costs.slowdown * place_s
         )

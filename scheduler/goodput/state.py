@@ -24,6 +24,7 @@ CHANGE = 0.1  # share of the sessions that are new or gone, from which on a revi
 PROBE_EVERY_S, PROBE_EVERY = 10.0, 50  # between two probes of a session: seconds, and times its draft is away
 # Drafts of a probe and tokens of each: enough for a median, cheap enough to lose.
 PROBE_DRAFTS, PROBE_LENGTH = 3, 4
+PROBE_READS = 64  # tokens of text that a draft model reads for a probe at most
 OWN_PROBE_STEPS = 4  # steps in which the server drafts for a session as a probe
 GOLDEN = 0.618  # multiples of the golden ratio modulo 1 are spread evenly, and so are the first probes
 NO_PROMPT_LOAD = PromptLoad()
@@ -173,7 +174,7 @@ def _with_own_probes(state: GoodputState, sessions: Sequence[SessionView], now: 
     probes, probed = {}, {}
     for session in sessions:
         id = session.id
-        if session.own_forecast is None:
+        if session.own_forecast is None or session.own_unread > PROBE_READS:
             continue
         # The first probe comes anywhere within the pause, as with devices.
         last = probed[id] = state.own_probed.get(id, now - PROBE_EVERY_S * (id * GOLDEN % 1))

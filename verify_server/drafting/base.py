@@ -46,9 +46,18 @@ class Ask(NamedTuple):
         """What penalties count behind `drafted` tokens of the draft."""
         return None if self.emitted is None else Emitted(self.emitted, (*self.news, *drafted))
 
-    def chain(self, guesses: Iterable[tuple[int, float]]) -> DraftBlock:
+    def chain(self, guesses: Iterable[tuple[int, float]]) -> Proposal:
         """The draft of these ids, each with its confidence: the first `most` of them."""
-        return DraftBlock(self.length, tuple([DraftToken(*guess) for guess in islice(guesses, self.most)]))
+        tokens = tuple([DraftToken(*guess) for guess in islice(guesses, self.most)])
+        return Proposal(DraftBlock(self.length, tokens))
+
+
+class Proposal(NamedTuple):
+    """What came of one `Ask`."""
+
+    block: DraftBlock
+    read: int = 0  # tokens of the text that had to be read for it,
+    unread: int = 0  # and those that are still to be read before there can be a draft
 
 
 class ServerDrafter(ABC):
@@ -57,7 +66,7 @@ class ServerDrafter(ABC):
     needs_kv: ClassVar[bool] = False  # it computes with KV of its own, in the blocks of the sessions
 
     @abstractmethod
-    def propose(self, asks: Sequence[Ask]) -> list[DraftBlock]:
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
         """A draft for each of `asks`, of `most` tokens or fewer, that follows its text after this step."""
 
     def forget(self, session: int) -> None:  # noqa: B027

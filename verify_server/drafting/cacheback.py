@@ -13,8 +13,7 @@ from typing import Any
 from opensled.drafting.followers import Followers
 from opensled.drafting.growth import Calibration
 from opensled.drafting.tables import LruTable
-from opensled.messages import DraftBlock
-from verify_server.drafting.base import Ask, ServerDrafter
+from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 
 # Tenants with tables, some MB each: those of the tenant that drafted longest ago go first. Chosen.
 MOST_TENANTS = 256
@@ -45,7 +44,7 @@ class ServerTables(ServerDrafter):
         self._tenants: OrderedDict[str, _OfTenant] = OrderedDict()
         self._texts: dict[int, _Text] = {}  # by session
 
-    def propose(self, asks: Sequence[Ask]) -> list[DraftBlock]:
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
         return [ask.chain(self._read(ask).chain()) for ask in asks]
 
     def forget(self, session: int) -> None:

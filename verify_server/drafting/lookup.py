@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from opensled.drafting.ngrams import NgramIndex
-from opensled.messages import DraftBlock
-from verify_server.drafting.base import Ask, ServerDrafter
+from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 
 
 class ServerLookup(ServerDrafter):
@@ -17,7 +16,7 @@ class ServerLookup(ServerDrafter):
         """Needs neither."""
         self._indices: dict[int, NgramIndex] = {}  # by session
 
-    def propose(self, asks: Sequence[Ask]) -> list[DraftBlock]:
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
         return [ask.chain(self._read(ask).propose()) for ask in asks]
 
     def forget(self, session: int) -> None:

@@ -14,7 +14,7 @@ from typing import ClassVar
 from opensled.errors import NonFiniteLogits, UsageError, VocabularyMismatch
 from opensled.messages import DraftBlock, DraftToken
 from verify_server.config import ServeConfig
-from verify_server.drafting.base import Ask, ServerDrafter
+from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.written_kv import WrittenKV
 from verify_server.engine import ENGINES
 from verify_server.engine.base import SampleRequest, Scores, Segment, TargetEngine
@@ -41,6 +41,12 @@ class _Draft:
         self.fed += tokens
         return Segment(tuple(tokens), start, self.ask.blocks, rows)
 
+    def proposal(self) -> Proposal:
+        """What came of it."""
+        unread = self.ask.length - self.start
+        read = min(unread, len(self.fed))
+        return Proposal(DraftBlock(self.ask.length, tuple(map(DraftToken, self.ids))), read, unread - read)
+
     def request(self, row: int) -> SampleRequest:
         """For the next token of the draft."""
         ask, emitted = self.ask, self.ask.emitted_after(self.ids)
@@ -61,7 +67,7 @@ class ServerModel(ServerDrafter):
         self._loses = type(engine).forget is not TargetEngine.forget
         self._free: deque[int] = deque()  # blocks given back since the last step
 
-    def propose(self, asks: Sequence[Ask]) -> list[DraftBlock]:
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
         while self._free:
             self._kv.free(self._free.popleft())
         drafts = [self._begun(ask) for ask in asks]
@@ -75,7 +81,7 @@ class ServerModel(ServerDrafter):
             raise
         for draft in drafts:
             self._kv.write(draft.ask, draft.start, draft.fed)
-        return [DraftBlock(draft.ask.length, tuple(map(DraftToken, draft.ids))) for draft in drafts]
+        return [draft.proposal() for draft in drafts]
 
     def forget(self, session: int) -> None:
         self._kv.forget(session)

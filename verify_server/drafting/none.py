@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from opensled.messages import DraftBlock
-from verify_server.drafting.base import Ask, ServerDrafter
+from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 
 
 class NoDrafter(ServerDrafter):
@@ -15,5 +15,5 @@ class NoDrafter(ServerDrafter):
     def __init__(self, config: Any = None, target: Any = None) -> None:
         """Needs neither."""
 
-    def propose(self, asks: Sequence[Ask]) -> list[DraftBlock]:
-        return [DraftBlock(ask.length) for ask in asks]
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        return [Proposal(DraftBlock(ask.length)) for ask in asks]

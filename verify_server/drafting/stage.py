@@ -13,18 +13,19 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from hw_profiles.drafting_cost import DraftingCost
+from hw_profiles.drafting_cost import DraftingCost, DraftingCostModel
 from hw_profiles.step_cost import StepCost
 from opensled.messages import DraftBlock
 from verify_server.config import ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
-from verify_server.drafting.base import Ask, ServerDrafter
+from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.none import NoDrafter
 from verify_server.target import Target
 
 log = logging.getLogger(__name__)
 
 GUESS = 0.25  # of a step of the target that a pass of a draft model is assumed to take (chosen)
+READS = 8  # tokens of text that it is assumed to read in such a pass (chosen)
 
 
 def drafting_of(config: ServeConfig, target: Target) -> DraftStage | None:
@@ -36,13 +37,15 @@ def drafting_of(config: ServeConfig, target: Target) -> DraftStage | None:
 class OwnDrafts(NamedTuple):
     """What the drafter has made in one step."""
 
-    blocks: Mapping[int, tuple[DraftBlock, int]]  # by session; and of how many tokens it was to be at most
+    proposals: Mapping[int, tuple[Proposal, int]]  # by session, each with the tokens that were asked for
     seconds: float
 
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of each draft; a drafter that reads a long text makes one without any."""
-        return [len(block.tokens) for block, _ in self.blocks.values()]
+    def teach(self, costs: DraftingCostModel) -> None:
+        """What they cost."""
+        lengths = [len(proposal.block.tokens) for proposal, _ in self.proposals.values()]
+        read = sum([proposal.read for proposal, _ in self.proposals.values()])
+        if lengths:
+            costs.observe(max(lengths), sum(lengths), read, self.seconds)
 
 
 class DraftStage:
@@ -62,7 +65,8 @@ class DraftStage:
 
     def first_cost(self, target: StepCost) -> DraftingCost:
         """What is assumed of the drafter beside a target whose steps cost so much, before the first step."""
-        return DraftingCost(GUESS * target.verify_s(1, 0, 1), 0.0) if self.needs_kv else DraftingCost()
+        pass_s = GUESS * target.verify_s(1, 0, 1)
+        return DraftingCost(pass_s, 0.0, pass_s / READS) if self.needs_kv else DraftingCost()
 
     def forget(self, session: int) -> None:
         """The session is over. Called from any thread."""
@@ -80,11 +84,14 @@ class DraftStage:
             return OwnDrafts({}, 0.0)
         began = self._clock()
         try:
-            blocks = self._drafter.propose(asks)
+            proposals = self._drafter.propose(asks)
         except Exception:
             log.exception("the server's drafter failed; %d sequences go on without its drafts", len(asks))
-            blocks = []
-        made = {ask.session: (self._usable(ask, block), ask.most) for ask, block in zip(asks, blocks)}
+            proposals = []
+        made = {
+            ask.session: (proposal._replace(block=self._usable(ask, proposal.block)), ask.most)
+            for ask, proposal in zip(asks, proposals)
+        }
         return OwnDrafts(made, self._clock() - began)
 
     def _usable(self, ask: Ask, block: DraftBlock) -> DraftBlock:
