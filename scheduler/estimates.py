@@ -9,6 +9,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from hw_profiles.fading import RunningMedian, kept
+from scheduler.confidences import ConfidenceCalibration
 
 # Weights and half-lives in draft tokens. They are chosen: a device's usual acceptance outweighs a sequence's own for
 # its first dozens of tokens, for texts differ less than luck does.
@@ -81,6 +82,7 @@ class DeviceEstimate:
         self.acceptance = DraftAcceptance(guess.first, guess.later, PRIOR, half_life)
         self.times = guess  # its chances are those of `acceptance`, not of this
         self.hint: int | None = None  # the latest one given to any of its sequences
+        self.confidences: ConfidenceCalibration = tenant.confidences if tenant else ConfidenceCalibration()
         self._tenant = tenant
         # Seconds of delay, to draft one token, and of deviation, of the latest drafts
         self._delay_s, self._draft_s, self._jitter_s = (RunningMedian(window) for _ in range(3))

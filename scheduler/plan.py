@@ -34,6 +34,8 @@ class SessionView(NamedTuple):
     own: int = 0  # tokens of the draft that the server made itself, a chain
     own_forecast: Forecast | None = None  # of the next one; None = no drafter of the server drafts for it
     own_share: float = 1.0  # of the tokens that its drafter is asked for, those that it proposes
+    # For each token of its own draft the chance that it stands; () = the drafter does not say
+    own_reach: tuple[float, ...] = ()
     own_unread: int = 0  # tokens of its text that the server's draft model has to read first
     left: int = 1 << 30  # tokens that it may still write
 

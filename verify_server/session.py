@@ -199,6 +199,7 @@ class Session:
             len(self.own.block.tokens) if self.own else 0,
             self.own.estimate.forecast if self.own else None,
             self.own.share.ratio if self.own else 1.0,
+            self.own.reach if self.own else (),
             length - self.own.read if self.own and self.own.needs_kv else 0,
             sequence.ends.last_length - length,
         )

@@ -231,7 +231,8 @@ class SessionManager:
         """The place of the server's drafts for a new session; None: its rule must know what tokens are drawn from."""
         if self.loop.drafting is None or rule.draft_probs:
             return None
-        return OwnDraft(self._drafters.of(tenant, ""), self.loop.drafting.needs_kv)
+        drafting = self.loop.drafting
+        return OwnDraft(self._drafters.of(tenant, ""), drafting.needs_kv, confident=drafting.confident)
 
 
 def _sequence_limits(info: EngineInfo, limits: SessionLimits) -> Limits:

@@ -24,7 +24,8 @@ ROUNDS = 6  # iterations of the fixed point; more change nothing that matters an
 BLUR = 0.4  # share of a step over which the whole number of missed steps is smoothed
 # Positions over which marginal costs are measured: beyond a bend of the cost
 TOKENS_STEP, CONTEXTS_STEP = 8, 1000
-ANSWER = 128  # tokens that are still written where nobody knows, for which a text is read; chosen
+# Tokens still to be written for which a text is read: half of what may be written, and no more than these. Chosen.
+ANSWER = 64
 BETTER = 0.03  # share of all tokens/s by which another assignment must be better: against flapping
 PROMISE = 5.0  # weight of tokens up to the promised pace, beside 1 for any token: a kept promise comes first
 # Tokens for each step that passes meanwhile: a session that drafts and gets fewer is decoded instead.
@@ -136,7 +137,7 @@ class DraftPlanner:
         offered = np.array([one.own_share for one in sessions])
         self._tokens = self._tokens + np.where(own > 0, offered * accepted_tokens(first, later, own), 0.0)
         # Each token that is written is read, and long texts are paid for by what is written after them.
-        debts = [one.own_unread / max(1, min(one.left, ANSWER)) for one in sessions]
+        debts = [one.own_unread / max(1.0, min(one.left / 2, ANSWER)) for one in sessions]
         self._read = np.where(own > 0, self._tokens * (1 + np.array(debts)), 0.0)
         return own * offered
 

@@ -17,6 +17,7 @@ from hw_profiles.step_cost import HardwareProfile
 from scheduler.goodput.state import GoodputState, current
 from scheduler.goodput.step_budget import (
     CERTAIN,
+    likelier,
     longest_that_fits,
     most_urgent,
     pays,
@@ -182,6 +183,8 @@ def _cut(
         draft = drafts[index]
         if draft and each.depth and pays(min(each.depth, draft), draft, forecasts[index], price):
             kept[index] = draft
+        if each.own_reach:
+            kept[count + index] = min(drafts[count + index], likelier(each.own_reach, price))
     return kept[:count], kept[count:]
 
 

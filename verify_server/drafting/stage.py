@@ -63,6 +63,11 @@ class DraftStage:
         """Whether sessions that ask hold KV blocks for the positions of their draft, too."""
         return self._drafter.needs_kv
 
+    @property
+    def confident(self) -> bool:
+        """See `ServerDrafter`."""
+        return self._drafter.confident
+
     def first_cost(self, target: StepCost) -> DraftingCost:
         """What is assumed of the drafter beside a target whose steps cost so much, before the first step."""
         pass_s = GUESS * target.verify_s(1, 0, 1)
