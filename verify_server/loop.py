@@ -134,6 +134,7 @@ class VerifyLoop:
         else:
             self._learn(work, self.clock() - started - drafted.seconds)
             if drafted.proposals:
+                self.stats.drafting_s += drafted.seconds
                 drafted.teach(self.drafting_costs)
                 self.profile = replace(self.profile, drafting=self.drafting_costs.cost)
         self.stats.step(len(work), tokens, self.clock() - started)
