@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from edge_client.drafters.none import NoneDrafter
+from opensled.errors import UsageError, VocabularyMismatch
 from opensled.messages import DraftBlock, DraftToken
 from scheduler.fcfs import Fcfs
 from tests.fakes import (
@@ -21,11 +22,13 @@ from tests.fakes import (
     next_token,
 )
 from tests.system import CALM, ask, running
+from verify_server.config import ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.cacheback import ServerTables
 from verify_server.drafting.lookup import ServerLookup
 from verify_server.drafting.model import ServerModel
+from verify_server.engine import ENGINES
 from verify_server.target import Target
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -217,3 +220,37 @@ def test_sequences_that_end_are_forgotten():
     counted(drafter, engine(target=periodic), [PROMPT, [1, 2, 3]])
     counted(drafter, engine(target=periodic), [PROMPT])
     assert len(drafter._indices) <= 1
+
+
+# -- loading ----------------------------------------------------------------------------------------------------
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused():
+    target = Target("fake", engine(), FakeText())
+    with pytest.raises(VocabularyMismatch, match="choose another --draft-model"):
+        SERVER_DRAFTERS.get("model")(ServeConfig(draft_model="tiny-draft"), target)
+
+
+def test_a_target_without_a_known_draft_model_is_told_what_to_do():
+    target = Target("fake", engine(), FakeText())
+    with pytest.raises(UsageError, match="--draft-model FILE"):
+        SERVER_DRAFTERS.get("model")(ServeConfig(model="unknown"), target)
+
+
+@pytest.mark.parametrize("kind", ["torch", "llamacpp"])
+@pytest.mark.parametrize("name", ["lookup", "cacheback", "model"])
+def test_real_engines_write_the_same_with_every_drafter(kind, name):
+    """On the bundled family: the target in float32 (level exact) or GGUF, and its draft model on llama.cpp."""
+    config = ServeConfig(model="tiny", engine=kind, threads=1, kv_tokens=4000, drafter=name)
+    target = ENGINES.get(kind)(config)
+    prompts = [target.text.encode(text) for text in ("The river is", "A b c d a b c d a b", "def add(a, b):")]
+
+    def written(drafter):
+        return counted(drafter, target.engine, prompts, text=target.text, max_step_tokens=64)
+
+    alone, _ = written(Broken())
+    drafted, stats = written(SERVER_DRAFTERS.get(name)(config, target))
+    assert drafted == alone
+    assert stats.own.tokens > 0
+    if name == "model":
+        assert stats.steps < 30  # of 40 tokens each

@@ -13,6 +13,8 @@ from typing import ClassVar
 
 from opensled.errors import NonFiniteLogits, UsageError, VocabularyMismatch
 from opensled.messages import DraftBlock, DraftToken
+from opensled.model_pairs import pair_of
+from opensled.store import is_here
 from verify_server.config import ServeConfig
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.written_kv import WrittenKV
@@ -23,6 +25,10 @@ from verify_server.target import Target
 # Tokens of long texts that it reads in one step, for all sessions together, and how many are read at once in any case:
 # a long prompt must not delay the tokens of all others (chosen).
 READ, NEAR = 256, 32
+
+
+# By the name of the target; unlike a device, a server gains nothing by drafting with the target's own weights.
+DRAFT_OF = {"tiny": "tiny-draft", "smollm2": "smollm2-draft"}
 
 
 @dataclass
@@ -139,17 +145,29 @@ class ServerModel(ServerDrafter):
 
 def load(config: ServeConfig, target: Target) -> ServerModel:
     """Loads the draft model of a server. Raises UsageError, NotFound, UnsupportedModel, VocabularyMismatch."""
-    if not config.draft_model:
-        raise UsageError("--drafter model needs --draft-model, a small model with the target's vocabulary")
+    name = config.draft_model or _known(config.model)
     info = target.engine.info
     positions = info.num_blocks * info.block_size
     draft: Target = ENGINES.get("auto")(
-        replace(config, model=config.draft_model, numerics="fast", kv_tokens=positions, context=0)
+        replace(config, model=name, numerics="fast", kv_tokens=positions, context=0)
     )
     if draft.text.fingerprint != target.text.fingerprint:
         raise VocabularyMismatch(
-            f"the draft model {config.draft_model!r} has another vocabulary than the target {target.model_id!r}"
+            f"the draft model {name!r} has another vocabulary than the target {target.model_id!r}; choose another "
+            "--draft-model"
         )
     if draft.engine.info.num_blocks < info.num_blocks or draft.engine.info.block_size != info.block_size:
         raise UsageError(f"engine {draft.engine.info.runtime} has no room for the KV of a draft model")
     return ServerModel(draft.engine)
+
+
+def _known(target: str) -> str:
+    """The draft model on this machine that belongs to a target; raises UsageError if there is none."""
+    pair = pair_of(target)
+    name = DRAFT_OF.get(target, pair.draft if pair else "")
+    if is_here(name):
+        return name
+    get = (
+        f"opensled pull {name}" if name else "--draft-model FILE, a small model with the target's vocabulary"
+    )
+    raise UsageError(f"--drafter model has no draft model for {target!r} on this machine; take: {get}")
