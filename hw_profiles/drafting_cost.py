@@ -8,30 +8,14 @@ are. Tables and lookup have no passes. Least squares with all numbers >= 0; olde
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
 from hw_profiles.fading import kept
 from hw_profiles.least_squares import non_negative
+from hw_profiles.step_cost import DraftingCost
 
 HALF_LIFE = 200.0  # steps after which half of what was learned is forgotten (chosen: some seconds)
 PRIOR = 0.5  # steps, of one token of each kind, that the first guess counts for (chosen)
-
-
-@dataclass(frozen=True)
-class DraftingCost:
-    """As it was known at one moment. The defaults are of tables: microseconds a token."""
-
-    pass_s: float = 0.0
-    token_s: float = 1e-5
-    read_s: float = 1e-6
-
-    def seconds(self, longest: Any, tokens: Any, read: Any) -> Any:
-        """Of drafts of `tokens` tokens together, the longest of which has `longest`, after `read` tokens of text:
-        numbers, or arrays."""
-        return self.pass_s * longest + self.token_s * tokens + self.read_s * read
 
 
 class DraftingCostModel:

@@ -6,43 +6,44 @@ drafter, so that who says too much loses rows and never changes a text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from hw_profiles.fading import kept
 
 BINS = 10  # of confidences from 0 to 1, equally wide
 HALF_LIFE = 512.0  # tokens of a bin after which half of what they showed is forgotten (chosen)
-PRIOR = 8.0  # tokens that a confidence itself counts for (chosen)
+PRIOR = 8.0  # tokens that what is known otherwise counts for (chosen)
+UNTOLD = 1.0  # the confidence of a drafter that does not say (`DraftToken`)
 
 
 class ConfidenceCalibration:
     """Of one drafter."""
 
-    __slots__ = ("_hits", "_tries")
+    __slots__ = ("_hits", "_tries", "_usual")
 
-    def __init__(self) -> None:
+    def __init__(self, usual: ConfidenceCalibration | None = None) -> None:
+        """`usual`: of all drafters of its tenant, which learns from this one; None = confidences mean what they say."""
+        self._usual = usual
         self._hits, self._tries = [0.0] * BINS, [0.0] * BINS
 
     def chance(self, confidence: float) -> float:
         """That a token of this confidence stands if those before it do."""
         own = _bin(confidence)
-        return (self._hits[own] + PRIOR * confidence) / (self._tries[own] + PRIOR)
+        usual = confidence if self._usual is None else self._usual.chance(confidence)
+        return (self._hits[own] + PRIOR * usual) / (self._tries[own] + PRIOR)
 
-    def reach(self, confidences: Sequence[float]) -> tuple[float, ...]:
-        """For each token of a chain the chance that it stands together with all before it."""
-        found: list[float] = []
-        chance = 1.0
-        for confidence in confidences:
-            chance *= self.chance(confidence)
-            found.append(chance)
-        return tuple(found)
+    def judged(self, tried: Iterable[tuple[float, bool]]) -> None:
+        """Of each token behind nothing but tokens that stand: its confidence, and whether it stands."""
+        told = [(confidence, stands) for confidence, stands in tried if confidence < UNTOLD]
+        for confidence, stands in told:
+            self._add(confidence, stands)
+        if self._usual is not None and told:
+            self._usual.judged(told)
 
-    def judged(self, confidences: Sequence[float], accepted: int) -> None:
-        """The first `accepted` tokens of a chain stand; of those after the next one nothing is known."""
-        for place, confidence in enumerate(confidences[: accepted + 1]):
-            own, keep = _bin(confidence), kept(1, HALF_LIFE)
-            self._hits[own] = keep * self._hits[own] + (place < accepted)
-            self._tries[own] = keep * self._tries[own] + 1
+    def _add(self, confidence: float, stands: bool) -> None:
+        own, keep = _bin(confidence), kept(1, HALF_LIFE)
+        self._hits[own] = keep * self._hits[own] + stands
+        self._tries[own] = keep * self._tries[own] + 1
 
 
 def _bin(confidence: float) -> int:

@@ -38,6 +38,8 @@ class SessionView(NamedTuple):
     own_reach: tuple[float, ...] = ()
     own_unread: int = 0  # tokens of its text that the server's draft model has to read first
     left: int = 1 << 30  # tokens that it may still write
+    # For each token of the pending draft the chance that it stands with all before it; () = the device does not say
+    reach: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

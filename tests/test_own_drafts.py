@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from hw_profiles.drafting_cost import DraftingCost, DraftingCostModel
-from hw_profiles.step_cost import HardwareProfile
-from opensled.messages import DraftBlock, DraftToken
+from hw_profiles.drafting_cost import DraftingCostModel
+from hw_profiles.step_cost import DraftingCost, HardwareProfile
+from opensled import codec
+from opensled.errors import InvalidRequest
+from opensled.messages import Draft, DraftBlock, DraftToken
 from scheduler.confidences import ConfidenceCalibration
 from scheduler.estimates import DeviceBook, Forecast
 from scheduler.goodput.policy import Goodput
@@ -18,7 +20,7 @@ from scheduler.plan import SessionView, Slice, Snapshot
 from tests.test_goodput_rules import COMPUTES, FAR, HOPELESS, NOW, READS, WAIT, drafting, plan, view
 from verify_server.drafting.base import Proposal
 from verify_server.own_draft import OwnDraft
-from verify_server.trees import together
+from verify_server.trees import confidences, likeliest_first, together, tried
 
 CHEAP = DraftingCost(1e-3, 0.0, 1e-5)  # beside a step of 30 ms
 DEAR = DraftingCost(0.1, 0.0, 1e-5)  # a token costs three steps
@@ -120,19 +122,9 @@ def test_confidences_are_corrected_by_what_stood() -> None:
     calibration = ConfidenceCalibration()
     assert calibration.chance(0.95) == pytest.approx(0.95)
     for _ in range(200):
-        calibration.judged([0.95, 0.95], 0)
-        calibration.judged([0.25], 1)
+        calibration.judged([(0.95, False), (0.25, True), (1.0, False)])
     assert calibration.chance(0.95) < 0.1
     assert calibration.chance(0.25) > 0.9
-    first, second = calibration.reach([0.95, 0.95])
-    assert second == pytest.approx(first**2)
-
-
-def test_tokens_behind_a_wrong_one_tell_nothing() -> None:
-    calibration = ConfidenceCalibration()
-    for _ in range(100):
-        calibration.judged([0.95, 0.55, 0.55], 0)
-    assert calibration.chance(0.55) == pytest.approx(0.55)
 
 
 @pytest.mark.parametrize(
@@ -177,9 +169,9 @@ def test_a_model_that_still_reads_is_not_taken_for_one_that_proposes_nothing() -
 
 
 def test_chances_are_told_by_drafters_that_know_them() -> None:
-    sure, silent = an_own_draft(confident=True), an_own_draft()
-    for draft in (sure, silent):
-        draft.take(proposal(0.5, 0.5), 2, 5)
+    sure, silent = an_own_draft(), an_own_draft()
+    sure.take(proposal(0.5, 0.5), 2, 5)
+    silent.take(proposal(1.0, 1.0), 2, 5)
     assert sure.reach == pytest.approx((0.5, 0.25)) and silent.reach == ()
 
 
@@ -203,3 +195,61 @@ def chain(*ids: int) -> DraftBlock:
 def test_two_chains_share_what_they_begin_with(first, second, ids, parents) -> None:
     found = together(chain(*first), chain(*second))
     assert (found.ids, found.parents) == (ids, parents)
+
+
+# -- confidences of devices -------------------------------------------------------------------------------------
+
+
+def test_confidences_travel_as_bytes() -> None:
+    tokens = (DraftToken(3, 0.5), DraftToken(4), DraftToken(5, 0.0), DraftToken(6, 0.999))
+    sent = codec.decode_client(codec.encode_client(Draft(1, DraftBlock(5, tokens))))
+    assert isinstance(sent, Draft)
+    assert confidences(sent.block) == pytest.approx((0.5, 1.0, 0.0, 1.0), abs=0.004)
+    assert sent.block.tokens[3].confidence < 1
+
+
+def test_a_drafter_that_does_not_say_sends_nothing() -> None:
+    assert not codec.encode_client(Draft(1, DraftBlock(5, (DraftToken(3),)))).draft.confidences
+
+
+def test_a_confidence_too_few_is_refused() -> None:
+    message = codec.encode_client(Draft(1, DraftBlock(5, (DraftToken(3, 0.5), DraftToken(4, 0.5)))))
+    message.draft.confidences = b"\x01"
+    with pytest.raises(InvalidRequest, match="1 confidences for 2 draft tokens"):
+        codec.decode_client(message)
+
+
+def test_untold_tokens_stand_as_often_as_those_of_the_device_usually_do() -> None:
+    estimate = DeviceBook().of("t", "")
+    first, later = estimate.forecast.first, estimate.forecast.later
+    assert estimate.reach((1.0, 1.0)) == ()
+    assert estimate.reach((1.0, 0.5, 1.0)) == pytest.approx((first, first * 0.5, first * 0.5 * later))
+    assert estimate.reach((0.5, 0.5, 0.2), (-1, 0, -1)) == pytest.approx((0.5, 0.25, 0.2))
+
+
+def test_a_device_is_corrected_by_itself_and_a_new_one_by_its_tenant() -> None:
+    book = DeviceBook()
+    liar, neighbour = book.of("t", "liar"), book.of("u", "another")
+    for _ in range(300):
+        liar.judged(1, 0, [(0.95, False)])
+    assert liar.reach((0.95,))[0] < 0.1
+    assert book.of("t", "new").reach((0.95,))[0] < 0.5
+    assert neighbour.reach((0.95,)) == pytest.approx((0.95,))
+
+
+def test_what_was_tried_of_a_tree() -> None:
+    tree = DraftBlock(5, tuple([DraftToken(id, id / 10) for id in (1, 2, 3, 4)]), (-1, -1, 0, 1))
+    assert tried(tree, (0,)) == [(0.1, True), (0.2, False), (0.3, False)]
+    assert tried(chain(1, 2, 3), (0,)) == [(1.0, True), (1.0, False)]
+
+
+def test_a_tree_is_verified_in_the_order_of_its_chances() -> None:
+    tree = DraftBlock(5, tuple([DraftToken(id, 0.5) for id in (1, 2, 3)]), (-1, -1, 1))
+    found = likeliest_first(tree, (0.1, 0.9, 0.8))
+    assert (found.ids, found.parents) == ((2, 3, 1), (-1, 0, -1))
+
+
+def test_what_a_device_is_unsure_of_is_not_verified_where_rows_cost() -> None:
+    found = only(drafting(draft=4, reach=(0.95, 0.9, 0.1, 0.05)), profile=COMPUTES)
+    assert found.draft in (0, 2)
+    assert only(drafting(draft=4, reach=(0.95, 0.9, 0.1, 0.05)), profile=READS).draft == 4

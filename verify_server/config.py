@@ -105,12 +105,13 @@ class ServeConfig:
         f"drafter beside the target: {', '.join(SERVER_DRAFTERS.names())}, or your own module:callable; devices draft "
         "as well",
         often=True,
+        apart=True,
     )
     draft_model: str = option(
         "",
         "draft model of --drafter model, named like the target; default: the one that belongs to the target",
         metavar="MODEL",
-        often=True,
+        apart=True,
     )
     server_draft: int = option(
         4, "tokens of the server's own drafts under policies fcfs and static", low=1, metavar="N"

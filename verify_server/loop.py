@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from hw_profiles.drafting_cost import DraftingCost, DraftingCostModel
+from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.learned import CostModel
-from hw_profiles.step_cost import HardwareProfile
+from hw_profiles.step_cost import DraftingCost, HardwareProfile
 from opensled.errors import OpenSledError
 from opensled.messages import Draft
 from scheduler.plan import BatchPlan, SchedulingPolicy, Snapshot

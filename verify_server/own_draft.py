@@ -11,6 +11,7 @@ from scheduler.estimates import DraftEstimate
 from verify_server.drafting.base import Proposal
 from verify_server.kv.blocks import BlockTable
 from verify_server.sequence import Sequence
+from verify_server.trees import confidences, tried
 
 NO_DRAFT = DraftBlock(0)
 # Drafts after which half of what their lengths show is forgotten, and tokens that are assumed beforehand. Chosen.
@@ -25,7 +26,6 @@ class OwnDraft:
     needs_kv: bool = False  # the drafter computes in KV blocks that the session holds
     block: DraftBlock = NO_DRAFT  # a chain; follows the whole text
     read: int = 0  # tokens of the text that the drafter has read
-    confident: bool = False  # its confidences say something
     reach: tuple[float, ...] = ()  # for each token of `block` the chance that it stands; () = nobody says
     # Of the tokens that the drafter was asked for, those that it proposed
     share: FadingRatio = field(default_factory=lambda: FadingRatio(SHARE, PRIOR, PRIOR))
@@ -56,7 +56,7 @@ class OwnDraft:
     def take(self, proposal: Proposal, asked: int, length: int) -> None:
         """The drafter was asked for `asked` tokens after a text of `length`, and this came of it."""
         self.block, self.read = proposal.block, length - proposal.unread
-        self.reach = self._reach()
+        self.reach = self.estimate.reach(confidences(self.block))
         length = len(self.block.tokens)
         if not proposal.unread:
             self.share.add(length, asked)
@@ -70,14 +70,6 @@ class OwnDraft:
 
     def judged(self, verified: DraftBlock, ids: tuple[int, ...]) -> int:
         """The text goes on with `ids` where a part of it was verified; returns how many tokens of that stand."""
-        accepted = len(agreed(verified, ids))
-        self.estimate.judged(len(verified.tokens), accepted)
-        if self.confident:
-            calibration = self.estimate.device.confidences
-            calibration.judged([token.confidence for token in verified.tokens], accepted)
-        return accepted
-
-    def _reach(self) -> tuple[float, ...]:
-        if not self.confident:
-            return ()
-        return self.estimate.device.confidences.reach([token.confidence for token in self.block.tokens])
+        path = agreed(verified, ids)
+        self.estimate.judged(len(verified.tokens), len(path), tried(verified, path))
+        return len(path)

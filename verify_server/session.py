@@ -22,27 +22,21 @@ from verify_server.draft_checks import check_draft, check_size
 from verify_server.engine.base import Segment
 from verify_server.outbox import Outbox
 from verify_server.own_draft import NO_DRAFT, OwnDraft
+from verify_server.pending_draft import DraftLimits, PendingDraft
 from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
 from verify_server.text.guide import Constraint
-from verify_server.trees import depth, depth_first, no_deeper, no_wider, together, without_twins
-
-
-class PendingDraft(NamedTuple):
-    """A draft not yet planned: as it arrived, what of it still drafts beyond the truth, and when it came."""
-
-    draft: Draft
-    rest: DraftBlock
-    since: float
-
-
-class DraftLimits(NamedTuple):
-    """What a draft of one session may be."""
-
-    vocab_size: int  # ids that a draft may hold
-    max_draft: int  # tokens of a chain
-    max_tree: int = 0  # tokens of a tree; 0 = chains only
-    tree_reads: int = 0  # positions that its branches may read together; 0 = any number (`EngineInfo`)
+from verify_server.trees import (
+    confidences,
+    depth,
+    depth_first,
+    likeliest_first,
+    no_deeper,
+    no_wider,
+    together,
+    tried,
+    without_twins,
+)
 
 
 @dataclass(eq=False)
@@ -112,7 +106,7 @@ class Session:
             return False
         self._check(draft.block)
         if draft.block.parents:
-            draft = replace(draft, block=without_twins(draft.block))
+            draft = replace(draft, block=self._likeliest_first(without_twins(draft.block)))
         block, rest = draft.block, self.sequence.rebase(draft.block)
         useful = bool(block.tokens) or not self.turn.server_drives
         self.turn.draft(draft)
@@ -121,8 +115,16 @@ class Session:
         if self.sequence.finish_reason or rest is None:
             self._drop(draft, now)
             return False
-        self.pending = PendingDraft(draft, rest, now) if block.tokens else None
+        self.pending = self._pending(draft, rest, now) if block.tokens else None
         return useful and not replaces
+
+    def _pending(self, draft: Draft, rest: DraftBlock, since: float) -> PendingDraft:
+        return PendingDraft(draft, rest, since, self.timing.estimate.reach(confidences(rest), rest.parents))
+
+    def _likeliest_first(self, tree: DraftBlock) -> DraftBlock:
+        """A tree in the order of its confidences, if its device tells them; else as it was sent."""
+        reach = self.timing.estimate.reach(confidences(tree), tree.parents)
+        return likeliest_first(tree, reach) if reach else tree
 
     def _check(self, block: DraftBlock) -> None:
         limits, prompt = self.limits, self.sequence.prompt_length
@@ -133,14 +135,14 @@ class Session:
 
     def _drop(self, draft: Draft, now: float) -> None:
         """Answer a late draft, of which nothing can be computed any more."""
-        block, agreed = draft.block, self.sequence.agreed(draft.block)
+        block, stands = draft.block, self.sequence.agreed(draft.block)
         if not self.sequence.finish_reason:
             self.stats.drop(len(block.tokens))
             self.timing.asked(len(self.sequence), now)
             known = min(depth(block.tokens, block.parents), len(self.sequence) - block.base)
-            self.timing.estimate.judged(known, agreed)
+            self.timing.estimate.judged(known, stands)
         self.turn.verdict(draft.counter, None)
-        self._tell(block.base, draft.counter, agreed)
+        self._tell(block.base, draft.counter, stands)
 
     def _tell(self, base: int, answers: int = 0, num_accepted: int = 0) -> None:
         """Send the truth since `base`; `answers`: the counter of a draft of which `num_accepted` tokens stand."""
@@ -202,6 +204,7 @@ class Session:
             self.own.reach if self.own else (),
             length - self.own.read if self.own and self.own.needs_kv else 0,
             sequence.ends.last_length - length,
+            pending.reach if pending else (),
         )
 
     def plan(self, piece: Slice, now: float) -> StepItem:
@@ -269,15 +272,16 @@ class Session:
             self.emitted.add(news)
         self._give_hint(item, now)
         known = base - draft.block.base if draft else 0  # its head, which proved right before
-        self.timing.estimate.judged(known + item.depth, known + num_accepted)
+        path = agreed(item.drafted, ids)
+        self.timing.estimate.judged(known + item.depth, known + num_accepted, tried(item.drafted, path))
         self.budget.judged(len(item.drafted.tokens), num_accepted)
         if draft is None:
             self._tell(base)
             self.stats.commit(len(news), item.hint)
         else:
-            agreed = self.sequence.agreed(draft.block)
-            self._tell(draft.block.base, draft.counter, agreed)
-            self.stats.commit(len(news), item.hint, len(draft.block.tokens), agreed - known)
+            stands = self.sequence.agreed(draft.block)
+            self._tell(draft.block.base, draft.counter, stands)
+            self.stats.commit(len(news), item.hint, len(draft.block.tokens), stands - known)
         self._rebase_pending(now)
         return len(news)
 
@@ -308,12 +312,12 @@ class Session:
         """A draft that arrived during the step meets the new truth."""
         if self.pending is None:
             return
-        (draft, _, since), self.pending = self.pending, None
+        (draft, _, since, _), self.pending = self.pending, None
         rest = self.sequence.rebase(draft.block)
         if self.sequence.finish_reason or rest is None:
             self._drop(draft, now)
         else:
-            self.pending = PendingDraft(draft, rest, since)
+            self.pending = self._pending(draft, rest, since)
 
     def fail(self, error: OpenSledError) -> None:
         """This session ends by an error; its reader is told, no other session notices."""

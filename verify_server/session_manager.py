@@ -232,7 +232,7 @@ class SessionManager:
         if self.loop.drafting is None or rule.draft_probs:
             return None
         drafting = self.loop.drafting
-        return OwnDraft(self._drafters.of(tenant, ""), drafting.needs_kv, confident=drafting.confident)
+        return OwnDraft(self._drafters.of(tenant, ""), drafting.needs_kv)
 
 
 def _sequence_limits(info: EngineInfo, limits: SessionLimits) -> Limits:

@@ -47,6 +47,31 @@ def run_after(parents: Sequence[int], index: int) -> range:
     return range(index + 1, stop)
 
 
+def confidences(block: DraftBlock) -> list[float]:
+    """Of each token of a draft; see `DraftToken`."""
+    return [token.confidence for token in block.tokens]
+
+
+def tried(block: DraftBlock, path: Sequence[int]) -> list[tuple[float, bool]]:
+    """Of each token behind nothing but tokens that stand: its confidence, and whether it stands.
+
+    `path`: indices of the tokens that stand. The target was asked for the token after each of them.
+    """
+    stand = {-1, *path}
+    return [
+        (token.confidence, index in stand)
+        for index, (token, parent) in enumerate(
+            zip(block.tokens, block.parents or range(-1, len(block.tokens)))
+        )
+        if parent in stand
+    ]
+
+
+def likeliest_first(block: DraftBlock, reach: Sequence[float]) -> DraftBlock:
+    """A tree with its likeliest tokens first; `reach`: of each token the chance that it stands with all before it."""
+    return _reordered(block, sorted(range(len(block.tokens)), key=lambda index: -reach[index]))
+
+
 def without_twins(block: DraftBlock) -> DraftBlock:
     """The same paths, each of them once: children of one token with equal ids become one."""
     numbers: list[int] = []  # old index -> new one

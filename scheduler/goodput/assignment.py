@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hw_profiles.drafting_cost import DraftingCost
 from hw_profiles.speculation import Numbers, accepted_tokens
-from hw_profiles.step_cost import HardwareProfile
+from hw_profiles.step_cost import DraftingCost, HardwareProfile
 from scheduler.estimates import Forecast
 from scheduler.plan import SessionView
 

@@ -181,7 +181,9 @@ def _cut(
     kept = worthwhile(drafts, forecasts + [each.own_forecast or CERTAIN for each in chosen], asked, price)
     for index, each in enumerate(chosen):
         draft = drafts[index]
-        if draft and each.depth and pays(min(each.depth, draft), draft, forecasts[index], price):
+        if each.reach:
+            kept[index] = min(draft, likelier(each.reach, price))
+        elif draft and each.depth and pays(min(each.depth, draft), draft, forecasts[index], price):
             kept[index] = draft
         if each.own_reach:
             kept[count + index] = min(drafts[count + index], likelier(each.own_reach, price))

@@ -64,7 +64,6 @@ class ServerDrafter(ABC):
     """Drafts for all sessions of a server. It keeps what it knows of each until it is told to forget it."""
 
     needs_kv: ClassVar[bool] = False  # it computes with KV of its own, in the blocks of the sessions
-    confident: ClassVar[bool] = False  # the confidences of its tokens tell likely ones from others
 
     @abstractmethod
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:

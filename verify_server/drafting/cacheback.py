@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from opensled.drafting.followers import Followers
 from opensled.drafting.growth import Calibration
@@ -37,8 +37,6 @@ class _Text:
 
 class ServerTables(ServerDrafter):
     """`opensled serve --drafter cacheback`: needs no model; tables begin empty."""
-
-    confident: ClassVar[bool] = True
 
     def __init__(self, config: Any, target: Any) -> None:
         """`target`: a `Target`, whose ends nothing follows."""

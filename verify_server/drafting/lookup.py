@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from opensled.drafting.ngrams import NgramIndex
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
@@ -11,8 +11,6 @@ from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 
 class ServerLookup(ServerDrafter):
     """`opensled serve --drafter lookup`: needs no model, and takes microseconds a session."""
-
-    confident: ClassVar[bool] = True
 
     def __init__(self, config: Any = None, target: Any = None) -> None:
         """Needs neither."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from hw_profiles.drafting_cost import DraftingCost, DraftingCostModel
-from hw_profiles.step_cost import StepCost
+from hw_profiles.drafting_cost import DraftingCostModel
+from hw_profiles.step_cost import DraftingCost, StepCost
 from opensled.messages import DraftBlock
 from verify_server.config import ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
@@ -62,11 +62,6 @@ class DraftStage:
     def needs_kv(self) -> bool:
         """Whether sessions that ask hold KV blocks for the positions of their draft, too."""
         return self._drafter.needs_kv
-
-    @property
-    def confident(self) -> bool:
-        """See `ServerDrafter`."""
-        return self._drafter.confident
 
     def first_cost(self, target: StepCost) -> DraftingCost:
         """What is assumed of the drafter beside a target whose steps cost so much, before the first step."""
