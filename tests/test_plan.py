@@ -15,7 +15,7 @@ from benchmarks.findings import BEGIN, END, findings, put
 from benchmarks.grid import Axes, measure
 from benchmarks.grid_place import Place, answers
 from opensled.cli import main
-from opensled_testbed.baselines import BASELINES
+from opensled_testbed.baselines import BASELINES, USUAL
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.slo import Slo, holds
@@ -96,7 +96,7 @@ def test_the_grid_asks_every_baseline_and_sets_the_law_beside_it() -> None:
     assert grid["label"] == "simulated"
     assert [point["device"] for point in grid["points"]] == ["laptop-cpu", "pi-5"]
     fast, slow = (point["capacity"] for point in grid["points"])
-    assert set(fast) == set(BASELINES) - {"device-only"}
+    assert set(fast) == set(USUAL) - {"device-only"}
     assert fast["server-sd"] == slow["server-sd"] > 0  # it drafts, and a plain step of 55 ms is too slow
     assert fast["centralized"] == 0
     assert all(point["law"].keys() == fast.keys() for point in grid["points"])
