@@ -78,6 +78,12 @@ class PlanConfig:
         group="prices",
     )
     kwh_usd: float = option(0.0, "price of the devices' power", low=0, metavar="USD")
+    pipesd: bool = option(
+        False,
+        "also show PipeSD's dual trigger on the devices, with its best thresholds; it is not recommended, and needs "
+        "recorded drafts",
+        group="output",
+    )
     simulate: bool = option(
         False, "check the recommended mode in the simulator as well (a minute or so)", group="output"
     )

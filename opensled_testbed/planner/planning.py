@@ -6,14 +6,16 @@ from math import ceil
 
 from hw_profiles import catalog
 from hw_profiles.profiles import DeviceProfile
-from opensled_testbed.baselines import BASELINES
+from opensled_testbed.baselines import BASELINES, PIPESD
 from opensled_testbed.config import PlanConfig
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.planner import setting as settings
 from opensled_testbed.planner.binding import what_binds
 from opensled_testbed.planner.capacity_law import MODES, Capacity, Setting, best
 from opensled_testbed.planner.draft_source import DraftSource
+from opensled_testbed.planner.thresholds import pairs
 from opensled_testbed.planner.trip import mean_s
+from opensled_testbed.tuning import Tuning
 
 HOUR_S = 3600
 
@@ -64,6 +66,7 @@ class PlanRow:
     cost: Cost | None
     usd_hour: float
     draft_wait: float  # what policies static and fcfs need as `opensled serve --draft-wait`, seconds
+    tuning: Tuning | None = None  # thresholds of PipeSD
 
     @property
     def users(self) -> int:
@@ -108,7 +111,7 @@ class Plan:
         return self._cheapest([row for row in self.rows if row.accelerator == accelerator])
 
     def _cheapest(self, rows: Sequence[PlanRow]) -> PlanRow | None:
-        serving = [row for row in rows if row.users]
+        serving = [row for row in rows if row.users and row.found.mode in MODES]
         if not serving:
             return None
         least = min(map(self._price, serving))
@@ -129,7 +132,7 @@ class Plan:
 
 
 def make_plan(config: PlanConfig) -> Plan:
-    """Raises NotFound or UsageError for profiles that do not exist."""
+    """Raises NotFound or UsageError for profiles that do not exist, and UsageError for PipeSD with made-up drafts."""
     work = settings.work_of(DraftSource(config.pair, config.acceptance))
     names = [config.accelerator] if config.accelerator else catalog.names("accelerators")
     return Plan(config, work, tuple(row for name in names for row in _rows(config, name, work)))
@@ -152,7 +155,15 @@ def baseline_fleet(fleet: Fleet, row: PlanRow) -> Fleet:
 
 def _rows(config: PlanConfig, accelerator: str, work: settings.Work) -> list[PlanRow]:
     setting = settings.of_fleet(fleet_of(config, accelerator), work)
-    return [_row(config, accelerator, setting, best(setting, mode, config.pace)) for mode in MODES]
+    rows = [_row(config, accelerator, setting, best(setting, mode, config.pace)) for mode in MODES]
+    return [*rows, _pipesd(config, accelerator, setting)] if config.pipesd else rows
+
+
+def _pipesd(config: PlanConfig, accelerator: str, setting: Setting) -> PlanRow:
+    """`sled-continuous` with the best thresholds."""
+    best_pair = pairs(setting, DraftSource(config.pair, config.acceptance), config.pace)[0]
+    row = _row(config, accelerator, best_pair.setting, best_pair.found)
+    return replace(row, found=replace(row.found, mode=PIPESD), tuning=best_pair.tuning)
 
 
 def _row(config: PlanConfig, accelerator: str, setting: Setting, found: Capacity) -> PlanRow:
