@@ -61,6 +61,7 @@ class Assignment(NamedTuple):
     rate: float  # tokens/s of all sessions
     step_s: float
     busy: float  # mean sessions in a step; below 1 the target idles in between
+    costs: MarginalCosts  # by which RESPONSE found the lengths
 
 
 class DraftLengthPlanner:
@@ -136,7 +137,7 @@ class DraftLengthPlanner:
         rates = self._tokens[lengths, self._all] * share / step_s
         rate = float(rates.sum())
         worth = rate + float(self._promised(rates, TOKENS[lengths]).sum())
-        return Assignment(rule, lengths, worth, rate, step_s, float(share.sum()))
+        return Assignment(rule, lengths, worth, rate, step_s, float(share.sum()), costs)
 
     def _fixed_point(self, lengths: NDArray[np.int_]) -> tuple[float, Numbers]:
         """Seconds of a step, and each session's share of the steps."""
