@@ -21,6 +21,7 @@ from verify_server.drafting.stage import DraftStage, OwnDrafts
 from verify_server.engine.base import Segment, TargetEngine
 from verify_server.kv.blocks import BlockPool
 from verify_server.kv.preemption import KVPreemptor
+from verify_server.kv.twins import adopts
 from verify_server.outbox import Outbox
 from verify_server.session import Session, StepItem
 from verify_server.step import Outcome, run_step, step_failed
@@ -163,7 +164,7 @@ class VerifyLoop:
     def _adopt(self) -> None:
         """Give sessions the KV that others have computed meanwhile, if they have more than a block to compute."""
         for session in self.sessions.values():
-            if session.sequence.uncomputed > self.pool.block_size and session.has_reader:
+            if adopts(session, self.pool.block_size):
                 assert not session.in_step, "the engine writes behind what was computed"
                 session.sequence.adopt_kv()
 

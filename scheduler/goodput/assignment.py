@@ -87,6 +87,7 @@ class Assignment(NamedTuple):
     rate: float  # tokens/s of all sessions
     step_s: float
     busy: float  # mean sessions in a step; below 1 the target idles in between
+    costs: MarginalCosts  # by which RESPONSE found the lengths
 
 
 class DraftPlanner:
@@ -184,7 +185,7 @@ class DraftPlanner:
         rates = self._tokens[arms, self._all] * share / step_s
         rate = float(rates.sum())
         worth = rate + float(self._promised(rates, self.arms.device[arms].astype(float)).sum())
-        return Assignment(rule, arms, worth, rate, step_s, float(share.sum()))
+        return Assignment(rule, arms, worth, rate, step_s, float(share.sum()), costs)
 
     def _fixed_point(self, arms: NDArray[np.int_]) -> tuple[float, Numbers]:
         """Seconds of a step, and each session's share of the steps."""

@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from hw_profiles.fading import faded_rate
 from hw_profiles.step_cost import HardwareProfile
-from scheduler.goodput.assignment import NO_COSTS, DraftPlanner, MarginalCosts, PromptLoad
+from scheduler.goodput.assignment import (
+    NO_COSTS,
+    RESPONSE,
+    Assignment,
+    DraftPlanner,
+    MarginalCosts,
+    PromptLoad,
+)
 from scheduler.plan import SessionView, Slice
 
 PROMPTS_S = 5.0  # seconds over which rates of prompts are means: follows a burst, ignores a single prompt
@@ -115,14 +122,16 @@ def _reviewed(
     is_clear = not (old.hints or old.asks) or best.worth > kept.worth + MUCH_BETTER * kept.rate
     if 0 < doubts < DOUBTS and not is_clear:
         best = kept
+    taken = _answered(best, planner)
     state = replace(
         old,
-        hints=_hints(present, planner.arms.device[best.arms]),
-        asks=_asks(present, planner.arms.own[best.arms]),
-        rule=best.rule,
-        rate=best.rate,
-        step_s=best.step_s,
-        costs=planner.marginal_costs(best),
+        hints=_hints(present, planner.arms.device[taken.arms]),
+        asks=_asks(present, planner.arms.own[taken.arms]),
+        rule=taken.rule,
+        rate=taken.rate,
+        step_s=taken.step_s,
+        # Those that rule RESPONSE answered, so that it says the same again
+        costs=taken.costs if taken.rule == RESPONSE else planner.marginal_costs(taken),
         doubts=doubts if best is kept else 0,
         reviewed=now,
         sessions=len(sessions),
@@ -130,6 +139,18 @@ def _reviewed(
     )
     state = _with_probes(state, present, now)
     return _with_own_probes(state, present, now) if profile.drafting else state
+
+
+def _answered(best: Assignment, planner: DraftPlanner) -> Assignment:
+    """By rule RESPONSE the answer to the costs that `best` itself makes, if that is better.
+
+    An answer that is always taken goes back and forth: short drafts make a position cheap, so all devices draft long,
+    which makes it dear, so all draft short.
+    """
+    if best.rule != RESPONSE:
+        return best
+    answer = planner.assignment(RESPONSE, planner.marginal_costs(best))
+    return answer if answer.worth > best.worth else best
 
 
 def _hints(sessions: Sequence[SessionView], lengths: NDArray[np.int_]) -> dict[int, int]:
