@@ -154,7 +154,7 @@ def test_what_was_not_verified_tells_as_much_as_was_written() -> None:
     draft = an_own_draft()
     before = draft.estimate.forecast
     draft.take(proposal(0.9, 0.9), 2, 5)
-    draft.decoded((1,))
+    draft.judged(DraftBlock(5), (1,))
     assert draft.estimate.forecast.first > before.first
     assert draft.estimate.forecast.later == before.later
 

@@ -11,7 +11,7 @@ from scheduler.estimates import DraftEstimate
 from verify_server.drafting.base import Proposal
 from verify_server.kv.blocks import BlockTable
 from verify_server.sequence import Sequence
-from verify_server.trees import confidences, tried
+from verify_server.trees import confidences, seen_of, tried
 
 NO_DRAFT = DraftBlock(0)
 # Drafts after which half of what their lengths show is forgotten, and tokens that are assumed beforehand. Chosen.
@@ -63,13 +63,9 @@ class OwnDraft:
         if length:
             self.estimate.arrived(0.0, length, 0.0)
 
-    def decoded(self, ids: tuple[int, ...]) -> None:
-        """The text goes on with `ids` where nothing of the draft was verified: they tell as much of its beginning."""
-        tried = self.block.first(len(ids))
-        self.judged(tried, ids)
-
     def judged(self, verified: DraftBlock, ids: tuple[int, ...]) -> int:
-        """The text goes on with `ids` where a part of it was verified; returns how many tokens of that stand."""
-        path = agreed(verified, ids)
-        self.estimate.judged(len(verified.tokens), len(path), tried(verified, path))
-        return len(path)
+        """The text goes on with `ids` where a part of it, or nothing, was verified; how many tokens of that stand."""
+        seen = seen_of(verified, self.block)
+        path = agreed(seen, ids)
+        self.estimate.judged(len(seen.tokens), len(path), tried(seen, path))
+        return min(len(path), len(verified.tokens))

@@ -33,6 +33,7 @@ from verify_server.trees import (
     likeliest_first,
     no_deeper,
     no_wider,
+    seen_of,
     together,
     tried,
     without_twins,
@@ -240,7 +241,8 @@ class Session:
         if piece.ask and piece.decide and self.own is not None:
             ask = piece.ask
             blocks = self.own.blocks(len(self.sequence) + len(block.tokens) + ask, self.sequence.table)
-        return StepItem(self, segment, check, draft, hint, drafted, own, ask, blocks)
+        rest = pending.rest if pending else NO_DRAFT
+        return StepItem(self, segment, check, draft, hint, rest, drafted, own, ask, blocks)
 
     def _verified(self, rest: DraftBlock, most: int | None, longest: int, now: float) -> DraftBlock:
         """What of a draft is verified, `most` tokens of it: a chain of `longest`, or a tree in the engine's order."""
@@ -272,8 +274,10 @@ class Session:
             self.emitted.add(news)
         self._give_hint(item, now)
         known = base - draft.block.base if draft else 0  # its head, which proved right before
-        path = agreed(item.drafted, ids)
-        self.timing.estimate.judged(known + item.depth, known + num_accepted, tried(item.drafted, path))
+        seen = seen_of(item.drafted, item.rest)
+        path = agreed(seen, ids)
+        length = known + depth(seen.tokens, seen.parents)
+        self.timing.estimate.judged(length, known + len(path), tried(seen, path))
         self.budget.judged(len(item.drafted.tokens), num_accepted)
         if draft is None:
             self._tell(base)
@@ -289,11 +293,10 @@ class Session:
         """The server's own draft has been used up; how many of the `accepted` tokens its device had drafted."""
         if self.own is None:
             return accepted
+        stands = self.own.judged(item.own, ids)
         if item.own.tokens:
-            self.stats.own.add(len(item.own.tokens), self.own.judged(item.own, ids))
+            self.stats.own.add(len(item.own.tokens), stands)
             accepted = len(agreed(item.drafted, ids))
-        else:
-            self.own.decoded(ids)
         self.own.block = NO_DRAFT
         return accepted
 
@@ -333,12 +336,8 @@ class StepItem(NamedTuple):
     check: DraftCheck | None  # None: a chunk of a prompt, nothing to decide
     draft: Draft | None  # the draft this step answers
     hint: int | None = None  # goes with the verdict
-    drafted: DraftBlock = NO_DRAFT  # what of its device's draft is verified,
+    rest: DraftBlock = NO_DRAFT  # what its device drafted beyond the text,
+    drafted: DraftBlock = NO_DRAFT  # what of that is verified,
     own: DraftBlock = NO_DRAFT  # and what of the server's own one
     ask: int = 0  # tokens that the server's drafter is to draft after the step
     blocks: tuple[int, ...] = ()  # all that the session holds, where the drafter needs them
-
-    @property
-    def depth(self) -> int:
-        """How many tokens of its device's draft can be accepted at most."""
-        return depth(self.drafted.tokens, self.drafted.parents)

@@ -52,6 +52,13 @@ def confidences(block: DraftBlock) -> list[float]:
     return [token.confidence for token in block.tokens]
 
 
+def seen_of(verified: DraftBlock, whole: DraftBlock) -> DraftBlock:
+    """Of a draft the part that the target's decision tells of: what was `verified`, and of a chain the token after it,
+    for which the target's own one is there in any case. Without that token, drafts of which only likely tokens are
+    verified would all look good."""
+    return verified if whole.parents else whole.first(len(verified.tokens) + 1)
+
+
 def tried(block: DraftBlock, path: Sequence[int]) -> list[tuple[float, bool]]:
     """Of each token behind nothing but tokens that stand: its confidence, and whether it stands.
 
