@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 from benchmarks.draft_cost import LENGTH, MODEL, NODES, acceleration, draft_time
 from benchmarks.figure import Comparison, Figure
 from edge_client.device import Device
-from edge_client.drafters import DRAFTERS, OFF, table_file
+from edge_client.drafters import DRAFTERS, OFF
 from edge_client.drafters.base import DrafterFactory, DrafterOptions
 from edge_client.drafters.cacheback import PATTERN, CachebackDrafter, CachebackFactory
-from edge_client.drafters.tables import FrozenTable, LruTable, TableShape
 from edge_client.lengths.fixed import FixedLength
 from edge_client.link import Endpoint, Link
 from edge_client.served_target import fetch_target
 from opensled.answer import Stats, Task
+from opensled.drafting import table_file
+from opensled.drafting.followers import Followers
+from opensled.drafting.tables import FrozenTable, LruTable, TableShape
 from opensled.errors import OpenSledError
 from opensled.messages import MATCH, ChatMessage, Prompt, SamplingParams
 from opensled.store import model_file
@@ -56,8 +58,8 @@ class FrozenFactory(CachebackFactory):
 
 class _FrozenDrafter(CachebackDrafter):
     def _forget(self) -> None:
-        super()._forget()
-        self._dynamic = LruTable(TableShape(leaders=0))
+        nothing = LruTable(TableShape(leaders=0))
+        self._followers = Followers(nothing, self._frozen, self._ends, self._calibration)
 
 
 def factories() -> dict[str, DrafterFactory]:

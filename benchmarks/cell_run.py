@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.accuracy import agreement, live_anchor
 from benchmarks.cell_turns import DILATION, LIVE, PlannedRun, Run, as_json, finish, fleet_of, turns
+from opensled_testbed.baselines import PIPESD
 from opensled_testbed.cells import Cell
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.load import Item, Load
@@ -17,8 +18,9 @@ from opensled_testbed.load.summary import summarise
 from opensled_testbed.planner.capacity_search import MOST, largest
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import TraceSet
+from opensled_testbed.tuning import TRIGGERS, Tuning
 
-LENGTHS = (2, 4, 8)  # draft lengths that are looked at
+LENGTHS = tuple(map(Tuning, (2, 4, 8)))  # draft lengths that are looked at
 DRAFTING = ("server-sd", "sled-static", "sled-continuous")  # baselines that have one
 LOOK = Load(warmup=3, duration=20)  # of the simulations that choose the draft length and the window
 OUTCOMES = {True: "holds", False: "fails", None: "VOID: this machine was too slow"}
@@ -52,24 +54,21 @@ class CellRun:
     traces: TraceSet
     run: Run | None  # None = nothing is emulated
     say: Callable[[str], None]
-    lengths: dict[str, int] = field(default_factory=dict)  # draft length of each baseline
+    tunings: dict[str, Tuning] = field(default_factory=dict)  # of each baseline
 
     def __post_init__(self) -> None:
         self.cell = replace(self.cell, users=min(self.cell.users, self.scale.most_users))
 
     def all(self, baselines: Sequence[str]) -> dict[str, Any]:
         """The cell's entry of the document."""
-        self.lengths = {
-            name: max(LENGTHS, key=partial(self._worth, name)) if name in DRAFTING else LENGTHS[0]
-            for name in baselines
-        }
+        self.tunings = {name: self._tuned(name) for name in baselines}
         # Long enough for whole answers of the slowest baseline.
-        slowest = max(self._look(name, self.lengths[name])["mean_e2el_ms"] for name in baselines) / 1000
+        slowest = max(self._look(name, self.tunings[name])["mean_e2el_ms"] for name in baselines) / 1000
         load = Load(
             warmup=round(self.scale.warmup * slowest, 2), duration=round(self.scale.requests * slowest, 2)
         )
-        drafts = {name: length for name, length in self.lengths.items() if name in DRAFTING}
-        self.say(f"{self.cell.id}: draft lengths {drafts}, window {load.duration:.1f} s")
+        told = self._told()
+        self.say(f"{self.cell.id}: {told}, window {load.duration:.1f} s")
         runs, void = self._emulate(baselines, load)
         simulated = [
             {**turn._asdict(), "summary": self._simulated(turn, load)}
@@ -80,7 +79,7 @@ class CellRun:
             "id": self.cell.id,
             **asdict(self.cell),
             "fleet": asdict(self.cell.fleet()),
-            "draft_lengths": drafts,
+            **told,
             "dilation": DILATION[self.cell.regime],
             "load": asdict(load),
             "runs": runs,
@@ -99,13 +98,25 @@ class CellRun:
     def slo(self) -> Slo:
         return Slo(pace=self.cell.pace)
 
-    def _worth(self, baseline: str, length: int) -> tuple[float, float]:
-        """Of a draft length, by a short simulation: most users served, then most tokens."""
-        summary = self._look(baseline, length)
+    def _tuned(self, baseline: str) -> Tuning:
+        """The best setting of a baseline that has one; the others take what comes."""
+        if baseline not in (*DRAFTING, PIPESD):
+            return LENGTHS[0]
+        return max(TRIGGERS if baseline == PIPESD else LENGTHS, key=partial(self._worth, baseline))
+
+    def _told(self) -> dict[str, Any]:
+        """What was chosen, as JSON: draft lengths and, where there are some, thresholds."""
+        lengths = {name: each.draft_length for name, each in self.tunings.items() if name in DRAFTING}
+        triggers = {name: each._asdict() for name, each in self.tunings.items() if name == PIPESD}
+        return {"draft_lengths": lengths, **({"triggers": triggers} if triggers else {})}
+
+    def _worth(self, baseline: str, tuning: Tuning) -> tuple[float, float]:
+        """Of a setting, by a short simulation: most users served, then most tokens."""
+        summary = self._look(baseline, tuning)
         return summary["served"], summary["output_throughput"]
 
-    def _look(self, baseline: str, length: int) -> dict[str, Any]:
-        fleet = fleet_of(self.cell, PlannedRun(baseline, 0), length)
+    def _look(self, baseline: str, tuning: Tuning) -> dict[str, Any]:
+        fleet = fleet_of(self.cell, PlannedRun(baseline, 0), tuning)
         return summarise(simulate(fleet, self.traces, LOOK), self.slo)
 
     def _emulate(
@@ -117,7 +128,7 @@ class CellRun:
         if self.run is None:
             return runs, void
         for turn in turns(self.cell, baselines, self.scale.repeats):
-            fleet = fleet_of(self.cell, turn, self.lengths[turn.baseline])
+            fleet = fleet_of(self.cell, turn, self.tunings[turn.baseline])
             done = finish(self.run, fleet, self.items, self.traces, load, turn)
             entry = as_json(done, summarise(done.result, self.slo))
             (void if done.void else runs).append(entry)
@@ -127,7 +138,7 @@ class CellRun:
         return runs, void
 
     def _simulated(self, turn: PlannedRun, load: Load) -> dict[str, Any]:
-        fleet = fleet_of(self.cell, turn, self.lengths[turn.baseline])
+        fleet = fleet_of(self.cell, turn, self.tunings[turn.baseline])
         return summarise(simulate(fleet, self.traces, replace(load, seed=turn.repeat)), self.slo)
 
     def _capacity(self, baseline: str, load: Load) -> dict[str, Any]:
@@ -149,7 +160,7 @@ class CellRun:
         return {"simulated": users, "most": most, **real}
 
     def _fleet(self, baseline: str, users: int) -> Fleet:
-        return fleet_of(replace(self.cell, users=users), PlannedRun(baseline, 0), self.lengths[baseline])
+        return fleet_of(replace(self.cell, users=users), PlannedRun(baseline, 0), self.tunings[baseline])
 
     def _holds_emulated(self, baseline: str, users: int, load: Load) -> bool | None:
         """None for a void run."""

@@ -12,6 +12,7 @@ from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.load import Item, Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.traces import ItemTrace, TraceSet
+from opensled_testbed.tuning import Tuning
 
 # A run is void when more of its steps were late, or all of them took longer by more than this share
 LATE = 0.05
@@ -77,10 +78,10 @@ def turns(cell: Cell, baselines: Sequence[str], repeats: int) -> Iterator[Planne
                 yield PlannedRun(baseline, repeat, live=True)
 
 
-def fleet_of(cell: Cell, turn: PlannedRun, draft_length: int) -> Fleet:
+def fleet_of(cell: Cell, turn: PlannedRun, tuning: Tuning) -> Fleet:
     """The cell's fleet as the baseline changes it. A device alone does no real work, so its time is not stretched."""
-    base = replace(cell.fleet(draft_length=draft_length), dilation=DILATION[cell.regime])
-    fleet = BASELINES[turn.baseline](base)
+    base = replace(cell.fleet(), dilation=DILATION[cell.regime])
+    fleet = BASELINES[turn.baseline](tuning.of(base))
     if turn.baseline == "device-only":
         return replace(fleet, dilation=1.0)
     if turn.live:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.grid [--pair NAME] [--acceptance A] [--short] [--quick] [--out FOLDER] [--resume] [--jobs N]
     python -m benchmarks.grid --only opensled --merge [--spot-check N]
+    python -m benchmarks.grid --only pipesd --merge
 
 Capacity is the largest number of users of whom 90 % read at their pace, by bisection in the simulator; beside it stands
 the law's word for it. Throughput is compared at the load of the best baseline, and at half of it. All baselines meet
@@ -13,8 +14,9 @@ that share is right. A grid with --short or --acceptance asks for capacity alone
 only at places that the law leaves open: where decoding alone does not fill the memory, and some mode serves a user. It
 writes grid-NAME.json, NAME being the pair or the acceptance. `python -m benchmarks.grid_set` makes all of those.
 
-With --merge what the file already says stays, but for the baselines of --only; --spot-check measures some of that again
-and fails where it differs. What is done is kept in a .part file after each place: --resume goes on from there.
+With --merge what the file already says stays, but for the baselines of --only; pipesd comes where it is named there.
+--spot-check measures some of that again and fails where it differs. What is done is kept in a .part file after each
+place: --resume goes on from there.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from benchmarks.drafts_option import add_drafts, drafts_of
 from benchmarks.findings import findings
 from benchmarks.grid_document import (
     ALL,
+    NAMED,
     QUICK,
     SHORT,
     WHOLE,
@@ -47,6 +50,7 @@ from benchmarks.grid_fill import WORKERS, fill, place_of
 from benchmarks.grid_place import OF_SERVER, answers
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, write_json
 from opensled.errors import UsageError
+from opensled_testbed.baselines import PIPESD
 from opensled_testbed.planner import mode_map
 from opensled_testbed.planner.draft_source import DraftSource
 from opensled_testbed.planner.setting import work_of
@@ -96,7 +100,10 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     add("--jobs", type=int, default=WORKERS, metavar="N", help="processes; default %(default)s")
     add("--merge", action="store_true", help="keep what the file there says, but for --only")
     add(
-        "--only", default="", metavar="NAME,...", help=f"with --merge, of {', '.join(ALL)}: measure them anew"
+        "--only",
+        default="",
+        metavar="NAME,...",
+        help=f"with --merge, of {', '.join(NAMED)}: measure them anew",
     )
     add("--spot-check", type=int, default=0, metavar="N", help="values that --merge kept to measure again")
     add("--resume", action="store_true", help="go on with the .part file of a run that was ended")
@@ -112,9 +119,13 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         arguments.source = drafts_of(arguments)
     except UsageError as error:
         parser.error(str(error))
-    unknown = [name for name in arguments.only if name not in ALL]
+    unknown = [name for name in arguments.only if name not in NAMED]
     if unknown:
-        parser.error(f"--only {unknown[0]}: choose from {', '.join(ALL)}")
+        parser.error(f"--only {unknown[0]}: choose from {', '.join(NAMED)}")
+    if PIPESD in arguments.only and arguments.acceptance:
+        parser.error(
+            f"--only {PIPESD}: drafts that are made up are all sure, so that no threshold ends a block"
+        )
     if not arguments.merge and (arguments.only or arguments.spot_check):
         parser.error("--only and --spot-check belong to --merge")
     if (arguments.merge or arguments.resume) and arguments.quick and not arguments.out:

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 from benchmarks.grid_place import LENGTHS, OF_DEVICES, OF_SERVER, SERVERS, Place, by_law, left_open
 from opensled.errors import UsageError
+from opensled_testbed.baselines import PIPESD
 from opensled_testbed.planner import mode_map
 from opensled_testbed.planner.capacity_search import MOST, WARMUP_TOKENS, WINDOW_TOKENS
 from opensled_testbed.planner.draft_source import DraftSource
 
 ALL = (*OF_SERVER, *OF_DEVICES)
+NAMED = (*ALL, PIPESD)  # what --only can name; PipeSD is measured where it was named once
 WHOLE = "grid"  # name of the grid that has every place
 
 
@@ -84,12 +86,13 @@ def without(document: dict[str, Any], baselines: Sequence[str]) -> dict[str, Any
     """The same without what it says about `baselines`: that is measured anew, all else stays as it was found."""
     for point in document["points"]:
         for name in baselines:
-            for key in ("capacity", "draft_length", "law"):
-                point[key].pop(name, None)
+            for key in ("capacity", "draft_length", "law", "thresholds"):
+                point.get(key, {}).pop(name, None)
             for load in point.get("throughput", ()):
                 load["tokens_per_s"].pop(name, None)
         point["kv_full"] = [name for name in point["kv_full"] if name not in baselines]
-    document["axes"]["baselines"] = [*ALL]
+    kept = {*ALL, *baselines, *document["axes"]["baselines"]}
+    document["axes"]["baselines"] = [name for name in NAMED if name in kept]
     document["facts"] = {**_facts(document["figure"] != WHOLE), **document["facts"]}
     return document
 
@@ -128,7 +131,7 @@ def _facts(short: bool) -> dict[str, Any]:
 
 def law_error(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Relative error of the law where speed, not memory, decides and both serve at least one user."""
-    errors: dict[str, list[float]] = {name: [] for name in ALL}
+    errors: dict[str, list[float]] = {name: [] for name in NAMED}
     for point in points:
         for name, users in point["capacity"].items():
             expected = point["law"][name]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.grid_place import OF_DEVICES, OF_SERVER, Place, PlaceCapacity, answers, rates
 from benchmarks.program import SPAWN, say
-from opensled_testbed.baselines import RIVALS
+from opensled_testbed.baselines import PIPESD, RIVALS
 from opensled_testbed.planner.draft_source import DraftSource
 
 WORKERS = 2
@@ -51,7 +51,7 @@ def fill(
 ) -> None:
     """Add whatever its points lack, on `jobs` processes; `save` is called after each unit of work."""
     points, facts = document["points"], document["facts"]
-    lacking = list(_lacking_capacities(points, source))
+    lacking = list(_lacking_capacities(points, source, document["axes"]["baselines"]))
     for work, found in _measured(lacking, facts, jobs):
         _put_capacities(points, work, found, facts)
         save()
@@ -76,14 +76,16 @@ def loads_of(point: Point) -> tuple[int, ...]:
     return tuple(dict.fromkeys((most, max(1, most // 2))))
 
 
-def _lacking_capacities(points: Sequence[Point], source: DraftSource) -> Iterator[Capacities]:
+def _lacking_capacities(
+    points: Sequence[Point], source: DraftSource, asked_for: Sequence[str]
+) -> Iterator[Capacities]:
     """In the order of the points, long ones first: those of the server alone before those of its devices."""
     asked = set()
     for point in points:
         place = place_of(point, source)
         alone = replace(place, device="")
-        for each, names in ((alone, OF_SERVER), (place, OF_DEVICES)):
-            lacking = tuple(name for name in names if name not in point["capacity"])
+        for each, names in ((alone, OF_SERVER), (place, (*OF_DEVICES, PIPESD))):
+            lacking = tuple(name for name in names if name in asked_for and name not in point["capacity"])
             if lacking and each not in asked:
                 asked.add(each)
                 yield Capacities(each, lacking, best_of_rivals(point))
@@ -119,6 +121,8 @@ def _put(point: Point, answer: PlaceCapacity) -> None:
     point["capacity"][name] = answer.users
     point["draft_length"][name] = answer.draft_length
     point["law"][name] = answer.law
+    if answer.thresholds:
+        point.setdefault("thresholds", {})[name] = [*answer.thresholds]
     if name == "centralized":
         point["kv_fits"] = answer.kv_fits
     full = [other for other in point["kv_full"] if other != name]

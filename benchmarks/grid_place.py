@@ -1,6 +1,7 @@
 """One place of the grid: the capacity of each baseline there, by bisection in the simulator, and its throughput.
 
-Baselines of a fixed draft length get their best one: the law's choice, and those next to it if they hold more.
+Baselines of a fixed draft length get their best one: the law's choice, and those next to it if they hold more. So does
+PipeSD: of its 16 pairs of thresholds the law's choice, and the two next best by the law.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from opensled_testbed.baselines import BASELINES, LONGEST, OPENSLED, RIVALS
+from opensled_testbed.baselines import BASELINES, LONGEST, OPENSLED, PIPESD, RIVALS
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.fleet import Fleet, Group
 from opensled_testbed.load.load import Load
@@ -19,9 +20,11 @@ from opensled_testbed.planner.capacity_search import EXACT, MOST, simulated_capa
 from opensled_testbed.planner.draft_source import DraftSource, traces_of
 from opensled_testbed.planner.planning import draft_wait
 from opensled_testbed.planner.setting import Work, of_fleet, recorded
+from opensled_testbed.planner.thresholds import pairs
 from opensled_testbed.simulated.compare import throughput
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import TraceSet
+from opensled_testbed.tuning import Tuning
 
 # The regimes of the emulated cells, and one more: little bandwidth and much KV to read.
 SERVERS = {**REGIMES, "hub-8k": replace(REGIMES["hub"], context=8192)}
@@ -31,6 +34,7 @@ OF_SERVER = ("centralized", "server-sd")
 LEAST, TOKENS = 60, 4000  # the window in which throughput is measured: tokens of a user, and of all
 WARMUP_S = 3.0  # before it, at least: devices become known, and their users fall out of step
 FULL = 0.85  # share of the users that fit; the law errs by up to 15 % where speed decides
+PAIRS_TRIED = 3  # pairs of thresholds that are simulated
 NEAR = 0.8  # share of the users that fit from which on the search begins with all of them
 
 
@@ -61,6 +65,7 @@ class PlaceCapacity:
     law: int
     kv_fits: int  # users whose KV fits
     runs: int
+    thresholds: tuple[float, float] | None = None  # R1 and R2 of PipeSD
 
 
 def answers(place: Place, baselines: Sequence[str] = (), near: int = 0) -> list[PlaceCapacity]:
@@ -71,7 +76,7 @@ def answers(place: Place, baselines: Sequence[str] = (), near: int = 0) -> list[
             held = max((each.users for each in found if each.baseline in RIVALS), default=0)
             found.append(_opensled(place, max(near, held)))
         else:
-            found.append(_answer(place, name))
+            found.append(_pipesd(place) if name == PIPESD else _answer(place, name))
     return found
 
 
@@ -87,7 +92,7 @@ def rates(place: Place, users: int, lengths: Mapping[str, int]) -> dict[str, flo
 def _rate(place: Place, baseline: str, users: int, length: int) -> float:
     traces, work = _asked(place.source)
     setting = of_fleet(place.fleet(1), work)
-    fleet = _tuned(place, baseline, setting, length)
+    fleet = _tuned(place, baseline, setting, Tuning(length))
     # In the window plain decoding writes TOKENS in all, but not less than LEAST for each user.
     step_s, tokens = setting.step_s(users, 0, 1), max(LEAST, TOKENS / users)
     load = Load(warmup=max(WARMUP_S, LEAST * step_s), duration=max(WARMUP_S, tokens * step_s))
@@ -118,21 +123,36 @@ def left_open(place: Place) -> bool:
 
 
 def _answer(place: Place, baseline: str) -> PlaceCapacity:
-    """The first draft length is searched from the law's guess; its neighbours only must say if they hold one more."""
-    traces, work = _asked(place.source)
-    setting = of_fleet(place.fleet(1), work)
+    """With the law's choice of a draft length, or a neighbour of it."""
+    setting = of_fleet(place.fleet(1), _asked(place.source)[1])
     expected = law.best(setting, baseline, place.pace, LENGTHS)
-    most = min(MOST, expected.kv_fits)
-    best, runs = PlaceCapacity(baseline, 0, expected.draft_length, expected.users, expected.kv_fits, 0), 0
-    for length in _lengths(baseline, expected.draft_length):
+    first = PlaceCapacity(baseline, 0, expected.draft_length, expected.users, expected.kv_fits, 0)
+    tunings = map(Tuning, _lengths(baseline, expected.draft_length))
+    return _best(place, first, [(tuning, _tuned(place, baseline, setting, tuning)) for tuning in tunings])
+
+
+def _pipesd(place: Place) -> PlaceCapacity:
+    """With the thresholds that hold most by the law, or those next to them."""
+    setting = of_fleet(place.fleet(1), _asked(place.source)[1])
+    tried = pairs(setting, place.source, place.pace)[:PAIRS_TRIED]
+    tuning, _, expected = tried[0]
+    first = PlaceCapacity(PIPESD, 0, LONGEST, expected.users, expected.kv_fits, 0, tuning[1:])
+    return _best(place, first, [(each.tuning, _tuned(place, PIPESD, setting, each.tuning)) for each in tried])
+
+
+def _best(place: Place, first: PlaceCapacity, fleets: Sequence[tuple[Tuning, Fleet]]) -> PlaceCapacity:
+    """The first fleet is searched from the law's guess; the others only must say if they hold one more."""
+    most, best, runs = min(MOST, first.kv_fits), first, 0
+    for tuning, fleet in fleets:
         if best.users >= most:
             break
-        fleet = _tuned(place, baseline, setting, length)
-        guess = round(best.users * (1 + EXACT)) + 1 if runs else _first_guess(expected.users, most)
+        guess = round(best.users * (1 + EXACT)) + 1 if runs else _first_guess(first.law, most)
+        traces = _asked(place.source)[0]
         found = simulated_capacity(fleet, traces, place.pace, guess, least=best.users, most=most)
         runs += found.runs
         if found.users > best.users:
-            best = replace(best, users=found.users, draft_length=length)
+            thresholds = tuning[1:] if tuning.newest else None
+            best = replace(best, users=found.users, draft_length=tuning.draft_length, thresholds=thresholds)
     return replace(best, runs=runs)
 
 
@@ -145,7 +165,7 @@ def _opensled(place: Place, near: int) -> PlaceCapacity:
     )
     fits = law.kv_fits(setting, OPENSLED)
     most = min(MOST, fits)
-    fleet = _tuned(place, OPENSLED, setting, LONGEST)
+    fleet = _tuned(place, OPENSLED, setting, Tuning(LONGEST))
     found = simulated_capacity(fleet, traces, place.pace, near or _first_guess(expected, most), most=most)
     return PlaceCapacity(OPENSLED, found.users, LONGEST, expected, fits, found.runs)
 
@@ -163,11 +183,11 @@ def _lengths(baseline: str, first: int) -> Sequence[int]:
     return (first, *LENGTHS[max(0, at - 1) : at], *LENGTHS[at + 1 : at + 2])
 
 
-def _tuned(place: Place, baseline: str, setting: law.Setting, length: int) -> Fleet:
+def _tuned(place: Place, baseline: str, setting: law.Setting, tuning: Tuning) -> Fleet:
     """The baseline's fleet; its server waits as long for drafts as suits these devices, as the planner advises, unless
     it learns by itself how long that is."""
-    fleet = place.fleet(length)
+    fleet = tuning.of(place.fleet(tuning.draft_length))
     if baseline == OPENSLED:
         return BASELINES[baseline](fleet)
-    server = replace(fleet.server, draft_wait=draft_wait(setting, length))
+    server = replace(fleet.server, draft_wait=draft_wait(setting, tuning.draft_length))
     return BASELINES[baseline](replace(fleet, server=server))

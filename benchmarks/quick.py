@@ -31,6 +31,7 @@ from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.simulated.compare import compare as compare_runs
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import read_traces
+from opensled_testbed.tuning import Tuning
 
 BASELINE = FOLDER / "quick_baseline.json"
 COMPONENTS = {  # figure -> its ratios that are watched
@@ -106,7 +107,7 @@ def _emulated(number: int) -> Iterator[tuple[str, float]]:
     for cell in EMULATED:
         speeds: dict[str, float] = {}
         for turn in [PlannedRun(name, number) for name in ("centralized", *DRAFTING)]:
-            fleet = fleet_of(cell, turn, 4)
+            fleet = fleet_of(cell, turn, Tuning(4))
             done = _require_valid(finish(emulate, fleet, items, traces, LOAD, turn))
             simulated = simulate(fleet, traces, replace(LOAD, seed=number))
             throughput = compare_runs(done.result, simulated)["throughput"]

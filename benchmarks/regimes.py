@@ -1,6 +1,6 @@
 """All baselines on the six cells: emulated end to end, in turns, with confidence intervals, and simulated beside it.
 
-    python -m benchmarks.regimes [--quick] [--cells N,...] [--repeats N] [--jobs N] [--out FOLDER]
+    python -m benchmarks.regimes [--quick] [--cells N,...] [--repeats N] [--jobs N] [--pipesd] [--out FOLDER]
     python -m benchmarks.regimes --pair NAME | --acceptance A [--simulated]
 
 Emulated time is mostly waited for, so two cells run at a time: whether this machine kept up is measured in each run,
@@ -9,7 +9,7 @@ and a run in which it did not is void. Writes regimes.json after each cell: a ru
 The devices replay what was recorded with the tiny family, whose target runs for real, and live drafters stand beside
 them. With --pair they replay another pair, whose target's texts are replayed as well; with --acceptance, a number or
 the name of a task, made-up drafts on the texts of the pair. Either has no live drafters, and writes regimes-NAME.json.
-With --simulated nothing is emulated.
+With --simulated nothing is emulated, and with --pipesd PipeSD's dual trigger takes its turns, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmarks.cell_turns import DILATION, LATE, Run, short_items, shortened
 from benchmarks.drafts_option import add_drafts, drafts_of
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, mapped, parser_of, say, write_json
 from opensled.errors import UsageError
-from opensled_testbed.baselines import BASELINES
+from opensled_testbed.baselines import PIPESD, USUAL
 from opensled_testbed.cells import CELLS, Cell
 from opensled_testbed.emulation.recorded_items import recorded_items
 from opensled_testbed.fleet import Fleet
@@ -57,7 +57,8 @@ def main(words: list[str] | None = None) -> int:
     def work() -> int:
         source, run = drafts_of(arguments), None if arguments.simulated else emulate
         chosen, out = _cells(arguments.cells), folder_of(arguments)
-        cells = measure(chosen, scale, command, out, run, arguments.jobs, source)["cells"]
+        names = (*USUAL, PIPESD) if arguments.pipesd else USUAL
+        cells = measure(chosen, scale, command, out, run, arguments.jobs, source, names)["cells"]
         print("simulated against emulated:", *(each for cell in cells for each in compared(cell)), sep="\n")
         print("opensled against the best of the others:", *shares(cells), sep="\n")
         return 0
@@ -74,6 +75,7 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     add("--jobs", type=int, default=2, metavar="N", help="cells at a time; default %(default)s")
     add_drafts(parser, BUNDLED_PAIR)
     add("--simulated", action="store_true", help="emulate nothing")
+    add("--pipesd", action="store_true", help="PipeSD's dual trigger as one more baseline")
     return parser.parse_args(words)
 
 
@@ -81,7 +83,8 @@ def _flags(arguments: argparse.Namespace) -> str:
     words = [" --quick"] if arguments.quick else []
     words += [f" --pair {arguments.pair}"] if arguments.pair != BUNDLED_PAIR else []
     words += [f" --acceptance {arguments.acceptance}"] if arguments.acceptance else []
-    return "".join([*words, " --simulated"] if arguments.simulated else words)
+    words += [" --simulated"] if arguments.simulated else []
+    return "".join([*words, " --pipesd"] if arguments.pipesd else words)
 
 
 def _cells(text: str) -> list[Cell]:
@@ -109,10 +112,12 @@ def measure(
     run: Run | None = emulate,
     jobs: int = 1,
     source: DraftSource = TINY,
+    baselines: Sequence[str] = USUAL,
 ) -> dict[str, Any]:
     """The whole document; written to `out` after each cell, cells in the order given. `run` None: none is emulated."""
     document = _head(scale, command, jobs, source) | {"label": "emulated" if run else "simulated"}
-    for done in mapped(partial(_measured, scale, run, source), [_of(cell, source) for cell in cells], jobs):
+    measured = partial(_measured, scale, run, source, baselines)
+    for done in mapped(measured, [_of(cell, source) for cell in cells], jobs):
         document["cells"].append(_short(done))
         if out:
             write_json(out / f"{document['figure']}.json", document)
@@ -124,10 +129,12 @@ def _of(cell: Cell, source: DraftSource) -> Cell:
     return replace(cell, pair=source.pair, live=cell.live and source == TINY)
 
 
-def _measured(scale: Scale, run: Run | None, source: DraftSource, cell: Cell) -> dict[str, Any]:
+def _measured(
+    scale: Scale, run: Run | None, source: DraftSource, baselines: Sequence[str], cell: Cell
+) -> dict[str, Any]:
     traces = shortened(traces_of(source), scale.max_tokens)
     items = short_items(scale.max_tokens, PAIRS[source.pair].target)
-    return CellRun(cell, scale, items, traces, run, say).all(tuple(BASELINES))
+    return CellRun(cell, scale, items, traces, run, say).all(baselines)
 
 
 def _head(scale: Scale, command: str, jobs: int, source: DraftSource) -> dict[str, Any]:

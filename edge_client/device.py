@@ -286,7 +286,12 @@ def _tell_limit(wanted: int, most: int) -> None:
 
 def _length_policy(config: DeviceConfig) -> DraftLengthPolicy:
     options = LengthOptions(
-        config.draft_length, config.confidence, config.draft_tree, config.look_ahead, config.battery_floor
+        length=config.draft_length,
+        confidence=config.confidence,
+        product=config.product,
+        tree=config.draft_tree,
+        look_ahead=config.look_ahead,
+        battery_floor=config.battery_floor,
     )
     return length_policy(config.stop, options)
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from edge_client.drafters import table_file
-from edge_client.drafters.table_file import (
+from opensled.config import option
+from opensled.drafting import table_file
+from opensled.drafting.table_file import (
     LONGEST_FOLLOWER,
     LONGEST_LEADER,
     MOST_FOLLOWERS,
     TableFile,
 )
-from edge_client.drafters.tables import Rows, TableShape, as_rows
-from opensled.config import option
+from opensled.drafting.tables import Rows, TableShape, as_rows
 from opensled.errors import NotFound, UnsupportedModel, UsageError, first_line
 from opensled.files import read_bytes
 from opensled.store import model_path

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hw_profiles.fading import kept
+from hw_profiles.least_squares import non_negative
 from hw_profiles.step_cost import Roofline, StepCost
 
 Array = NDArray[np.float64]
@@ -157,7 +158,7 @@ class _Fit:
         self._right = keep * self._right + weighted @ (seconds / scale)
         right = self._right + self._prior @ self._known
         firm = np.diag(1e-9 * self._gram.diagonal())  # solvable even if all steps are alike
-        self._found = _non_negative(self._gram + self._prior + firm, right)
+        self._found = non_negative(self._gram + self._prior + firm, right)
 
     def cost(self) -> LearnedCost:
         found = self._found * self._units
@@ -204,27 +205,3 @@ def _tie(prior: Array, left: int, right: int, of_left: float, of_right: float, s
     prior[left, left] += strength * of_left**2
     prior[right, right] += strength * of_right**2
     prior[[left, right], [right, left]] -= strength * of_left * of_right
-
-
-def _non_negative(gram: Array, right: Array) -> Array:
-    """The x >= 0 with least x @ gram @ x / 2 - right @ x, by active sets: columns below 0 leave,
-    one that would help returns.
-
-    `gram` is positive definite. Should the sets go round in circles, the best x so far is as good as any.
-    """
-    columns = len(right)
-    free = np.ones(columns, bool)
-    found = np.zeros(columns)
-    for _ in range(3 * columns):
-        solved = np.zeros(columns)
-        solved[free] = np.linalg.solve(gram[np.ix_(free, free)], right[free])
-        if solved.min() < 0:
-            free &= solved > 0
-            continue
-        found = solved
-        slopes = np.where(free, -np.inf, right - gram @ found)
-        best = int(slopes.argmax())
-        if slopes[best] <= 1e-9:
-            break
-        free[best] = True
-    return found

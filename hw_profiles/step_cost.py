@@ -1,7 +1,7 @@
 """Seconds of one step of a target, as scheduling policies calculate with them."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from hw_profiles.profiles import AcceleratorProfile, TargetShape
 
@@ -38,12 +38,27 @@ ROOFLINE = Roofline()  # of a machine that is not measured
 
 
 @dataclass(frozen=True)
+class DraftingCost:
+    """What a drafter beside the target costs (hw_profiles/drafting_cost.py). The defaults are of tables."""
+
+    pass_s: float = 0.0
+    token_s: float = 1e-5
+    read_s: float = 1e-6
+
+    def seconds(self, longest: Any, tokens: Any, read: Any) -> Any:
+        """Of drafts of `tokens` tokens together, the longest of which has `longest`, after `read` tokens of text:
+        numbers, or arrays."""
+        return self.pass_s * longest + self.token_s * tokens + self.read_s * read
+
+
+@dataclass(frozen=True)
 class HardwareProfile:
     """A target on its machine, for step planning."""
 
     # Tokens one forward computes at most: bounds how long a step delays all sessions (chosen)
     max_step_tokens: int = 512
     cost: StepCost = ROOFLINE
+    drafting: DraftingCost | None = None  # of a drafter beside the target; None = there is none
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,9 @@ def check_draft(message: Any) -> None:
     """Raises InvalidRequest, naming the field, for a protobuf `Draft` with too many parts or invalid parents."""
     _at_most(MAX_BLOCK, len(message.tokens), "tokens", "draft tokens")
     _check_parents(message.parents, len(message.tokens))
+    if len(message.confidences) not in (0, len(message.tokens)):
+        confidences, tokens = len(message.confidences), len(message.tokens)
+        raise InvalidRequest(f"{confidences} confidences for {tokens} draft tokens", "confidences")
     if not message.draft_probs:
         return
     if len(message.draft_probs) != len(message.tokens):

@@ -46,6 +46,11 @@ SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["Verify"].full_name
 
 Malformed = DecodeError  # gRPC raises this for bytes that are no message of the schema
 
+SURE, UNTOLD = (
+    254,
+    255,
+)  # confidences on the wire, one byte each: that of 1, and of a drafter that does not say
+
 
 def encode_client(message: ClientMessage | Framed) -> pb.ClientMessage:
     if isinstance(message, Draft):
@@ -211,10 +216,17 @@ def _encode_draft(message: Draft) -> pb.Draft:
         parents=block.parents,
         seconds=message.seconds,
     )
+    if any(token.confidence < 1 for token in block.tokens):
+        encoded.confidences = bytes([_byte(token.confidence) for token in block.tokens])
     for token in block.tokens:
         if token.drawn_from is not None:
             encoded.draft_probs.add(ids=token.drawn_from.ids, probs=token.drawn_from.probs)
     return encoded
+
+
+def _byte(confidence: float) -> int:
+    """A confidence on the wire; 1 stands for a drafter that does not say."""
+    return UNTOLD if confidence >= 1 else min(UNTOLD - 1, round(UNTOLD * max(0.0, confidence)))
 
 
 def _decode_draft(message: pb.Draft) -> Draft:
@@ -222,12 +234,14 @@ def _decode_draft(message: pb.Draft) -> Draft:
     if message.counter == 0:
         raise InvalidRequest("drafts are numbered from 1", "counter")
     seconds = message.seconds if 0 <= message.seconds < math.inf else 0.0  # NaN is neither
+    confidences = message.confidences or bytes([UNTOLD]) * len(message.tokens)
+    told = [1.0 if each == UNTOLD else each / UNTOLD for each in confidences]
     if not message.draft_probs:
-        drafted = tuple([DraftToken(id) for id in message.tokens])
+        drafted = tuple(map(DraftToken, message.tokens, told))
         return Draft(message.counter, DraftBlock(message.base, drafted, tuple(message.parents)), seconds)
     tokens = tuple(
-        DraftToken(id, drawn_from=SparseDistribution(tuple(source.ids), tuple(source.probs)))
-        for id, source in zip(message.tokens, message.draft_probs)
+        DraftToken(id, confidence, SparseDistribution(tuple(source.ids), tuple(source.probs)))
+        for id, confidence, source in zip(message.tokens, told, message.draft_probs)
     )
     return Draft(message.counter, DraftBlock(message.base, tokens, tuple(message.parents)), seconds)
 

@@ -39,17 +39,19 @@ def option(
     sent_to: tuple[str, ...] = (),
     group: str = "",
     often: bool = False,
+    apart: bool = False,
 ) -> Any:
     """A dataclass field with a flag, an environment twin and a key in the configuration files.
 
     A value lies in [low, high] and among `choices`; `check` raises UsageError for an invalid value. A
     positional argument comes from the command line only. `sent_to`: for the file of a secret, the fields that name
     the server it is sent to and protect it on its way (opensled/config_trust.py). `group`: title in the help of this
-    option and those that follow it in its class; `often`: used so often that the short help shows it.
+    option and those that follow it in its class; `often`: used so often that the short help shows it. `apart`: other
+    verbs mean another thing by this name, so a key above all tables of a file does not count for it.
     """
     rules = {"choices": choices, "low": low, "high": high, "check": check}
     facts = {"help": help, "metavar": metavar, "positional": positional, "sent_to": sent_to}
-    facts |= {"group": group, "often": often}
+    facts |= {"group": group, "often": often, "apart": apart}
     return field(default=default, metadata=facts | rules)
 
 
@@ -242,7 +244,8 @@ def _from_file(
                     f"{path}: unknown section [{key}]; {_instead_of(key, sections, keys() if keys else ())}"
                 )
         elif name in known:
-            values[name] = known[name].checked(value, f"{path}: {key}")
+            if not known[name].metadata["apart"]:
+                values[name] = known[name].checked(value, f"{path}: {key}")
         elif keys is not None and key not in sections and name not in keys():
             raise UsageError(f"{path}: unknown key {key!r}{did_you_mean(name, keys())}")
     for key, value in _table(document, section, path).items():

@@ -38,7 +38,10 @@ def sample() -> str:
     shared = set.intersection(*({item.name for item in verbs[name]} for name in DEVICE_VERBS))
     parts = [HEAD, *_lines(item for item in verbs[DEVICE_VERBS[0]] if item.name in shared)]
     for name, found in verbs.items():
-        parts += [f"\n[{name}]\n", *_lines(item for item in found if item.name not in shared)]
+        parts += [
+            f"\n[{name}]\n",
+            *_lines(item for item in found if item.metadata["apart"] or item.name not in shared),
+        ]
     return "".join(parts)
 
 

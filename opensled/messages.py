@@ -37,10 +37,10 @@ class SparseDistribution:
 
 
 class DraftToken(NamedTuple):
-    """One proposed token id and the draft model's own probability for it, in [0, 1]."""
+    """One proposed token id."""
 
     id: int
-    confidence: float = 1.0
+    confidence: float = 1.0  # chance that it stands if those before it do, by its drafter; 1 = untold
     # What the id was sampled from; for rules with `draft_probs` only.
     drawn_from: SparseDistribution | None = None
     entropy: float = 0.0  # of the draft model's candidates, nats; stays on the device

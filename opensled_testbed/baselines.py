@@ -6,7 +6,8 @@ A fleet says what pace its users want; only `opensled` has a server that can be 
 from collections.abc import Callable
 from dataclasses import replace
 
-from opensled_testbed.fleet import Fleet
+from edge_client.lengths.base import LengthOptions
+from opensled_testbed.fleet import Fleet, Group
 
 COLOCATED = "opensled_testbed.emulation.colocated:Colocated"  # scheduling policy of a draft beside the target
 LONGEST = 8  # draft tokens that a device drafts where the server asks for as many; more were not recorded
@@ -42,9 +43,29 @@ def sled_continuous(fleet: Fleet) -> Fleet:
     return replace(fleet, groups=groups, server=replace(fleet.server, policy="fcfs"))
 
 
+def pipesd(fleet: Fleet) -> Fleet:
+    """PipeSD's dual trigger (arXiv 2605.13319) on the devices: edge_client/lengths/dual_trigger.py says what of it.
+
+    The paper has one client; for many, ours is the server of `sled-continuous`. Thresholds of devices that have the
+    rule already stay, see tuning.py; others get the product's defaults.
+    """
+    groups = tuple(
+        replace(_triggered(group), draft_length=LONGEST, stop="dual-trigger") for group in fleet.groups
+    )
+    return sled_continuous(replace(fleet, groups=groups))
+
+
+def _triggered(group: Group) -> Group:
+    if group.stop == "dual-trigger":
+        return group
+    return replace(group, product=LengthOptions.product, confidence=LengthOptions.confidence)
+
+
 def opensled(fleet: Fleet) -> Fleet:
     """The default policy: it knows what users were promised, and says how much each device is to draft."""
-    groups = tuple(replace(group, draft_length=LONGEST, confidence=0.0) for group in fleet.groups)
+    groups = tuple(
+        replace(group, draft_length=LONGEST, confidence=0.0, product=0.0) for group in fleet.groups
+    )
     return replace(fleet, groups=groups, server=replace(fleet.server, policy="goodput"))
 
 
@@ -61,6 +82,8 @@ BASELINES: dict[str, Callable[[Fleet], Fleet]] = {
     "sled-continuous": sled_continuous,
     "opensled": opensled,
     "device-only": device_only,
+    "pipesd": pipesd,
 }
-OPENSLED, CENTRALIZED = "opensled", "centralized"
+OPENSLED, CENTRALIZED, PIPESD = "opensled", "centralized", "pipesd"
+USUAL = tuple(name for name in BASELINES if name != PIPESD)  # of a measurement that is not told which
 RIVALS = (CENTRALIZED, "sled-static", "sled-continuous")  # that write the same text on the same machines

@@ -86,6 +86,12 @@ class PlanConfig:
         "cost; none = the cheapest way to serve just that pace",
         choices=tuple(POWERS),
     )
+    pipesd: bool = option(
+        False,
+        "also show PipeSD's dual trigger on the devices, with its best thresholds; it is not recommended, and needs "
+        "recorded drafts",
+        group="output",
+    )
     simulate: bool = option(
         False, "check the recommended mode in the simulator as well (a minute or so)", group="output"
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.confidence import ConfidenceLength
+from edge_client.lengths.dual_trigger import DualTrigger
 from edge_client.lengths.fixed import FixedLength
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock
@@ -17,6 +18,8 @@ def rule_of(group: Group, clock: Callable[[], float]) -> DraftLengthPolicy:
     assert group.stop in STOPS, "checked when the fleet is read"
     if group.stop == "adaptive":
         return Adaptive(group.draft_length, group.look_ahead, clock=clock, board=BoardState)
+    if group.stop == "dual-trigger":
+        return DualTrigger(group.draft_length, product=group.product, newest=group.confidence)
     if group.confidence:
         return ConfidenceLength(group.draft_length, confidence=group.confidence)
     return FixedLength(group.draft_length)

@@ -5,10 +5,10 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from edge_client.drafters import table_file
-from edge_client.drafters.table_file import TableFile
-from edge_client.drafters.tables import TableShape
 from edge_client.tables_command import TableBuilder, finished, read_tokenizer
+from opensled.drafting import table_file
+from opensled.drafting.table_file import TableFile
+from opensled.drafting.tables import TableShape
 
 from .family import MODELS_DIR
 from .tasks import TASKS

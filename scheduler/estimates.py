@@ -6,9 +6,11 @@ Pure: the caller says what happened, and how many seconds it took on its clock.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hw_profiles.fading import RunningMedian, kept
+from scheduler.confidences import UNTOLD, ConfidenceCalibration
 
 # Weights and half-lives in draft tokens. They are chosen: a device's usual acceptance outweighs a sequence's own for
 # its first dozens of tokens, for texts differ less than luck does.
@@ -81,6 +83,9 @@ class DeviceEstimate:
         self.acceptance = DraftAcceptance(guess.first, guess.later, PRIOR, half_life)
         self.times = guess  # its chances are those of `acceptance`, not of this
         self.hint: int | None = None  # the latest one given to any of its sequences
+        self.confidences: ConfidenceCalibration = ConfidenceCalibration(
+            tenant.confidences if tenant else None
+        )
         self._tenant = tenant
         # Seconds of delay, to draft one token, and of deviation, of the latest drafts
         self._delay_s, self._draft_s, self._jitter_s = (RunningMedian(window) for _ in range(3))
@@ -126,12 +131,29 @@ class DraftEstimate:
         self.device.arrived(away_s, length, drafting_s)
         self.forecast = self._forecast()
 
-    def judged(self, length: int, accepted: int) -> None:
-        """The target accepted the first `accepted` of a draft's `length` tokens."""
+    def judged(self, length: int, accepted: int, tried: Iterable[tuple[float, bool]] = ()) -> None:
+        """The target accepted the first `accepted` of a draft's `length` tokens; `tried`: see its calibration."""
         if length:
             self.device.judged(length, accepted)
             self._acceptance.judged(length, accepted)
+            self.device.confidences.judged(tried)
             self.forecast = self._forecast()
+
+    def reach(self, confidences: Sequence[float], parents: Sequence[int] = ()) -> tuple[float, ...]:
+        """For each token of a draft the chance that it stands with all before it; () = of no token its drafter says.
+
+        `parents`: of a tree (`DraftBlock`); () = a chain.
+        """
+        if all(confidence >= UNTOLD for confidence in confidences):
+            return ()
+        first, later = self.forecast.first, self.forecast.later
+        chance, found = self.device.confidences.chance, list[float]()
+        for place, confidence in enumerate(confidences):
+            parent = parents[place] if parents else place - 1
+            usual = first if parent < 0 else later
+            step = usual if confidence >= UNTOLD else chance(confidence)
+            found.append(step if parent < 0 else step * found[parent])
+        return tuple(found)
 
     def _forecast(self) -> Forecast:
         first, later = self._acceptance.beside(self.device.acceptance)

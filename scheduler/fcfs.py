@@ -12,13 +12,14 @@ from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapsho
 @dataclass(frozen=True)
 class Fcfs:
     """`draft_wait`: seconds a session waits for its device before the server decodes one token by itself;
-    0 = never wait, infinity = no limit."""
+    0 = never wait, infinity = no limit. `server_draft`: tokens of each draft of the server's own."""
 
     draft_wait: float
+    server_draft: int = 0
 
     @classmethod
     def of(cls, options: PolicyOptions) -> Fcfs:
-        return cls(options.draft_wait)
+        return cls(options.draft_wait, options.server_draft)
 
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
         budget = profile.max_step_tokens
@@ -32,7 +33,9 @@ class Fcfs:
             piece = self._slice(session, budget, now)
             if piece is not None:
                 slices.append(piece)
-                budget -= piece.tokens + min(session.draft or 0, budget - piece.tokens) * piece.decide
+                budget -= piece.tokens
+                if piece.decide:
+                    budget -= min((session.draft or 0) + session.own, budget)
         return BatchPlan(tuple(slices), self._wake_at(present, now))
 
     def _slice(self, session: SessionView, budget: int, now: float) -> Slice | None:
@@ -43,7 +46,11 @@ class Fcfs:
             return None
         if tokens < session.uncomputed:
             return Slice(session.id, tokens, False, ahead=not decide)
-        return Slice(session.id, tokens, True, draft=fitting(session, budget - tokens))
+        left = budget - tokens
+        room = left - min(session.draft or 0, left)
+        own = room if room < session.own else None
+        ask = self.server_draft if session.own_forecast else 0
+        return Slice(session.id, tokens, True, draft=fitting(session, left), own=own, ask=ask)
 
     def _may_decide(self, session: SessionView, now: float) -> bool:
         if session.draft is not None:

@@ -32,6 +32,15 @@ class SessionView(NamedTuple):
     # When the verdict left on which its device now drafts; unlike `waiting_since` it stays while the server decodes.
     asked_since: float = 0.0
     depth: int = 0  # of the pending draft if it is a tree: tokens of its longest path; 0 = it is a chain
+    own: int = 0  # tokens of the draft that the server made itself, a chain
+    own_forecast: Forecast | None = None  # of the next one; None = no drafter of the server drafts for it
+    own_share: float = 1.0  # of the tokens that its drafter is asked for, those that it proposes
+    # For each token of its own draft the chance that it stands; () = the drafter does not say
+    own_reach: tuple[float, ...] = ()
+    own_unread: int = 0  # tokens of its text that the server's draft model has to read first
+    left: int = 1 << 30  # tokens that it may still write
+    # For each token of the pending draft the chance that it stands with all before it; () = the device does not say
+    reach: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,8 @@ class Slice(NamedTuple):
     draft: int | None = None
     # Goes with the verdict: longest useful next draft, of a tree its depth; 0 = do not draft, None = no advice.
     hint: int | None = None
+    own: int | None = None  # tokens of the server's own draft to verify at most; None = all
+    ask: int = 0  # tokens that the server's drafter is to draft after this step at most
 
 
 def fitting(session: SessionView, room: int) -> int | None:
@@ -76,6 +87,7 @@ class PolicyOptions(NamedTuple):
 
     draft_wait: float  # seconds a session waits for its device before the server decodes one token by itself
     batch: int = 0  # drafts that policy `static` waits for; 0 = one of every session
+    server_draft: int = 4  # tokens of each draft of the server's own; `goodput` chooses by itself
     objective: Objective = SPEED  # what policy `goodput` maximises
 
 

@@ -53,8 +53,8 @@ class Witness(VerifyLoop):
     scripts: ClassVar[Scripts] = {}
     evict_every = 3
 
-    def __init__(self, *arguments: object) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
         self.account, self._random = Account(), random.Random(1)
         self._plans = 0
 

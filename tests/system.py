@@ -17,6 +17,8 @@ from opensled.messages import Open, SamplingParams
 from scheduler.fcfs import Fcfs
 from scheduler.plan import SchedulingPolicy
 from tests.fakes import FakeText, MemoryNetwork, Weather
+from verify_server.drafting.base import ServerDrafter
+from verify_server.drafting.stage import DraftStage
 from verify_server.loop import VerifyLoop
 from verify_server.outbox import Outbox
 from verify_server.session_manager import SessionLimits, SessionManager
@@ -56,10 +58,13 @@ async def running(
     text=None,
     loop_type: type[VerifyLoop] = VerifyLoop,
     network_type: type[MemoryNetwork] = MemoryNetwork,
+    drafter: ServerDrafter | None = None,
 ) -> AsyncIterator[MemoryNetwork]:
-    """A server over `engine` and a network to it; on exit every KV block must be back. `policy`: else `Fcfs`."""
+    """A server over `engine` and a network to it; on exit every KV block must be back. `policy`: else `Fcfs`;
+    `drafter`: beside the target."""
     policy = policy or Fcfs(draft_wait)
-    loop = loop_type(engine, policy, HardwareProfile(max_step_tokens), time.monotonic)
+    stage = DraftStage(drafter, engine.info.vocab_size) if drafter else None
+    loop = loop_type(engine, policy, HardwareProfile(max_step_tokens), time.monotonic, drafting=stage)
     text = text or FakeText(engine.info.vocab_size)
     manager = SessionManager(loop, Target("fake", engine, text), limits)
     network = network_type(manager, weather)

@@ -11,14 +11,15 @@ import pytest
 
 from edge_client.config import DeviceConfig
 from edge_client.drafter_choice import made
-from edge_client.drafters import table_file
 from edge_client.drafters.base import DrafterOptions
 from edge_client.drafters.cacheback import CachebackDrafter, CachebackFactory
-from edge_client.drafters.growth import BOTH, DEEPEST, FROZEN, MOST_NODES, Calibration
-from edge_client.drafters.table_file import TableFile
-from edge_client.drafters.tables import FrozenTable, LruTable, TableShape, as_rows
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import _shortened
+from opensled.drafting import table_file
+from opensled.drafting.followers import Followers
+from opensled.drafting.growth import BOTH, DEEPEST, FROZEN, MOST_NODES, Calibration
+from opensled.drafting.table_file import TableFile
+from opensled.drafting.tables import FrozenTable, LruTable, TableShape, as_rows
 from opensled.errors import NotFound, UsageError, VocabularyMismatch
 from opensled.messages import Draft, DraftBlock, DraftToken, Limits, SamplingParams
 from opensled.noise import noise_key
@@ -44,12 +45,13 @@ def frozen_of(text, shape: TableShape = TableShape(1, 2, 2, 100)) -> FrozenTable
 
 def drafter_of(dynamic: LruTable, frozen: FrozenTable | None = None, ends=frozenset()) -> CachebackDrafter:
     drafter = CachebackDrafter(frozen, ends)
-    drafter._sampler, drafter._dynamic = GREEDY, dynamic
+    drafter._sampler = GREEDY
+    drafter._followers = Followers(dynamic, frozen, ends, drafter._calibration)
     return drafter
 
 
 def nodes_of(drafter: CachebackDrafter, tail) -> list[tuple[int, int]]:
-    drafter._tail = tuple(tail)
+    drafter._followers._tail = tuple(tail)
     return [(node.token.id, node.parent) for node in drafter.propose_tree()]
 
 
@@ -100,7 +102,7 @@ class TestGrowth:
 
     def test_the_dynamic_table_comes_first_and_no_follower_twice(self):
         drafter = drafter_of(learned((1, 2, 3)), frozen_of((1, 4, 5, 8, 1, 2, 3)))
-        assert drafter._row((1,)) == (((2, 3), BOTH), ((4, 5), FROZEN))
+        assert drafter._followers._row((1,)) == (((2, 3), BOTH), ((4, 5), FROZEN))
         assert [token for token, _ in drafter.guess((1,))] == [2, 3]
 
     def test_the_frozen_table_drafts_where_the_other_one_is_silent(self):

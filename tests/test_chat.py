@@ -19,6 +19,7 @@ from opensled.answer import Chunk, Stats
 from opensled.errors import InvalidRequest, OpenSledError, Unreachable, Unsupported
 from opensled.messages import ChatMessage
 from tests.devices import device_on, read
+from tests.gated_target import SlowEngine
 from tests.serving import serving
 from tests.test_tokenizer import TOKENIZERS, tiny_tokenizer
 
@@ -153,7 +154,8 @@ def test_the_origins_of_a_commit(commit, origins):
 
 def test_the_origins_of_an_answer_add_up_to_its_account():
     async def scenario():
-        async with serving() as (_, address), device_on(address) as device:
+        # Steps that take a while: a fake server may have written everything before a device has drafted.
+        async with serving(engine=SlowEngine(num_blocks=100)) as (_, address), device_on(address) as device:
             return await read(device)
 
     chunks = asyncio.run(scenario())

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.drafters import table_file
 from edge_client.drafters.cacheback import PersonalTable
-from edge_client.drafters.table_file import TableFile
-from edge_client.drafters.tables import FrozenTable, LruTable, TableShape, as_rows, each
 from edge_client.tables_command import TableBuilder
+from opensled.drafting import table_file
+from opensled.drafting.table_file import TableFile
+from opensled.drafting.tables import FrozenTable, LruTable, TableShape, as_rows, each
 from opensled.errors import NotFound, UnsupportedModel, VocabularyMismatch
 from opensled.store import model_file
 from opensled_training import draft_table

@@ -17,13 +17,14 @@ from edge_client.device import connect
 from edge_client.draft_job import BlockBudget
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions, ModelDrafter
-from edge_client.drafters.lookup import MISSES, PRIOR, LookupFactory
+from edge_client.drafters.lookup import LookupFactory
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import draft_threads
 from edge_client.drafting import DraftThread
 from edge_client.lengths.fixed import FixedLength
 from edge_client.prompt_config import GenerateConfig
 from hw_profiles.detect import usable_cores
+from opensled.drafting.ngrams import MISSES, PRIOR
 from opensled.messages import DraftToken, SamplingParams
 from opensled.noise import noise_key
 from opensled.protocol import Truth
@@ -32,6 +33,7 @@ from tests.devices import read
 from tests.drafter_contract import DrafterContract, ids, pull
 from tests.fake_target import _Text as TinyText
 from tests.fakes import continuation, next_token
+from tests.gated_target import SlowEngine
 from tests.serving import GREEDY, PROMPT, serving
 from tests.tiny_drafts import tiny_info
 
@@ -133,7 +135,9 @@ class TestMinimal(DrafterContract):
 
     def test_it_drafts_for_a_device_by_its_path(self):
         async def scenario():
-            async with serving(text=TinyText()) as (_, address):
+            # Steps that take a while: a fake server may have written everything before a device has drafted.
+            engine = SlowEngine(num_blocks=100)
+            async with serving(engine=engine, text=TinyText()) as (_, address):
                 name = "tests.test_drafters:MinimalFactory"
                 config = GenerateConfig(server=address, drafter=name, draft_length=4, stop="fixed")
                 device = await connect(config)

@@ -15,11 +15,13 @@ import pytest
 from benchmarks import grid, grid_fill, grid_verdict
 from benchmarks.grid import spot_check
 from benchmarks.grid_document import Axes, begun, read, without
-from benchmarks.grid_place import Place, PlaceCapacity
+from benchmarks.grid_fill import place_of
+from benchmarks.grid_place import Place, PlaceCapacity, answers
 from benchmarks.program import write_json
 from opensled.errors import UsageError
 from opensled_testbed.planner.draft_source import DraftSource
 from opensled_testbed.report.grid_verdict import told, verdict
+from opensled_testbed.tuning import TRIGGERS
 
 AXES = Axes(regimes=("hub",), links=("wifi-good", "lte"), devices=("pi-5",), paces=(10,))
 ALONE = {"centralized": 40, "server-sd": 30}
@@ -42,8 +44,12 @@ def units(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def _found(unit: Any) -> Any:
     if isinstance(unit, grid_fill.Capacities):
-        return [PlaceCapacity(name, _users(unit.place, name), 2, 41, 40, 3) for name in unit.baselines]
+        return [_capacity(unit.place, name) for name in unit.baselines]
     return {name: 10.0 * unit.users + length for name, length in unit.lengths}
+
+
+def _capacity(place: Place, name: str) -> PlaceCapacity:
+    return PlaceCapacity(name, _users(place, name), 2, 41, 40, 3, (0.1, 0.2) if name == "pipesd" else None)
 
 
 def _users(place: Place, name: str) -> int:
@@ -123,8 +129,37 @@ def test_the_command_merges_and_keeps_what_others_had(units: list[Any], tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["grid.json"]
 
 
+def test_pipesd_comes_where_it_is_named_and_stays(units: list[Any], tmp_path: Path) -> None:
+    write_json(tmp_path / "grid.json", filled(units))
+    units.clear()
+    assert grid.main(["--merge", "--out", str(tmp_path)]) == 0
+    assert not units
+    assert grid.main(["--only", "pipesd", "--merge", "--out", str(tmp_path)]) == 0
+    assert [unit.baselines for unit in units] == [("pipesd",)] * 2  # loads are those of the rivals as before
+    units.clear()
+    assert grid.main(["--only", "opensled", "--merge", "--out", str(tmp_path)]) == 0
+    assert {unit.baselines for unit in units[:2]} == {("opensled",)}
+    new = json.loads((tmp_path / "grid.json").read_text())
+    assert new["axes"]["baselines"] == [*begun(AXES, TINY)["axes"]["baselines"], "pipesd"]
+    for point in new["points"]:
+        assert point["capacity"]["pipesd"] == _users(place_of(point, TINY), "pipesd")
+        assert point["thresholds"] == {"pipesd": [0.1, 0.2]}
+
+
+def test_pipesd_gets_its_best_thresholds_at_a_place() -> None:
+    [found] = answers(Place("hub-8k", "wifi-good", 10, TINY, "laptop-cpu"), ("pipesd",))
+    assert found.thresholds in {each[1:] for each in TRIGGERS}
+    assert found.kv_fits >= found.users > 0 and found.law > 0
+
+
 @pytest.mark.parametrize(
-    "words", [["--only", "opensled"], ["--merge", "--only", "nobody"], ["--merge", "--quick"]]
+    "words",
+    [
+        ["--only", "opensled"],
+        ["--merge", "--only", "nobody"],
+        ["--merge", "--quick"],
+        ["--merge", "--only", "pipesd", "--acceptance", "0.8"],
+    ],
 )
 def test_flags_that_do_not_fit_are_refused(words: list[str]) -> None:
     with pytest.raises(SystemExit) as refused:

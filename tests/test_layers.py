@@ -123,6 +123,7 @@ INDEPENDENT = ("opensled_testbed/reference.py", "opensled_testbed/gguf_reference
 PRODUCT = ("opensled", "hw_profiles", "scheduler", "http_api", "edge_client", "verify_server")
 # Files that may share their name: each of them does the same for its own package.
 PARALLEL = {"__init__.py", "__main__.py", "base.py", "command.py", "config.py", "llamacpp.py"}
+PARALLEL |= {"none.py", "lookup.py", "cacheback.py"}  # drafters of a device and of a server
 
 MAX_FILE_LINES = 350
 MAX_FUNCTION_LINES = 60

@@ -82,7 +82,7 @@ def test_it_says_what_it_does(policy: DraftLengthPolicy) -> None:
 
 
 def test_what_is_no_policy_is_refused() -> None:
-    with pytest.raises(UsageError, match="choose from adaptive, predicted, fixed, confidence"):
+    with pytest.raises(UsageError, match="choose from adaptive, predicted, fixed, confidence, dual-trigger"):
         length_policy("longest", LengthOptions())
     with pytest.raises(UsageError, match="no draft-length policy"):
         length_policy("edge_client.lengths.base:UNADVISED", LengthOptions())

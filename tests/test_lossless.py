@@ -13,6 +13,7 @@ import pytest
 from edge_client.drafters import DRAFTERS
 from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.confidence import ConfidenceLength
+from edge_client.lengths.dual_trigger import DualTrigger
 from edge_client.lengths.fixed import FixedLength
 from edge_client.lengths.predicted import Predicted
 from edge_client.remote import RetryPolicy
@@ -141,6 +142,12 @@ def test_every_batch_size(exact64, sessions):
     wanted = cases()[-sessions:]
     answers = asyncio.run(answer_all(exact64, wanted, "llamacpp", stop=ConfidenceLength(8, confidence=0.3)))
     check(wanted, answers)
+
+
+@pytest.mark.parametrize("drafter", ["llamacpp", "chain:lookup,cacheback,llamacpp"])
+def test_blocks_that_end_after_a_doubtful_token(exact64, drafter):
+    rule = DualTrigger(12, product=0.2, newest=0.4)
+    check(cases(), asyncio.run(answer_all(exact64, cases(), drafter, stop=rule)))
 
 
 @pytest.mark.parametrize("learns", [adaptive, predicted])

@@ -15,7 +15,7 @@ from benchmarks.findings import BEGIN, END, findings, put
 from benchmarks.grid import Axes, measure
 from benchmarks.grid_place import Place, answers
 from opensled.cli import main
-from opensled_testbed.baselines import BASELINES
+from opensled_testbed.baselines import BASELINES, USUAL
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.slo import Slo, holds
@@ -96,7 +96,7 @@ def test_the_grid_asks_every_baseline_and_sets_the_law_beside_it() -> None:
     assert grid["label"] == "simulated"
     assert [point["device"] for point in grid["points"]] == ["laptop-cpu", "pi-5"]
     fast, slow = (point["capacity"] for point in grid["points"])
-    assert set(fast) == set(BASELINES) - {"device-only"}
+    assert set(fast) == set(USUAL) - {"device-only"}
     assert fast["server-sd"] == slow["server-sd"] > 0  # it drafts, and a plain step of 55 ms is too slow
     assert fast["centralized"] == 0
     assert all(point["law"].keys() == fast.keys() for point in grid["points"])
@@ -170,6 +170,22 @@ def test_the_plan_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["verdict"].startswith("Drafting") and "200 users need" in found["details"]
 
 
+def test_pipesd_is_a_row_more_and_never_the_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("plan", "--accelerator", "agx-orin", "--weight-bits", "8", "--context", "8192", "--pace", "5")
+    assert main([*flags, "--json", "--pipesd"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["mode"] for row in found["rows"]] == [*law.MODES, "pipesd"]
+    by_mode = {row["mode"]: row for row in found["rows"]}
+    # Tuned in 16 samples, it is near the best fixed length by the same law
+    assert by_mode["pipesd"]["users"] > 0.8 * by_mode["sled-continuous"]["users"] > 0
+    first, second = by_mode["pipesd"]["thresholds"]
+    assert 0 < first <= second < 1 and "thresholds" not in by_mode["sled-continuous"]
+    assert main([*flags, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["choice"] == found["choice"]
+    assert main([*flags, "--pipesd"]) == 0
+    assert f"agx-orin R1 {first:g}, R2 {second:g}." in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_choice_is_the_cheapest_way_to_serve_the_users(capsys: pytest.CaptureFixture[str]) -> None:
     def chosen(users: int) -> tuple[str, int]:
         assert main(["plan", "--json", "--acceptance", "0.7", "--users", str(users), "--pace", "20"]) == 0
@@ -194,6 +210,7 @@ def test_the_choice_is_the_cheapest_way_to_serve_the_users(capsys: pytest.Captur
         (("--map", "map.jpg"), 2, ".png or .svg"),
         (("--acceptance", "0.995"), 2, "from 0 to 0.99, or one of chat (0.6), mixed (0.68)"),
         (("--acceptance", "poems"), 2, "mismatched (0.35)"),
+        (("--acceptance", "0.8", "--pipesd"), 2, "no threshold ends a block"),
         (("--pair", "llama"), 2, "choose from tiny, smollm2"),
         (("--pace", "0"), 2, "out of range"),
     ],

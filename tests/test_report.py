@@ -21,6 +21,7 @@ from tests.report_results import (
     component,
     grid,
     page_of,
+    regimes,
     section_of,
 )
 
@@ -131,6 +132,16 @@ def test_a_loss_within_noise_says_so() -> None:
 def test_a_single_repeat_shows_no_clear_loss() -> None:
     one = {"centralized": [20.0], "opensled": [10.0]}
     assert [loss.clear for loss in cells.losses(cell_of("a", one))] == [False, False]
+
+
+def test_pipesd_is_a_rival_and_its_thresholds_are_told(tmp_path: Path) -> None:
+    triggers = {"pipesd": {"draft_length": 8, "product": 0.25, "newest": 0.5}}
+    cell = cell_of(
+        "a", WINS | {"pipesd": [90.0, 90.0, 90.0]}, draft_lengths={"server-sd": 2}, triggers=triggers
+    )
+    assert {loss.rival for loss in cells.losses(cell)} == {"pipesd"}
+    told = "a: 16 users who want 15 tokens/s; draft length: server-sd 2; pipesd: R1 0.25, R2 0.5"
+    assert told in page_of(tmp_path, {"regimes": regimes(cell)})
 
 
 def test_the_draft_alone_is_no_rival() -> None:

@@ -12,7 +12,7 @@ from benchmarks.accuracy import accuracy, agreement, live_anchor
 from benchmarks.cell_run import MOST_EMULATED, CellRun, Scale, emulated_capacity
 from benchmarks.cell_turns import DILATION, PlannedRun, finish, fleet_of, short_items, shortened, turns
 from benchmarks.peer_server import running
-from opensled_testbed.baselines import BASELINES
+from opensled_testbed.baselines import USUAL
 from opensled_testbed.cells import CELLS, REGIMES
 from opensled_testbed.emulation.recorded_items import recorded_items
 from opensled_testbed.load.load import Item, Load
@@ -23,9 +23,10 @@ from opensled_testbed.report.agreement import compared
 from opensled_testbed.report.cell_figures import shares
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
+from opensled_testbed.tuning import Tuning
 from tests.emulated_runs import emulated_by
 
-NAMES = tuple(BASELINES)
+NAMES = USUAL
 LIVE_CELL = replace(CELLS[1], live=True)  # few sessions fit, so that its capacities are found soon
 SMALL = Scale(repeats=2, max_tokens=12, most_users=4)
 
@@ -71,13 +72,13 @@ def test_a_cell_without_live_anchors_has_none():
 def test_every_regime_has_a_dilation_and_only_live_turns_have_live_devices():
     assert set(DILATION) == set(REGIMES)
     assert sum(cell.live for cell in CELLS) == 2
-    assert fleet_of(LIVE_CELL, PlannedRun("sled-continuous", 0, live=True), 4).groups[0].live
-    assert not fleet_of(LIVE_CELL, PlannedRun("sled-continuous", 0), 4).groups[0].live
-    assert fleet_of(LIVE_CELL, PlannedRun("centralized", 0), 4).dilation == DILATION[LIVE_CELL.regime]
+    assert fleet_of(LIVE_CELL, PlannedRun("sled-continuous", 0, live=True), Tuning(4)).groups[0].live
+    assert not fleet_of(LIVE_CELL, PlannedRun("sled-continuous", 0), Tuning(4)).groups[0].live
+    assert fleet_of(LIVE_CELL, PlannedRun("centralized", 0), Tuning(4)).dilation == DILATION[LIVE_CELL.regime]
 
 
 def test_a_run_with_late_steps_beyond_the_bound_is_void():
-    fleet = fleet_of(LIVE_CELL, PlannedRun("centralized", 0), 4)
+    fleet = fleet_of(LIVE_CELL, PlannedRun("centralized", 0), Tuning(4))
 
     def run_with(late, late_s=0.0):
         emulation = {"steps": 100, "late_steps": late, "work_s": 1.0, "due_s": 5.0, "late_s": late_s}
@@ -98,7 +99,7 @@ def test_the_seed_of_a_run_is_its_repeat_for_every_baseline():
     seeds = []
     for turn in turns(LIVE_CELL, NAMES[:2], 2):
         run = lambda fleet, items, traces, load: seeds.append(load.seed) or RunResult("emulated", 0, 1)  # noqa: E731
-        finish(run, fleet_of(LIVE_CELL, turn, 4), [], TraceSet("", "", {}, ()), Load(seed=9), turn)
+        finish(run, fleet_of(LIVE_CELL, turn, Tuning(4)), [], TraceSet("", "", {}, ()), Load(seed=9), turn)
     assert seeds == [0, 0, 1, 1]
 
 

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from edge_client.drafters import table_file
-from edge_client.drafters.tables import FrozenTable
 from opensled import cli
+from opensled.drafting import table_file
+from opensled.drafting.tables import FrozenTable
 from opensled.errors import NotFound, UnsupportedModel, UsageError
 from tests.tiny_drafts import tiny_info, tiny_tokenizer
 

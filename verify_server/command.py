@@ -29,6 +29,7 @@ from verify_server.acceptance.served import ServedRules
 from verify_server.client_limits import BURST, MOST_OPENING, ClientLimits, Rate, message_bytes
 from verify_server.config import ServeConfig
 from verify_server.costs import first_cost, objective, tell_assumption
+from verify_server.drafting.stage import drafting_of
 from verify_server.engine import ENGINES
 from verify_server.loop import VerifyLoop
 from verify_server.security import TenantLimits, Tenants, Tls, read_tenants, read_tls, require_safe_listen
@@ -65,7 +66,7 @@ def serve(config: ServeConfig) -> int:
         raise UsageError("--proxy is for a gateway to replicas: add --replicas N, or --ray-address HOST:PORT")
     tls, tenants = clients(config, config.listen)
     target = ENGINES.get(config.engine)(config)
-    return run(_serve(config, target, tenants, tls))
+    return run(_serve(config, make_manager(config, target, tenants), target, tenants, tls))
 
 
 def run(serving: Coroutine[Any, Any, int]) -> int:
@@ -120,22 +121,24 @@ def make_manager(
     signer: TokenSigner | None = None,
     prefix_key: bytes = b"",
 ) -> SessionManager:
-    """The session manager of a server, with a loop that does not run yet.
+    """The session manager of a server, with a loop that does not run yet; loads the drafter beside the target.
 
     `signer`: see `SessionManager`; `prefix_key`: see `VerifyLoop`.
     """
-    options = PolicyOptions(config.draft_wait, config.batch, objective(config))
+    options = PolicyOptions(config.draft_wait, config.batch, config.server_draft, objective(config))
     policy = make_policy(config.policy, options)
-    profile = HardwareProfile(config.max_step_tokens, first_cost(target, config.accelerator))
+    drafting, cost = drafting_of(config, target), first_cost(target, config.accelerator)
+    profile = HardwareProfile(config.max_step_tokens, cost, drafting.first_cost(cost) if drafting else None)
     # SLED as published (policy static) shares no KV, and pads its batches with positions that shared blocks would hold.
     shares = config.prefix_cache and config.policy != "static"
-    loop = VerifyLoop(target.engine, policy, profile, time.monotonic, shares, prefix_key)
+    loop = VerifyLoop(target.engine, policy, profile, time.monotonic, shares, prefix_key, drafting)
     return SessionManager(loop, target, _limits(config, tenants), signer)
 
 
-async def _serve(config: ServeConfig, target: Target, tenants: Tenants, tls: Tls | None) -> int:
+async def _serve(
+    config: ServeConfig, manager: SessionManager, target: Target, tenants: Tenants, tls: Tls | None
+) -> int:
     tell_assumption(config)
-    manager = make_manager(config, target, tenants)
     loop = manager.loop
     limits = client_limits(config, manager)
     frontend = service.VerifyService(manager, describe(manager, target), target.text, tenants, limits)

@@ -11,6 +11,7 @@ from scheduler import POLICIES
 from scheduler.cluster.ray_guard import networks
 from scheduler.goodput.objective import POWERS
 from verify_server.client_limits import CALLS, IDLE_MESSAGES
+from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.engine import ENGINES
 from verify_server.engine.base import MAX_TREE
 
@@ -125,6 +126,22 @@ class ServeConfig:
     )
     batch: int = option(
         0, "drafts that policy static waits for; 0 = one from every session", low=0, metavar="N"
+    )
+    drafter: str = option(
+        "none",
+        f"drafter beside the target: {', '.join(SERVER_DRAFTERS.names())}, or your own module:callable; devices draft "
+        "as well",
+        often=True,
+        apart=True,
+    )
+    draft_model: str = option(
+        "",
+        "draft model of --drafter model, named like the target; default: the one that belongs to the target",
+        metavar="MODEL",
+        apart=True,
+    )
+    server_draft: int = option(
+        4, "tokens of the server's own drafts under policies fcfs and static", low=1, metavar="N"
     )
     max_draft: int = option(16, "longest draft chain, in tokens", low=1, metavar="N")
     max_tree: int = option(

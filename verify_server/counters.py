@@ -24,7 +24,9 @@ class LoopStats:
     unasked: int = 0  # of them, without a draft
     stale: int = 0  # drafts dropped without computation
     preempted: int = 0  # times that a session lost its KV to another one
-    drafts: DraftCounts = field(default_factory=DraftCounts)
+    drafts: DraftCounts = field(default_factory=DraftCounts)  # of devices
+    own: DraftCounts = field(default_factory=DraftCounts)  # made by the server
+    drafting_s: float = 0.0  # seconds in which the server drafted
     hints: Counter[int] = field(default_factory=Counter)  # verdicts that left with one, by its value
     failures: Counter[str] = field(default_factory=Counter)  # sequences that ended by an error, by code
     batches: Histogram = field(default_factory=lambda: Histogram(BATCHES))
@@ -67,6 +69,10 @@ class LoopStats:
             "steps": self.steps,
             "mean_batch": round(self.sessions / steps, 3),
             "tokens_per_step": round(self.tokens / steps, 3),
+            "server_drafts": self.own.drafts,
+            "server_draft_tokens": self.own.tokens,
+            "server_draft_accepted": self.own.accepted,
+            "drafting_seconds": round(self.drafting_s, 3),
         }
 
 

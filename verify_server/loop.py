@@ -9,15 +9,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.learned import CostModel
-from hw_profiles.step_cost import HardwareProfile
+from hw_profiles.step_cost import DraftingCost, HardwareProfile
 from opensled.errors import OpenSledError
 from opensled.messages import Draft
 from scheduler.plan import BatchPlan, SchedulingPolicy, Snapshot
 from verify_server.counters import LoopStats
+from verify_server.drafting.asking import asked_of
+from verify_server.drafting.stage import DraftStage, OwnDrafts
 from verify_server.engine.base import Segment, TargetEngine
 from verify_server.kv.blocks import BlockPool
 from verify_server.kv.preemption import KVPreemptor
+from verify_server.kv.twins import adopts
 from verify_server.outbox import Outbox
 from verify_server.session import Session, StepItem
 from verify_server.step import Outcome, run_step, step_failed
@@ -28,6 +32,7 @@ log = logging.getLogger(__name__)
 # Turns of the event loop, some microseconds each, for which a step waits for drafts that are arriving. Chosen: a hop to
 # the engine's thread and back costs as much as two rounds of a session.
 GATHER_TURNS = 8
+NOTHING_DRAFTED = OwnDrafts({}, 0.0)
 
 
 class VerifyLoop:
@@ -41,16 +46,20 @@ class VerifyLoop:
         clock: Callable[[], float],
         prefix_cache: bool = True,
         prefix_key: bytes = b"",
+        drafting: DraftStage | None = None,
     ) -> None:
         """`clock`: in seconds. `prefix_cache`: share KV if the engine can. `prefix_key`: the secret behind the keys of
-        KV blocks, common to servers that compare them; b"" = draw one."""
+        KV blocks, common to servers that compare them; b"" = draw one. `drafting`: the drafter beside the target; None
+        = there is none."""
         self.engine, self.policy, self.profile, self.clock = engine, policy, profile, clock
         info = engine.info
         key = (prefix_key or secrets.token_bytes(32)) if prefix_cache and info.shares_blocks else b""
-        self.pool = BlockPool(info.num_blocks, info.block_size, engine.forget, key, info.most_cached)
+        self.drafting = drafting
+        self.pool = BlockPool(info.num_blocks, info.block_size, self._freed, key, info.most_cached)
         self.sessions: dict[int, Session] = {}
         self.stats = LoopStats()
         self.costs = CostModel(profile.cost)
+        self.drafting_costs = DraftingCostModel(profile.drafting or DraftingCost())
         self.planned_at = 0.0  # when the latest step was planned
         self.left_out: frozenset[int] = frozenset()  # sessions without KV in it: first in the next one
         self._memory: object = None  # the policy's, from one plan to the next
@@ -65,7 +74,7 @@ class VerifyLoop:
             plan = self.policy.plan(self._snapshot(), self.profile, self.planned_at)
             self._memory = plan.memory
             if work := self._prepare(plan):
-                self._commit(work, await self._run_step(work))
+                self._commit(work, *await self._run_step(work))
             else:
                 await self._sleep(plan)
 
@@ -96,6 +105,8 @@ class VerifyLoop:
         """Forget a live session; if the engine is computing it, its blocks come back when the step ends."""
         self.sessions.pop(session.id, None)
         session.closed = True
+        if self.drafting is not None:
+            self.drafting.forget(session.id)
         if not session.in_step:
             session.sequence.forget_kv()
             session.constraint = None  # a grammar takes some hundred KB
@@ -109,20 +120,40 @@ class VerifyLoop:
     def close(self) -> None:
         self._thread.shutdown()
 
-    async def _run_step(self, work: Sequence[StepItem]) -> list[Outcome]:
-        """The outcomes of a step in the engine's thread; if the engine fails, an error for each session."""
+    async def _run_step(self, work: Sequence[StepItem]) -> tuple[list[Outcome], OwnDrafts]:
+        """The outcomes of a step in the engine's thread, and what is drafted after it; if the engine fails, an error
+        for each session."""
         started, tokens = self.clock(), sum(len(item.segment.tokens) for item in work)
+        drafted = NOTHING_DRAFTED
         try:
-            outcomes = await asyncio.get_running_loop().run_in_executor(
-                self._thread, run_step, self.engine, work
+            outcomes, drafted = await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._compute, work
             )
         except Exception:
             log.exception("a step over %d sessions failed", len(work))
             outcomes = [step_failed()] * len(work)
         else:
-            self._learn(work, self.clock() - started)
+            self._learn(work, self.clock() - started - drafted.seconds)
+            if drafted.proposals:
+                self.stats.drafting_s += drafted.seconds
+                drafted.teach(self.drafting_costs)
+                self.profile = replace(self.profile, drafting=self.drafting_costs.cost)
         self.stats.step(len(work), tokens, self.clock() - started)
-        return outcomes
+        return outcomes, drafted
+
+    def _compute(self, work: Sequence[StepItem]) -> tuple[list[Outcome], OwnDrafts]:
+        """In the engine's thread: the target's step, then the server's drafts for the next one."""
+        outcomes = run_step(self.engine, work)
+        if self.drafting is None:
+            return outcomes, NOTHING_DRAFTED
+        asks = [asked_of(item, outcome) for item, outcome in zip(work, outcomes)]
+        return outcomes, self.drafting.run([ask for ask in asks if ask is not None])
+
+    def _freed(self, blocks: Sequence[int]) -> None:
+        """KV blocks whose content is not needed any more."""
+        self.engine.forget(blocks)
+        if self.drafting is not None:
+            self.drafting.freed(blocks)
 
     def _snapshot(self) -> Snapshot:
         if self.pool.prefixes is not None:
@@ -133,7 +164,7 @@ class VerifyLoop:
     def _adopt(self) -> None:
         """Give sessions the KV that others have computed meanwhile, if they have more than a block to compute."""
         for session in self.sessions.values():
-            if session.sequence.uncomputed > self.pool.block_size and session.has_reader:
+            if adopts(session, self.pool.block_size):
                 assert not session.in_step, "the engine writes behind what was computed"
                 session.sequence.adopt_kv()
 
@@ -158,11 +189,16 @@ class VerifyLoop:
         self.stats.preempted += step.preempted
         return work
 
-    def _commit(self, work: Sequence[StepItem], outcomes: Sequence[Outcome]) -> None:
+    def _commit(
+        self, work: Sequence[StepItem], outcomes: Sequence[Outcome], drafted: OwnDrafts = NOTHING_DRAFTED
+    ) -> None:
         """Apply a step to its sessions."""
         now = self.clock()
         for item, outcome in zip(work, outcomes):
             self._commit_one(item, outcome, now)
+            made = drafted.proposals.get(item.session.id)
+            if item.session.own is not None and made is not None:
+                item.session.own.take(*made, len(item.session.sequence))
 
     def _commit_one(self, item: StepItem, outcome: Outcome, now: float) -> None:
         session = item.session

@@ -87,7 +87,7 @@ class Sequence:
 
     def _append(self, ids: Ids[int], num_accepted: int) -> tuple[int, ...]:
         base = len(self.tokens)
-        news, self.finish_reason = self._cut(ids)
+        news, self.finish_reason = self.cut(ids)
         self.tokens.extend(news)
         self._roll_back(min(base + num_accepted, len(self.tokens) - 1))
         return news
@@ -106,7 +106,8 @@ class Sequence:
             self.finish_reason = ""
         self._roll_back(min(self.computed, length - 1))
 
-    def _cut(self, ids: Ids[int]) -> tuple[tuple[int, ...], str]:
+    def cut(self, ids: Ids[int]) -> tuple[tuple[int, ...], str]:
+        """What of decided `ids` is appended, and why the sequence ends with it; "" = it goes on."""
         return cut(ids, len(self.tokens), self.ends)
 
     def _roll_back(self, computed: int) -> None:

@@ -15,7 +15,8 @@ def metrics(manager: SessionManager) -> list[Metric]:
     """All metrics of a server."""
     loop = manager.loop
     model = model_metric(lambda: [manager.model_id])
-    return [model, *_step_metrics(loop), *_kv_metrics(loop), *_session_metrics(manager)]
+    own = _drafting_metrics(loop)
+    return [model, *_step_metrics(loop), *own, *_kv_metrics(loop), *_session_metrics(manager)]
 
 
 def _step_metrics(loop: VerifyLoop) -> list[Metric]:
@@ -25,7 +26,9 @@ def _step_metrics(loop: VerifyLoop) -> list[Metric]:
         Metric("steps_total", "Forward passes of the target.", lambda: stats.steps),
         Metric("step_sessions", "Sessions served by one step.", lambda: stats.batches),
         Metric("step_tokens", "Positions computed by one step.", lambda: stats.work),
-        Metric("step_seconds", "Duration of a step: forward pass and acceptance.", lambda: stats.seconds),
+        Metric(
+            "step_seconds", "Duration of a step: forward pass, acceptance, drafting.", lambda: stats.seconds
+        ),
         Metric(
             "step_prediction_error_ratio",
             "Median error of the predicted durations of the latest steps, as a share of the real ones.",
@@ -46,6 +49,19 @@ def _step_metrics(loop: VerifyLoop) -> list[Metric]:
         ),
         Metric("tokens_committed_total", "Tokens committed.", lambda: stats.tokens),
         Metric("tokens_unasked_total", "Of them, tokens decoded without a draft.", lambda: stats.unasked),
+    ]
+
+
+def _drafting_metrics(loop: VerifyLoop) -> list[Metric]:
+    """Of the drafter beside the target."""
+    stats = loop.stats
+    return [
+        Metric("server_drafts_total", "Verified drafts that the server made.", lambda: stats.own.drafts),
+        Metric("server_draft_tokens_total", "Tokens verified of them.", lambda: stats.own.tokens),
+        Metric("server_accepted_tokens_total", "Tokens of them that stood.", lambda: stats.own.accepted),
+        Metric(
+            "server_drafting_seconds_total", "Time in which the server drafted.", lambda: stats.drafting_s
+        ),
     ]
 
 

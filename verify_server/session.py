@@ -12,6 +12,7 @@ from typing import NamedTuple
 from opensled.errors import InvalidRequest, OpenSledError
 from opensled.messages import Draft, DraftBlock, Failure, Moved, SamplingParams, TokenLogprobs, Verdict
 from opensled.penalties import TokenCounts
+from opensled.protocol import agreed
 from opensled.turns import Turn
 from scheduler.plan import SessionView, Slice
 from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, DraftCheck, decided
@@ -20,29 +21,23 @@ from verify_server.draft_budget import DraftBudget
 from verify_server.draft_checks import check_draft, check_size
 from verify_server.engine.base import Segment
 from verify_server.outbox import Outbox
+from verify_server.own_draft import NO_DRAFT, OwnDraft
+from verify_server.pending_draft import DraftLimits, PendingDraft
 from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
 from verify_server.text.guide import Constraint
-from verify_server.trees import depth, depth_first, no_deeper, no_wider, without_twins
-
-NO_DRAFT = DraftBlock(0)
-
-
-class PendingDraft(NamedTuple):
-    """A draft not yet planned: as it arrived, what of it still drafts beyond the truth, and when it came."""
-
-    draft: Draft
-    rest: DraftBlock
-    since: float
-
-
-class DraftLimits(NamedTuple):
-    """What a draft of one session may be."""
-
-    vocab_size: int  # ids that a draft may hold
-    max_draft: int  # tokens of a chain
-    max_tree: int = 0  # tokens of a tree; 0 = chains only
-    tree_reads: int = 0  # positions that its branches may read together; 0 = any number (`EngineInfo`)
+from verify_server.trees import (
+    confidences,
+    depth,
+    depth_first,
+    likeliest_first,
+    no_deeper,
+    no_wider,
+    seen_of,
+    together,
+    tried,
+    without_twins,
+)
 
 
 @dataclass(eq=False)
@@ -59,7 +54,8 @@ class Session:
     top_logprobs: int | None = None
     constraint: Constraint | None = None  # what a guided answer may go on with; knows all that is committed
     background: bool = False
-    budget: DraftBudget = field(default_factory=DraftBudget)  # what of its drafts is verified
+    budget: DraftBudget = field(default_factory=DraftBudget)  # what of its device's drafts is verified
+    own: OwnDraft | None = None  # None = no drafter of the server drafts for it
     timing: SessionTiming = field(default_factory=SessionTiming)
     stats: LoopStats = field(default_factory=LoopStats)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the last tokens: those committed here
@@ -111,7 +107,7 @@ class Session:
             return False
         self._check(draft.block)
         if draft.block.parents:
-            draft = replace(draft, block=without_twins(draft.block))
+            draft = replace(draft, block=self._likeliest_first(without_twins(draft.block)))
         block, rest = draft.block, self.sequence.rebase(draft.block)
         useful = bool(block.tokens) or not self.turn.server_drives
         self.turn.draft(draft)
@@ -120,8 +116,16 @@ class Session:
         if self.sequence.finish_reason or rest is None:
             self._drop(draft, now)
             return False
-        self.pending = PendingDraft(draft, rest, now) if block.tokens else None
+        self.pending = self._pending(draft, rest, now) if block.tokens else None
         return useful and not replaces
+
+    def _pending(self, draft: Draft, rest: DraftBlock, since: float) -> PendingDraft:
+        return PendingDraft(draft, rest, since, self.timing.estimate.reach(confidences(rest), rest.parents))
+
+    def _likeliest_first(self, tree: DraftBlock) -> DraftBlock:
+        """A tree in the order of its confidences, if its device tells them; else as it was sent."""
+        reach = self.timing.estimate.reach(confidences(tree), tree.parents)
+        return likeliest_first(tree, reach) if reach else tree
 
     def _check(self, block: DraftBlock) -> None:
         limits, prompt = self.limits, self.sequence.prompt_length
@@ -132,14 +136,14 @@ class Session:
 
     def _drop(self, draft: Draft, now: float) -> None:
         """Answer a late draft, of which nothing can be computed any more."""
-        block, agreed = draft.block, self.sequence.agreed(draft.block)
+        block, stands = draft.block, self.sequence.agreed(draft.block)
         if not self.sequence.finish_reason:
             self.stats.drop(len(block.tokens))
             self.timing.asked(len(self.sequence), now)
             known = min(depth(block.tokens, block.parents), len(self.sequence) - block.base)
-            self.timing.estimate.judged(known, agreed)
+            self.timing.estimate.judged(known, stands)
         self.turn.verdict(draft.counter, None)
-        self._tell(block.base, draft.counter, agreed)
+        self._tell(block.base, draft.counter, stands)
 
     def _tell(self, base: int, answers: int = 0, num_accepted: int = 0) -> None:
         """Send the truth since `base`; `answers`: the counter of a draft of which `num_accepted` tokens stand."""
@@ -195,6 +199,13 @@ class Session:
             self.budget.longest(self.limits.max_draft, length, now),
             timing.asked_since,
             depth(pending.rest.tokens, pending.rest.parents) if pending and pending.rest.parents else 0,
+            len(self.own.block.tokens) if self.own else 0,
+            self.own.estimate.forecast if self.own else None,
+            self.own.share.ratio if self.own else 1.0,
+            self.own.reach if self.own else (),
+            length - self.own.read if self.own and self.own.needs_kv else 0,
+            sequence.ends.last_length - length,
+            pending.reach if pending else (),
         )
 
     def plan(self, piece: Slice, now: float) -> StepItem:
@@ -202,7 +213,13 @@ class Session:
         pending = self.pending if piece.decide else None
         length = len(self.sequence)
         longest = self.budget.longest(self.limits.max_draft, length, now)
-        block = self._verified(pending.rest, piece.draft, longest, now) if pending else NO_DRAFT
+        drafted = self._verified(pending.rest, piece.draft, longest, now) if pending else NO_DRAFT
+        own = NO_DRAFT
+        if self.own is not None and piece.decide:
+            own = self.own.verified(
+                piece.own, drafted, self.sequence, self.limits.max_tree, self.limits.tree_reads
+            )
+        block = together(drafted, own)
         segment = self.sequence.segment(piece, block)
         check = hint = None
         if piece.decide:
@@ -216,10 +233,16 @@ class Session:
                 emitted=self.emitted.along(block.ids, block.parents) if self.emitted is not None else None,
             )
             self.pending = None
-            self.budget.take(len(block.tokens), length, now)
+            self.budget.take(len(drafted.tokens), length, now)
             hint = self.budget.hint(piece.hint, longest)
         self.in_step = True
-        return StepItem(self, segment, check, pending.draft if pending else None, hint)
+        draft = pending.draft if pending else None
+        ask, blocks = 0, tuple[int, ...]()
+        if piece.ask and piece.decide and self.own is not None:
+            ask = piece.ask
+            blocks = self.own.blocks(len(self.sequence) + len(block.tokens) + ask, self.sequence.table)
+        rest = pending.rest if pending else NO_DRAFT
+        return StepItem(self, segment, check, draft, hint, rest, drafted, own, ask, blocks)
 
     def _verified(self, rest: DraftBlock, most: int | None, longest: int, now: float) -> DraftBlock:
         """What of a draft is verified, `most` tokens of it: a chain of `longest`, or a tree in the engine's order."""
@@ -241,8 +264,9 @@ class Session:
         if result is None or item.check is None:
             self.sequence.advance(item.segment)
             return 0
-        base, num_accepted, draft = len(self.sequence), result.num_accepted, item.draft
-        news = self.sequence.commit(decided(item.check, result), num_accepted)
+        base, draft, ids = len(self.sequence), item.draft, decided(item.check, result)
+        news = self.sequence.commit(ids, result.num_accepted)
+        num_accepted = self._judge_own(item, ids, result.num_accepted)
         self.logprobs.extend(result.logprobs[: len(news)])
         if self.constraint is not None:
             self.constraint.commit(news)
@@ -250,17 +274,31 @@ class Session:
             self.emitted.add(news)
         self._give_hint(item, now)
         known = base - draft.block.base if draft else 0  # its head, which proved right before
-        self.timing.estimate.judged(known + item.check.depth, known + num_accepted)
-        self.budget.judged(len(item.check.draft), num_accepted)
+        seen = seen_of(item.drafted, item.rest)
+        path = agreed(seen, ids)
+        length = known + depth(seen.tokens, seen.parents)
+        self.timing.estimate.judged(length, known + len(path), tried(seen, path))
+        self.budget.judged(len(item.drafted.tokens), num_accepted)
         if draft is None:
             self._tell(base)
             self.stats.commit(len(news), item.hint)
         else:
-            agreed = self.sequence.agreed(draft.block)
-            self._tell(draft.block.base, draft.counter, agreed)
-            self.stats.commit(len(news), item.hint, len(draft.block.tokens), agreed - known)
+            stands = self.sequence.agreed(draft.block)
+            self._tell(draft.block.base, draft.counter, stands)
+            self.stats.commit(len(news), item.hint, len(draft.block.tokens), stands - known)
         self._rebase_pending(now)
         return len(news)
+
+    def _judge_own(self, item: StepItem, ids: tuple[int, ...], accepted: int) -> int:
+        """The server's own draft has been used up; how many of the `accepted` tokens its device had drafted."""
+        if self.own is None:
+            return accepted
+        stands = self.own.judged(item.own, ids)
+        if item.own.tokens:
+            self.stats.own.add(len(item.own.tokens), stands)
+            accepted = len(agreed(item.drafted, ids))
+        self.own.block = NO_DRAFT
+        return accepted
 
     def _give_hint(self, item: StepItem, now: float) -> None:
         """A verdict leaves, with a hint of what the device is to do next."""
@@ -277,12 +315,12 @@ class Session:
         """A draft that arrived during the step meets the new truth."""
         if self.pending is None:
             return
-        (draft, _, since), self.pending = self.pending, None
+        (draft, _, since, _), self.pending = self.pending, None
         rest = self.sequence.rebase(draft.block)
         if self.sequence.finish_reason or rest is None:
             self._drop(draft, now)
         else:
-            self.pending = PendingDraft(draft, rest, since)
+            self.pending = self._pending(draft, rest, since)
 
     def fail(self, error: OpenSledError) -> None:
         """This session ends by an error; its reader is told, no other session notices."""
@@ -298,3 +336,8 @@ class StepItem(NamedTuple):
     check: DraftCheck | None  # None: a chunk of a prompt, nothing to decide
     draft: Draft | None  # the draft this step answers
     hint: int | None = None  # goes with the verdict
+    rest: DraftBlock = NO_DRAFT  # what its device drafted beyond the text,
+    drafted: DraftBlock = NO_DRAFT  # what of that is verified,
+    own: DraftBlock = NO_DRAFT  # and what of the server's own one
+    ask: int = 0  # tokens that the server's drafter is to draft after the step
+    blocks: tuple[int, ...] = ()  # all that the session holds, where the drafter needs them

@@ -14,6 +14,7 @@ from opensled.noise import KEY_BYTES, noise_key
 from opensled.shaping import Shaping
 from scheduler.admission import AdmissionRequest
 from scheduler.estimates import DeviceBook
+from verify_server.acceptance.base import AcceptanceRule
 from verify_server.acceptance.served import ServedRules
 from verify_server.admission_controller import AdmissionController
 from verify_server.counters import SessionStats
@@ -22,6 +23,7 @@ from verify_server.engine.base import MAX_TREE, EngineInfo
 from verify_server.input_processor import InputProcessor, length_of
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop
+from verify_server.own_draft import OwnDraft
 from verify_server.security import Tenants
 from verify_server.sequence import Sequence
 from verify_server.session import DraftLimits, Session
@@ -81,6 +83,7 @@ class SessionManager:
             loop, limits.max_sessions, limits.tenants, self._quotas, limits.max_pace
         )
         self._devices = DeviceBook()
+        self._drafters = DeviceBook()  # of the server's own drafts: tenants learn nothing of each other
 
     @property
     def remembered(self) -> tuple[Session, ...]:
@@ -215,6 +218,7 @@ class SessionManager:
             constraint=constraint,
             background=message.background,
             budget=DraftBudget(quota, record, self.limits.min_acceptance),
+            own=self._own_draft(tenant, rule),
             timing=SessionTiming(self._devices.of(tenant, message.device), self._pace(message, tenant)),
         )
         self._remembered[session.id] = session
@@ -222,6 +226,13 @@ class SessionManager:
         self._admission.entered()
         self.stats.opened["new"] += 1
         return session
+
+    def _own_draft(self, tenant: str, rule: AcceptanceRule) -> OwnDraft | None:
+        """The place of the server's drafts for a new session; None: its rule must know what tokens are drawn from."""
+        if self.loop.drafting is None or rule.draft_probs:
+            return None
+        drafting = self.loop.drafting
+        return OwnDraft(self._drafters.of(tenant, ""), drafting.needs_kv)
 
 
 def _sequence_limits(info: EngineInfo, limits: SessionLimits) -> Limits:

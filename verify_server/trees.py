@@ -47,6 +47,38 @@ def run_after(parents: Sequence[int], index: int) -> range:
     return range(index + 1, stop)
 
 
+def confidences(block: DraftBlock) -> list[float]:
+    """Of each token of a draft; see `DraftToken`."""
+    return [token.confidence for token in block.tokens]
+
+
+def seen_of(verified: DraftBlock, whole: DraftBlock) -> DraftBlock:
+    """Of a draft the part that the target's decision tells of: what was `verified`, and of a chain the token after it,
+    for which the target's own one is there in any case. Without that token, drafts of which only likely tokens are
+    verified would all look good."""
+    return verified if whole.parents else whole.first(len(verified.tokens) + 1)
+
+
+def tried(block: DraftBlock, path: Sequence[int]) -> list[tuple[float, bool]]:
+    """Of each token behind nothing but tokens that stand: its confidence, and whether it stands.
+
+    `path`: indices of the tokens that stand. The target was asked for the token after each of them.
+    """
+    stand = {-1, *path}
+    return [
+        (token.confidence, index in stand)
+        for index, (token, parent) in enumerate(
+            zip(block.tokens, block.parents or range(-1, len(block.tokens)))
+        )
+        if parent in stand
+    ]
+
+
+def likeliest_first(block: DraftBlock, reach: Sequence[float]) -> DraftBlock:
+    """A tree with its likeliest tokens first; `reach`: of each token the chance that it stands with all before it."""
+    return _reordered(block, sorted(range(len(block.tokens)), key=lambda index: -reach[index]))
+
+
 def without_twins(block: DraftBlock) -> DraftBlock:
     """The same paths, each of them once: children of one token with equal ids become one."""
     numbers: list[int] = []  # old index -> new one
@@ -60,6 +92,17 @@ def without_twins(block: DraftBlock) -> DraftBlock:
         numbers.append(found[key])
     tokens = tuple([block.tokens[index] for index in order])
     return DraftBlock(block.base, tokens, tuple([parent for parent, _ in found]))
+
+
+def together(first: DraftBlock, second: DraftBlock) -> DraftBlock:
+    """Two chains that follow the same text as one tree, their common prefix once; a chain if one begins the other."""
+    if not (first.tokens and second.tokens):
+        return first if first.tokens else second
+    assert not (first.parents or second.parents), "both are chains"
+    tokens, fork = first.tokens + second.tokens, len(first.tokens)
+    parents = tuple([-1 if index == fork else index - 1 for index in range(len(tokens))])
+    both = DraftBlock(first.base, tokens, parents)
+    return depth_first(without_twins(both))
 
 
 def no_deeper(block: DraftBlock, longest: int) -> DraftBlock:

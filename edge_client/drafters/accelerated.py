@@ -16,7 +16,7 @@ import numpy as np
 from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory, DrafterOptions, ModelDrafter
 from edge_client.drafters.cacheback import CachebackDrafter, CachebackFactory
-from edge_client.drafters.table_file import LONGEST_LEADER
+from opensled.drafting.table_file import LONGEST_LEADER
 from opensled.errors import UsageError
 from opensled.messages import ModelInfo
 from opensled.sampling import Sampler

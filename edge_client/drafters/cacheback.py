@@ -1,9 +1,6 @@
-"""Cacheback: drafts from tables of what followed what, without any model (arXiv 2511.21699, EMNLP 2025).
+"""Cacheback on a device: drafts from tables of what followed what, without any model (arXiv 2511.21699, EMNLP 2025).
 
-The last token (the leader) is looked up in two tables: a dynamic one, which learns from the text at hand, then a frozen
-one, filled from a corpus. What followed it (the followers, a few tokens each) grows a tree, and the last token of each
-follower is the next leader, until the tree is large or deep enough. docs/drafters.md says what this implementation
-chooses where the paper leaves it open (node budget, order of the two tables at a node, order of growth).
+opensled/drafting/followers.py says how; here are the tables' files, and a user's own table.
 """
 
 from __future__ import annotations
@@ -14,11 +11,13 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from edge_client.drafters import OFF, table_file
+from edge_client.drafters import OFF
 from edge_client.drafters.base import Drafter, DrafterFactory, DrafterOptions
-from edge_client.drafters.growth import BOTH, FROZEN, WIDEST, Calibration, Row, grow_chain, grow_tree
-from edge_client.drafters.table_file import TableFile
-from edge_client.drafters.tables import FrozenTable, LruTable, TableShape, as_rows
+from opensled.drafting import table_file
+from opensled.drafting.followers import Followers
+from opensled.drafting.growth import Calibration
+from opensled.drafting.table_file import TableFile
+from opensled.drafting.tables import FrozenTable, LruTable, TableShape, as_rows
 from opensled.errors import NotFound, UnsupportedModel, VocabularyMismatch
 from opensled.messages import DraftToken, ModelInfo, TreeNode
 from opensled.sampling import Sampler
@@ -150,46 +149,33 @@ class CachebackDrafter(Drafter):
 
     def _forget(self) -> None:
         self._calibration.begin()
-        self._tail: tuple[int, ...] = ()  # the newest tokens, as many as the tables need
-        self._dynamic = self._personal.table if self._personal else LruTable()
+        dynamic = self._personal.table if self._personal else LruTable()
+        self._followers = Followers(dynamic, self._frozen, self._ends, self._calibration)
 
     def begin(self, prompt: Sequence[int], sampler: Sampler) -> None:
         if self._personal:
             self._personal.save()
         self._forget()
         self._sampler = sampler
-        self._tail = self._dynamic.update((), prompt)
+        self._followers.read(prompt)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        text = (*self._tail, *tokens)
-        for place in range(len(self._tail), len(text)):
-            self._calibration.learn(self._row(text[:place]), text[place:])
-        self._tail = self._dynamic.update(self._tail, tokens)
+        self._followers.extend(tokens)
 
     def propose(self) -> Iterator[DraftToken]:
-        for token, confidence in self.guess(self._tail):
+        for token, confidence in self._followers.chain():
             yield self._sampler.certain(token, confidence)
 
     def propose_tree(self) -> Iterator[TreeNode]:
-        for token, parent, place in grow_tree(self._row, self._ends, self._tail):
-            yield TreeNode(self._sampler.certain(token, self._calibration.confidence(*place)), parent)
+        for token, confidence, parent in self._followers.tree():
+            yield TreeNode(self._sampler.certain(token, confidence), parent)
 
     def guess(self, tail: Sequence[int]) -> Iterator[tuple[int, float]]:
         """What may follow any text that ends with `tail`, not only the truth: ids with their confidence."""
-        for token, place in grow_chain(self._row, self._ends, tuple(tail)):
-            yield token, self._calibration.confidence(*place)
+        return self._followers.chain(tail)
 
     def close(self) -> None:
         """Forget the sequence and save the personal table."""
         self._forget()
         if self._personal:
             self._personal.save(now=True)
-
-    def _row(self, text: tuple[int, ...]) -> Row:
-        """What may follow `text`: the dynamic table's followers, then the frozen one's, no follower twice."""
-        newer = self._dynamic.followers(text)
-        older = self._frozen.followers(text) if self._frozen else ()
-        best = list(dict.fromkeys(newer + older))[:WIDEST]
-        return tuple(
-            [(f, FROZEN if rank >= len(newer) else BOTH * (f in older)) for rank, f in enumerate(best)]
-        )

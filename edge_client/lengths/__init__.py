@@ -11,6 +11,7 @@ LENGTH_POLICIES = Registry(
         "predicted": "edge_client.lengths.predicted:Predicted",
         "fixed": "edge_client.lengths.fixed:FixedLength",
         "confidence": "edge_client.lengths.confidence:ConfidenceLength",
+        "dual-trigger": "edge_client.lengths.dual_trigger:DualTrigger",
     },
 )
 

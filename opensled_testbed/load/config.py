@@ -5,7 +5,7 @@ from math import inf
 
 from opensled.config import option
 from opensled.errors import UsageError
-from opensled_testbed.baselines import BASELINES
+from opensled_testbed.baselines import BASELINES, USUAL
 from opensled_testbed.load.load import ARRIVALS
 from opensled_testbed.load.sources import HELDOUT, SYNTHETIC
 
@@ -38,8 +38,8 @@ class BenchServeConfig:
         often=True,
     )
     baselines: str = option(
-        ",".join(BASELINES),
-        f"ways to serve the fleet, measured in turns; {AS_WRITTEN} = as its file says",
+        ",".join(USUAL),
+        f"ways to serve the fleet, measured in turns: {', '.join(BASELINES)}; {AS_WRITTEN} = as its file says",
         metavar="A,B",
         check=baseline_names,
         often=True,

@@ -1,11 +1,13 @@
 """What drafts of each length are worth: tokens a round commits, and tokens it drafts for them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
 
+from edge_client.lengths.base import DraftLengthPolicy, pulled
 from hw_profiles.speculation import uniform_tokens
+from opensled.messages import DraftToken
 from opensled.protocol import common_prefix
 from opensled_testbed.load.slo import SHARE
 from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
@@ -14,6 +16,8 @@ LENGTHS = range(9)  # draft lengths the planner chooses from; 0 = no draft
 
 READ = 120  # tokens over which a user's pace is measured, as in the simulated runs that find a capacity
 USERS = 400  # drawn at random to find the unlucky one
+
+Block = Callable[[Proposal, int], Sequence[int]]  # ids of the block of at most so many tokens
 
 
 @dataclass(frozen=True)
@@ -42,14 +46,28 @@ def geometric(rate: float) -> DraftWorth:
 
 def of_traces(traces: TraceSet, confidence: float = 0.0) -> DraftWorth:
     """Recorded drafts replayed at every draft length, one round after another; `confidence` is SLED's c_th."""
-    means = [_means(traces.items, k, confidence) for k in LENGTHS]
+    return _of_blocks(traces, lambda proposal, length: _block(proposal, length, confidence))
+
+
+def of_rule(traces: TraceSet, rule: DraftLengthPolicy) -> DraftWorth:
+    """The same with blocks that end as `rule`, which learns nothing, ends them on a device."""
+
+    def block(proposal: Proposal, length: int) -> Sequence[int]:
+        tokens = map(DraftToken, proposal.ids, proposal.confidences)
+        return [token.id for token in pulled(rule, tokens, rule.most(length), lambda: False)]
+
+    return _of_blocks(traces, block)
+
+
+def _of_blocks(traces: TraceSet, block: Block) -> DraftWorth:
+    means = [_means(traces.items, k, block) for k in LENGTHS]
     tokens, drafted, unlucky = (tuple(column) for column in zip(*means))
     return DraftWorth(tokens, drafted, unlucky, f"recorded ({traces.drafter} for {traces.target})")
 
 
-def _means(items: Sequence[ItemTrace], length: int, confidence: float) -> tuple[float, float, float]:
+def _means(items: Sequence[ItemTrace], length: int, block: Block) -> tuple[float, float, float]:
     """Tokens, drafted and unlucky of one draft length, as in `DraftWorth`."""
-    rounds = [_rounds(item, length, confidence) for item in items]
+    rounds = [_rounds(item, length, block) for item in items]
     tokens, drafted = map(fmean, zip(*(one for several in rounds for one in several)))
     texts = [len(item.target_ids) for item in items]
     return tokens, drafted, _unlucky(texts, [len(several) for several in rounds])
@@ -70,13 +88,13 @@ def _luck(texts: Sequence[int], rounds: Sequence[int], draw: Random) -> float:
     return tokens / verdicts
 
 
-def _rounds(item: ItemTrace, length: int, confidence: float) -> list[tuple[int, int]]:
+def _rounds(item: ItemTrace, length: int, block: Block) -> list[tuple[int, int]]:
     """(tokens committed, tokens drafted) of each round; the last token of a text needs no draft."""
     rounds, place, end = [], 0, len(item.target_ids)
     while place < end:
-        block = _block(item.proposals[place], min(length, end - place - 1), confidence)
-        accepted = common_prefix(block, item.target_ids[place:])
-        rounds.append((accepted + 1, len(block)))
+        drafted = block(item.proposals[place], min(length, end - place - 1))
+        accepted = common_prefix(drafted, item.target_ids[place:])
+        rounds.append((accepted + 1, len(drafted)))
         place += accepted + 1
     return rounds
 

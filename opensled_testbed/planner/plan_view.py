@@ -41,15 +41,25 @@ def text(plan: Plan, checked: Mapping[str, Any] | None = None) -> str:
     return "\n\n".join([*parts, _wrapped(f"{alone(plan)} {LABEL}", width)])
 
 
+def _thresholds(rows: Sequence[PlanRow]) -> list[str]:
+    """A sentence on those of PipeSD, where it is asked for."""
+    told = [
+        f"{row.accelerator} R1 {row.tuning.product:g}, R2 {row.tuning.newest:g}" for row in rows if row.tuning
+    ]
+    return [f"Thresholds of pipesd, whose draft length is the most: {'; '.join(told)}."] if told else []
+
+
 def _shown(plan: Plan) -> tuple[list[PlanRow], list[str]]:
     """The rows of the table, and sentences on those that it leaves out."""
     if plan.config.accelerator:
-        return list(plan.rows), []
+        return list(plan.rows), _thresholds(plan.rows)
     best = {name: plan.best(name) for name in plan.accelerators}
     none = [f"{name} ({plan.of(name, 'centralized').binds})" for name, row in best.items() if row is None]
     words = f"No user can be served on {', '.join(none)}."
+    compared = {row.accelerator: row for row in plan.rows if row.tuning}
+    rows = [row for name, found in best.items() if found for row in (found, compared.get(name)) if row]
     one_each = ONE_EACH.format(BEST[plan.config.objective or "cost"])
-    return [row for row in best.values() if row], [one_each, *([words] if none else [])]
+    return rows, [one_each, *([words] if none else []), *_thresholds(rows)]
 
 
 def as_json(plan: Plan, checked: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -71,6 +81,8 @@ def _row_json(plan: Plan, row: PlanRow) -> dict[str, Any]:
     gain = plan.gain(row)
     found = asdict(row.found) | {"by_speed": round(row.found.by_speed, 2)}
     cost = asdict(row.cost) if row.cost else None
+    if row.tuning:
+        found["thresholds"] = [*row.tuning[1:]]
     rest = {"binds": row.binds, "gain": None if isinf(gain) else gain, "draft_wait_s": row.draft_wait}
     pace = {"tokens_per_s": row.pace, "joules_per_token": row.cost.joules_per_token if row.cost else None}
     return {"accelerator": row.accelerator, **found, **rest, "cost": cost, "usd_hour": row.usd_hour, **pace}

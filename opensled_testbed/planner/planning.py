@@ -5,16 +5,18 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from hw_profiles import catalog
-from opensled_testbed.baselines import BASELINES
+from opensled_testbed.baselines import BASELINES, PIPESD
 from opensled_testbed.config import PlanConfig
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.planner import setting as settings
 from opensled_testbed.planner.binding import what_binds
 from opensled_testbed.planner.capacity_law import MODES, Capacity, Setting, best
 from opensled_testbed.planner.draft_source import DraftSource
+from opensled_testbed.planner.thresholds import pairs
 from opensled_testbed.planner.token_cost import Cost, PlanPrices, cost_of
 from opensled_testbed.planner.tradeoff import TradeOff, best_offer, offers, trade_off
 from opensled_testbed.planner.trip import mean_s
+from opensled_testbed.tuning import Tuning
 
 WORTH_IT = 1.05  # a gain below this is not worth a fleet that drafts
 LEAST_WAIT = Server().draft_wait  # seconds; the server's default
@@ -34,6 +36,7 @@ class PlanRow:
     pace: float  # tokens/s of each user: the promised pace, or a faster one that the objective takes
     plain: int  # users that the server's own decoding holds at that pace
     value: float = 0.0  # by the objective, for comparisons; 0 = no objective is named
+    tuning: Tuning | None = None  # thresholds of PipeSD
 
     @property
     def users(self) -> int:
@@ -79,7 +82,7 @@ class Plan:
         return self._best([row for row in self.rows if row.accelerator == accelerator])
 
     def _best(self, rows: Sequence[PlanRow]) -> PlanRow | None:
-        serving = [row for row in rows if row.users]
+        serving = [row for row in rows if row.users and row.found.mode in MODES]
         if not serving:
             return None
         least = min(map(self._price, serving))
@@ -102,7 +105,7 @@ class Plan:
 
 
 def make_plan(config: PlanConfig) -> Plan:
-    """Raises NotFound or UsageError for profiles that do not exist."""
+    """Raises NotFound or UsageError for profiles that do not exist, and UsageError for PipeSD with made-up drafts."""
     work = settings.work_of(DraftSource(config.pair, config.acceptance))
     names = [config.accelerator] if config.accelerator else catalog.names("accelerators")
     return Plan(config, work, tuple(row for name in names for row in _rows(config, name, work)))
@@ -126,7 +129,15 @@ def baseline_fleet(fleet: Fleet, row: PlanRow) -> Fleet:
 def _rows(config: PlanConfig, accelerator: str, work: settings.Work) -> list[PlanRow]:
     setting = settings.of_fleet(fleet_of(config, accelerator), work)
     prices = prices_of(config, setting)
-    return [_row(config, setting, mode, prices) for mode in MODES]
+    rows = [_row(config, setting, mode, prices) for mode in MODES]
+    return [*rows, _pipesd(config, setting, prices)] if config.pipesd else rows
+
+
+def _pipesd(config: PlanConfig, setting: Setting, prices: PlanPrices) -> PlanRow:
+    """`sled-continuous` with the best thresholds."""
+    best_pair = pairs(setting, DraftSource(config.pair, config.acceptance), config.pace)[0]
+    row = _row_of(best_pair.setting, best_pair.found, prices, config.pace)
+    return replace(row, found=replace(row.found, mode=PIPESD), tuning=best_pair.tuning)
 
 
 def prices_of(config: PlanConfig, setting: Setting) -> PlanPrices:
@@ -144,6 +155,10 @@ def _row(config: PlanConfig, setting: Setting, mode: str, prices: PlanPrices) ->
         offer = best_offer(served, config.objective)
         if offer is not None:
             found, pace, value = offer.found, offer.pace, offer.value(config.objective)
+    return replace(_row_of(setting, found, prices, pace), value=value)
+
+
+def _row_of(setting: Setting, found: Capacity, prices: PlanPrices, pace: float) -> PlanRow:
     return PlanRow(
         accelerator=setting.cost.accelerator.id,
         found=found,
@@ -153,7 +168,6 @@ def _row(config: PlanConfig, setting: Setting, mode: str, prices: PlanPrices) ->
         draft_wait=draft_wait(setting, found.draft_length),
         pace=pace,
         plain=best(setting, "centralized", pace).users,
-        value=value,
     )
 
 

@@ -65,6 +65,8 @@ def _cell(number: int, cell: Cell) -> str:
     head = f"{cell['id']}: {cell['users']} users who want {cells.short(cell['pace'])} tokens/s"
     if lengths := cell.get("draft_lengths"):
         head += f"; draft length: {', '.join(f'{name} {length}' for name, length in lengths.items())}"
+    for name, told in cell.get("triggers", {}).items():
+        head += f"; {name}: R1 {told['product']:g}, R2 {told['newest']:g}"
     lost = cells.losses(cell)
     panels = [_panel(cell, metric, [each.metric.key for each in lost]) for metric in cells.METRICS]
     shown = [panel for panel in panels if any(bar.value for bar in panel.bars)]

@@ -108,7 +108,7 @@ class RecordedSequence(Sequence):
         accepted = common_prefix(item.check.ids, rest)
         return AcceptanceResult(accepted, rest[accepted] if accepted < len(rest) else END)
 
-    def _cut(self, ids: Any) -> tuple[tuple[int, ...], str]:
+    def cut(self, ids: Any) -> tuple[tuple[int, ...], str]:
         left = self._script.prompt + self._script.text - len(self)
         return tuple(ids[:left]), self._script.reason if len(ids) >= left else ""
 

@@ -27,6 +27,9 @@ others lose because its positions make steps longer:
 `slowdown` = sum of rate * share / t: a step that is one second longer slows each session by the share of its round.
 A candidate's worth is the sum of rates (or what the objective makes of it), plus PROMISE * pace for each session by the
 chance that it keeps its pace. The best candidate replaces the present one when it is BETTER in DOUBTS reviews in a row.
+While RESPONSE is the present one, each review takes the next response, to the costs that the present lengths make, if
+it is worth more than these: hints that followed every response would go back and forth, as all devices answer the same
+costs at once.
 
 **A step.** It starts at once, or waits for drafts that are about to come if that saves more session-seconds than it
 costs. A pending draft is verified as far as the chance of a token is above CAUTION times the price of a position: the

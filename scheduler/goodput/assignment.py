@@ -1,8 +1,10 @@
-"""Which sessions are to draft, and how much: the assignment that is worth most.
+"""For which sessions who drafts how much, the device or the server: the assignment that is worth most.
 
 scheduler/goodput/__init__.py derives the formulas, and says where the constants come from; objective.py has the
 objectives.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,16 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hw_profiles.speculation import Numbers, accepted_tokens
-from hw_profiles.step_cost import HardwareProfile
+from hw_profiles.step_cost import DraftingCost, HardwareProfile
+from scheduler.estimates import Forecast
 from scheduler.goodput.objective import SPEED, Consumption, Objective
 from scheduler.plan import SessionView
 
 LENGTHS = (0, 1, 2, 3, 4, 6, 8)  # draft lengths that are tried, tokens; each costs planning time
-RESPONSE = -1  # the rule by which each session gets the best length for its device
+RESPONSE = -1  # the rule by which each session gets the arm that is best for it
 ROUNDS = 6  # iterations of the fixed point; more change nothing that matters and cost planning time
 BLUR = 0.4  # share of a step over which the whole number of missed steps is smoothed
 # Positions over which marginal costs are measured: beyond a bend of the cost
 TOKENS_STEP, CONTEXTS_STEP = 8, 1000
+# Tokens still to be written for which a text is read: half of what may be written, and no more than these. Chosen.
+ANSWER = 64
 BETTER = 0.03  # share of all tokens/s by which another assignment must be better: against flapping
 PROMISE = 5.0  # weight of tokens up to the promised pace, beside 1 for any token: a kept promise comes first
 # Tokens for each step that passes meanwhile: a session that drafts and gets fewer is decoded instead.
@@ -29,8 +34,25 @@ MIN_GAIN = 0.5
 # Relative standard deviations of tokens/s: of drafting sessions, more of it for each draft token, of decoded ones.
 SPREAD, WIDER, STEADY = 0.17, 0.02, 0.02
 LOGISTIC = 0.8  # of tanh: 0.5 + 0.5 * tanh(0.8 x) is the normal distribution's share below x, to 0.02
-TOKENS = np.array(LENGTHS)
-MESSAGES = 1.0 + (TOKENS > 0)  # of a round: a verdict, and a draft
+
+
+class Arms(NamedTuple):
+    """The choices for a session, one at each index: tokens that its device drafts, or that the server drafts for it.
+
+    Those of the device come first, the shortest one first; at index 0 nobody drafts.
+    """
+
+    device: NDArray[np.int_]
+    own: NDArray[np.int_]
+
+    @classmethod
+    def where(cls, server_drafts: bool) -> Arms:
+        own = LENGTHS[1:] if server_drafts else ()
+        nothing = [0] * len(LENGTHS)
+        return cls(np.array([*LENGTHS, *([0] * len(own))]), np.array([*nothing, *own]))
+
+
+ARMS = {server_drafts: Arms.where(server_drafts) for server_drafts in (False, True)}
 
 
 class PromptLoad(NamedTuple):
@@ -51,27 +73,31 @@ class MarginalCosts:
     session_s: float = 0.0
     slowdown: float = 0.0  # tokens/s that all sessions lose if steps become a second longer
     price: float = 0.0  # tokens/s that must be won for one more USD/s or watt
+    passes: float = 0.0  # of the server's drafter in a step: the longest of its drafts
 
 
 NO_COSTS = MarginalCosts()
+NO_DRAFTING = DraftingCost(0.0, 0.0, 0.0)
+NO_FORECAST = Forecast(0.0, 0.0)
 
 
 class Assignment(NamedTuple):
-    """Draft lengths of all sessions, and what they come to."""
+    """The arms of all sessions, and what they come to."""
 
-    rule: int  # most tokens of every draft, or RESPONSE
-    lengths: NDArray[np.int_]  # index into LENGTHS, of each session
+    rule: int  # the arm of every session for which it is allowed, or RESPONSE
+    arms: NDArray[np.int_]  # index into `Arms`, of each session
     worth: float  # `value` and `promised`
     rate: float  # tokens/s of all sessions
     step_s: float
     busy: float  # mean sessions in a step; below 1 the target idles in between
+    costs: MarginalCosts  # by which RESPONSE found the lengths
     promised: float  # tokens/s that kept promises count for
     spent: float  # USD/s or watts, as the objective counts
     value: float  # `rate` by the objective, tokens/s
 
 
-class DraftLengthPlanner:
-    """The law over all sessions at once: arrays have one column per session, and a row per length of LENGTHS."""
+class DraftPlanner:
+    """The law over all sessions at once: arrays have one column per session, and a row per arm."""
 
     def __init__(
         self,
@@ -82,6 +108,7 @@ class DraftLengthPlanner:
     ) -> None:
         self._objective = objective
         self._cost, self._step_tokens, self._prompts = profile.cost, profile.max_step_tokens, prompts
+        self._drafting = profile.drafting or NO_DRAFTING
         self._contexts = np.array([one.context for one in sessions], float)
         self._pace = np.array([one.pace for one in sessions], float)
         forecasts = [one.forecast for one in sessions]
@@ -91,84 +118,107 @@ class DraftLengthPlanner:
         if known:
             columns[:, [each is not None for each in forecasts]] = np.array([each[:4] for each in known]).T
         first, later, delay, draft = columns
-        lengths = TOKENS[:, None]
+        has_own = np.array([one.own_forecast is not None for one in sessions])
+        self.arms = ARMS[bool(has_own.any())]
+        lengths = self.arms.device[:, None]
         self._tokens = 1 + accepted_tokens(first, later, lengths)
+        self._own = self._own_tokens(sessions)
         drafting = self._longest > 0
         # Similar devices are treated alike: a lucky series of drafts says little of the next ones.
         self._usual = (
             self._tokens[:, drafting].mean(axis=1, keepdims=True) if drafting.any() else self._tokens
         )
-        self._drafting = lengths * draft
-        self._away = np.where(lengths > 0, delay + self._drafting, 0.0)
-        self._allowed = lengths <= self._longest
+        self._device_s = lengths * draft  # for which the device drafts
+        self._away = np.where(lengths > 0, delay + self._device_s, 0.0)
+        self._messages = 1.0 + (lengths > 0)  # of a round: a verdict, and a draft
+        self._allowed = (lengths <= self._longest) & ((self.arms.own[:, None] == 0) | has_own)
+        self._positions = lengths + self._own + 1.0
         self._all = np.arange(len(sessions))
         # A session with a prompt to compute costs nothing here; the prompts count it.
         self._counts = np.array([one.uncomputed == 1 for one in sessions], float)
         if not self._counts.any():
             self._counts[:] = 1.0
 
+    def _own_tokens(self, sessions: Sequence[SessionView]) -> Numbers:
+        """[arm, session]: tokens of the server's draft that are expected; adds to `_tokens` what they bring."""
+        own = self.arms.own[:, None]
+        self._read = np.zeros((len(own), len(sessions)))
+        if len(own) == len(LENGTHS):
+            return self._read
+        forecasts = [one.own_forecast or NO_FORECAST for one in sessions]
+        first, later = np.array([each[:2] for each in forecasts]).T
+        offered = np.array([one.own_share for one in sessions])
+        self._tokens = self._tokens + np.where(own > 0, offered * accepted_tokens(first, later, own), 0.0)
+        # Each token that is written is read, and long texts are paid for by what is written after them.
+        debts = [one.own_unread / max(1.0, min(one.left / 2, ANSWER)) for one in sessions]
+        self._read = np.where(own > 0, self._tokens * (1 + np.array(debts)), 0.0)
+        return own * offered
+
     def best(self, rule: int, costs: MarginalCosts) -> tuple[Assignment, Assignment]:
         """The assignment of the present rule, and the best one; both are the same unless another is BETTER."""
         kept = self.assignment(rule, costs)
-        kept, *others = self._weighed([kept, *self._candidates(kept)])
+        kept, *others = self.weighed([kept, *self._candidates(kept)])
         best = max(others, key=lambda one: one.worth)
         return kept, best if best.worth > kept.worth + BETTER * kept.value else kept
 
     def _candidates(self, kept: Assignment) -> Iterator[Assignment]:
-        uniform = [self.assignment(length) for length in LENGTHS if length <= self._longest.max()]
+        uniform = [self.assignment(int(arm)) for arm in np.flatnonzero(self._allowed.any(axis=1))]
         yield from uniform
-        for start in (kept, max(self._weighed(uniform), key=lambda one: one.worth)):
+        for start in (kept, max(self.weighed(uniform), key=lambda one: one.worth)):
             yield self.assignment(RESPONSE, self.marginal_costs(start))
 
-    def _weighed(self, found: Sequence[Assignment]) -> list[Assignment]:
+    def weighed(self, found: Sequence[Assignment]) -> list[Assignment]:
         """The same with their values beside each other."""
         least = min(one.spent for one in found)
         values = [self._objective.value(one.rate, one.spent, least) for one in found]
         return [one._replace(value=value, worth=value + one.promised) for one, value in zip(found, values)]
 
-    def lengths(self, rule: int, costs: MarginalCosts) -> NDArray[np.int_]:
-        """Index into LENGTHS that a rule gives each session, where steps are as `costs` say."""
-        lengths = self._by(rule, costs)
+    def by(self, rule: int, costs: MarginalCosts) -> NDArray[np.int_]:
+        """The arm that a rule gives each session, where steps are as `costs` say."""
+        arms = self._by(rule, costs)
         if not costs.step_s:
-            return lengths
-        return self._without_losers(
-            lengths, self._shares(costs.step_s, self._away[lengths, self._all], costs.busy)
-        )
+            return arms
+        return self._without_losers(arms, self._shares(costs.step_s, self._away[arms, self._all], costs.busy))
 
-    def _without_losers(self, lengths: NDArray[np.int_], share: Numbers) -> NDArray[np.int_]:
+    def _without_losers(self, arms: NDArray[np.int_], share: Numbers) -> NDArray[np.int_]:
         """0 for the sessions that would be much slower with drafts than without, whatever the rule."""
-        losing = self._tokens[lengths, self._all] * share < MIN_GAIN
-        return np.where(losing, 0, lengths)
+        losing = self._tokens[arms, self._all] * share < MIN_GAIN
+        return np.where(losing, 0, arms)
 
     def _by(self, rule: int, costs: MarginalCosts) -> NDArray[np.int_]:
         if rule == RESPONSE:
             return np.asarray(self._gains(costs).argmax(axis=0))
-        return np.minimum(LENGTHS.index(rule), self._allowed.sum(axis=0) - 1)
+        if rule < len(LENGTHS):
+            return np.minimum(rule, self._allowed[: len(LENGTHS)].sum(axis=0) - 1)
+        return np.where(
+            self._allowed[min(rule, len(self._allowed) - 1)], min(rule, len(self._allowed) - 1), 0
+        )
 
     def assignment(self, rule: int, costs: MarginalCosts = NO_COSTS) -> Assignment:
         """What a rule comes to: the step time that it settles at, and the rates of all sessions."""
-        lengths = self._by(rule, costs)
-        step_s, share = self._fixed_point(lengths)
-        better = self._without_losers(lengths, share)
-        if (better != lengths).any():
-            lengths = better
-            step_s, share = self._fixed_point(lengths)
-        rates = self._tokens[lengths, self._all] * share / step_s
+        arms = self._by(rule, costs)
+        step_s, share = self._fixed_point(arms)
+        better = self._without_losers(arms, share)
+        if (better != arms).any():
+            arms = better
+            step_s, share = self._fixed_point(arms)
+        rates = self._tokens[arms, self._all] * share / step_s
         rate = float(rates.sum())
-        promised = float(self._promised(rates, TOKENS[lengths]).sum())
-        busy, spent = float(share.sum()), self._spent(lengths, share, step_s)
-        return Assignment(rule, lengths, rate + promised, rate, step_s, busy, promised, spent, rate)
+        promised = float(self._promised(rates, self.arms.device[arms].astype(float)).sum())
+        busy, spent = float(share.sum()), self._spent(arms, share, step_s)
+        return Assignment(rule, arms, rate + promised, rate, step_s, busy, costs, promised, spent, rate)
 
-    def _spent(self, lengths: NDArray[np.int_], share: Numbers, step_s: float) -> float:
+    def _spent(self, arms: NDArray[np.int_], share: Numbers, step_s: float) -> float:
         """What the objective counts, for all sessions."""
         rounds = share / step_s
-        drafting = float((self._drafting[lengths, self._all] * rounds).sum())
-        messages = float((MESSAGES[lengths] * rounds).sum())
+        drafting = float((self._device_s[arms, self._all] * rounds).sum())
+        messages = float((self._messages[arms, 0] * rounds).sum())
         return self._objective.spent(Consumption(min(1.0, float(share.sum())), drafting, messages))
 
-    def _fixed_point(self, lengths: NDArray[np.int_]) -> tuple[float, Numbers]:
+    def _fixed_point(self, arms: NDArray[np.int_]) -> tuple[float, Numbers]:
         """Seconds of a step, and each session's share of the steps."""
-        away, positions = self._away[lengths, self._all], TOKENS[lengths] + 1.0
+        away, positions = self._away[arms, self._all], self._positions[arms, self._all]
+        drafting_s = self._drafting_s(arms)
         step_s = self._cost.verify_s(1, float(self._contexts.mean()), 1)
         share, turns = np.ones(len(away)), 1.0
         for _ in range(ROUNDS):
@@ -182,7 +232,17 @@ class DraftLengthPlanner:
                 max(1.0, float(counted.sum()) / turns),
                 step_s,
             )
+            step_s += drafting_s / turns
         return step_s, share / turns
+
+    def _drafting_s(self, arms: NDArray[np.int_]) -> float:
+        """Seconds in which the server drafts after a step with all sessions."""
+        if len(self.arms.own) == len(LENGTHS):
+            return 0.0
+        passes = float((self.arms.own[arms] * self._counts).max())
+        tokens = float((self._own[arms, self._all] * self._counts).sum())
+        read = float((self._read[arms, self._all] * self._counts).sum())
+        return float(self._drafting.seconds(passes, tokens, read))
 
     def _step_s(self, load: float, contexts: float, sessions: float, last_s: float) -> float:
         """Mean seconds of steps with and without prompts, if steps take about `last_s`."""
@@ -216,12 +276,12 @@ class DraftLengthPlanner:
     def marginal_costs(self, at: Assignment) -> MarginalCosts:
         """What places in steps cost under that assignment."""
         cost, contexts = self._cost, float(self._contexts.mean())
-        drafted = float(TOKENS[at.lengths].mean())
+        positions = float(self._positions[at.arms, self._all].mean())
         sessions = max(1.0, at.busy)
-        base = (sessions * (drafted + 1), sessions * contexts, sessions)
+        base = (sessions * positions, sessions * contexts, sessions)
         now_s = cost.verify_s(*base)
-        share = self._shares(at.step_s, self._away[at.lengths, self._all], min(1.0, at.busy))
-        rates = self._tokens[at.lengths, self._all] * share / at.step_s
+        share = self._shares(at.step_s, self._away[at.arms, self._all], min(1.0, at.busy))
+        rates = self._tokens[at.arms, self._all] * share / at.step_s
         return MarginalCosts(
             step_s=at.step_s,
             busy=min(1.0, at.busy),
@@ -230,19 +290,23 @@ class DraftLengthPlanner:
             session_s=cost.verify_s(base[0], base[1], base[2] + 1) - now_s,
             slowdown=float((rates * share).sum()) / at.step_s,
             price=self._objective.price(at.rate, at.spent),
+            passes=float(self.arms.own[at.arms].max()),
         )
 
     def _gains(self, costs: MarginalCosts) -> Numbers:
-        """[length, session]: what each length is worth to all sessions, if the others stay as they are."""
+        """[arm, session]: what each arm is worth to all sessions, if the others stay as they are."""
         share = self._shares(costs.step_s, self._away, costs.busy)
         rates = self._usual * share / costs.step_s
-        positions = TOKENS[:, None] + 1.0
-        place_s = (costs.token_s * positions + costs.context_s * self._contexts + costs.session_s) * share
-        gains = rates + self._promised(rates, positions - 1) - costs.slowdown * place_s
+        place_s = costs.token_s * self._positions + costs.context_s * self._contexts + costs.session_s
+        more = np.maximum(0.0, self.arms.own - costs.passes)[:, None]  # passes that no other draft needs
+        place_s = place_s * share + self._drafting.seconds(more, self._own, self._read)
+        gains = (
+            rates + self._promised(rates, self.arms.device[:, None].astype(float)) - costs.slowdown * place_s
+        )
         if costs.price:
             rounds = share / costs.step_s
             # A busy target is no busier with one session more.
             busy = share if costs.busy < 1 else 0.0
-            used = Consumption(busy, self._drafting * rounds, MESSAGES[:, None] * rounds)
+            used = Consumption(busy, self._device_s * rounds, self._messages * rounds)
             gains = gains - costs.price * self._objective.running(used)
         return np.where(self._allowed, gains, -np.inf)

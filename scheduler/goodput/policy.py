@@ -19,6 +19,7 @@ from scheduler.goodput.objective import SPEED, Objective
 from scheduler.goodput.state import GoodputState, current
 from scheduler.goodput.step_budget import (
     CERTAIN,
+    likelier,
     longest_that_fits,
     most_urgent,
     pays,
@@ -130,11 +131,14 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
     prompts = sorted(candidates.prompts, key=urgency)
     kept = min(ceil(PROMPTS * budget), sum([session.uncomputed for session in prompts]), budget - 1)
     chosen = most_urgent(candidates.deciding, budget - kept)
-    drafts = _cut(chosen, budget - kept - len(chosen), state, profile)
-    budget -= len(chosen) + sum(drafts)
+    drafts, own = _cut(chosen, budget - kept - len(chosen), state, profile)
+    budget -= len(chosen) + sum(drafts) + sum(own)
+    asks = state.asks
     slices = [
-        Slice(session.id, 1, True, False, 0, draft, hint)
-        for session, draft, hint in zip(chosen, drafts, _hints(chosen, state))
+        Slice(
+            session.id, 1, True, False, 0, draft, hint, mine if session.own else None, asks.get(session.id, 0)
+        )
+        for session, draft, hint, mine in zip(chosen, drafts, _hints(chosen, state), own)
     ]
     prompts = _short_first(prompts, budget)
     for session, hint in zip(prompts, _hints(prompts, state)):
@@ -144,7 +148,9 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
         decide = tokens == session.uncomputed
         draft = min(_draft(session), budget - tokens) if decide else 0
         budget -= tokens + draft
-        slices.append(Slice(session.id, tokens, decide, draft=draft, hint=hint))
+        ask = asks.get(session.id, 0) if decide else 0
+        own_draft = 0 if session.own else None
+        slices.append(Slice(session.id, tokens, decide, False, 0, draft, hint, own_draft, ask))
     return slices
 
 
@@ -162,26 +168,29 @@ def _short_first(prompts: Sequence[SessionView], budget: int) -> list[SessionVie
 
 def _cut(
     chosen: Sequence[SessionView], room: int, state: GoodputState, profile: HardwareProfile
-) -> list[int]:
-    """How much of each draft is verified: what has room, and what is worth its price."""
-    drafts = [_draft(each) if each.draft else 0 for each in chosen]
+) -> tuple[list[int], list[int]]:
+    """How much of each device's and of each own draft is verified: what has room, and what is worth its price."""
+    count = len(chosen)
+    drafts = [_draft(each) if each.draft else 0 for each in chosen] + [each.own for each in chosen]
     drafted = sum(drafts)
-    if not drafted:
-        return drafts
     if drafted > room:
         longest = longest_that_fits(drafts, room)
         drafts = [draft if draft <= longest else longest for draft in drafts]
-    price = CAUTION * _price(chosen, drafts, state, profile)
+    price = CAUTION * _price(chosen, drafts, state, profile) if drafted else 0.0
     if price <= 0:
-        return drafts
-    asked = [bool(state.hints.get(each.id)) for each in chosen]
+        return drafts[:count], drafts[count:]
+    asked = [bool(state.hints.get(each.id)) for each in chosen] + [each.id in state.asks for each in chosen]
     forecasts = [each.forecast or CERTAIN for each in chosen]
-    kept = worthwhile(drafts, forecasts, asked, price)
+    kept = worthwhile(drafts, forecasts + [each.own_forecast or CERTAIN for each in chosen], asked, price)
     for index, each in enumerate(chosen):
         draft = drafts[index]
-        if draft and each.depth and pays(min(each.depth, draft), draft, forecasts[index], price):
+        if each.reach:
+            kept[index] = min(draft, likelier(each.reach, price))
+        elif draft and each.depth and pays(min(each.depth, draft), draft, forecasts[index], price):
             kept[index] = draft
-    return kept
+        if each.own_reach:
+            kept[count + index] = min(drafts[count + index], likelier(each.own_reach, price))
+    return kept[:count], kept[count:]
 
 
 def _draft(session: SessionView) -> int:

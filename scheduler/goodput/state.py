@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from hw_profiles.fading import faded_rate
 from hw_profiles.step_cost import HardwareProfile
-from scheduler.goodput.assignment import NO_COSTS, TOKENS, DraftLengthPlanner, MarginalCosts, PromptLoad
+from scheduler.goodput.assignment import (
+    NO_COSTS,
+    RESPONSE,
+    Assignment,
+    DraftPlanner,
+    MarginalCosts,
+    PromptLoad,
+)
 from scheduler.goodput.objective import SPEED, Objective
 from scheduler.plan import SessionView, Slice
 
@@ -25,6 +32,8 @@ CHANGE = 0.1  # share of the sessions that are new or gone, from which on a revi
 PROBE_EVERY_S, PROBE_EVERY = 10.0, 50  # between two probes of a session: seconds, and times its draft is away
 # Drafts of a probe and tokens of each: enough for a median, cheap enough to lose.
 PROBE_DRAFTS, PROBE_LENGTH = 3, 4
+PROBE_READS = 64  # tokens of text that a draft model reads for a probe at most
+OWN_PROBE_STEPS = 4  # steps in which the server drafts for a session as a probe
 GOLDEN = 0.618  # multiples of the golden ratio modulo 1 are spread evenly, and so are the first probes
 NO_PROMPT_LOAD = PromptLoad()
 
@@ -34,6 +43,7 @@ class GoodputState:
     """As of its latest review. Times in seconds on the caller's clock; mappings are by session."""
 
     hints: Mapping[int, int] = field(default_factory=dict)  # draft lengths of sessions whose device drafts
+    asks: Mapping[int, int] = field(default_factory=dict)  # those of sessions for which the server drafts
     rate: float = 0.0  # expected tokens/s of all sessions
     step_s: float = 0.0  # expected
     reviewed: float = -inf
@@ -48,6 +58,9 @@ class GoodputState:
     probed: Mapping[int, float] = field(default_factory=dict)  # when each was probed last
     told: Mapping[int, int] = field(default_factory=dict)  # the hints to give, those of probes included
     newest: int = -1  # newest session with a hint
+    # Of sessions for which the server does not draft: until when it does so for a while, and since when it did so last
+    own_probes: Mapping[int, float] = field(default_factory=dict)
+    own_probed: Mapping[int, float] = field(default_factory=dict)
 
     def after(self, slices: Sequence[Slice], now: float) -> GoodputState:
         """After a plan with these slices (without those that run ahead)."""
@@ -95,10 +108,13 @@ def _with_new(
     objective: Objective,
 ) -> GoodputState:
     """With hints by the same rule for the `new` ones of `sessions`."""
-    planner = DraftLengthPlanner(new, profile, old.prompts, objective)
-    hints = _hints(new, planner.lengths(old.rule, old.costs))
+    planner = DraftPlanner(new, profile, old.prompts, objective)
+    arms = planner.by(old.rule, old.costs)
+    hints, asks = _hints(new, planner.arms.device[arms]), _asks(new, planner.arms.own[arms])
     told = {**old.told, **hints}
-    return replace(old, hints={**old.hints, **hints}, told=told, newest=sessions[-1].id)
+    return replace(
+        old, hints={**old.hints, **hints}, asks={**old.asks, **asks}, told=told, newest=sessions[-1].id
+    )
 
 
 def _reviewed(
@@ -112,35 +128,56 @@ def _reviewed(
     present = [session for session in sessions if not session.absent]
     if not present:
         return replace(old, reviewed=now, sessions=len(sessions), newest=sessions[-1].id if sessions else -1)
-    planner = DraftLengthPlanner(present, profile, old.prompts, objective)
+    planner = DraftPlanner(present, profile, old.prompts, objective)
     kept, best = planner.best(old.rule, old.costs)
     doubts = old.doubts + 1 if best is not kept else 0
-    # Without a device that drafts the present rule was never a choice.
-    is_clear = not old.hints or best.worth > kept.worth + MUCH_BETTER * kept.value
+    # Without anyone who drafts the present rule was never a choice.
+    is_clear = not (old.hints or old.asks) or best.worth > kept.worth + MUCH_BETTER * kept.value
     if 0 < doubts < DOUBTS and not is_clear:
         best = kept
+    taken = _answered(best, planner)
     state = replace(
         old,
-        hints=_hints(present, best.lengths),
-        rule=best.rule,
-        rate=best.rate,
-        step_s=best.step_s,
-        costs=planner.marginal_costs(best),
+        hints=_hints(present, planner.arms.device[taken.arms]),
+        asks=_asks(present, planner.arms.own[taken.arms]),
+        rule=taken.rule,
+        rate=taken.rate,
+        step_s=taken.step_s,
+        # Those that rule RESPONSE answered, so that it says the same again
+        costs=taken.costs if taken.rule == RESPONSE else planner.marginal_costs(taken),
         doubts=doubts if best is kept else 0,
         reviewed=now,
         sessions=len(sessions),
         newest=sessions[-1].id,
     )
-    return _with_probes(state, present, now)
+    state = _with_probes(state, present, now)
+    return _with_own_probes(state, present, now) if profile.drafting else state
+
+
+def _answered(best: Assignment, planner: DraftPlanner) -> Assignment:
+    """By rule RESPONSE the answer to the costs that `best` itself makes, if that is better.
+
+    An answer that is always taken goes back and forth: short drafts make a position cheap, so all devices draft long,
+    which makes it dear, so all draft short.
+    """
+    if best.rule != RESPONSE:
+        return best
+    best, answer = planner.weighed([best, planner.assignment(RESPONSE, planner.marginal_costs(best))])
+    return answer if answer.worth > best.worth else best
 
 
 def _hints(sessions: Sequence[SessionView], lengths: NDArray[np.int_]) -> dict[int, int]:
     """Of the sessions whose device drafts."""
     return {
         session.id: min(length, session.max_draft)
-        for session, length in zip(sessions, TOKENS[lengths].tolist())
+        for session, length in zip(sessions, lengths.tolist())
         if session.forecast is not None
     }
+
+
+def _asks(sessions: Sequence[SessionView], lengths: NDArray[np.int_]) -> dict[int, int]:
+    """Of the sessions for which the server drafts."""
+    return {session.id: length for session, length in zip(sessions, lengths.tolist()) if length}
 
 
 def _with_probes(state: GoodputState, sessions: Sequence[SessionView], now: float) -> GoodputState:
@@ -164,3 +201,23 @@ def _with_probes(state: GoodputState, sessions: Sequence[SessionView], now: floa
             probes[id] = (forecast.drafts + PROBE_DRAFTS, now + max(PROBE_EVERY_S, pause) / 4)
     told = {**state.hints, **dict.fromkeys(probes, PROBE_LENGTH)}
     return replace(state, probes=probes, probed=probed, told=told)
+
+
+def _with_own_probes(state: GoodputState, sessions: Sequence[SessionView], now: float) -> GoodputState:
+    """The server drafts now and then for sessions for which it does not pay: else nobody would know that it does."""
+    probes, probed = {}, {}
+    for session in sessions:
+        id = session.id
+        if session.own_forecast is None or session.own_unread > PROBE_READS:
+            continue
+        # The first probe comes anywhere within the pause, as with devices.
+        last = probed[id] = state.own_probed.get(id, now - PROBE_EVERY_S * (id * GOLDEN % 1))
+        if id in state.asks:
+            probed[id] = now
+        elif state.own_probes.get(id, now) > now:
+            probes[id] = state.own_probes[id]
+        elif now >= last + PROBE_EVERY_S:
+            probed[id] = now
+            probes[id] = now + OWN_PROBE_STEPS * state.step_s
+    asks = {**state.asks, **dict.fromkeys(probes, PROBE_LENGTH)}
+    return replace(state, own_probes=probes, own_probed=probed, asks=asks)

@@ -1,9 +1,11 @@
 """What of the ready sessions one step computes, when it cannot compute all: drafts are shortened before a session
 waits, background sessions wait before others, and every session has its turn."""
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from math import inf
+from operator import neg
 
 import numpy as np
 
@@ -37,6 +39,11 @@ def worthwhile(
     lengths = tokens_above(first, later, price)
     kept: list[int] = np.where(lengths >= drafts, drafts, np.where(asked, lengths, 0)).astype(int).tolist()
     return kept
+
+
+def likelier(reach: Sequence[float], price: float) -> int:
+    """How many tokens of a chain stand with a chance of at least `price`; the chances fall along the chain."""
+    return bisect_right(reach, -price, key=neg)
 
 
 def pays(depth: int, tokens: int, forecast: Forecast, price: float) -> bool:

@@ -9,9 +9,9 @@ from functools import cache
 
 import numpy as np
 
-from edge_client.drafters import table_file
-from edge_client.drafters.table_file import TableFile
-from edge_client.drafters.tables import Rows, TableShape
+from opensled.drafting import table_file
+from opensled.drafting.table_file import TableFile
+from opensled.drafting.tables import Rows, TableShape
 from tests.fuzz.bodies import changed_json
 from tests.fuzz.choices import Choices
 

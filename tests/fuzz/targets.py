@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 
 from edge_client import tokenizer_cache
-from edge_client.drafters import table_file
-from edge_client.drafters.tables import FrozenTable, LruTable
 from opensled import codec, config
 from opensled.answer_text import StopStrings, TextStream
+from opensled.drafting import table_file
+from opensled.drafting.tables import FrozenTable, LruTable
 from opensled.errors import OpenSledError
 from opensled.gguf_file import read_head
 from opensled.hub_listing import HubFile, read_listing, require_bounded, select, without_strays

@@ -200,7 +200,7 @@ class BlockTable:
         if index is None or full <= self._settled:
             return
         for number in range(self._settled, full):
-            index.add(self._key(number, tokens), self.blocks[number])
+            index.add(self.key(number, tokens), self.blocks[number])
         self._settled = full
 
     def adopt(self, tokens: Sequence[int], computed: int) -> int:
@@ -212,7 +212,7 @@ class BlockTable:
         assert first == self._settled, "computed blocks are published"
         last = reusable_blocks(len(tokens), self._pool.block_size)
         found: list[int] = []
-        while first + len(found) < last and self._hold(self._key(first + len(found), tokens), found):
+        while first + len(found) < last and self._hold(self.key(first + len(found), tokens), found):
             pass
         if not found:
             return computed
@@ -226,6 +226,15 @@ class BlockTable:
     def withdraw(self) -> None:
         """The KV of this session may be wrong: make it unfindable."""
         self._pool.withdraw(self.blocks[: self._settled])
+
+    def key(self, number: int, tokens: Sequence[int]) -> bytes:
+        """The key of full block `number` of the committed `tokens`, in a pool that shares blocks."""
+        assert self._pool.prefixes is not None
+        size, keys = self._pool.block_size, self._keys
+        while len(keys) <= number:
+            before = keys[-1] if keys else root_key(self._tenant, self._pool.prefixes.key)
+            keys.append(next_key(before, tokens[len(keys) * size : (len(keys) + 1) * size]))
+        return keys[number]
 
     def _hold(self, key: bytes, found: list[int]) -> bool:
         """Hold the block with this key, if there is one and the budget allows it."""
@@ -242,12 +251,3 @@ class BlockTable:
         if not self._budget:
             return self._pool.num_blocks
         return self._budget - self._pool.held(self._tenant)
-
-    def _key(self, number: int, tokens: Sequence[int]) -> bytes:
-        """The key of full block `number` of `tokens`."""
-        assert self._pool.prefixes is not None
-        size, keys = self._pool.block_size, self._keys
-        while len(keys) <= number:
-            before = keys[-1] if keys else root_key(self._tenant, self._pool.prefixes.key)
-            keys.append(next_key(before, tokens[len(keys) * size : (len(keys) + 1) * size]))
-        return keys[number]

@@ -7,6 +7,7 @@ Short memory fails no session, and no session recomputes without progress:
   a long one for ever.
 - A draft tree beyond the longest chain gets free memory only, after all other sessions of the step.
 - Work that is computed ahead, before a reader waits for it, gets free blocks only.
+- A session whose next block another one computes in this step waits for it (verify_server/kv/twins.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from scheduler.plan import Slice
 from verify_server.kv.blocks import BlockPool, OutOfBlocks, OverBudget
+from verify_server.kv.twins import StepBlocks
 from verify_server.session import Session, StepItem
 
 # A session that has been resting for longer is not within a round. Such sessions are preempted by least recent use.
@@ -30,6 +32,8 @@ class KVPreemptor:
         self._sessions, self._pool, self._now = sessions, pool, now
         self._waiting: dict[int, Slice] = {}  # slices that are not tried yet
         self._refused: dict[int, Slice] = {}  # slices without memory
+        self._spared: dict[int, Slice] = {}  # slices whose next block is computed for another session
+        self._blocks = StepBlocks(pool)
         self.preempted = 0  # sessions that lost their KV
 
     @property
@@ -59,15 +63,17 @@ class KVPreemptor:
         work: list[StepItem] = []
         while self._waiting:
             piece = self._waiting.pop(next(iter(self._waiting)))
-            item = self._plan(piece, last_resort)
-            if item is None:
+            session = self._sessions[piece.session]
+            if self._blocks.spare(session):
+                self._spared[piece.session] = piece
+            elif (item := self._plan(session, piece, last_resort)) is None:
                 self._refused[piece.session] = piece
             else:
+                self._blocks.add(session, piece.tokens)
                 work.append(item)
         return work
 
-    def _plan(self, piece: Slice, last_resort: bool) -> StepItem | None:
-        session = self._sessions[piece.session]
+    def _plan(self, session: Session, piece: Slice, last_resort: bool) -> StepItem | None:
         while True:
             try:
                 return session.plan(piece, self._now)
@@ -78,8 +84,8 @@ class KVPreemptor:
                 victim.sequence.forget_kv()
                 self.preempted += 1
                 # Its slice continues KV that it has lost: it waits for the next plan.
-                self._waiting.pop(victim.id, None)
-                self._refused.pop(victim.id, None)
+                for slices in (self._waiting, self._refused, self._spared):
+                    slices.pop(victim.id, None)
 
     def _victim(self, needy: Session, short: OutOfBlocks, last_resort: bool) -> Session | None:
         """The session to preempt, preferably of a tenant above its share; of the own tenant if it is at its budget."""
@@ -95,11 +101,16 @@ class KVPreemptor:
         return min(others, key=lambda other: (not self._is_over_share(other), -other.id), default=None)
 
     def _is_resting(self, session: Session) -> bool:
-        piece = self._waiting.get(session.id) or self._refused.get(session.id)
+        piece = self._slice(session)
         return piece.ahead if piece is not None else session.rests
 
     def _is_planned(self, session: Session) -> bool:
-        return session.id in self._waiting or session.id in self._refused
+        return self._slice(session) is not None
+
+    def _slice(self, session: Session) -> Slice | None:
+        """The slice of a session that is planned, but not yet in the work."""
+        waiting = self._waiting.get(session.id) or self._refused.get(session.id)
+        return waiting or self._spared.get(session.id)
 
     def _preemption_order(self, session: Session) -> tuple[bool, bool, float, int]:
         """Of the resting sessions, the one with the smallest value is preempted first."""

@@ -1,10 +1,12 @@
 """How Cacheback's tables grow a draft: a chain of first children, or a tree, with calibrated confidences."""
 
+from __future__ import annotations
+
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
-from edge_client.drafters.tables import Follower
+from opensled.drafting.tables import Follower
 
 # The paper leaves these open; docs/drafters.md says so, and what a tree of this size takes.
 MOST_NODES = 60  # of a tree
@@ -28,6 +30,12 @@ class Calibration:
     def __init__(self) -> None:
         self._all: dict[Place, list[int]] = {}  # place -> [right, seen]
         self.begin()
+
+    def another(self) -> Calibration:
+        """For one more sequence at the same time: what it shows counts for all of them."""
+        found = Calibration()
+        found._all = self._all
+        return found
 
     def begin(self) -> None:
         """Start a new sequence."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_client.drafters.tables import Rows, TableShape
+from opensled.drafting.tables import Rows, TableShape
 from opensled.errors import UnsupportedModel, VocabularyMismatch
 from opensled.files import read_bytes, write_whole
 from opensled.messages import ModelInfo

@@ -1,0 +1,1 @@
+"""What devices and servers draft from without a model: the text itself, and tables of what follows what."""

@@ -1,0 +1,46 @@
+"""PipeSD in the law: devices of `sled-continuous` whose blocks end by a pair of thresholds, and which pair is best.
+
+The law has no word of its own for it: the server is that of `sled-continuous`, and only what drafts are worth differs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
+
+from opensled.errors import UsageError
+from opensled_testbed.fleet import Fleet
+from opensled_testbed.planner.acceptance import DraftWorth, of_rule
+from opensled_testbed.planner.capacity_law import Capacity, Setting, capacity
+from opensled_testbed.planner.draft_source import DraftSource, traces_of
+from opensled_testbed.rules import rule_of
+from opensled_testbed.tuning import TRIGGERS, Tuning
+
+
+class PairCapacity(NamedTuple):
+    """What the law says to one pair of thresholds."""
+
+    tuning: Tuning
+    setting: Setting  # with what drafts are worth by them
+    found: Capacity  # of mode `sled-continuous`
+
+
+def pairs(setting: Setting, source: DraftSource, pace: float) -> list[PairCapacity]:
+    """All of TRIGGERS, the one that holds most users at `pace` tokens/s first. Raises UsageError for made-up drafts."""
+    found = []
+    for tuning, worth in _worth(source).items():
+        each = replace(setting, acceptance=worth)
+        found.append(PairCapacity(tuning, each, capacity(each, "sled-continuous", tuning.draft_length, pace)))
+    return sorted(found, key=lambda pair: -pair.found.by_speed)
+
+
+@cache
+def _worth(source: DraftSource) -> Mapping[Tuning, DraftWorth]:
+    if source.acceptance:
+        raise UsageError("drafts that are made up are all sure, so that no threshold ends a block")
+    traces = traces_of(source)
+    groups = {tuning: tuning.of(Fleet()).groups[0] for tuning in TRIGGERS}
+    return {tuning: of_rule(traces, rule_of(group, time.monotonic)) for tuning, group in groups.items()}

@@ -1,0 +1,255 @@
+"""Who drafts under policy `goodput`: nobody, the device, the server; and what the server learns of its own drafts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hw_profiles.drafting_cost import DraftingCostModel
+from hw_profiles.step_cost import DraftingCost, HardwareProfile
+from opensled import codec
+from opensled.errors import InvalidRequest
+from opensled.messages import Draft, DraftBlock, DraftToken
+from scheduler.confidences import ConfidenceCalibration
+from scheduler.estimates import DeviceBook, Forecast
+from scheduler.goodput.policy import Goodput
+from scheduler.goodput.state import PROBE_EVERY_S, PROBE_READS
+from scheduler.goodput.step_budget import likelier
+from scheduler.plan import SessionView, Slice, Snapshot
+from tests.test_goodput_rules import COMPUTES, FAR, HOPELESS, NOW, READS, WAIT, drafting, plan, view
+from verify_server.drafting.base import Proposal
+from verify_server.own_draft import OwnDraft
+from verify_server.trees import confidences, likeliest_first, together, tried
+
+CHEAP = DraftingCost(1e-3, 0.0, 1e-5)  # beside a step of 30 ms
+DEAR = DraftingCost(0.1, 0.0, 1e-5)  # a token costs three steps
+SURE = Forecast(0.9, 0.9)
+
+
+def server(drafting: DraftingCost = CHEAP, profile: HardwareProfile = READS) -> HardwareProfile:
+    """A server with a drafter beside its target."""
+    return replace(profile, drafting=drafting)
+
+
+def own(id: int = 1, **fields: object) -> SessionView:
+    """A session for which the server can draft."""
+    return view(id, **{"own_forecast": SURE, **fields})
+
+
+def only(*sessions: SessionView, profile: HardwareProfile) -> Slice:
+    (piece,) = plan(*sessions, profile=profile).slices
+    return piece
+
+
+def test_a_cheap_drafter_is_asked_where_rows_are_free() -> None:
+    assert only(own(), profile=server()).ask == 8
+
+
+def test_a_drafter_that_costs_more_than_it_brings_is_not_asked() -> None:
+    assert only(own(), profile=server(DEAR)).ask == 0
+
+
+def test_no_drafter_is_asked_where_each_row_costs_a_token() -> None:
+    assert only(own(own_forecast=HOPELESS), profile=server(profile=COMPUTES)).ask == 0
+
+
+def test_a_session_for_which_the_server_cannot_draft_is_decoded() -> None:
+    pieces = {piece.session: piece.ask for piece in plan(own(1), view(2), profile=server()).slices}
+    assert pieces[1] > 0 and pieces[2] == 0
+
+
+def test_a_device_that_is_not_needed_rests() -> None:
+    piece = only(own(forecast=FAR, hint=4, draft=4), profile=server())
+    assert piece.ask > 0 and piece.hint == 0
+
+
+def test_a_device_drafts_on_beside_a_drafter_that_is_too_dear() -> None:
+    piece = only(drafting(draft=4, own_forecast=SURE), profile=server(DEAR))
+    assert piece.ask == 0 and piece.hint
+
+
+def test_a_drafter_that_proposes_hardly_anything_costs_no_device_its_work() -> None:
+    piece = only(drafting(draft=4, own_forecast=SURE, own_share=0.02), profile=server())
+    assert piece.hint
+
+
+def test_a_long_text_is_read_for_a_long_answer_only() -> None:
+    reading = server(DraftingCost(1e-3, 0.0, 1e-3))
+    unread = {"own_unread": 2000}
+    assert only(own(**unread, left=4), profile=reading).ask == 0
+    assert only(own(own_unread=20, left=400), profile=reading).ask > 0
+
+
+def test_the_own_draft_is_verified_as_far_as_it_is_likely() -> None:
+    reach = (0.9, 0.8, 0.05, 0.04)
+    piece = only(own(own=4, own_reach=reach), profile=server(profile=COMPUTES))
+    assert piece.own in (0, 2)
+    assert only(own(own=4, own_reach=reach), profile=server()).own == 4  # rows are free
+
+
+def test_own_drafts_and_those_of_devices_share_the_step() -> None:
+    tight = replace(server(), max_step_tokens=10)
+    pieces = plan(own(1, own=6), drafting(2, draft=6), profile=tight).slices
+    assert sum(piece.tokens + (piece.own or 0) + (piece.draft or 0) for piece in pieces) <= 10
+
+
+def asked_over(seconds: int, session: SessionView, profile: HardwareProfile) -> int:
+    """In how many of ten plans a second the server's drafter is asked."""
+    policy, memory, count = Goodput(WAIT), None, 0
+    for tenth in range(10 * seconds):
+        found = policy.plan(Snapshot((session,), memory), profile, NOW + tenth / 10)
+        memory = found.memory
+        count += sum(piece.ask > 0 for piece in found.slices)
+    return count
+
+
+def test_a_drafter_that_does_not_pay_is_tried_now_and_then() -> None:
+    seconds = int(4 * PROBE_EVERY_S)
+    assert 2 <= asked_over(seconds, own(), server(DEAR)) < seconds
+    assert asked_over(seconds, own(own_unread=PROBE_READS + 1), server(DEAR)) == 0
+
+
+@pytest.mark.parametrize(("price", "count"), [(0.95, 0), (0.9, 1), (0.5, 2), (0.01, 3)])
+def test_tokens_above_a_price(price: float, count: int) -> None:
+    assert likelier((0.9, 0.5, 0.1), price) == count
+
+
+# -- what is learned --------------------------------------------------------------------------------------------
+
+
+def test_confidences_are_corrected_by_what_stood() -> None:
+    calibration = ConfidenceCalibration()
+    assert calibration.chance(0.95) == pytest.approx(0.95)
+    for _ in range(200):
+        calibration.judged([(0.95, False), (0.25, True), (1.0, False)])
+    assert calibration.chance(0.95) < 0.1
+    assert calibration.chance(0.25) > 0.9
+
+
+@pytest.mark.parametrize(
+    "real", [DraftingCost(8e-3, 1e-3, 1e-3), DraftingCost(0.0, 2e-5, 1e-6), DraftingCost(8e-3, 0.0, 0.0)]
+)
+def test_the_cost_of_drafting_is_learned(real: DraftingCost) -> None:
+    model = DraftingCostModel(DraftingCost(0.01, 0.0, 1e-3))
+    for step in range(300):
+        longest, sessions, read = 1 + step % 8, 1 + step % 5, step % 7
+        tokens = 1 + longest * sessions // 2
+        model.observe(longest, tokens, read, real.seconds(longest, tokens, read))
+    for longest, tokens, read in ((4, 4, 5), (8, 30, 12), (1, 1, 200)):
+        assert model.cost.seconds(longest, tokens, read) == pytest.approx(
+            real.seconds(longest, tokens, read), rel=0.1, abs=2e-4
+        )
+
+
+def an_own_draft(**options: bool) -> OwnDraft:
+    return OwnDraft(DeviceBook().of("t", ""), **options)
+
+
+def proposal(*confidences: float, unread: int = 0) -> Proposal:
+    return Proposal(DraftBlock(5, tuple([DraftToken(1, each) for each in confidences])), unread=unread)
+
+
+def test_what_was_not_verified_tells_as_much_as_was_written() -> None:
+    draft = an_own_draft()
+    before = draft.estimate.forecast
+    draft.take(proposal(0.9, 0.9), 2, 5)
+    draft.judged(DraftBlock(5), (1,))
+    assert draft.estimate.forecast.first > before.first
+    assert draft.estimate.forecast.later == before.later
+
+
+def test_a_model_that_still_reads_is_not_taken_for_one_that_proposes_nothing() -> None:
+    reads, empty = an_own_draft(needs_kv=True), an_own_draft()
+    for _ in range(20):
+        reads.take(proposal(unread=300), 4, 400)
+        empty.take(proposal(), 4, 400)
+    assert reads.share.ratio == 1.0 and empty.share.ratio < 0.2
+    assert reads.read == 100
+
+
+def test_chances_are_told_by_drafters_that_know_them() -> None:
+    sure, silent = an_own_draft(), an_own_draft()
+    sure.take(proposal(0.5, 0.5), 2, 5)
+    silent.take(proposal(1.0, 1.0), 2, 5)
+    assert sure.reach == pytest.approx((0.5, 0.25)) and silent.reach == ()
+
+
+# -- two chains as one tree -------------------------------------------------------------------------------------
+
+
+def chain(*ids: int) -> DraftBlock:
+    return DraftBlock(5, tuple(map(DraftToken, ids)))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ids", "parents"),
+    [
+        ((1, 2), (), (1, 2), ()),
+        ((), (1, 2), (1, 2), ()),
+        ((1, 2), (1, 2, 3), (1, 2, 3), ()),
+        ((1, 2), (3, 4), (1, 2, 3, 4), (-1, 0, -1, 2)),
+        ((1, 2, 5), (1, 3), (1, 2, 5, 3), (-1, 0, 1, 0)),
+    ],
+)
+def test_two_chains_share_what_they_begin_with(first, second, ids, parents) -> None:
+    found = together(chain(*first), chain(*second))
+    assert (found.ids, found.parents) == (ids, parents)
+
+
+# -- confidences of devices -------------------------------------------------------------------------------------
+
+
+def test_confidences_travel_as_bytes() -> None:
+    tokens = (DraftToken(3, 0.5), DraftToken(4), DraftToken(5, 0.0), DraftToken(6, 0.999))
+    sent = codec.decode_client(codec.encode_client(Draft(1, DraftBlock(5, tokens))))
+    assert isinstance(sent, Draft)
+    assert confidences(sent.block) == pytest.approx((0.5, 1.0, 0.0, 1.0), abs=0.004)
+    assert sent.block.tokens[3].confidence < 1
+
+
+def test_a_drafter_that_does_not_say_sends_nothing() -> None:
+    assert not codec.encode_client(Draft(1, DraftBlock(5, (DraftToken(3),)))).draft.confidences
+
+
+def test_a_confidence_too_few_is_refused() -> None:
+    message = codec.encode_client(Draft(1, DraftBlock(5, (DraftToken(3, 0.5), DraftToken(4, 0.5)))))
+    message.draft.confidences = b"\x01"
+    with pytest.raises(InvalidRequest, match="1 confidences for 2 draft tokens"):
+        codec.decode_client(message)
+
+
+def test_untold_tokens_stand_as_often_as_those_of_the_device_usually_do() -> None:
+    estimate = DeviceBook().of("t", "")
+    first, later = estimate.forecast.first, estimate.forecast.later
+    assert estimate.reach((1.0, 1.0)) == ()
+    assert estimate.reach((1.0, 0.5, 1.0)) == pytest.approx((first, first * 0.5, first * 0.5 * later))
+    assert estimate.reach((0.5, 0.5, 0.2), (-1, 0, -1)) == pytest.approx((0.5, 0.25, 0.2))
+
+
+def test_a_device_is_corrected_by_itself_and_a_new_one_by_its_tenant() -> None:
+    book = DeviceBook()
+    liar, neighbour = book.of("t", "liar"), book.of("u", "another")
+    for _ in range(300):
+        liar.judged(1, 0, [(0.95, False)])
+    assert liar.reach((0.95,))[0] < 0.1
+    assert book.of("t", "new").reach((0.95,))[0] < 0.5
+    assert neighbour.reach((0.95,)) == pytest.approx((0.95,))
+
+
+def test_what_was_tried_of_a_tree() -> None:
+    tree = DraftBlock(5, tuple([DraftToken(id, id / 10) for id in (1, 2, 3, 4)]), (-1, -1, 0, 1))
+    assert tried(tree, (0,)) == [(0.1, True), (0.2, False), (0.3, False)]
+    assert tried(chain(1, 2, 3), (0,)) == [(1.0, True), (1.0, False)]
+
+
+def test_a_tree_is_verified_in_the_order_of_its_chances() -> None:
+    tree = DraftBlock(5, tuple([DraftToken(id, 0.5) for id in (1, 2, 3)]), (-1, -1, 1))
+    found = likeliest_first(tree, (0.1, 0.9, 0.8))
+    assert (found.ids, found.parents) == ((2, 3, 1), (-1, 0, -1))
+
+
+def test_what_a_device_is_unsure_of_is_not_verified_where_rows_cost() -> None:
+    found = only(drafting(draft=4, reach=(0.95, 0.9, 0.1, 0.05)), profile=COMPUTES)
+    assert found.draft in (0, 2)
+    assert only(drafting(draft=4, reach=(0.95, 0.9, 0.1, 0.05)), profile=READS).draft == 4

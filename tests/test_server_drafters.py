@@ -1,0 +1,256 @@
+"""Drafters beside the target: the text stays the target's own, and what is drafted is worth its rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from edge_client.drafters.none import NoneDrafter
+from opensled.errors import UsageError, VocabularyMismatch
+from opensled.messages import DraftBlock, DraftToken
+from scheduler.fcfs import Fcfs
+from tests.fakes import (
+    IMPATIENT,
+    VOCAB,
+    FakeEngine,
+    FakeText,
+    OracleDrafter,
+    Weather,
+    continuation,
+    next_token,
+)
+from tests.system import CALM, ask, running
+from verify_server.config import ServeConfig
+from verify_server.drafting import SERVER_DRAFTERS
+from verify_server.drafting.base import Ask, Proposal, ServerDrafter
+from verify_server.drafting.cacheback import ServerTables
+from verify_server.drafting.lookup import ServerLookup
+from verify_server.drafting.model import ServerModel
+from verify_server.engine import ENGINES
+from verify_server.target import Target
+
+PROMPT = [3, 1, 4, 1, 5]
+EXPECTED = tuple(continuation(PROMPT, 40))
+FOUR = Fcfs(float("inf"), 4)
+STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=7)
+
+
+def periodic(context: Sequence[int]) -> int:
+    """A target that repeats itself."""
+    return 1 + len(context) % 7
+
+
+def often_right(context: Sequence[int]) -> int:
+    """A draft model that errs at every fifth position."""
+    return next_token(context) if len(context) % 5 else 1 + next_token(context) % 40
+
+
+def engine(**options) -> FakeEngine:
+    return FakeEngine(num_blocks=400, **options)
+
+
+def tables() -> ServerTables:
+    return ServerTables(None, Target("fake", engine(), FakeText()))
+
+
+def counted(
+    drafter: ServerDrafter,
+    target: FakeEngine,
+    prompts=(PROMPT,),
+    device=NoneDrafter,
+    policy=FOUR,
+    patience=CALM,
+    **options,
+):
+    """The answers, and what the server counted."""
+
+    async def scenario():
+        async with running(target, drafter=drafter, policy=policy, **options) as network:
+            answers = await asyncio.gather(
+                *[ask(network, prompt, device(), patience=patience) for prompt in prompts]
+            )
+            return [answer.tokens for answer in answers], network.manager.loop.stats
+
+    return asyncio.run(scenario())
+
+
+def perfect() -> ServerModel:
+    return ServerModel(engine())
+
+
+class Liar(ServerDrafter):
+    """Proposes whatever it was made with."""
+
+    def __init__(self, *blocks: DraftBlock) -> None:
+        self._blocks = blocks
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        return [Proposal(block) for block in self._blocks for _ in asks]
+
+
+class Broken(ServerDrafter):
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        raise RuntimeError("out of order")
+
+
+@pytest.mark.parametrize("name", SERVER_DRAFTERS.names())
+def test_every_name_leads_to_a_drafter(name):
+    assert SERVER_DRAFTERS.get(name)
+
+
+@pytest.mark.parametrize(
+    "make", [ServerLookup, tables, perfect, lambda: ServerModel(engine(target=often_right))]
+)
+@pytest.mark.parametrize("target", [next_token, periodic])
+def test_the_text_is_the_targets_own(make, target):
+    prompts = [[id, 2, 3] for id in range(1, 9)]
+    alone = [counted(Broken(), engine(target=target), [prompt])[0][0] for prompt in prompts]
+    assert counted(make(), engine(target=target), prompts)[0] == alone
+
+
+def test_a_perfect_draft_model_brings_as_many_tokens_a_step_as_it_drafts():
+    texts, stats = counted(perfect(), engine())
+    assert texts == [EXPECTED]
+    # The first step decides one token, the others five each, up to the fortieth
+    assert stats.steps == 1 + 8
+    assert (stats.own.tokens, stats.own.accepted) == (31, 31)
+
+
+@pytest.mark.parametrize(("make", "least"), [(ServerLookup, 20), (tables, 20)])
+def test_what_repeats_is_copied(make, least):
+    _, stats = counted(make(), engine(target=periodic))
+    assert stats.own.accepted >= least and stats.steps < 20
+
+
+def test_a_draft_model_computes_every_position_about_once():
+    model = engine()
+    counted(ServerModel(model), engine(), [PROMPT, [9, 2, 6]])
+    assert model.computed <= 1.5 * 2 * (5 + 40)  # rolled back blocks of four positions may change hands
+
+
+def test_one_pass_of_a_draft_model_serves_all_sessions():
+    model = engine()
+    counted(ServerModel(model), engine(), [[id, 2, 3] for id in range(1, 9)])
+    assert max(model.batches) == 8
+
+
+def test_text_that_sessions_share_is_read_once():
+    """The second session adopts the first one's KV blocks, and the draft model's KV in them."""
+    model, prompt = engine(), list(range(1, 41))
+
+    async def scenario():
+        async with running(engine(), drafter=ServerModel(model), policy=FOUR) as network:
+            await ask(network, prompt, NoneDrafter())
+            before = model.computed
+            await ask(network, prompt, NoneDrafter())
+            return before, model.computed - before
+
+    first, second = asyncio.run(scenario())
+    assert first - second >= 36
+
+
+def test_short_memory_changes_no_text():
+    """Sessions take each other's KV blocks, and the draft model's KV with them."""
+    prompts = [[id, 2, 3] for id in range(1, 5)]
+    drafter, target = ServerModel(FakeEngine(num_blocks=20)), FakeEngine(num_blocks=20)
+    assert counted(drafter, target, prompts)[0] == [tuple(continuation(prompt, 40)) for prompt in prompts]
+
+
+def test_a_long_text_is_read_in_pieces():
+    model, prompt = engine(context_length=2000), [1 + place % 40 for place in range(600)]
+    texts, stats = counted(ServerModel(model), engine(context_length=2000), [prompt], max_step_tokens=700)
+    assert texts == [tuple(continuation(prompt, 40))]
+    assert stats.own.accepted > 20
+
+
+def test_drafts_end_where_the_draft_models_context_does():
+    texts, stats = counted(ServerModel(engine(context_length=20)), engine())
+    assert texts == [EXPECTED]
+    assert stats.own.accepted == 12  # positions 6 to 20, one of each step the target's own
+
+
+def test_a_drafter_that_fails_costs_drafts_only(caplog):
+    texts, stats = counted(Broken(), engine())
+    assert texts == [EXPECTED] and stats.steps == 40
+    assert "the server's drafter failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        DraftBlock(6, (DraftToken(VOCAB),)),
+        DraftBlock(6, (DraftToken(-1),)),
+        DraftBlock(3, (DraftToken(1),)),
+        DraftBlock(6, (DraftToken(1), DraftToken(2)), (-1, -1)),
+        DraftBlock(6, tuple(map(DraftToken, range(1, 30)))),
+    ],
+)
+def test_what_a_drafter_may_not_propose_is_cut(block):
+    texts, stats = counted(Liar(block), engine())
+    assert texts == [EXPECTED]
+    assert stats.own.tokens <= 4
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.6, 1.0])
+def test_drafts_of_the_device_and_of_the_server_are_one_tree(acceptance):
+    for make in (perfect, lambda: ServerModel(engine(target=often_right))):
+        texts, stats = counted(make(), engine(), device=lambda: OracleDrafter(acceptance, seed=1))
+        assert texts == [EXPECTED]
+        assert stats.own.accepted > 10
+
+
+def test_a_storm_on_every_link_changes_nothing():
+    prompts = [[id, 2, 3] for id in range(1, 9)]
+    texts, _ = counted(
+        ServerModel(engine(target=often_right)),
+        engine(),
+        prompts,
+        device=lambda: OracleDrafter(0.7, seed=2),
+        policy=Fcfs(0.02, 4),
+        weather=STORM,
+        patience=IMPATIENT,
+    )
+    assert texts == [tuple(continuation(prompt, 40)) for prompt in prompts]
+
+
+def test_sequences_that_end_are_forgotten():
+    drafter = ServerLookup()
+    counted(drafter, engine(target=periodic), [PROMPT, [1, 2, 3]])
+    counted(drafter, engine(target=periodic), [PROMPT])
+    assert len(drafter._indices) <= 1
+
+
+# -- loading ----------------------------------------------------------------------------------------------------
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused():
+    target = Target("fake", engine(), FakeText())
+    with pytest.raises(VocabularyMismatch, match="choose another --draft-model"):
+        SERVER_DRAFTERS.get("model")(ServeConfig(draft_model="tiny-draft"), target)
+
+
+def test_a_target_without_a_known_draft_model_is_told_what_to_do():
+    target = Target("fake", engine(), FakeText())
+    with pytest.raises(UsageError, match="--draft-model FILE"):
+        SERVER_DRAFTERS.get("model")(ServeConfig(model="unknown"), target)
+
+
+@pytest.mark.parametrize("kind", ["torch", "llamacpp"])
+@pytest.mark.parametrize("name", ["lookup", "cacheback", "model"])
+def test_real_engines_write_the_same_with_every_drafter(kind, name):
+    """On the bundled family: the target in float32 (level exact) or GGUF, and its draft model on llama.cpp."""
+    config = ServeConfig(model="tiny", engine=kind, threads=1, kv_tokens=4000, drafter=name)
+    target = ENGINES.get(kind)(config)
+    prompts = [target.text.encode(text) for text in ("The river is", "A b c d a b c d a b", "def add(a, b):")]
+
+    def written(drafter):
+        return counted(drafter, target.engine, prompts, text=target.text, max_step_tokens=64)
+
+    alone, _ = written(Broken())
+    drafted, stats = written(SERVER_DRAFTERS.get(name)(config, target))
+    assert drafted == alone
+    assert stats.own.tokens > 0
+    if name == "model":
+        assert stats.steps < 30  # of 40 tokens each

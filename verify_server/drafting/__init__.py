@@ -1,0 +1,16 @@
+"""Drafters beside the target, by name: a new one is one file and one line here; `their.module:callable` names another.
+
+An entry is called with the `ServeConfig` and the `Target`, and returns a `ServerDrafter`.
+"""
+
+from opensled.registry import Registry
+
+SERVER_DRAFTERS = Registry(
+    "server drafter",
+    {
+        "none": "verify_server.drafting.none:NoDrafter",
+        "lookup": "verify_server.drafting.lookup:ServerLookup",
+        "cacheback": "verify_server.drafting.cacheback:ServerTables",
+        "model": "verify_server.drafting.model:load",
+    },
+)

@@ -1,0 +1,76 @@
+"""What a drafter beside the target is: after a step it proposes what may follow in each session that asks.
+
+Its drafts are verified in the next step by the same rule as a device's, so they change the cost of a text and never
+the text. Called from the engine's thread, right after the acceptance rules.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import ClassVar, NamedTuple
+
+from opensled.messages import DraftBlock, DraftToken, SamplingParams
+from opensled.penalties import Emitted, TokenCounts
+
+
+class Ask(NamedTuple):
+    """One session that wants a draft after this step."""
+
+    session: int
+    tenant: str
+    tokens: Sequence[int]  # its text before this step, prompt included; not to be kept beyond the call
+    news: tuple[int, ...]  # what this step commits
+    most: int  # tokens of the draft
+    params: SamplingParams
+    key: bytes  # noise key
+    blocks: tuple[
+        int, ...
+    ] = ()  # KV blocks that the session holds for the draft's positions, too, if memory allows
+    emitted: TokenCounts | None = None  # the answer before this step; None = there are no penalties
+
+    @property
+    def length(self) -> int:
+        """Tokens of the text after this step."""
+        return len(self.tokens) + len(self.news)
+
+    def since(self, place: int) -> list[int]:
+        """The text after this step, from position `place` on."""
+        known = len(self.tokens)
+        if place >= known:
+            return list(self.news[place - known :])
+        return [*self.tokens[place:], *self.news]
+
+    def emitted_after(self, drafted: Sequence[int]) -> Emitted | None:
+        """What penalties count behind `drafted` tokens of the draft."""
+        return None if self.emitted is None else Emitted(self.emitted, (*self.news, *drafted))
+
+    def chain(self, guesses: Iterable[tuple[int, float]]) -> Proposal:
+        """The draft of these ids, each with its confidence: the first `most` of them."""
+        tokens = tuple([DraftToken(*guess) for guess in islice(guesses, self.most)])
+        return Proposal(DraftBlock(self.length, tokens))
+
+
+class Proposal(NamedTuple):
+    """What came of one `Ask`."""
+
+    block: DraftBlock
+    read: int = 0  # tokens of the text that had to be read for it,
+    unread: int = 0  # and those that are still to be read before there can be a draft
+
+
+class ServerDrafter(ABC):
+    """Drafts for all sessions of a server. It keeps what it knows of each until it is told to forget it."""
+
+    needs_kv: ClassVar[bool] = False  # it computes with KV of its own, in the blocks of the sessions
+
+    @abstractmethod
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        """A draft for each of `asks`, of `most` tokens or fewer, that follows its text after this step."""
+
+    def forget(self, session: int) -> None:  # noqa: B027
+        """The session is over."""
+
+    def freed(self, blocks: Sequence[int]) -> None:  # noqa: B027
+        """These KV blocks belong to no session any more. Called from any thread, also while it drafts."""

@@ -1,0 +1,173 @@
+"""A small model of the same vocabulary beside the target: it drafts for all sessions at once, in the target's blocks.
+
+Its KV is a second memory over the same block numbers. It draws with each session's own noise, so that at every
+temperature it proposes what the target is likely to draw (opensled/noise.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from opensled.errors import NonFiniteLogits, UsageError, VocabularyMismatch
+from opensled.messages import DraftBlock, DraftToken
+from opensled.model_pairs import pair_of
+from opensled.store import is_here
+from verify_server.config import ServeConfig
+from verify_server.drafting.base import Ask, Proposal, ServerDrafter
+from verify_server.drafting.written_kv import WrittenKV
+from verify_server.engine import ENGINES
+from verify_server.engine.base import SampleRequest, Scores, Segment, TargetEngine
+from verify_server.target import Target
+
+# Tokens of long texts that it reads in one step, for all sessions together, and how many are read at once in any case:
+# a long prompt must not delay the tokens of all others (chosen).
+READ, NEAR = 256, 32
+
+
+# By the name of the target; unlike a device, a server gains nothing by drafting with the target's own weights.
+DRAFT_OF = {"tiny": "tiny-draft", "smollm2": "smollm2-draft"}
+
+
+@dataclass
+class _Draft:
+    """One session's draft as it grows."""
+
+    ask: Ask
+    start: int  # positions of the text before it are computed
+    most: int  # tokens that there is room for
+    fed: list[int] = field(default_factory=list)  # ids from `start` on that are computed
+    ids: list[int] = field(default_factory=list)
+
+    def segment(self, tokens: Sequence[int], rows: int = 1) -> Segment:
+        """These tokens go on from what is computed."""
+        start = self.start + len(self.fed)
+        self.fed += tokens
+        return Segment(tuple(tokens), start, self.ask.blocks, rows)
+
+    def proposal(self) -> Proposal:
+        """What came of it."""
+        unread = self.ask.length - self.start
+        read = min(unread, len(self.fed))
+        return Proposal(DraftBlock(self.ask.length, tuple(map(DraftToken, self.ids))), read, unread - read)
+
+    def request(self, row: int) -> SampleRequest:
+        """For the next token of the draft."""
+        ask, emitted = self.ask, self.ask.emitted_after(self.ids)
+        position = ask.length + len(self.ids)
+        return SampleRequest([row], ask.params, ask.key, position, emitted=emitted and [emitted])
+
+
+class ServerModel(ServerDrafter):
+    """`opensled serve --drafter model --draft-model M`; `engine` has at least the target's KV blocks."""
+
+    needs_kv: ClassVar[bool] = True
+
+    def __init__(self, engine: TargetEngine) -> None:
+        self._engine, info = engine, engine.info
+        self._kv, self._reach = WrittenKV(info.block_size), info.context_length
+        self._ends = frozenset(info.eos_ids)
+        # Where an engine keeps what is in blocks that are given back, a session that gets them again finds it.
+        self._loses = type(engine).forget is not TargetEngine.forget
+        self._free: deque[int] = deque()  # blocks given back since the last step
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        while self._free:
+            self._kv.free(self._free.popleft())
+        drafts = [self._begun(ask) for ask in asks]
+        try:
+            growing = self._read([draft for draft in drafts if draft.most > 0])
+            while growing := [draft for draft in growing if self._goes_on(draft)]:
+                growing = self._grow(growing, [draft.segment(draft.ids[-1:]) for draft in growing])
+        except Exception:
+            for ask in asks:  # it is unknown what was computed
+                self._lose(ask.blocks)
+            raise
+        for draft in drafts:
+            self._kv.write(draft.ask, draft.start, draft.fed)
+        return [draft.proposal() for draft in drafts]
+
+    def forget(self, session: int) -> None:
+        self._kv.forget(session)
+
+    def freed(self, blocks: Sequence[int]) -> None:
+        self._engine.forget(blocks)
+        if self._loses:
+            self._free.extend(blocks)
+
+    def _lose(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            self._kv.free(block)
+
+    def _begun(self, ask: Ask) -> _Draft:
+        """The last token of a draft is never computed, so it needs no KV."""
+        reach = min(self._reach, len(ask.blocks) * self._engine.info.block_size)
+        return _Draft(ask, self._kv.computed(ask), min(ask.most, reach - ask.length + 1))
+
+    def _goes_on(self, draft: _Draft) -> bool:
+        return len(draft.ids) < draft.most and draft.ids[-1] not in self._ends
+
+    def _read(self, drafts: Sequence[_Draft]) -> list[_Draft]:
+        """Read what is new in each text, of long ones a piece; those that are read have their first draft token."""
+        left, segments = READ, []
+        for draft in drafts:
+            unread = draft.ask.since(draft.start)
+            count = len(unread) if len(unread) <= NEAR else min(len(unread), left)
+            left -= count if len(unread) > NEAR else 0
+            if count:
+                segments.append((draft, draft.segment(unread[:count], int(count == len(unread)))))
+        return self._grow([draft for draft, _ in segments], [segment for _, segment in segments])
+
+    def _grow(self, drafts: Sequence[_Draft], segments: Sequence[Segment]) -> list[_Draft]:
+        """Compute a segment of each draft; those with a new token."""
+        if not segments:
+            return []
+        scores = self._engine.forward(segments)
+        drawing = [draft for draft, segment in zip(drafts, segments) if segment.rows]
+        return [draft for draft, token in zip(drawing, self._drawn(scores, drawing)) if token is not None]
+
+    @staticmethod
+    def _drawn(scores: Scores, drafts: Sequence[_Draft]) -> list[int | None]:
+        """The next token of each draft, appended to it; None where the model gave no numbers."""
+        found: list[int | None] = []
+        for draft, answer in zip(
+            drafts, scores.sample([each.request(row) for row, each in enumerate(drafts)])
+        ):
+            if isinstance(answer, NonFiniteLogits):
+                found.append(None)
+                continue
+            draft.ids += answer
+            found += answer
+        return found
+
+
+def load(config: ServeConfig, target: Target) -> ServerModel:
+    """Loads the draft model of a server. Raises UsageError, NotFound, UnsupportedModel, VocabularyMismatch."""
+    name = config.draft_model or _known(config.model)
+    info = target.engine.info
+    positions = info.num_blocks * info.block_size
+    draft: Target = ENGINES.get("auto")(
+        replace(config, model=name, numerics="fast", kv_tokens=positions, context=0)
+    )
+    if draft.text.fingerprint != target.text.fingerprint:
+        raise VocabularyMismatch(
+            f"the draft model {name!r} has another vocabulary than the target {target.model_id!r}; choose another "
+            "--draft-model"
+        )
+    if draft.engine.info.num_blocks < info.num_blocks or draft.engine.info.block_size != info.block_size:
+        raise UsageError(f"engine {draft.engine.info.runtime} has no room for the KV of a draft model")
+    return ServerModel(draft.engine)
+
+
+def _known(target: str) -> str:
+    """The draft model on this machine that belongs to a target; raises UsageError if there is none."""
+    pair = pair_of(target)
+    name = DRAFT_OF.get(target, pair.draft if pair else "")
+    if is_here(name):
+        return name
+    get = (
+        f"opensled pull {name}" if name else "--draft-model FILE, a small model with the target's vocabulary"
+    )
+    raise UsageError(f"--drafter model has no draft model for {target!r} on this machine; take: {get}")

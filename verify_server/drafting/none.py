@@ -1,0 +1,19 @@
+"""No drafter beside the target: `opensled serve` without `--drafter`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from opensled.messages import DraftBlock
+from verify_server.drafting.base import Ask, Proposal, ServerDrafter
+
+
+class NoDrafter(ServerDrafter):
+    """Proposes nothing."""
+
+    def __init__(self, config: Any = None, target: Any = None) -> None:
+        """Needs neither."""
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        return [Proposal(DraftBlock(ask.length)) for ask in asks]

@@ -1,0 +1,100 @@
+"""The drafter beside the target in a step: after the rules have decided, it drafts for the sessions that ask.
+
+What it proposes is checked as little as a device's is trusted: a draft that is no chain of known ids is cut, and an
+error of the drafter costs drafts and no answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from hw_profiles.drafting_cost import DraftingCostModel
+from hw_profiles.step_cost import DraftingCost, StepCost
+from opensled.messages import DraftBlock
+from verify_server.config import ServeConfig
+from verify_server.drafting import SERVER_DRAFTERS
+from verify_server.drafting.base import Ask, Proposal, ServerDrafter
+from verify_server.drafting.none import NoDrafter
+from verify_server.target import Target
+
+log = logging.getLogger(__name__)
+
+GUESS = 0.25  # of a step of the target that a pass of a draft model is assumed to take (chosen)
+READS = 8  # tokens of text that it is assumed to read in such a pass (chosen)
+
+
+def drafting_of(config: ServeConfig, target: Target) -> DraftStage | None:
+    """The stage with the drafter that `config` names; None = it names none. Raises the errors of loading it."""
+    drafter = SERVER_DRAFTERS.get(config.drafter)(config, target)
+    return None if isinstance(drafter, NoDrafter) else DraftStage(drafter, target.text.vocab_size)
+
+
+class OwnDrafts(NamedTuple):
+    """What the drafter has made in one step."""
+
+    proposals: Mapping[int, tuple[Proposal, int]]  # by session, each with the tokens that were asked for
+    seconds: float
+
+    def teach(self, costs: DraftingCostModel) -> None:
+        """What they cost."""
+        lengths = [len(proposal.block.tokens) for proposal, _ in self.proposals.values()]
+        read = sum([proposal.read for proposal, _ in self.proposals.values()])
+        if lengths:
+            costs.observe(max(lengths), sum(lengths), read, self.seconds)
+
+
+class DraftStage:
+    """Runs the drafter of a server in the engine's thread."""
+
+    def __init__(
+        self, drafter: ServerDrafter, vocab_size: int, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """`vocab_size`: ids that a draft may hold."""
+        self._drafter, self._vocab_size, self._clock = drafter, vocab_size, clock
+        self._over: deque[int] = deque()  # sessions that are over
+
+    @property
+    def needs_kv(self) -> bool:
+        """Whether sessions that ask hold KV blocks for the positions of their draft, too."""
+        return self._drafter.needs_kv
+
+    def first_cost(self, target: StepCost) -> DraftingCost:
+        """What is assumed of the drafter beside a target whose steps cost so much, before the first step."""
+        pass_s = GUESS * target.verify_s(1, 0, 1)
+        return DraftingCost(pass_s, 0.0, pass_s / READS) if self.needs_kv else DraftingCost()
+
+    def forget(self, session: int) -> None:
+        """The session is over. Called from any thread."""
+        self._over.append(session)
+
+    def freed(self, blocks: Sequence[int]) -> None:
+        """See `ServerDrafter`."""
+        self._drafter.freed(blocks)
+
+    def run(self, asks: Sequence[Ask]) -> OwnDrafts:
+        """Drafts for `asks`; none after an error."""
+        while self._over:
+            self._drafter.forget(self._over.popleft())
+        if not asks:
+            return OwnDrafts({}, 0.0)
+        began = self._clock()
+        try:
+            proposals = self._drafter.propose(asks)
+        except Exception:
+            log.exception("the server's drafter failed; %d sequences go on without its drafts", len(asks))
+            proposals = []
+        made = {
+            ask.session: (proposal._replace(block=self._usable(ask, proposal.block)), ask.most)
+            for ask, proposal in zip(asks, proposals)
+        }
+        return OwnDrafts(made, self._clock() - began)
+
+    def _usable(self, ask: Ask, block: DraftBlock) -> DraftBlock:
+        """The draft up to the first id that the target does not know, of `most` tokens."""
+        known = takewhile(lambda token: 0 <= token.id < self._vocab_size, block.tokens[: ask.most])
+        return DraftBlock(ask.length, tuple(known) if block.base == ask.length and not block.parents else ())
