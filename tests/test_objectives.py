@@ -15,7 +15,7 @@ from hw_profiles import catalog
 from hw_profiles.step_cost import HardwareProfile, Roofline
 from opensled.errors import NotFound, UsageError
 from scheduler.estimates import Forecast
-from scheduler.goodput.assignment import NO_COSTS, RESPONSE, DraftLengthPlanner, PromptLoad
+from scheduler.goodput.assignment import NO_COSTS, RESPONSE, DraftPlanner, PromptLoad
 from scheduler.goodput.objective import POWERS, SPEED, Consumption, Objective, Prices
 from scheduler.goodput.policy import Goodput
 from scheduler.goodput.state import GoodputState
@@ -101,7 +101,7 @@ def test_speed_counts_tokens_and_promises_and_nothing_else() -> None:
     """The value before there were objectives: the sum of rates, and on top the promises kept; to the bit."""
     for seed, cost in enumerate(COSTS):
         sessions = crowd(seed, 20, NOW).sessions
-        planner = DraftLengthPlanner(
+        planner = DraftPlanner(
             sessions, HardwareProfile(512, cost), PromptLoad(), Objective("speed", PRICES)
         )
         kept, best = planner.best(0, NO_COSTS)
@@ -111,7 +111,7 @@ def test_speed_counts_tokens_and_promises_and_nothing_else() -> None:
         most = max(found, key=lambda one: one.rate + one.promised)
         assert all(one.value == one.rate and one.worth == one.rate + one.promised for one in (kept, best))
         expected = most if most.worth > kept.worth + 0.03 * kept.rate else kept
-        assert (best.rule, best.lengths.tolist()) == (expected.rule, expected.lengths.tolist())
+        assert (best.rule, best.arms.tolist()) == (expected.rule, expected.arms.tolist())
 
 
 def test_prices_mean_nothing_to_speed() -> None:
@@ -136,14 +136,14 @@ def test_each_session_answers_energy_by_its_own_drafts() -> None:
     """Beside good devices the poor ones rest: what they win is less than what they draw."""
     quick = GOOD._replace(draft_s=0.001)
     slow = POOR._replace(draft_s=0.006)
-    planner = DraftLengthPlanner(
+    planner = DraftPlanner(
         [drafting(1, quick), drafting(2, quick), drafting(3, slow), drafting(4, slow)],
         READS,
         PromptLoad(),
         Objective("energy", HUB),
     )
     start = planner.assignment(4)
-    lengths = planner.lengths(RESPONSE, planner.marginal_costs(start))
+    lengths = planner.by(RESPONSE, planner.marginal_costs(start))
     assert lengths[:2].min() > 0 and lengths[2:].tolist() == [0, 0]
 
 
