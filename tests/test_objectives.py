@@ -101,11 +101,9 @@ def test_speed_counts_tokens_and_promises_and_nothing_else() -> None:
     """The value before there were objectives: the sum of rates, and on top the promises kept; to the bit."""
     for seed, cost in enumerate(COSTS):
         sessions = crowd(seed, 20, NOW).sessions
-        planner = DraftPlanner(
-            sessions, HardwareProfile(512, cost), PromptLoad(), Objective("speed", PRICES)
-        )
+        planner = DraftPlanner(sessions, HardwareProfile(512, cost), PromptLoad(), Objective("speed", PRICES))
         kept, best = planner.best(0, NO_COSTS)
-        uniform = [planner.assignment(length) for length in (0, 1, 2, 3, 4, 6, 8)]
+        uniform = [planner.assignment(arm) for arm in range(7)]
         starts = (kept, max(uniform, key=lambda one: one.rate + one.promised))
         found = uniform + [planner.assignment(RESPONSE, planner.marginal_costs(start)) for start in starts]
         most = max(found, key=lambda one: one.rate + one.promised)

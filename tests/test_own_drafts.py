@@ -14,7 +14,7 @@ from opensled.messages import Draft, DraftBlock, DraftToken
 from scheduler.confidences import ConfidenceCalibration
 from scheduler.estimates import DeviceBook, Forecast
 from scheduler.goodput.policy import Goodput
-from scheduler.goodput.state import PROBE_EVERY_S, PROBE_READS
+from scheduler.goodput.state import PROBE_EVERY_S, PROBE_READS, GoodputState
 from scheduler.goodput.step_budget import likelier
 from scheduler.plan import SessionView, Slice, Snapshot
 from tests.test_goodput_rules import COMPUTES, FAR, HOPELESS, NOW, READS, WAIT, drafting, plan, view
@@ -253,3 +253,14 @@ def test_what_a_device_is_unsure_of_is_not_verified_where_rows_cost() -> None:
     found = only(drafting(draft=4, reach=(0.95, 0.9, 0.1, 0.05)), profile=COMPUTES)
     assert found.draft in (0, 2)
     assert only(drafting(draft=4, reach=(0.95, 0.9, 0.1, 0.05)), profile=READS).draft == 4
+
+
+def test_a_new_session_for_which_the_server_cannot_draft_is_decoded_beside_others() -> None:
+    """The rule of the others says nothing of it; what its device is to do, the next review says."""
+    policy, memory, profile = Goodput(WAIT), None, server()
+    others = [own(id) for id in range(1, 31)]
+    for tenth in range(40):
+        memory = policy.plan(Snapshot((*others,), memory), profile, NOW + tenth / 10).memory
+    assert isinstance(memory, GoodputState) and set(memory.asks) == set(range(1, 31))
+    found = policy.plan(Snapshot((*others, view(31, forecast=GOOD)), memory), profile, NOW + 3.91)
+    assert {piece.session: (piece.ask > 0, piece.hint) for piece in found.slices}[31] == (False, 0)

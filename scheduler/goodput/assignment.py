@@ -190,9 +190,9 @@ class DraftPlanner:
             return np.asarray(self._gains(costs).argmax(axis=0))
         if rule < len(LENGTHS):
             return np.minimum(rule, self._allowed[: len(LENGTHS)].sum(axis=0) - 1)
-        return np.where(
-            self._allowed[min(rule, len(self._allowed) - 1)], min(rule, len(self._allowed) - 1), 0
-        )
+        if rule < len(self.arms.own):
+            return np.where(self._allowed[rule], rule, 0)
+        return np.zeros_like(self._all)  # the server drafts for none of these sessions
 
     def assignment(self, rule: int, costs: MarginalCosts = NO_COSTS) -> Assignment:
         """What a rule comes to: the step time that it settles at, and the rates of all sessions."""
