@@ -17,7 +17,7 @@ from scheduler.goodput.policy import Goodput
 from scheduler.goodput.state import PROBE_EVERY_S, PROBE_READS, GoodputState
 from scheduler.goodput.step_budget import likelier
 from scheduler.plan import SessionView, Slice, Snapshot
-from tests.test_goodput_rules import COMPUTES, FAR, HOPELESS, NOW, READS, WAIT, drafting, plan, view
+from tests.test_goodput_rules import COMPUTES, FAR, GOOD, HOPELESS, NOW, READS, WAIT, drafting, plan, view
 from verify_server.drafting.base import Proposal
 from verify_server.own_draft import OwnDraft
 from verify_server.trees import confidences, likeliest_first, together, tried
