@@ -258,7 +258,7 @@ def test_what_a_device_is_unsure_of_is_not_verified_where_rows_cost() -> None:
 def test_a_new_session_for_which_the_server_cannot_draft_is_decoded_beside_others() -> None:
     """The rule of the others says nothing of it; what its device is to do, the next review says."""
     policy, memory, profile = Goodput(WAIT), None, server()
-    others = [own(id) for id in range(1, 31)]
+    others = [own(id, forecast=FAR, hint=0) for id in range(1, 31)]
     for tenth in range(40):
         memory = policy.plan(Snapshot((*others,), memory), profile, NOW + tenth / 10).memory
     assert isinstance(memory, GoodputState) and set(memory.asks) == set(range(1, 31))
