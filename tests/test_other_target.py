@@ -12,6 +12,7 @@ from opensled.errors import Unreachable, VocabularyMismatch
 from tests.devices import TOKENIZER, OracleFactory, read
 from tests.fakes import continuation
 from tests.serving import GREEDY, PROMPT, linked, serving
+from tests.system import until
 
 
 class PickyFactory(OracleFactory):
@@ -93,14 +94,19 @@ def test_a_device_waits_for_a_target_that_its_drafts_fit(changed):
 def test_requests_at_once_meet_the_new_target_once(changed):
     async def scenario(device, change):
         change("new", SAME)
-        meetings = []
-        link, describe = device._link, device._link.describe
+        meetings, asked = [], []
+        link, describe, connect = device._link, device._link.describe, device._link.connect
+
+        def connected():
+            asked.append(1)
+            return connect()
 
         async def counted():
             meetings.append(1)
+            await until(lambda: len(asked) >= 3)  # all of them ask for the old target
             return await describe()
 
-        link.describe = counted
+        link.describe, link.connect = counted, connected
         errors = await asyncio.gather(ids(device), ids(device), ids(device), return_exceptions=True)
         assert [type(error) for error in errors] == [Unreachable] * 3 and len(meetings) == 1
 
