@@ -87,7 +87,7 @@ class PolicyOptions(NamedTuple):
 
     draft_wait: float  # seconds a session waits for its device before the server decodes one token by itself
     batch: int = 0  # drafts that policy `static` waits for; 0 = one of every session
-    server_draft: int = 4  # tokens of each draft of the server's own; `goodput` chooses by itself
+    server_draft: int = 4  # tokens of each draft of the server's own under policy `fcfs`
     objective: Objective = SPEED  # what policy `goodput` maximises
 
 

@@ -141,7 +141,10 @@ class ServeConfig:
         apart=True,
     )
     server_draft: int = option(
-        4, "tokens of the server's own drafts under policies fcfs and static", low=1, metavar="N"
+        4,
+        "tokens of the server's own drafts under policy fcfs; goodput chooses, static has none",
+        low=1,
+        metavar="N",
     )
     max_draft: int = option(16, "longest draft chain, in tokens", low=1, metavar="N")
     max_tree: int = option(

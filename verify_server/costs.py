@@ -56,7 +56,7 @@ def objective(config: ServeConfig) -> Objective:
 
 
 def tell_assumption(config: ServeConfig) -> None:
-    """Log the power that is assumed of devices, where it counts and nobody has named it."""
+    """Log the power that is assumed of devices, if it counts and no option gives it."""
     if config.device_profile == DEVICE and (config.objective == "energy" or config.kwh_usd):
         log.warning(
             "--objective %s assumes that a device draws %g W while it drafts (%s); --device-profile names another",

@@ -26,7 +26,7 @@ class OwnDraft:
     needs_kv: bool = False  # the drafter computes in KV blocks that the session holds
     block: DraftBlock = NO_DRAFT  # a chain; follows the whole text
     read: int = 0  # tokens of the text that the drafter has read
-    reach: tuple[float, ...] = ()  # for each token of `block` the chance that it stands; () = nobody says
+    reach: tuple[float, ...] = ()  # for each token of `block` the chance that it stands; () = unknown
     # Of the tokens that the drafter was asked for, those that it proposed
     share: FadingRatio = field(default_factory=lambda: FadingRatio(SHARE, PRIOR, PRIOR))
 

@@ -39,7 +39,7 @@ LOGISTIC = 0.8  # of tanh: 0.5 + 0.5 * tanh(0.8 x) is the normal distribution's 
 class Arms(NamedTuple):
     """The choices for a session, one at each index: tokens that its device drafts, or that the server drafts for it.
 
-    Those of the device come first, the shortest one first; at index 0 nobody drafts.
+    At index 0 nobody drafts. Then come the lengths of the device, then those of the server, each in ascending order.
     """
 
     device: NDArray[np.int_]

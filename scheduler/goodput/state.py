@@ -204,7 +204,7 @@ def _with_probes(state: GoodputState, sessions: Sequence[SessionView], now: floa
 
 
 def _with_own_probes(state: GoodputState, sessions: Sequence[SessionView], now: float) -> GoodputState:
-    """The server drafts now and then for sessions for which it does not pay: else nobody would know that it does."""
+    """Where drafts of the server do not pay, it makes some now and then, to notice when they do."""
     probes, probed = {}, {}
     for session in sessions:
         id = session.id
