@@ -51,13 +51,6 @@ def accepted_tokens(first: Any, later: Any, length: Any) -> Any:
     return first * np.where(later < 1, (1 - later**length) / np.maximum(1 - later, 1e-9), length)
 
 
-def tokens_above(first: Numbers, later: Numbers, chance: float) -> Numbers:
-    """How many tokens of each draft have a reach of at least `chance` > 0; infinity where all have."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        lengths = 1 + np.floor(np.log(chance / first) / np.log(later))
-    return np.where(first < chance, 0, np.where(later < 1, lengths, np.inf))
-
-
 LONGEST = 16  # draft tokens: the server's default limit
 WORTH = 1.05  # smaller gains count as none: the law is not that exact
 STEPS = 1.5  # of a busy server, from a block to its answer: half of one under way, and one of its own

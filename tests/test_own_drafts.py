@@ -15,7 +15,6 @@ from scheduler.confidences import ConfidenceCalibration
 from scheduler.estimates import DeviceBook, Forecast
 from scheduler.goodput.policy import Goodput
 from scheduler.goodput.state import PROBE_EVERY_S, PROBE_READS, GoodputState
-from scheduler.goodput.step_budget import likelier
 from scheduler.plan import SessionView, Slice, Snapshot
 from tests.test_goodput_rules import COMPUTES, FAR, GOOD, HOPELESS, NOW, READS, WAIT, drafting, plan, view
 from verify_server.drafting.base import Proposal
@@ -108,11 +107,6 @@ def test_a_drafter_that_does_not_pay_is_tried_now_and_then() -> None:
     seconds = int(4 * PROBE_EVERY_S)
     assert 2 <= asked_over(seconds, own(), server(DEAR)) < seconds
     assert asked_over(seconds, own(own_unread=PROBE_READS + 1), server(DEAR)) == 0
-
-
-@pytest.mark.parametrize(("price", "count"), [(0.95, 0), (0.9, 1), (0.5, 2), (0.01, 3)])
-def test_tokens_above_a_price(price: float, count: int) -> None:
-    assert likelier((0.9, 0.5, 0.1), price) == count
 
 
 # -- what is learned --------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hw_profiles.fading import FadingRatio, faded_rate, kept, mean_but_largest
-from hw_profiles.speculation import accepted_tokens, reach, tokens_above, uniform_tokens
+from hw_profiles.speculation import accepted_tokens, reach, uniform_tokens
 
 FIRST = np.array([0.4, 0.65, 0.9, 0.7, 0.5])
 LATER = np.array([0.3, 0.75, 0.95, 1.0, 0.0])
@@ -46,16 +46,6 @@ def test_a_simulated_round_commits_as_many_tokens_as_expected() -> None:
 
     mean = fmean(accepted() for _ in range(40_000))
     assert mean == pytest.approx(float(accepted_tokens(first, later, length)), abs=0.04)
-
-
-@pytest.mark.parametrize("chance", [0.01, 0.2, 0.5, 0.93])
-def test_tokens_above_a_chance_are_those_whose_reach_is_as_large(chance: float) -> None:
-    for first, later, found in zip(
-        FIRST.tolist(), LATER.tolist(), tokens_above(FIRST, LATER, chance).tolist()
-    ):
-        reaches = reach([first, *[later] * 400])[1:]
-        counted = int((reaches >= chance).sum())
-        assert found == (inf if later == 1 and first >= chance else counted)
 
 
 def test_a_half_life_forgets_half() -> None:

@@ -13,7 +13,6 @@ from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import Draft, DraftBlock, DraftToken, SparseDistribution, Verdict
 from scheduler.estimates import Forecast
 from scheduler.goodput.policy import Goodput
-from scheduler.goodput.step_budget import pays
 from scheduler.plan import SessionView, Slice, Snapshot
 from tests.fakes import POISON, continuation, next_token
 from tests.guiding import ids, schema_guide, tiny
@@ -342,9 +341,3 @@ def test_a_server_learns_that_each_branch_reads_the_text(monkeypatch) -> None:
     loop._learn([bench.session.plan(Slice(1, 1, True), 0.0)], 0.5)
     loop.close()
     assert observed == [(5, 3 * 5 + 5, 1, 0.5)]  # tokens, positions read, sessions, seconds
-
-
-def test_a_tree_pays_by_its_depth_for_all_its_tokens() -> None:
-    forecast = Forecast(first=0.8, later=0.5)  # expects 0.8 * (1 + 1/2 + 1/4) = 1.4 of depth 3
-    assert pays(3, 14, forecast, 0.099) and not pays(3, 14, forecast, 0.101)
-    assert pays(4, 4, Forecast(first=1.0, later=1.0), 1.0)

@@ -14,18 +14,15 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from hw_profiles.speculation import Numbers
 from hw_profiles.step_cost import HardwareProfile
+from scheduler.estimates import GUESS
 from scheduler.goodput.objective import SPEED, Objective
 from scheduler.goodput.state import GoodputState, current
-from scheduler.goodput.step_budget import (
-    CERTAIN,
-    likelier,
-    longest_that_fits,
-    most_urgent,
-    pays,
-    urgency,
-    worthwhile,
-)
+from scheduler.goodput.step_budget import NOTHING, DraftOffer, most_urgent, most_valuable, urgency
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
 
 JITTERS = 4.0  # usual deviations that a draft may be late before its session is decoded
@@ -169,28 +166,26 @@ def _short_first(prompts: Sequence[SessionView], budget: int) -> list[SessionVie
 def _cut(
     chosen: Sequence[SessionView], room: int, state: GoodputState, profile: HardwareProfile
 ) -> tuple[list[int], list[int]]:
-    """How much of each device's and of each own draft is verified: what has room, and what is worth its price."""
+    """How much of each device's and of each own draft is verified: the tokens of all of them that are worth most."""
     count = len(chosen)
-    drafts = [_draft(each) if each.draft else 0 for each in chosen] + [each.own for each in chosen]
-    drafted = sum(drafts)
-    if drafted > room:
-        longest = longest_that_fits(drafts, room)
-        drafts = [draft if draft <= longest else longest for draft in drafts]
-    price = CAUTION * _price(chosen, drafts, state, profile) if drafted else 0.0
-    if price <= 0:
-        return drafts[:count], drafts[count:]
-    asked = [bool(state.hints.get(each.id)) for each in chosen] + [each.id in state.asks for each in chosen]
-    forecasts = [each.forecast or CERTAIN for each in chosen]
-    kept = worthwhile(drafts, forecasts + [each.own_forecast or CERTAIN for each in chosen], asked, price)
-    for index, each in enumerate(chosen):
-        draft = drafts[index]
-        if each.reach:
-            kept[index] = min(draft, likelier(each.reach, price))
-        elif draft and each.depth and pays(min(each.depth, draft), draft, forecasts[index], price):
-            kept[index] = draft
-        if each.own_reach:
-            kept[count + index] = min(drafts[count + index], likelier(each.own_reach, price))
+    if not any(each.draft or each.own for each in chosen):
+        return [0] * count, [0] * count
+    offers = [_device_offer(each, state) for each in chosen] + [_own_offer(each, state) for each in chosen]
+    kept = most_valuable(offers, room, lambda drafted: _price(chosen, drafted, state, profile))
     return kept[:count], kept[count:]
+
+
+def _device_offer(session: SessionView, state: GoodputState) -> DraftOffer:
+    if not session.draft:
+        return NOTHING
+    forecast, asked = session.forecast or GUESS, bool(state.hints.get(session.id))
+    return DraftOffer(_draft(session), forecast, session.reach, session.depth, asked)
+
+
+def _own_offer(session: SessionView, state: GoodputState) -> DraftOffer:
+    if not session.own or session.own_forecast is None:
+        return NOTHING
+    return DraftOffer(session.own, session.own_forecast, session.own_reach, asked=session.id in state.asks)
 
 
 def _draft(session: SessionView) -> int:
@@ -209,16 +204,15 @@ def _hints(sessions: Sequence[SessionView], state: GoodputState) -> list[int | N
 
 
 def _price(
-    chosen: Sequence[SessionView], drafts: Sequence[int], state: GoodputState, profile: HardwareProfile
-) -> float:
-    """What one more position costs, in tokens that the target could commit instead; 0 where it costs no time."""
-    tokens, contexts = len(chosen) + sum(drafts), sum([session.context for session in chosen])
-    less = max(1, tokens - PRICED)
-    if less == tokens:
-        return 0.0
-    cost = profile.cost
-    seconds = cost.verify_s(tokens, contexts, len(chosen)) - cost.verify_s(less, contexts, len(chosen))
-    return state.rate * seconds / (tokens - less)
+    chosen: Sequence[SessionView], drafted: NDArray[np.int_], state: GoodputState, profile: HardwareProfile
+) -> Numbers:
+    """What the first `drafted` draft tokens cost, in tokens that the target could commit instead; exact at every
+    PRICED of them, which a bend of the cost needs, and linear in between."""
+    count, contexts = len(chosen), sum([session.context for session in chosen])
+    last = int(drafted[-1])
+    knots = [*range(0, last, PRICED), last]
+    seconds = [profile.cost.verify_s(count + knot, contexts, count) for knot in knots]
+    return CAUTION * state.rate * np.interp(drafted, knots, seconds)
 
 
 def _ahead(candidates: StepCandidates, budget: int) -> list[Slice]:

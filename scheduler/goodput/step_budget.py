@@ -1,57 +1,86 @@
-"""What of the ready sessions one step computes, when it cannot compute all: drafts are shortened before a session
-waits, background sessions wait before others, and every session has its turn."""
+"""What of the ready sessions one step computes: of their drafts the tokens that are worth a row, and when it cannot
+compute all, drafts are shortened before a session waits, background sessions wait before others, and every session has
+its turn."""
 
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Sequence
-from math import inf
-from operator import neg
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hw_profiles.speculation import accepted_tokens, tokens_above
+from hw_profiles.speculation import Numbers, accepted_tokens
 from scheduler.estimates import Forecast
 from scheduler.plan import SessionView
 
 BACKGROUND_S = 2.0  # seconds for which a background session lets others pass
 CREDIT_S = 1.0  # seconds for which a session that is ahead of its pace lets others pass
-CERTAIN = Forecast(first=inf, later=1.0)  # stands for a forecast that is not known: nothing is cut
 
 
-def longest_that_fits(drafts: Sequence[int], room: int) -> int:
-    """The longest length to which all `drafts` can be cut so that together they fit into `room`."""
-    drafts_of = Counter(drafts)
-    length = max(drafts_of, default=0)
-    while length and sum([min(length, draft) * count for draft, count in drafts_of.items()]) > room:
-        length -= 1
-    return length
+class DraftOffer(NamedTuple):
+    """A draft that a step may verify as far as it pays: a device's, or the server's own."""
+
+    tokens: int
+    forecast: Forecast  # of such drafts
+    reach: tuple[float, ...] = ()  # for each token the chance that it stands with all before it; () = unknown
+    depth: int = 0  # of a tree: tokens of its longest path; 0 = it is a chain
+    # Whether the latest review wants it. Another one, such as a probe's, has told what it can once it is there.
+    asked: bool = True
 
 
-def worthwhile(
-    drafts: Sequence[int], forecasts: Sequence[Forecast], asked: Sequence[bool], price: float
+NOTHING = DraftOffer(0, Forecast(0.0, 0.0))
+
+
+def most_valuable(
+    offers: Sequence[DraftOffer], room: int, price: Callable[[NDArray[np.int_]], Numbers]
 ) -> list[int]:
-    """`drafts` cut to the tokens whose chance to be accepted is at least `price` > 0.
+    """How many tokens of each draft a step verifies: the likeliest ones of the whole batch, `room` at most.
 
-    A draft that was not `asked` for, such as a probe's, has told what it can: it is left out unless all of it is worth
-    the price.
+    `price`: of the first n draft tokens, for an array of n >= 0, in tokens that the target could commit instead. As
+    many are taken as makes the sum of their chances, less their price, largest.
     """
-    first, later = np.array([(each.first, each.later) for each in forecasts]).T
-    lengths = tokens_above(first, later, price)
-    kept: list[int] = np.where(lengths >= drafts, drafts, np.where(asked, lengths, 0)).astype(int).tolist()
+    chances = _chances(offers)
+    ranked = np.sort(chances[chances >= 0])[::-1][:room]
+    counts = np.arange(len(ranked) + 1)
+    worth = np.concatenate(([0.0], np.cumsum(ranked))) - price(counts)
+    count = int(worth.argmax())
+    if not count:
+        return [0] * len(offers)
+    kept = _likeliest(chances, count, ranked[count - 1])
+    return [
+        0 if not (offer.asked or offer.reach) and tokens < offer.tokens else tokens
+        for offer, tokens in zip(offers, kept)
+    ]
+
+
+def _chances(offers: Sequence[DraftOffer]) -> Numbers:
+    """[draft, place]: the chance that the token stands with all before it, never rising; -1 where there is none.
+
+    Of a tree without confidences all that is known is what its depth brings: each token counts as an equal share.
+    """
+    tokens = np.array([offer.tokens for offer in offers])
+    first, later = np.array([offer.forecast[:2] for offer in offers]).T[:, :, None]
+    places = np.arange(tokens.max(initial=0))
+    chances: Numbers = first * later**places
+    told = [index for index, offer in enumerate(offers) if offer.reach or offer.depth]
+    for index in told:
+        chances[index, : tokens[index]] = _told(offers[index])
+    return np.where(places < tokens[:, None], chances, -1.0)
+
+
+def _told(offer: DraftOffer) -> Sequence[float] | float:
+    if offer.reach:
+        return offer.reach[: offer.tokens]
+    share = accepted_tokens(*offer.forecast[:2], min(offer.depth, offer.tokens)) / max(1, offer.tokens)
+    return float(share)
+
+
+def _likeliest(chances: Numbers, count: int, least: float) -> list[int]:
+    """Of each draft its tokens among the `count` likeliest, the last of which has the chance `least`."""
+    above = (chances > least).sum(axis=1)
+    equal = (chances == least).sum(axis=1)
+    left = np.maximum(0, count - above.sum() - (equal.cumsum() - equal))
+    kept: list[int] = (above + np.minimum(equal, left)).tolist()
     return kept
-
-
-def likelier(reach: Sequence[float], price: float) -> int:
-    """How many tokens of a chain stand with a chance of at least `price`; the chances fall along the chain."""
-    return bisect_right(reach, -price, key=neg)
-
-
-def pays(depth: int, tokens: int, forecast: Forecast, price: float) -> bool:
-    """Whether a tree is worth its `tokens` as a whole, if it brings what a chain of its depth brings.
-
-    Single branches have no forecast; all that is known is that the likeliest tokens come first.
-    """
-    return bool(accepted_tokens(forecast.first, forecast.later, depth) >= price * tokens)
 
 
 def urgency(session: SessionView) -> float:
