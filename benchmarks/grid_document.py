@@ -108,8 +108,8 @@ def read(path: Path) -> dict[str, Any]:
 
 
 THROUGHPUT = (
-    "tokens/s that reach users, with as many of them as the best of centralized, sled-static and sled-continuous holds "
-    "(at least one), and with half as many; in a window in which plain decoding writes 4,000 tokens, or 60 for each "
+    "tokens/s that reach users, with as many of them as the best of centralized, server-sd, sled-static and "
+    "sled-continuous holds (at least one), and with half as many; in a window in which plain decoding writes 4,000 tokens, or 60 for each "
     "user"
 )
 
