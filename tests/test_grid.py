@@ -225,3 +225,14 @@ def test_the_verdict_command_fails_where_it_is_not_kept(tmp_path: Path) -> None:
         path = tmp_path / f"{ours}.json"
         path.write_text(json.dumps({"points": [point(ours, 100, 50)]}))
         assert grid_verdict.main([str(path)]) == code
+
+
+def test_parts_of_opensled_come_where_they_are_named(units: list[Any], tmp_path: Path) -> None:
+    write_json(tmp_path / "grid.json", filled(units))
+    units.clear()
+    assert grid.main(["--only", "opensled-server,opensled-device", "--merge", "--out", str(tmp_path)]) == 0
+    # What the server does alone is asked once for all devices of a link.
+    assert [unit.baselines for unit in units] == [("opensled-server",), ("opensled-device",)] * 2
+    [near, _] = json.loads((tmp_path / "grid.json").read_text())["points"]
+    assert near["capacity"]["opensled-device"] == near["capacity"]["opensled"]
+    assert [share.rival for share in verdict([near]).shares if share.respect == "users"] == ["sled-static"]
