@@ -146,8 +146,7 @@ class CellRun:
 
         Emulated for cells with live anchors, where that takes few enough users.
         """
-        server = self.cell.fleet().server
-        most = min(MOST, server.cost.sessions_that_fit(server.context))
+        most = min(MOST, self._fleet(baseline, 1).server.sessions_that_fit)
 
         def holds_simulated(users: int) -> bool:
             return holds(simulate(self._fleet(baseline, users), self.traces, load), self.slo)

@@ -84,7 +84,7 @@ def _extreme(points: Sequence[Point], baseline: str) -> Iterator[tuple[str, ...]
 
 def _regime(key: tuple[str, float], points: Sequence[Point]) -> tuple[str, ...]:
     """Equals count for the simplest: the server's own decoding, then a draft beside it. Beside that: where OpenSLED,
-    which does whatever is best, holds fewer than the best of those without a draft beside the server."""
+    which does whatever is best, holds fewer than the best of the others."""
     counts = {"server": 0, "beside": 0, "devices": 0, "none": 0}
     for point in points:
         counts[winner(point["capacity"])] += 1

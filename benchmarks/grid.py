@@ -2,7 +2,7 @@
 
     python -m benchmarks.grid [--pair NAME] [--acceptance A] [--short] [--quick] [--out FOLDER] [--resume] [--jobs N]
     python -m benchmarks.grid --only opensled --merge [--spot-check N]
-    python -m benchmarks.grid --only pipesd --merge
+    python -m benchmarks.grid --only pipesd,opensled-device,opensled-server --merge
 
 Capacity is the largest number of users of whom 90 % read at their pace, by bisection in the simulator; beside it stands
 the law's word for it. Throughput is compared at the load of the best baseline, and at half of it. All baselines meet
@@ -14,7 +14,8 @@ that share is right. A grid with --short or --acceptance asks for capacity alone
 only at places that the law leaves open: where decoding alone does not fill the memory, and some mode serves a user. It
 writes grid-NAME.json, NAME being the pair or the acceptance. `python -m benchmarks.grid_set` makes all of those.
 
-With --merge what the file already says stays, but for the baselines of --only; pipesd comes where it is named there.
+With --merge what the file already says stays, but for the baselines of --only; pipesd and the parts of opensled come
+where they are named there.
 --spot-check measures some of that again and fails where it differs. What is done is kept in a .part file after each
 place: --resume goes on from there.
 """

@@ -11,13 +11,17 @@ from typing import Any, NamedTuple
 
 from benchmarks.grid_place import LENGTHS, OF_DEVICES, OF_SERVER, SERVERS, Place, by_law, left_open
 from opensled.errors import UsageError
-from opensled_testbed.baselines import PIPESD
+from opensled_testbed.baselines import PARTS, PIPESD
 from opensled_testbed.planner import mode_map
 from opensled_testbed.planner.capacity_search import MOST, WARMUP_TOKENS, WINDOW_TOKENS
 from opensled_testbed.planner.draft_source import DraftSource
 
-ALL = (*OF_SERVER, *OF_DEVICES)
-NAMED = (*ALL, PIPESD)  # what --only can name; PipeSD is measured where it was named once
+ALL = tuple(name for name in (*OF_SERVER, *OF_DEVICES) if name not in PARTS)
+NAMED = (
+    *ALL,
+    PIPESD,
+    *PARTS,
+)  # what --only can name; those beyond ALL are measured where they were named once
 WHOLE = "grid"  # name of the grid that has every place
 
 
@@ -108,9 +112,9 @@ def read(path: Path) -> dict[str, Any]:
 
 
 THROUGHPUT = (
-    "tokens/s that reach users, with as many of them as the best of centralized, sled-static and sled-continuous holds "
-    "(at least one), and with half as many; in a window in which plain decoding writes 4,000 tokens, or 60 for each "
-    "user"
+    "tokens/s that reach users, with as many of them as the best of centralized, server-sd, sled-static and "
+    "sled-continuous holds (at least one), and with half as many; in a window in which plain decoding writes 4,000 "
+    "tokens, or 60 for each user"
 )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from opensled_testbed.baselines import BASELINES, LONGEST, OPENSLED, PIPESD, RIVALS
+from opensled_testbed.baselines import BASELINES, LONGEST, OPENSLED, PARTS, PIPESD, RIVALS
 from opensled_testbed.cells import REGIMES
 from opensled_testbed.fleet import Fleet, Group
 from opensled_testbed.load.load import Load
@@ -29,8 +29,14 @@ from opensled_testbed.tuning import Tuning
 # The regimes of the emulated cells, and one more: little bandwidth and much KV to read.
 SERVERS = {**REGIMES, "hub-8k": replace(REGIMES["hub"], context=8192)}
 LENGTHS = (1, 2, 4, 8)  # draft lengths tried
-OF_DEVICES = ("sled-static", "sled-continuous", OPENSLED)  # baselines in which the device matters
-OF_SERVER = ("centralized", "server-sd")
+OF_DEVICES = (
+    "sled-static",
+    "sled-continuous",
+    OPENSLED,
+    "opensled-device",
+)  # baselines in which the device matters
+OF_SERVER = ("centralized", "server-sd", "opensled-server")
+OURS = (OPENSLED, *PARTS)  # who drafts how much is their server's choice
 LEAST, TOKENS = 60, 4000  # the window in which throughput is measured: tokens of a user, and of all
 WARMUP_S = 3.0  # before it, at least: devices become known, and their users fall out of step
 FULL = 0.85  # share of the users that fit; the law errs by up to 15 % where speed decides
@@ -71,10 +77,11 @@ class PlaceCapacity:
 def answers(place: Place, baselines: Sequence[str] = (), near: int = 0) -> list[PlaceCapacity]:
     """Capacities of `baselines`, by default of those that belong to `place`; others are known to hold `near` users."""
     found: list[PlaceCapacity] = []
-    for name in baselines or (OF_DEVICES if place.device else OF_SERVER):
-        if name == OPENSLED:
+    usual = OF_DEVICES if place.device else OF_SERVER
+    for name in baselines or [name for name in usual if name not in PARTS]:
+        if name in OURS:
             held = max((each.users for each in found if each.baseline in RIVALS), default=0)
-            found.append(_opensled(place, max(near, held)))
+            found.append(_opensled(place, name, max(near, held)))
         else:
             found.append(_pipesd(place) if name == PIPESD else _answer(place, name))
     return found
@@ -90,9 +97,9 @@ def rates(place: Place, users: int, lengths: Mapping[str, int]) -> dict[str, flo
 
 @cache
 def _rate(place: Place, baseline: str, users: int, length: int) -> float:
-    traces, work = _asked(place.source)
+    traces, work = asked_of(place.source)
     setting = of_fleet(place.fleet(1), work)
-    fleet = _tuned(place, baseline, setting, Tuning(length))
+    fleet = tuned(place, baseline, setting, Tuning(length))
     # In the window plain decoding writes TOKENS in all, but not less than LEAST for each user.
     step_s, tokens = setting.step_s(users, 0, 1), max(LEAST, TOKENS / users)
     load = Load(warmup=max(WARMUP_S, LEAST * step_s), duration=max(WARMUP_S, tokens * step_s))
@@ -102,21 +109,21 @@ def _rate(place: Place, baseline: str, users: int, length: int) -> float:
 
 
 @cache
-def _asked(source: DraftSource) -> tuple[TraceSet, Work]:
+def asked_of(source: DraftSource) -> tuple[TraceSet, Work]:
     traces = traces_of(source)
     return traces, recorded(traces)
 
 
 def by_law(place: Place) -> int:
     """How many users the server can serve by decoding alone."""
-    setting = of_fleet(place.fleet(1), _asked(place.source)[1])
+    setting = of_fleet(place.fleet(1), asked_of(place.source)[1])
     return law.best(setting, "centralized", place.pace).users
 
 
 def left_open(place: Place) -> bool:
     """Whether drafting can matter there by the law: decoding alone fills less than FULL of the memory, and some mode
     serves a user at the pace."""
-    setting = of_fleet(place.fleet(1), _asked(place.source)[1])
+    setting = of_fleet(place.fleet(1), asked_of(place.source)[1])
     if by_law(place) >= FULL * law.kv_fits(setting, "centralized"):
         return False
     return any(law.best(setting, mode, place.pace).users for mode in law.MODES)
@@ -124,20 +131,20 @@ def left_open(place: Place) -> bool:
 
 def _answer(place: Place, baseline: str) -> PlaceCapacity:
     """With the law's choice of a draft length, or a neighbour of it."""
-    setting = of_fleet(place.fleet(1), _asked(place.source)[1])
+    setting = of_fleet(place.fleet(1), asked_of(place.source)[1])
     expected = law.best(setting, baseline, place.pace, LENGTHS)
     first = PlaceCapacity(baseline, 0, expected.draft_length, expected.users, expected.kv_fits, 0)
     tunings = map(Tuning, _lengths(baseline, expected.draft_length))
-    return _best(place, first, [(tuning, _tuned(place, baseline, setting, tuning)) for tuning in tunings])
+    return _best(place, first, [(tuning, tuned(place, baseline, setting, tuning)) for tuning in tunings])
 
 
 def _pipesd(place: Place) -> PlaceCapacity:
     """With the thresholds that hold most by the law, or those next to them."""
-    setting = of_fleet(place.fleet(1), _asked(place.source)[1])
+    setting = of_fleet(place.fleet(1), asked_of(place.source)[1])
     tried = pairs(setting, place.source, place.pace)[:PAIRS_TRIED]
     tuning, _, expected = tried[0]
     first = PlaceCapacity(PIPESD, 0, LONGEST, expected.users, expected.kv_fits, 0, tuning[1:])
-    return _best(place, first, [(each.tuning, _tuned(place, PIPESD, setting, each.tuning)) for each in tried])
+    return _best(place, first, [(each.tuning, tuned(place, PIPESD, setting, each.tuning)) for each in tried])
 
 
 def _best(place: Place, first: PlaceCapacity, fleets: Sequence[tuple[Tuning, Fleet]]) -> PlaceCapacity:
@@ -147,7 +154,7 @@ def _best(place: Place, first: PlaceCapacity, fleets: Sequence[tuple[Tuning, Fle
         if best.users >= most:
             break
         guess = round(best.users * (1 + EXACT)) + 1 if runs else _first_guess(first.law, most)
-        traces = _asked(place.source)[0]
+        traces = asked_of(place.source)[0]
         found = simulated_capacity(fleet, traces, place.pace, guess, least=best.users, most=most)
         runs += found.runs
         if found.users > best.users:
@@ -156,18 +163,18 @@ def _best(place: Place, first: PlaceCapacity, fleets: Sequence[tuple[Tuning, Fle
     return replace(best, runs=runs)
 
 
-def _opensled(place: Place, near: int) -> PlaceCapacity:
+def _opensled(place: Place, name: str, near: int) -> PlaceCapacity:
     """The server says how much is drafted. First it is asked to hold as many as the others do."""
-    traces, work = _asked(place.source)
+    traces, work = asked_of(place.source)
     setting = of_fleet(place.fleet(1), work)
     expected = max(
         law.best(setting, mode, place.pace, LENGTHS).users for mode in RIVALS if mode != "sled-static"
     )
-    fits = law.kv_fits(setting, OPENSLED)
+    fits = law.kv_fits(setting, name)
     most = min(MOST, fits)
-    fleet = _tuned(place, OPENSLED, setting, Tuning(LONGEST))
+    fleet = tuned(place, name, setting, Tuning(LONGEST))
     found = simulated_capacity(fleet, traces, place.pace, near or _first_guess(expected, most), most=most)
-    return PlaceCapacity(OPENSLED, found.users, LONGEST, expected, fits, found.runs)
+    return PlaceCapacity(name, found.users, LONGEST, expected, fits, found.runs)
 
 
 def _first_guess(expected: int, most: int) -> int:
@@ -183,11 +190,11 @@ def _lengths(baseline: str, first: int) -> Sequence[int]:
     return (first, *LENGTHS[max(0, at - 1) : at], *LENGTHS[at + 1 : at + 2])
 
 
-def _tuned(place: Place, baseline: str, setting: law.Setting, tuning: Tuning) -> Fleet:
+def tuned(place: Place, baseline: str, setting: law.Setting, tuning: Tuning) -> Fleet:
     """The baseline's fleet; its server waits as long for drafts as suits these devices, as the planner advises, unless
     it learns by itself how long that is."""
     fleet = tuning.of(place.fleet(tuning.draft_length))
-    if baseline == OPENSLED:
+    if baseline in OURS:
         return BASELINES[baseline](fleet)
     server = replace(fleet.server, draft_wait=draft_wait(setting, tuning.draft_length))
     return BASELINES[baseline](replace(fleet, server=server))

@@ -124,7 +124,7 @@ def _reading(short: Mapping[str, Sequence[Point]]) -> str:
         "A ratio compares the users of a mode with those of the server's own decoding at the same place. At some "
         "places the server's own decoding serves no user, but another mode does. They have no ratio; their number is: "
         f"{counts}. The next table counts the places where a mode holds the most users. Of equal modes the simplest "
-        "counts. `opensled` is left out, because it should equal the better of decoding alone and drafting devices."
+        "counts. `opensled` is left out, because it should equal the best of the others."
     )
 
 

@@ -1,6 +1,7 @@
 """All baselines on the six cells: emulated end to end, in turns, with confidence intervals, and simulated beside it.
 
-    python -m benchmarks.regimes [--quick] [--cells N,...] [--repeats N] [--jobs N] [--pipesd] [--out FOLDER]
+    python -m benchmarks.regimes [--quick] [--cells N,...] [--repeats N] [--jobs N] [--pipesd] [--parts]
+                                [--out FOLDER]
     python -m benchmarks.regimes --pair NAME | --acceptance A [--simulated]
 
 Emulated time is mostly waited for, so two cells run at a time: whether this machine kept up is measured in each run,
@@ -9,7 +10,8 @@ and a run in which it did not is void. Writes regimes.json after each cell: a ru
 The devices replay what was recorded with the tiny family, whose target runs for real, and live drafters stand beside
 them. With --pair they replay another pair, whose target's texts are replayed as well; with --acceptance, a number or
 the name of a task, made-up drafts on the texts of the pair. Either has no live drafters, and writes regimes-NAME.json.
-With --simulated nothing is emulated, and with --pipesd PipeSD's dual trigger takes its turns, too.
+With --simulated nothing is emulated. With --pipesd PipeSD's dual trigger takes its turns, too, and with --parts
+OpenSLED with drafts of the devices alone, or of the server alone.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from benchmarks.cell_turns import DILATION, LATE, Run, short_items, shortened
 from benchmarks.drafts_option import add_drafts, drafts_of
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, mapped, parser_of, say, write_json
 from opensled.errors import UsageError
-from opensled_testbed.baselines import PIPESD, USUAL
+from opensled_testbed.baselines import PARTS, PIPESD, USUAL
 from opensled_testbed.cells import CELLS, Cell
 from opensled_testbed.emulation.recorded_items import recorded_items
 from opensled_testbed.fleet import Fleet
@@ -57,7 +59,7 @@ def main(words: list[str] | None = None) -> int:
     def work() -> int:
         source, run = drafts_of(arguments), None if arguments.simulated else emulate
         chosen, out = _cells(arguments.cells), folder_of(arguments)
-        names = (*USUAL, PIPESD) if arguments.pipesd else USUAL
+        names = (*USUAL, *(PARTS if arguments.parts else ()), *((PIPESD,) if arguments.pipesd else ()))
         cells = measure(chosen, scale, command, out, run, arguments.jobs, source, names)["cells"]
         print("simulated against emulated:", *(each for cell in cells for each in compared(cell)), sep="\n")
         print("opensled against the best of the others:", *shares(cells), sep="\n")
@@ -76,6 +78,7 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     add_drafts(parser, BUNDLED_PAIR)
     add("--simulated", action="store_true", help="emulate nothing")
     add("--pipesd", action="store_true", help="PipeSD's dual trigger as one more baseline")
+    add("--parts", action="store_true", help=f"also {' and '.join(PARTS)}")
     return parser.parse_args(words)
 
 
@@ -84,6 +87,7 @@ def _flags(arguments: argparse.Namespace) -> str:
     words += [f" --pair {arguments.pair}"] if arguments.pair != BUNDLED_PAIR else []
     words += [f" --acceptance {arguments.acceptance}"] if arguments.acceptance else []
     words += [" --simulated"] if arguments.simulated else []
+    words += [" --parts"] if arguments.parts else []
     return "".join([*words, " --pipesd"] if arguments.pipesd else words)
 
 

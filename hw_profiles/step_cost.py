@@ -85,12 +85,16 @@ class TargetCost:
         """Seconds in which this model, as a draft on the server, drafts `tokens` tokens for each of `sessions`."""
         return tokens * self.verify_s(sessions, contexts)
 
-    @property
-    def kv_positions(self) -> int:
-        """KV positions that fit beside the weights; 0 if the weights themselves do not."""
-        room = self.accelerator.memory_gib * 2**30 * self.accelerator.usable_memory.typical
-        return max(0, int((room - self.target.weight_bytes) / self.target.kv_bytes))
+    def kv_positions(self, draft: "TargetCost | None" = None) -> int:
+        """KV positions that fit beside the weights; 0 if the weights themselves do not.
 
-    def sessions_that_fit(self, context: int) -> int:
-        """Sessions of `context` positions whose KV is resident at the same time."""
-        return self.kv_positions // max(1, context)
+        `draft`: a model on the same accelerator, whose weights and KV take their part of the memory.
+        """
+        room = self.accelerator.memory_gib * 2**30 * self.accelerator.usable_memory.typical
+        models = (self.target, draft.target) if draft else (self.target,)
+        weights, kv = sum(one.weight_bytes for one in models), sum(one.kv_bytes for one in models)
+        return max(0, int((room - weights) / kv))
+
+    def sessions_that_fit(self, context: int, draft: "TargetCost | None" = None) -> int:
+        """Sessions of `context` positions whose KV is resident at the same time; `draft`: see `kv_positions`."""
+        return self.kv_positions(draft) // max(1, context)

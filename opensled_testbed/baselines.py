@@ -1,15 +1,14 @@
 """Ways to serve the same users with the same models: a fleet, and what each baseline makes of it.
 
-A fleet says what pace its users want; only `opensled` has a server that can be told.
+A fleet says what pace its users want; only `opensled` and its parts have a server that can be told.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from edge_client.lengths.base import LengthOptions
-from opensled_testbed.fleet import Fleet, Group
+from opensled_testbed.fleet import Fleet, Group, Server
 
-COLOCATED = "opensled_testbed.emulation.colocated:Colocated"  # scheduling policy of a draft beside the target
 LONGEST = 8  # draft tokens that a device drafts where the server asks for as many; more were not recorded
 C_TH = 0.5  # confidence threshold of SLED as published (arXiv 2506.09397), as a re-implementation sets it
 
@@ -21,14 +20,16 @@ def centralized(fleet: Fleet) -> Fleet:
 
 
 def server_sd(fleet: Fleet) -> Fleet:
-    """The same draft beside the target: no link and no slow device between them, but the accelerator pays for it."""
-    groups = tuple(
-        replace(group, device="", link="", user_link=group.link, pace=0.0, live=False)
-        for group in fleet.groups
-    )
-    sizes = [group.draft for group in fleet.groups]
-    server = replace(fleet.server, draft=sizes[0], policy=COLOCATED)
-    return replace(fleet, groups=groups, server=server)
+    """The same draft beside the target, with one fixed length: no link and no slow device between them, but the
+    accelerator pays for it. Devices only read."""
+    length = max(1, fleet.groups[0].draft_length)
+    server = replace(_with_draft(fleet), policy="fcfs", draft_length=length)
+    return replace(centralized(fleet), server=server)
+
+
+def _with_draft(fleet: Fleet) -> Server:
+    """The server with the devices' draft model beside its target."""
+    return replace(fleet.server, draft=fleet.groups[0].draft)
 
 
 def sled_static(fleet: Fleet) -> Fleet:
@@ -62,7 +63,19 @@ def _triggered(group: Group) -> Group:
 
 
 def opensled(fleet: Fleet) -> Fleet:
-    """The default policy: it knows what users were promised, and says how much each device is to draft."""
+    """The default policy, with a draft on the devices and the same beside the target: it knows what users were
+    promised, and says for each who drafts, and how much."""
+    return replace(opensled_device(fleet), server=replace(_with_draft(fleet), policy="goodput"))
+
+
+def opensled_server(fleet: Fleet) -> Fleet:
+    """`opensled` whose devices only read."""
+    groups = tuple(replace(group, drafter="none", live=False) for group in fleet.groups)
+    return replace(fleet, groups=groups, server=opensled(fleet).server)
+
+
+def opensled_device(fleet: Fleet) -> Fleet:
+    """`opensled` whose server has no draft of its own."""
     groups = tuple(
         replace(group, draft_length=LONGEST, confidence=0.0, product=0.0) for group in fleet.groups
     )
@@ -81,9 +94,18 @@ BASELINES: dict[str, Callable[[Fleet], Fleet]] = {
     "sled-static": sled_static,
     "sled-continuous": sled_continuous,
     "opensled": opensled,
+    "opensled-device": opensled_device,
+    "opensled-server": opensled_server,
     "device-only": device_only,
     "pipesd": pipesd,
 }
-OPENSLED, CENTRALIZED, PIPESD = "opensled", "centralized", "pipesd"
-USUAL = tuple(name for name in BASELINES if name != PIPESD)  # of a measurement that is not told which
-RIVALS = (CENTRALIZED, "sled-static", "sled-continuous")  # that write the same text on the same machines
+OPENSLED, CENTRALIZED, PIPESD, SERVER_SD = "opensled", "centralized", "pipesd", "server-sd"
+DRAFT_BESIDE = (SERVER_SD, OPENSLED, "opensled-server")  # with a draft beside the target
+PARTS = ("opensled-device", "opensled-server")  # of OPENSLED: one drafter each
+USUAL = tuple(name for name in BASELINES if name not in (PIPESD, *PARTS))  # where nothing else is asked for
+RIVALS = (
+    CENTRALIZED,
+    SERVER_SD,
+    "sled-static",
+    "sled-continuous",
+)  # that write the same text on the same machines

@@ -66,6 +66,7 @@ class Server:
     draft_wait: float = 0.25  # seconds, emulated where time is
     # Size of a draft that runs on the same accelerator, for server-side speculation; "" = none
     draft: str = ""
+    draft_length: int = 4  # tokens of its drafts under policy `fcfs`
 
     @property
     def cost(self) -> TargetCost:
@@ -80,6 +81,11 @@ class Server:
             return None
         shape = catalog.target(f"draft-{self.draft}").at(self.weight_bits)
         return TargetCost(catalog.accelerator(self.accelerator), shape)
+
+    @property
+    def sessions_that_fit(self) -> int:
+        """Sessions whose KV, that of a draft included, is on the accelerator at the same time."""
+        return self.cost.sessions_that_fit(self.context, self.draft_cost)
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,10 @@ def _check(fleet: Fleet, path: Path) -> None:
     if fleet.server.accelerator:
         assert fleet.server.cost
         assert fleet.server.draft_cost or not fleet.server.draft
+    if fleet.server.draft_length < 1:
+        raise UsageError(
+            f'{path}: [server] draft_length must be 1 or more; draft = "" is a server that drafts nothing'
+        )
     for number, group in enumerate(fleet.groups, 1):
         where = f"{path}: [[device]] {number}"
         if group.count < 0 or group.draft_length < 0:

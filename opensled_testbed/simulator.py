@@ -2,10 +2,11 @@
 
     result = simulate(fleet, traces, Load(duration=60))
 
-Seconds of the target and of the devices come from the profiles, delays of the links from `LinkModel`, drafts and texts
-from recorded traces. Users, items and random numbers are those of an emulated run of the same fleet and load, so the
-two can be compared (simulated/compare.py). Not simulated: lost connections, readers who do not read, and whatever a
-real server spends besides its engine (`Overhead` puts a constant in its place; it is 0 unless one is given).
+Seconds of the target, of a draft beside it and of the devices come from the profiles, delays of the links from
+`LinkModel`, drafts and texts from recorded traces. Users, items and random numbers are those of an emulated run of the
+same fleet and load, so the two can be compared (simulated/compare.py). Not simulated: lost connections, readers who do
+not read, and whatever a real server spends besides its engine (`Overhead` puts a constant in its place; it is 0 unless
+one is given).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from opensled_testbed.simulated.drafting import SimulatedDrafts
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import ways
 from opensled_testbed.simulated.server import Overhead, SimulatedServer, scripts
+from opensled_testbed.simulated.server_drafter import SimulatedDrafter
 from opensled_testbed.simulated.users import Arrivals, Asks, SimulatedUser
 from opensled_testbed.traces import TraceSet
 from scheduler import make_policy
@@ -83,7 +85,7 @@ def simulate_users(
 ) -> Simulated:
     """The run of some users of a fleet, by number, at one server; `policy`: other than the one the fleet names."""
     events, records = Events(), list[RequestRecord]()
-    server = _server(fleet.server, events, overhead, policy)
+    server = _server(fleet.server, traces, events, overhead, policy)
     speeds, items = [_speed(group, traces) for group in fleet.groups], scripts(traces)
     groups = [index for index, group in enumerate(fleet.groups) for _ in range(group.count)]
     members = {}
@@ -109,18 +111,21 @@ def _start(members: dict[int, SimulatedUser], users: int, load: Load, events: Ev
 
 
 def _server(
-    server: Server, events: Events, overhead: Overhead, policy: SchedulingPolicy | None
+    server: Server, traces: TraceSet, events: Events, overhead: Overhead, policy: SchedulingPolicy | None
 ) -> SimulatedServer:
     if not server.accelerator:
         raise UsageError("a simulated server needs an accelerator profile: set `accelerator` in [server]")
-    places = server.cost.sessions_that_fit(server.context)
+    places, law = server.sessions_that_fit, StepLaw.of(server)
     if not places:
+        beside = f" beside a {server.draft} draft" if server.draft else ""
         raise UsageError(
             f"{server.target} at {server.weight_bits:g} bits and {server.context} positions does not fit on "
-            f"{server.accelerator}; take fewer bits, a shorter context or a larger accelerator"
+            f"{server.accelerator}{beside}; take fewer bits, a shorter context or a larger accelerator"
         )
-    planner = policy or make_policy(server.policy, PolicyOptions(server.draft_wait, server.batch))
-    return SimulatedServer(events, StepLaw.of(server), planner, places, overhead)
+    options = PolicyOptions(server.draft_wait, server.batch, server.draft_length)
+    planner = policy or make_policy(server.policy, options)
+    drafter = SimulatedDrafter(law, traces.items) if law.drafting else None
+    return SimulatedServer(events, law, planner, places, overhead, drafter=drafter)
 
 
 def _speed(group: Group, traces: TraceSet) -> DraftSpeed | None:

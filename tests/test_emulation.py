@@ -32,20 +32,21 @@ GREEDY = SamplingParams(temperature=0)
 
 
 def test_a_step_reads_the_weights_once_and_every_context_with_what_it_held_before():
-    assert LAW.step_s([StepPiece(5, 100, 4)]) == pytest.approx(1.0 + 0.6)
-    assert LAW.step_s([StepPiece(5, 100, 4), StepPiece(1, 20)]) == pytest.approx(1.0 + 0.6 + 0.52)
+    assert LAW.step_s([StepPiece(5, 100)]) == pytest.approx(1.0 + 0.6)
+    assert LAW.step_s([StepPiece(5, 100), StepPiece(1, 20)]) == pytest.approx(1.0 + 0.6 + 0.52)
 
 
 def test_a_step_over_nothing_takes_no_time():
     assert LAW.step_s([]) == 0.0
 
 
-def test_a_draft_on_the_accelerator_is_paid_for_token_by_token():
-    law = StepLaw(LAW.target, cost(0.1, 0), context=500)
-    drafted = LAW.step_s(pieces := [StepPiece(5, 100, 4), StepPiece(3, 100, 2), StepPiece(1, 20)]) + 4 * 0.1
-    assert law.step_s(pieces) == pytest.approx(drafted)
-    prompt = [StepPiece(30, 30)]
-    assert law.step_s(prompt) == pytest.approx(LAW.step_s(prompt) + 0.1), "the draft model reads prompts too"
+def test_a_pass_of_a_draft_on_the_accelerator_is_a_step_of_its_size_and_no_part_of_the_targets():
+    law, pieces = StepLaw(LAW.target, cost(0.1, 100_000), context=500), [StepPiece(1, 100), StepPiece(1, 20)]
+    assert law.step_s(pieces) == LAW.step_s(pieces)
+    assert law.pass_s(pieces) == pytest.approx(0.1 + 0.06 + 0.052)
+    assert LAW.drafting is None and law.drafting
+    assert law.drafting.pass_s == pytest.approx(0.1)
+    assert law.drafting.token_s == pytest.approx(0.05), "each token reads what its session held before"
 
 
 # -- the accelerator --------------------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ def test_settings_that_make_no_sense_are_refused_by_name(settings, kind, cause, 
 def test_the_environment_says_all_that_the_law_needs(monkeypatch):
     server = Server(accelerator="a100-80", target="dense-8b", weight_bits=8, context=77, draft="0.5b")
     monkeypatch.setenv(VARIABLE, environment(server, 3.0)[VARIABLE])
-    assert accelerator._settings() == (server, 3.0)
+    assert accelerator.settings() == (server, 3.0, "")
 
 
 def test_a_real_server_tells_its_totals_at_the_end():

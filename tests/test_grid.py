@@ -73,7 +73,7 @@ def test_a_grid_is_filled_with_capacities_and_with_throughput_at_the_load_of_the
     assert [load["users"] for load in far["throughput"]] == [40, 20]
     assert set(near["throughput"][0]["tokens_per_s"]) == set(grid_fill.RATED)
     assert near["throughput"][1]["tokens_per_s"]["opensled"] == 222
-    assert document["facts"]["simulations"] == 3 * (2 + 3 + 2 + 3) + 4 * 4
+    assert document["facts"]["simulations"] == 3 * (2 + 3 + 2 + 3) + 4 * 5
     # One alone for each link
     assert len([unit for unit in units if isinstance(unit, grid_fill.Capacities)]) == 4
 
@@ -94,7 +94,7 @@ def test_a_new_load_is_measured_for_everybody(units: list[Any]) -> None:
     units.clear()
     document["points"][0]["capacity"]["sled-static"] = 60
     grid_fill.fill(document, TINY, lambda: None)
-    assert [(unit.users, len(unit.lengths)) for unit in units] == [(60, 4), (30, 4)]
+    assert [(unit.users, len(unit.lengths)) for unit in units] == [(60, 5), (30, 5)]
     assert [load["users"] for load in document["points"][0]["throughput"]] == [60, 30]
 
 
@@ -190,11 +190,11 @@ def test_a_spot_check_finds_a_value_that_the_code_does_not_give(monkeypatch: pyt
 def point(
     ours: int, plain: int, continuous: int, law: float = 1.0, rates: tuple[float, float] = (1, 1)
 ) -> Any:
-    names = {"centralized": plain, "sled-static": 0, "sled-continuous": continuous, "server-sd": 999}
+    names = {"centralized": plain, "sled-static": 0, "sled-continuous": continuous, "pipesd": 999}
     return {
         "regime": "r", "device": "d", "link": "l", "pace": 5,
         "capacity": names | {"opensled": ours},
-        "law": {"centralized": 10, "sled-static": 0, "sled-continuous": 10 * law, "server-sd": 90},
+        "law": {"centralized": 10, "server-sd": 10, "sled-static": 0, "sled-continuous": 10 * law, "pipesd": 90},
         "throughput": [{"users": 7, "tokens_per_s": {"centralized": rates[1], "opensled": rates[0]}}],
     }  # fmt: skip
 
@@ -225,3 +225,14 @@ def test_the_verdict_command_fails_where_it_is_not_kept(tmp_path: Path) -> None:
         path = tmp_path / f"{ours}.json"
         path.write_text(json.dumps({"points": [point(ours, 100, 50)]}))
         assert grid_verdict.main([str(path)]) == code
+
+
+def test_parts_of_opensled_come_where_they_are_named(units: list[Any], tmp_path: Path) -> None:
+    write_json(tmp_path / "grid.json", filled(units))
+    units.clear()
+    assert grid.main(["--only", "opensled-server,opensled-device", "--merge", "--out", str(tmp_path)]) == 0
+    # What the server does alone is asked once for all devices of a link.
+    assert [unit.baselines for unit in units] == [("opensled-server",), ("opensled-device",)] * 2
+    [near, _] = json.loads((tmp_path / "grid.json").read_text())["points"]
+    assert near["capacity"]["opensled-device"] == near["capacity"]["opensled"]
+    assert [share.rival for share in verdict([near]).shares if share.respect == "users"] == ["sled-static"]

@@ -143,5 +143,5 @@ def test_an_emulated_accelerator_says_what_it_charges():
     """Sessions hold positions the server does not know of, and seconds are stretched."""
     law = StepLaw.of(Server(accelerator="agx-orin", context=1000))
     engine, cost = EmulatedEngine(FakeEngine(), law, 3.0), DilatedCost(law.cost, 3.0)
-    pieces = [StepPiece(tokens=3, end=40, drafted=2), StepPiece(tokens=1, end=10)]
+    pieces = [StepPiece(tokens=3, end=40), StepPiece(tokens=1, end=10)]
     assert cost.verify_s(4, 50, 2) == pytest.approx(engine._dilation * engine._law.step_s(pieces))

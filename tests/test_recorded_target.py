@@ -53,6 +53,20 @@ def test_two_sessions_of_one_step_each_go_on_with_their_own_text() -> None:
     assert engine.info.eos_ids == (2,)
 
 
+def test_every_row_of_a_tree_follows_its_own_path() -> None:
+    engine = RecordedEngine(ITEMS, 100)
+    table = BlockTable(BlockPool(8, engine.info.block_size))
+    table.grow(40)
+    blocks = tuple(table.blocks)
+    assert own(engine, Segment(ITEMS[0].prompt_ids, 0, blocks, 1)) == [50]
+    # Behind the newest token, 50: either 99, or 51 and 52. They stand at positions 20 to 22.
+    tree = Segment((50, 99, 51, 52), 19, blocks, 4, parents=(-1, -1, 1))
+    rows = own(engine, tree)
+    assert [rows[0], *rows[2:]] == [51, 52, 53]
+    engine.compact(blocks, [(21, 20), (22, 21)])
+    assert own(engine, Segment((53, 54), 22, blocks, 2)) == [54, 55]
+
+
 @pytest.mark.parametrize("source", [DraftSource("tiny"), DraftSource("tiny", "code")])
 def test_a_cell_has_live_drafters_only_for_the_recorded_drafts_of_the_bundled_pair(
     source: DraftSource,

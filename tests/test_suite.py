@@ -306,7 +306,7 @@ def cell_of(ours, plain, continuous):
         "opensled": ours,
         "centralized": plain,
         "sled-continuous": continuous,
-        "server-sd": [999] * 3,
+        "opensled-server": [999] * 3,
     }
     runs = [
         {"baseline": name, "repeat": repeat, "live": False, "summary": summary(output_throughput=value)}

@@ -25,18 +25,22 @@ from verify_server.engine import ENGINES
 from verify_server.engine.base import SampleRequest, Scores, Segment, TargetEngine
 from verify_server.target import Target
 
-VARIABLE = "OPENSLED_EMULATION"  # environment variable with keys of `Server` and "dilation", as JSON
+# Environment variable: keys of `Server`, "dilation", and "drafts" where the server has a draft of its own, as JSON
+VARIABLE = "OPENSLED_EMULATION"
 TOTALS = "emulation: "  # what the line of the totals begins with
 
 
-def environment(server: Server, dilation: float) -> dict[str, str]:
-    """What `opensled serve` with this engine needs in its environment to stand for `server`."""
-    return {VARIABLE: json.dumps({**asdict(server), "dilation": dilation})}
+def environment(server: Server, dilation: float, drafts: str = "") -> dict[str, str]:
+    """What `opensled serve` with this engine needs in its environment to stand for `server`.
+
+    `drafts`: file with what the draft beside the target proposes (opensled_testbed/traces.py); "" = there is none.
+    """
+    return {VARIABLE: json.dumps({**asdict(server), "dilation": dilation, "drafts": drafts})}
 
 
 def load(config: ServeConfig) -> Target:
     """The real target that `config` names, slowed down as the environment says."""
-    server, dilation = _settings()
+    server, dilation, _ = settings()
     law = StepLaw.of(server)
     target: Target = ENGINES.get(server.engine)(config)
     engine = EmulatedEngine(target.engine, law, dilation)
@@ -44,14 +48,17 @@ def load(config: ServeConfig) -> Target:
     return replace(target, engine=engine, cost=DilatedCost(law.cost, dilation))
 
 
-def _settings() -> tuple[Server, float]:
-    """The server that is stood for, and real seconds for each emulated one."""
+def settings() -> tuple[Server, float, str]:
+    """The server that is stood for, real seconds for each emulated one, and the file of its drafts; raises UsageError
+    for an environment that does not say so."""
     text = os.environ.get(VARIABLE, "")
     try:
         table = json.loads(text or "{}")
     except ValueError as error:
         raise UsageError(f"{VARIABLE}: {error}") from error
-    stretched = {"dilation": table.pop("dilation")} if isinstance(table, dict) and "dilation" in table else {}
+    is_table = isinstance(table, dict)
+    drafts = str(table.pop("drafts", "")) if is_table else ""
+    stretched = {"dilation": table.pop("dilation")} if is_table and "dilation" in table else {}
     server, dilation = part(Server, table, VARIABLE), part(Fleet, stretched, VARIABLE).dilation
     if not server.accelerator:
         raise UsageError(
@@ -59,7 +66,7 @@ def _settings() -> tuple[Server, float]:
         )
     if not dilation > 0:
         raise UsageError(f"{VARIABLE}: dilation must be above 0")
-    return server, dilation
+    return server, dilation, drafts
 
 
 @dataclass(frozen=True)
@@ -92,16 +99,12 @@ class EmulatedEngine(TargetEngine):
         self._inner, self._law, self._dilation = inner, law, dilation
         self.info = inner.info
         self.totals = Totals()
-        self._step = Step(0.0, 0.0, self.totals)  # the latest one
 
     def forward(self, segments: Sequence[Segment]) -> Scores:
         """See `TargetEngine`. Returns early if there are rows to sample; their sampling then takes the rest."""
         started = time.perf_counter()
         pieces = [StepPiece.of(segment) for segment in segments]
-        # A draft beside the target began the tokens of this step while they came in, message by message.
-        drafted_s = min(started - self._step.ended, self._dilation * self._law.drafting_s(pieces))
-        step = Step(started, self._dilation * self._law.step_s(pieces) - drafted_s, self.totals)
-        self._step = step
+        step = Step(started, self._dilation * self._law.step_s(pieces), self.totals)
         scores = self._inner.forward(segments)
         wanted = [segment.rows for segment in segments if segment.rows]
         if not wanted:
@@ -123,11 +126,11 @@ class Step:
     started: float  # on the clock of time.perf_counter
     due_s: float
     totals: Totals
-    ended: float = 0.0
+    is_over: bool = False
 
     def end(self) -> None:
         """Sleep for what is left of it. A session with a draft tree may sample once more after that."""
-        if self.ended:
+        if self.is_over:
             return
         work_s = time.perf_counter() - self.started
         left_s = self.due_s - work_s
@@ -140,7 +143,7 @@ class Step:
         self.totals.work_s += work_s
         self.totals.due_s += self.due_s
         self.totals.steps += 1
-        self.ended = time.perf_counter()
+        self.is_over = True
 
 
 class StretchedScores:

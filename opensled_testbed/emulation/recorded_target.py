@@ -14,8 +14,9 @@ from opensled_testbed.recordings import PAIRS, recording
 from opensled_testbed.target_text import text_of
 from opensled_testbed.traces import ItemTrace, read_traces
 from verify_server.config import ServeConfig
-from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
+from verify_server.engine.base import MAX_TREE, EngineInfo, SampleRequest, Scores, Segment, TargetEngine
 from verify_server.target import Target
+from verify_server.trees import path_to
 
 ENGINE = "opensled_testbed.emulation.recorded_target:load"
 ANY = 0  # the id after a place that was not recorded
@@ -44,6 +45,7 @@ class RecordedEngine(TargetEngine):
             num_blocks=BLOCKS,
             block_size=BLOCK_SIZE,
             shares_blocks=True,
+            max_tree=MAX_TREE,
         )
         self._tokens = np.zeros((BLOCKS, BLOCK_SIZE), np.int32)
         self._next = {key: token for item in items for key, token in _places(item)}
@@ -61,8 +63,21 @@ class RecordedEngine(TargetEngine):
         if not segment.rows:
             return []
         text = self._tokens[kept].ravel()
-        ends = range(end - segment.rows + 1, end + 1)
-        return [self._next.get(text[:length].tobytes(), ANY) for length in ends]
+        first = end - segment.rows + 1
+        if segment.parents:
+            paths = [path_to(segment.parents, index) for index in range(-1, segment.rows - 1)]
+            texts = [np.concatenate((text[:first], text[first:][path])) for path in paths]
+        else:
+            texts = [text[:length] for length in range(first, end + 1)]
+        return [self._next.get(each.tobytes(), ANY) for each in texts]
+
+    def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
+        """See `TargetEngine`."""
+        kept, places = np.array(blocks), np.array(moves)
+        old, new = places.T
+        self._tokens[kept[new // BLOCK_SIZE], new % BLOCK_SIZE] = self._tokens[
+            kept[old // BLOCK_SIZE], old % BLOCK_SIZE
+        ]
 
 
 class RecordedScores:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hw_profiles.step_cost import TargetCost
+from hw_profiles.step_cost import DraftingCost, TargetCost
 from opensled_testbed.fleet import Server
+from verify_server.drafting.model import READ
 from verify_server.engine.base import Segment
 
 
@@ -19,12 +20,11 @@ class StepPiece(NamedTuple):
 
     tokens: int  # positions computed, padding and draft included
     end: int  # positions of the session after that, without what it held before its request
-    drafted: int = 0  # of `tokens`
 
     @classmethod
     def of(cls, segment: Segment) -> StepPiece:
         """Of a segment that the engine computes."""
-        return cls(len(segment.tokens), segment.start + len(segment.tokens), max(0, segment.rows - 1))
+        return cls(len(segment.tokens), segment.start + len(segment.tokens))
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,7 @@ class ResidentCost:
 class StepLaw:
     """`context` KV positions were there in every session before its request came, and are read in every step.
 
-    With a `draft` on the same accelerator a step also pays for the drafts that it verifies, one forward pass of the
-    draft model over all drafting sessions for each token of the longest draft, and for the draft model's own reading
-    of prompts.
+    A pass of a `draft` on the same accelerator costs what a step of a target of its size costs.
     """
 
     target: TargetCost
@@ -63,20 +61,27 @@ class StepLaw:
         return ResidentCost(self.target, self.context)
 
     def step_s(self, pieces: Sequence[StepPiece]) -> float:
-        """Seconds of one step over `pieces`."""
-        seconds = self.target.verify_s(sum(piece.tokens for piece in pieces), self._contexts(pieces))
-        return seconds + self.drafting_s(pieces)
+        """Seconds of one step of the target over `pieces`."""
+        return self.cost.verify_s(*self._load(pieces))
 
-    def drafting_s(self, pieces: Sequence[StepPiece]) -> float:
-        """Those of them that the draft takes, before the target begins; 0 without one."""
+    def pass_s(self, pieces: Sequence[StepPiece]) -> float:
+        """Seconds of one pass of the draft over `pieces`; AssertionError without a draft."""
+        assert self.draft is not None, "only a server with a draft of its own has passes"
+        return ResidentCost(self.draft, self.context).verify_s(*self._load(pieces))
+
+    def _load(self, pieces: Sequence[StepPiece]) -> tuple[int, int, int]:
+        """Positions computed, positions read, those computed included, and sessions."""
+        return sum([piece.tokens for piece in pieces]), sum([piece.end for piece in pieces]), len(pieces)
+
+    @property
+    def drafting(self) -> DraftingCost | None:
+        """Of the draft, as a policy reckons with it before the first step; None without one.
+
+        A pass reads the weights, and each token of it the KV of its session. What a token computes is the mean of a
+        pass over so much text as the draft reads at once.
+        """
         if self.draft is None:
-            return 0.0
-        drafting = [piece for piece in pieces if piece.drafted]
-        longest = max((piece.drafted for piece in drafting), default=0)
-        prompts = [piece for piece in pieces if piece.tokens - piece.drafted > 1]
-        reading_s = self.draft.verify_s(sum(piece.tokens for piece in prompts), self._contexts(prompts))
-        return self.draft.draft_s(longest, len(drafting), self._contexts(drafting)) + reading_s
-
-    def _contexts(self, pieces: Sequence[StepPiece]) -> int:
-        """KV positions read over all `pieces`, those computed in this step included."""
-        return sum(self.context + piece.end for piece in pieces)
+            return None
+        pass_s = self.draft.verify_s(1, 0)
+        read_s = (self.draft.verify_s(READ, 0) - pass_s) / READ
+        return DraftingCost(pass_s, read_s + self.draft.verify_s(1, self.context) - pass_s, read_s)

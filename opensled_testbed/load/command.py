@@ -14,6 +14,7 @@ from opensled.errors import NotFound, UsageError
 from opensled.files import read_secret_text
 from opensled.store import model_path
 from opensled.tokenizer import TargetTokenizer
+from opensled_testbed.baselines import DRAFT_BESIDE
 from opensled_testbed.fleet import Fleet, read_fleet
 from opensled_testbed.load.config import BenchServeConfig, baseline_names
 from opensled_testbed.load.device_drafts import recorded, replays
@@ -67,9 +68,11 @@ def _fleet(config: BenchServeConfig, view: LoadView, origin: dict[str, Any]) -> 
 
 def _require_possible(names: Sequence[str], fleet: Fleet, traces: TraceSet | None) -> None:
     """Before minutes have passed with the other baselines."""
-    if "server-sd" in names and not fleet.server.accelerator:
+    beside = [name for name in names if name in DRAFT_BESIDE]
+    if beside and fleet.server.accelerator and traces is None:
         raise UsageError(
-            "baseline server-sd charges its draft to an emulated accelerator: name one under [server], or leave it out"
+            f"baseline {beside[0]} replays recorded drafts beside the emulated target: it needs the recorded workload "
+            "and devices that replay it; leave it out (--baselines), or take opensled-device"
         )
     paced = all(group.device for group in fleet.groups)
     if "device-only" in names and (traces is None or not paced):

@@ -59,7 +59,8 @@ class ServerTotals:
     positions: int = 0  # computed by the target: prompts, drafts, padding, and what had to be computed again
     tokens: int = 0  # committed
     stale_drafts: int = 0
-    busy_s: float = 0.0  # seconds spent in steps
+    busy_s: float = 0.0  # seconds spent in steps, with those in which the server drafts
+    drafting_s: float = 0.0  # seconds in which the server drafts
 
 
 @dataclass

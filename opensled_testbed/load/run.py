@@ -38,7 +38,7 @@ async def run_fleet(
     """
     if is_alone(fleet):
         return await run_on(None, fleet, items, traces, load, progress)
-    async with serving(fleet.server, fleet.dilation) as server:
+    async with serving(fleet.server, fleet.dilation, traces) as server:
         result = await run_on(server, fleet, items, traces, load, progress)
     result.emulation = emulation_of(server.process)
     return result

@@ -55,16 +55,18 @@ async def measure_fleet(
         for repeat, load in measurement.loads():
             for name, contender in contenders.items():
                 progress = begin(name)
-                server = None if is_alone(contender) else await _server(contender, servers, stack)
+                server = None if is_alone(contender) else await _server(contender, traces, servers, stack)
                 result = await run_on(server, contender, measurement.items, traces, load, progress)
                 summary = summarise(result, measurement.slo)
                 found.append(figures(name, repeat, result, summary, measurement.items))
     return found
 
 
-async def _server(fleet: Fleet, servers: dict[Server, Running], stack: AsyncExitStack) -> Running:
+async def _server(
+    fleet: Fleet, traces: TraceSet | None, servers: dict[Server, Running], stack: AsyncExitStack
+) -> Running:
     if fleet.server not in servers:
-        started = serving(fleet.server, fleet.dilation)
+        started = serving(fleet.server, fleet.dilation, traces)
         servers[fleet.server] = await stack.enter_async_context(started)
     return servers[fleet.server]
 

@@ -8,6 +8,8 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 
@@ -18,8 +20,11 @@ from opensled_testbed.emulation.emulated_accelerator import TOTALS, environment
 from opensled_testbed.fleet import Server
 from opensled_testbed.load.records import ServerTotals
 from opensled_testbed.processes import Process
+from opensled_testbed.traces import TraceSet, write_traces
 
 EMULATED = "opensled_testbed.emulation.emulated_accelerator:load"
+RECORDED = "opensled_testbed.emulation.recorded_drafter:load"
+DRAFTS = "drafts.jsonl.gz"
 MOST_SESSIONS = 1024  # of any server here: one process plays all devices
 METRICS = "metrics on "
 MOST_LATE = 0.05  # of all emulated time: no figure may be distorted by more
@@ -54,17 +59,37 @@ def emulation_of(process: Process) -> dict[str, float]:
 
 
 @asynccontextmanager
-async def serving(server: Server, dilation: float = 1.0) -> AsyncIterator[Running]:
-    """Run `opensled serve` for `server` while inside; raises UsageError when its target does not fit."""
-    told = environment(server, dilation) if server.accelerator else {}
-    told["OPENSLED_CACHE_DIR"] = str(cache_folder())  # fetched models are found; all else is isolated
-    process = Process(command(server, dilation), isolated=True, environment=told)
-    try:
-        running = await asyncio.to_thread(ready, process, dilation)
-        yield running
-    finally:
-        await asyncio.to_thread(process.stop)
+async def serving(
+    server: Server, dilation: float = 1.0, traces: TraceSet | None = None
+) -> AsyncIterator[Running]:
+    """Run `opensled serve` for `server` while inside; raises UsageError when its target does not fit.
+
+    A draft beside an emulated target replays `traces`; beside a real one it is the model that belongs to the target.
+    """
+    with TemporaryDirectory() as folder:
+        told = _told(server, dilation, traces, Path(folder)) if server.accelerator else {}
+        told["OPENSLED_CACHE_DIR"] = str(cache_folder())  # fetched models are found; all else is isolated
+        process = Process(command(server, dilation), isolated=True, environment=told)
+        try:
+            running = await asyncio.to_thread(ready, process, dilation)
+            yield running
+        finally:
+            await asyncio.to_thread(process.stop)
     _warn(running)
+
+
+def _told(server: Server, dilation: float, traces: TraceSet | None, folder: Path) -> dict[str, str]:
+    """The environment of a server with an emulated accelerator."""
+    if not server.draft:
+        return environment(server, dilation)
+    if traces is None:
+        raise UsageError(
+            "a draft beside an emulated target replays recorded drafts, and nothing is recorded for this workload: "
+            "take the recorded one, or a baseline whose server has no draft (centralized, sled-continuous, "
+            "opensled-device)"
+        )
+    write_traces(folder / DRAFTS, traces)
+    return environment(server, dilation, str(folder / DRAFTS))
 
 
 def ready(process: Process, dilation: float) -> Running:
@@ -89,15 +114,27 @@ def command(server: Server, dilation: float) -> list[str]:
         *("serve", "--model", server.model, "--engine", EMULATED if server.accelerator else server.engine),
         *("--policy", server.policy, "--batch", str(server.batch)),
         *("--draft-wait", str(dilation * server.draft_wait), "--max-sessions", str(sessions(server))),
+        *_drafter(server),
         *("--threads", "1", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--log-level", "error"),
     ]
+
+
+def _drafter(server: Server) -> tuple[str, ...]:
+    if not server.draft:
+        return ()
+    return (
+        "--drafter",
+        RECORDED if server.accelerator else "model",
+        "--server-draft",
+        str(server.draft_length),
+    )
 
 
 def sessions(server: Server) -> int:
     """How many sequences it may hold: those whose KV the accelerator has room for."""
     if not server.accelerator:
         return MOST_SESSIONS
-    fit = server.cost.sessions_that_fit(server.context)
+    fit = server.sessions_that_fit
     if not fit:
         raise UsageError(
             f"{server.target} at {server.weight_bits:g} bits leaves no room on {server.accelerator} for a session of "
@@ -120,4 +157,5 @@ def _totals(readings: Mapping[str, float], dilation: float) -> ServerTotals:
         tokens=int(readings["tokens_committed_total"]),
         stale_drafts=int(readings["stale_drafts_total"]),
         busy_s=readings["step_seconds_sum"] / dilation,
+        drafting_s=readings["server_drafting_seconds_total"] / dilation,
     )

@@ -12,7 +12,7 @@ BETTER = 1.25  # factor by which each is improved in turn (chosen: crosses a ben
 
 def what_binds(setting: Setting, found: Capacity, pace: float) -> str:
     """A key of _IMPROVEMENTS, "KV memory", or "no room" where the weights alone fill the memory."""
-    if not setting.cost.kv_positions:
+    if not setting.cost.kv_positions():
         return "no room"
     if found.kv_binds:
         return "KV memory"

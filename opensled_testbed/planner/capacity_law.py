@@ -13,6 +13,7 @@ from math import ceil, floor, inf
 
 from hw_profiles.profiles import DraftSpeed, LinkProfile
 from hw_profiles.step_cost import HardwareProfile, TargetCost
+from opensled_testbed.baselines import DRAFT_BESIDE
 from opensled_testbed.planner.acceptance import LENGTHS, DraftWorth
 from opensled_testbed.planner.trip import mean_s, slowest_s
 
@@ -200,9 +201,5 @@ def best(setting: Setting, mode: str, pace: float, lengths: Sequence[int] = LENG
 
 def kv_fits(setting: Setting, mode: str) -> int:
     """Sessions whose KV fits; a draft beside the target takes room for its weights and its own KV."""
-    target, draft = setting.cost, setting.draft_cost
-    if mode != "server-sd" or draft is None:
-        return target.sessions_that_fit(setting.reserved)
-    room = target.kv_positions * target.target.kv_bytes - draft.target.weight_bytes
-    of_one = max(1, setting.reserved) * (target.target.kv_bytes + draft.target.kv_bytes)
-    return max(0, floor(room / of_one))
+    draft = setting.draft_cost if mode in DRAFT_BESIDE else None
+    return setting.cost.sessions_that_fit(setting.reserved, draft)

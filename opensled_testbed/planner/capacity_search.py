@@ -49,7 +49,7 @@ def simulated_capacity(
         runs += 1
         return holds(simulate(fleet.of_users(users), traces, load), Slo(pace))
 
-    fits = fleet.server.cost.sessions_that_fit(fleet.server.context)
+    fits = fleet.server.sessions_that_fit
     users = largest(held, guess, min(most, fits), least)
     return Found(users, runs)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opensled.errors import UsageError
+from opensled_testbed.baselines import opensled
 from opensled_testbed.config import PlanConfig
 from opensled_testbed.planner.capacity_law import best, capacity
 from opensled_testbed.planner.draft_source import traces_of
@@ -116,6 +117,7 @@ def _servers(found: Plan, accelerator: str) -> list[SimulatedPoint]:
     fleet = fleet_of(config, accelerator)
     setting = of_fleet(fleet, recorded(traces))
     plain = best(setting, "centralized", config.pace).users
-    users = min(config.users or max(1, plain // 2), MOST, fleet.server.cost.sessions_that_fit(config.context))
+    fits = opensled(fleet).server.sessions_that_fit
+    users = min(config.users or max(1, plain // 2), MOST, fits)
     print(f"simulating {users} users under each objective", file=sys.stderr, flush=True)
     return simulated_points(fleet.of_users(users), traces, config.pace, prices_of(config, setting))

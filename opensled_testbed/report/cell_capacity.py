@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opensled_testbed.report import cell_figures as cells
-from opensled_testbed.report.cell_figures import OTHER_TEXT, OURS, PLAIN
+from opensled_testbed.report.cell_figures import NO_RIVALS, OURS, PLAIN
 from opensled_testbed.report.html import Html, Section, loss, paragraph, table
 from opensled_testbed.report.results import Result
 
@@ -37,7 +37,7 @@ def capacities(cell: Mapping[str, Any]) -> dict[str, float]:
 
 def best_rival(by_baseline: Mapping[str, float]) -> str | None:
     """Which other way to serve the same text holds more users than OpenSLED, and the most; None where none does."""
-    rivals = {name: count for name, count in by_baseline.items() if name not in (OURS, OTHER_TEXT)}
+    rivals = {name: count for name, count in by_baseline.items() if name not in NO_RIVALS}
     best = max(rivals, key=lambda name: rivals[name], default="")
     return best if OURS in by_baseline and best and rivals[best] > by_baseline[OURS] else None
 

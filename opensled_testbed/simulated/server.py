@@ -1,32 +1,38 @@
 """The simulated server: the product's sessions and policies, steps as long as the profiles say.
 
-The target is the recorded text: a step decides what agrees with it. There is no KV memory and no thread.
+The target is the recorded text: the product's acceptance rule decides with it as the target's own samples. There is no
+KV memory and no thread.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
 
 from hw_profiles.step_cost import HardwareProfile
+from opensled.errors import OpenSledError
 from opensled.messages import Draft, SamplingParams, ServerMessage
 from opensled.protocol import EndRules, common_prefix
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import ServerTotals
 from opensled_testbed.simulated.events import Events
+from opensled_testbed.simulated.server_drafter import NOTHING_DRAFTED, VOCABULARY, SimulatedDrafter
 from opensled_testbed.traces import ItemTrace, TraceSet
 from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy, SessionView, Snapshot
-from verify_server.acceptance.base import AcceptanceResult
+from verify_server.acceptance.base import AcceptanceResult, SessionScores
 from verify_server.acceptance.match import Match
 from verify_server.counters import LoopStats
 from verify_server.draft_budget import DraftBudget, DraftRecords
+from verify_server.drafting.stage import OwnDrafts
+from verify_server.engine.base import Scores
 from verify_server.kv.blocks import BlockPool, BlockTable
 from verify_server.sequence import Sequence
 from verify_server.session import DraftLimits, Session, StepItem
 from verify_server.session_manager import SessionLimits
 from verify_server.session_timing import SessionTiming
+from verify_server.step import Outcome
 
 MAX_DRAFT = SessionLimits.max_draft
 
@@ -53,8 +59,9 @@ def scripts(traces: TraceSet) -> list[Script]:
     return [Script(item, last) for item, last in zip(items, lengths)]
 
 
-VOCABULARY = 1 << 31  # ids of recorded tokens are not checked again
 END = -1  # stands for the token after the recorded text, which never commits
+ENDLESS = 1 << 30  # positions: no draft is cut for want of memory
+NO_SCORES = cast(Scores, None)  # rule `match` asks for samples alone, and those are recorded
 
 
 class Reader(Protocol):
@@ -91,6 +98,9 @@ class NoKV(BlockTable):
 
     def truncate(self, length: int) -> None: ...
 
+    def reach(self) -> int:
+        return ENDLESS
+
 
 class RecordedSequence(Sequence):
     """Ends where the recorded text does; how long it might have become is in `ends`."""
@@ -101,16 +111,36 @@ class RecordedSequence(Sequence):
         self._script = script
 
     def decided(self, item: StepItem) -> AcceptanceResult | None:
-        """What the target says of the draft in a step."""
-        if item.check is None:
+        """What the session's acceptance rule says of the draft in a step; None = there is nothing to decide."""
+        check = item.check
+        if check is None:
             return None
         rest = self._script.trace.target_ids[len(self) - self.prompt_length :]
-        accepted = common_prefix(item.check.ids, rest)
-        return AcceptanceResult(accepted, rest[accepted] if accepted < len(rest) else END)
+        if (
+            not check.parents
+        ):  # what `Match` says of a chain, without its requests: simulations are made of these
+            accepted = common_prefix(check.ids, rest)
+            return AcceptanceResult(accepted, rest[accepted] if accepted < len(rest) else END)
+        deciding = item.session.rule.decide(check, SessionScores(NO_SCORES, 0, check))
+        own: list[int] | None = None
+        while True:
+            try:
+                request = next(deciding) if own is None else deciding.send(own)
+            except StopIteration as done:
+                result: AcceptanceResult = done.value
+                return result
+            own = _samples(rest, request.position - check.position, len(request.rows))
 
     def cut(self, ids: Any) -> tuple[tuple[int, ...], str]:
         left = self._script.prompt + self._script.text - len(self)
         return tuple(ids[:left]), self._script.reason if len(ids) >= left else ""
+
+
+def _samples(rest: tuple[int, ...], place: int, count: int) -> list[int]:
+    """The target's own tokens behind the first `place` tokens of the text that is to come, if they were drafted right;
+    those behind a wrong one never count."""
+    found = list(rest[place : place + count])
+    return found + [END] * (count - len(found))
 
 
 class SimulatedServer:
@@ -124,10 +154,12 @@ class SimulatedServer:
         places: int,
         overhead: Overhead = Overhead(),
         profile: HardwareProfile | None = None,
+        drafter: SimulatedDrafter | None = None,
     ) -> None:
         """`profile`: what the policy reckons with; None = the law itself."""
         self._events, self._law, self._policy, self._places = events, law, policy, places
-        self._overhead, self._profile = overhead, profile or HardwareProfile(cost=law.cost)
+        self._overhead, self._drafter = overhead, drafter
+        self._profile = profile or HardwareProfile(cost=law.cost, drafting=law.drafting)
         self._readers: dict[Session, Reader] = {}
         self._sessions: dict[int, Session] = {}
         self._views: dict[int, SessionView] = {}  # in order of arrival; made anew when a session changes
@@ -163,8 +195,9 @@ class SimulatedServer:
             SamplingParams(temperature=0),
             b"",
             Match(),
-            DraftLimits(VOCABULARY, MAX_DRAFT),
+            DraftLimits(VOCABULARY, MAX_DRAFT, SessionLimits.max_tree),
             background=wish.background,
+            own=self._drafter.own_draft() if self._drafter else None,
             budget=DraftBudget(record=self._records.of("", wish.device), floor=SessionLimits.min_acceptance),
             timing=SessionTiming(self._devices.of("", wish.device), wish.pace),
             stats=self._stats,
@@ -212,26 +245,43 @@ class SimulatedServer:
             self._wake()
 
     def _start(self, work: list[StepItem]) -> None:
+        """The target's step, then the drafts of the server for the next one, as in the engine's thread."""
         overhead = self._overhead
         seconds = self._law.step_s([StepPiece.of(item.segment) for item in work])
         seconds += overhead.step_s + len(work) * overhead.session_s
-        self._events.at(self._events.now + seconds, self._end, (work, seconds))
+        outcomes = [_decided(item) for item in work]
+        drafted = self._drafter.after(work, outcomes) if self._drafter else NOTHING_DRAFTED
+        seconds += drafted.seconds
+        self._events.at(self._events.now + seconds, self._end, (work, outcomes, drafted, seconds))
 
-    def _end(self, done: tuple[list[StepItem], float]) -> None:
-        work, seconds = done
+    def _end(self, done: tuple[list[StepItem], list[Outcome], OwnDrafts, float]) -> None:
+        work, outcomes, drafted, seconds = done
         totals = self.totals
         totals.steps += 1
         totals.busy_s += seconds
+        totals.drafting_s += drafted.seconds
         totals.step_sessions += len(work)
         totals.positions += sum([len(item.segment.tokens) for item in work])
-        for item in work:
-            self._commit(item)
+        if self._drafter and drafted.proposals:
+            self._profile = replace(self._profile, drafting=self._drafter.cost)
+        for item, outcome in zip(work, outcomes):
+            self._commit(item, outcome, drafted)
         self._events.at(self._events.now, self._plan, last=True)
 
-    def _commit(self, item: StepItem) -> None:
+    def _commit(self, item: StepItem, outcome: Outcome, drafted: OwnDrafts) -> None:
         session = item.session
-        assert isinstance(session.sequence, RecordedSequence)
-        self.totals.tokens += session.commit(item, session.sequence.decided(item), self._events.now)
+        assert not isinstance(outcome, OpenSledError), "a simulated step has no errors"
+        self.totals.tokens += session.commit(item, outcome, self._events.now)
+        made = drafted.proposals.get(session.id)
+        if session.own is not None and made is not None:
+            session.own.take(*made, len(session.sequence))
         self._changed(session)
         if session.sequence.finish_reason:
             del self._sessions[session.id], self._views[session.id], self._readers[session]
+            if self._drafter:
+                self._drafter.forget(session.id)
+
+
+def _decided(item: StepItem) -> Outcome:
+    assert isinstance(item.session.sequence, RecordedSequence)
+    return item.session.sequence.decided(item)

@@ -1,0 +1,193 @@
+"""OpenSLED over the best of the other baselines, from the first second on and in steady state, simulated.
+
+    python -m benchmarks.phases [--pair NAME | --acceptance A] [--regimes R,...] [--links L,...] [--devices D,...]
+                                [--users N,...] [--pace R] [--seeds N] [--jobs N] [--quick] [--out FOLDER]
+
+Every run begins with a server that has seen nothing, and all users ask in its first moment. `whole` counts the tokens
+that reach users from then on, so that every cold start counts; `first` those of the first FIRST_S seconds, `steady`
+those after them. A fixed draft length is the best of LENGTHS at that place, by `whole` and the first seed, one at a
+time for each baseline. The best of the others is the one with the highest mean; ratios are paired by seed, with a 95 %
+interval. Writes phases.json.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import product
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from benchmarks.drafts_option import add_drafts, drafts_of
+from benchmarks.grid_place import LENGTHS, OURS, SERVERS, Place, asked_of, tuned
+from benchmarks.program import (
+    add_quick_and_out,
+    exit_code,
+    folder_of,
+    mapped,
+    parser_of,
+    say,
+    table,
+    write_json,
+)
+from opensled.errors import UsageError
+from opensled_testbed.baselines import CENTRALIZED, LONGEST, OPENSLED, RIVALS
+from opensled_testbed.load.interval import interval
+from opensled_testbed.load.load import Load
+from opensled_testbed.load.records import RunResult
+from opensled_testbed.planner import mode_map
+from opensled_testbed.planner.setting import of_fleet
+from opensled_testbed.provenance import provenance
+from opensled_testbed.recordings import DEFAULT_PAIR
+from opensled_testbed.simulator import simulate
+from opensled_testbed.tuning import Tuning
+
+FIRST_S, STEADY_S = 5.0, 15.0  # of each run: cold, and after that
+PHASES = ("whole", "first", "steady")
+HEAD = ("place", "users", "phase", "best other", "its tokens/s", *OURS)
+
+Rates = dict[str, dict[str, list[float]]]  # by phase and baseline: tokens/s with each seed
+
+
+class LoadedPlace(NamedTuple):
+    """A place of the grid with so many users."""
+
+    place: Place
+    users: int
+
+    def __str__(self) -> str:
+        place = self.place
+        return f"{place.regime}, {place.device}, {place.link}"
+
+
+def main(words: list[str] | None = None) -> int:
+    arguments = _arguments(words)
+    return exit_code(lambda: _measure(arguments, sys.argv[1:] if words is None else words))
+
+
+def _arguments(words: Sequence[str] | None) -> Namespace:
+    parser = parser_of("phases", __doc__)
+    add_quick_and_out(parser)
+    add_drafts(parser, DEFAULT_PAIR)
+    add = parser.add_argument
+    add("--regimes", default=",".join(SERVERS), help="default %(default)s")
+    add("--links", default="wifi-good,wan-80", help="default %(default)s")
+    add("--devices", default="pi-5,orin-nano-super,laptop-cpu", help=f"of {', '.join(mode_map.DEVICES)}")
+    add("--users", default="1,8,32", help="default %(default)s")
+    add("--pace", type=float, default=10.0, help="tokens/s that users ask for; default %(default)s")
+    add("--seeds", type=int, default=5, metavar="N", help="default %(default)s")
+    add("--jobs", type=int, default=1, metavar="N", help="processes; default %(default)s")
+    return parser.parse_args(words)
+
+
+def _measure(arguments: Namespace, words: Sequence[str]) -> int:
+    places, seeds = _places(arguments), 2 if arguments.quick else arguments.seeds
+    document: dict[str, Any] = {
+        "figure": "phases",
+        "title": "OpenSLED over the best of the others: cold, and in steady state",
+        "label": "simulated",
+        "drafts": drafts_of(arguments).words,
+        "facts": {"first_s": FIRST_S, "steady_s": STEADY_S, "seeds": seeds, "pace": arguments.pace},
+        "provenance": provenance(f"python -m benchmarks.phases {' '.join(words)}".rstrip()),
+        "places": [],
+    }
+    out = folder_of(arguments)
+    for found in mapped(partial(_entry, seeds), places, arguments.jobs):
+        document["places"].append(found)
+        say(" | ".join(f"{phase} {_told(found, phase)}" for phase in PHASES) + f"  {found['place']}")
+        if out:
+            write_json(out / "phases.json", document)
+    rows = [row for found in document["places"] for row in _rows(found)]
+    print("\n".join(table(HEAD, rows)))
+    return 0
+
+
+def _places(arguments: Namespace) -> list[LoadedPlace]:
+    source = drafts_of(arguments)
+    regimes = arguments.regimes.split(",")
+    if unknown := [name for name in regimes if name not in SERVERS]:
+        raise UsageError(f"no regime {unknown[0]!r}; choose from {', '.join(SERVERS)}")
+    axes = (regimes, arguments.links.split(","), arguments.devices.split(","), arguments.users.split(","))
+    found = [
+        LoadedPlace(Place(regime, link, arguments.pace, source, device), int(users))
+        for regime, link, device, users in product(*axes)
+    ]
+    return found[:1] if arguments.quick else found
+
+
+# -- one place ------------------------------------------------------------------------------------------------------
+
+
+def _entry(seeds: int, loaded: LoadedPlace) -> dict[str, Any]:
+    """What is written of a place."""
+    lengths = {name: _length(loaded, name) for name in RIVALS}
+    runs = {name: _runs(loaded, name, length, seeds) for name, length in lengths.items()}
+    runs |= {name: _runs(loaded, name, LONGEST, seeds) for name in OURS}
+    rates = {
+        phase: {name: [each[phase] for each in found] for name, found in runs.items()} for phase in PHASES
+    }
+    return {
+        "place": str(loaded),
+        "users": loaded.users,
+        "draft_length": {name: length for name, length in lengths.items() if name != CENTRALIZED},
+        "tokens_per_s": {phase: {n: round(fmean(v), 2) for n, v in rates[phase].items()} for phase in PHASES},
+        "ratios": {phase: ratios(rates[phase]) for phase in PHASES},
+    }
+
+
+def _length(loaded: LoadedPlace, name: str) -> int:
+    """The best fixed draft length of a baseline that has one."""
+    if name == CENTRALIZED:
+        return 0
+    return max(LENGTHS, key=lambda length: _runs(loaded, name, length, 1)[0]["whole"])
+
+
+def _runs(loaded: LoadedPlace, name: str, length: int, seeds: int) -> list[dict[str, float]]:
+    traces, work = asked_of(loaded.place.source)
+    setting = of_fleet(loaded.place.fleet(1), work)
+    fleet = tuned(loaded.place, name, setting, Tuning(length)).of_users(loaded.users)
+    loads = [Load(warmup=0.0, duration=FIRST_S + STEADY_S, seed=seed) for seed in range(seeds)]
+    return [rates_of(simulate(fleet, traces, load)) for load in loads]
+
+
+def rates_of(result: RunResult) -> dict[str, float]:
+    """Tokens/s that reach users in each of PHASES."""
+    arrivals = [arrival for request in result.requests for arrival in request.arrivals]
+    first = sum(arrival.tokens for arrival in arrivals if arrival.time < FIRST_S)
+    after = sum(arrival.tokens for arrival in arrivals if FIRST_S <= arrival.time < result.end)
+    steady_s = result.end - FIRST_S
+    return {"whole": (first + after) / result.end, "first": first / FIRST_S, "steady": after / steady_s}
+
+
+def ratios(rates: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Of each of OURS to the best of RIVALS, seed by seed: mean and 95 % interval; {} if no rival writes anything."""
+    best = max(RIVALS, key=lambda name: fmean(rates[name]))
+    if not all(rates[best]):
+        return {}
+    found = {name: interval([one / other for one, other in zip(rates[name], rates[best])]) for name in OURS}
+    return {"best": best, **{name: [round(value, 4) for value in each] for name, each in found.items()}}
+
+
+# -- shown ----------------------------------------------------------------------------------------------------------
+
+
+def _told(found: Mapping[str, Any], phase: str) -> str:
+    known = found["ratios"][phase]
+    return f"{known[OPENSLED][0]:.3f} of {known['best']}" if known else "nobody writes"
+
+
+def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    rows = []
+    for phase in PHASES:
+        known = found["ratios"][phase]
+        if known:
+            rate = f"{found['tokens_per_s'][phase][known['best']]:.1f}"
+            shown = [f"{mean:.3f} ({low:.3f} to {high:.3f})" for mean, low, high in (known[n] for n in OURS)]
+            rows.append((found["place"], str(found["users"]), phase, known["best"], rate, *shown))
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,274 @@
+"""The draft beside the target in the simulator and on an emulated accelerator: recorded drafts, at the law's pace.
+
+Run: .venv/bin/python -m pytest tests/test_simulated_drafter.py -q
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.cell_turns import PlannedRun, fleet_of, short_items, shortened
+from opensled.errors import UsageError
+from opensled.messages import Draft, DraftBlock, DraftToken, SamplingParams
+from opensled.protocol import common_prefix
+from opensled_testbed.baselines import BASELINES, DRAFT_BESIDE
+from opensled_testbed.cells import CELLS
+from opensled_testbed.emulation.recorded_drafter import RecordedDrafter
+from opensled_testbed.emulation.step_law import StepLaw
+from opensled_testbed.fleet import Fleet, Group, Server, Wish
+from opensled_testbed.load.load import Load
+from opensled_testbed.load.run import run_fleet
+from opensled_testbed.load.server_process import RECORDED, command, serving
+from opensled_testbed.recordings import BUNDLED
+from opensled_testbed.simulated.compare import compare, throughput
+from opensled_testbed.simulated.events import Events
+from opensled_testbed.simulated.server import RecordedSequence, SimulatedServer, scripts
+from opensled_testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
+from opensled_testbed.simulator import simulate
+from opensled_testbed.traces import TraceSet, read_traces
+from opensled_testbed.tuning import Tuning
+from scheduler.estimates import DraftEstimate
+from scheduler.fcfs import Fcfs
+from scheduler.plan import Slice
+from tests.emulated import cost
+from tests.made_traces import made
+from verify_server.acceptance.base import decided
+from verify_server.acceptance.match import Match
+from verify_server.drafting.base import Ask
+from verify_server.drafting.model import READ
+from verify_server.own_draft import OwnDraft
+from verify_server.pending_draft import DraftLimits
+from verify_server.session import Session
+
+# Weights in 1 s, those of the draft in 0.1 s; positions cost next to nothing.
+LAW = StepLaw(cost(1.0, 4), cost(0.1, 4))
+SHORT = Load(warmup=2.0, duration=10.0)
+HUB = Server(accelerator="agx-orin", target="dense-8b", weight_bits=8, context=512)
+
+
+def fleet(name: str, length: int = 4, users: int = 4) -> Fleet:
+    group = Group(users, "orin-nano-super", "wifi-good", draft_length=length)
+    return BASELINES[name](Fleet(HUB, (group,)))
+
+
+# -- what it drafts, and what that takes ------------------------------------------------------------------------
+
+
+def drafter_of(traces: TraceSet) -> tuple[RecordedDrafter, list[float]]:
+    spent: list[float] = []
+    return RecordedDrafter(traces.items, LAW, spent.append), spent
+
+
+def ask(traces: TraceSet, place: int, news: int, most: int = 4, session: int = 1) -> Ask:
+    """After `place` tokens of the first text, the last `news` of which this step commits."""
+    item = traces.items[0]
+    text = (*item.prompt_ids, *item.target_ids[:place])
+    known = len(text) - news
+    return Ask(session, "", text[:known], text[known:], most, SamplingParams(), b"")
+
+
+def test_it_proposes_what_was_recorded_after_the_text_in_as_many_passes_as_tokens() -> None:
+    traces = made(acceptance=1.0, tokens=32)
+    drafter, spent = drafter_of(traces)
+    item = traces.items[0]
+    [found] = drafter.propose([ask(traces, 1, 1)])
+    assert [token.id for token in found.block.tokens] == list(item.proposals[1].ids[:4])
+    assert (found.block.base, found.read, found.unread) == (len(item.prompt_ids) + 1, found.block.base, 0)
+    assert spent == [pytest.approx(0.4, rel=1e-3)]
+    # All four stood, and a bonus token came: the last drafted token was never computed.
+    [found] = drafter.propose([ask(traces, 6, 5)])
+    assert found.read == 2
+    # After a wrong draft only the newest token is new.
+    drafter, spent = drafter_of(wrong := made(acceptance=0.0, tokens=32))
+    assert [drafter.propose([ask(wrong, place, 1)])[0].read for place in (1, 2)][1] == 1
+
+
+def test_the_sessions_of_a_step_share_its_passes() -> None:
+    traces = made(acceptance=1.0, tokens=32)
+    drafter, spent = drafter_of(traces)
+    drafter.propose([ask(traces, 1, 1, 2, session=1), ask(traces, 1, 1, 5, session=2)])
+    assert spent == [pytest.approx(0.5, rel=1e-3)]
+
+
+def test_a_long_text_is_read_in_pieces_before_anything_is_drafted() -> None:
+    traces = made(1, tokens=32)
+    long = replace(traces.items[0], prompt_ids=tuple(range(3000, 3000 + READ + 40)))
+    drafter, spent = drafter_of(traces := replace(traces, items=(long,)))
+    [first] = drafter.propose([ask(traces, 1, 1)])
+    assert (first.block.tokens, first.read, first.unread) == ((), READ, 41)
+    [second] = drafter.propose([ask(traces, 2, 1)])
+    assert (len(second.block.tokens), second.read, second.unread) == (4, 42, 0)
+    assert spent == [pytest.approx(0.1, rel=1e-3), pytest.approx(0.4, rel=1e-3)]
+
+
+def test_a_text_that_was_not_recorded_is_an_error() -> None:
+    drafter, _ = drafter_of(made())
+    with pytest.raises(AssertionError, match="nothing is recorded"):
+        drafter.propose([Ask(1, "", (1, 2, 3), (4,), 4, SamplingParams(), b"")])
+
+
+# -- in the simulator -------------------------------------------------------------------------------------------
+
+
+class Listener:
+    """A reader of a simulated session, without a device."""
+
+    wish = Wish()
+
+    def __init__(self, traces: TraceSet) -> None:
+        self.script = scripts(traces)[0]
+        self.session = None
+
+    def refused(self) -> None:
+        raise AssertionError("there is a place")
+
+    def opened(self, session) -> None:
+        self.session = session
+
+    def told(self, message) -> None:
+        """Verdicts are read off the sequence."""
+
+
+def test_drafting_is_a_part_of_the_step_and_counted_apart() -> None:
+    traces = made(1, acceptance=1.0, tokens=32)
+    events, reader = Events(), Listener(traces)
+    server = SimulatedServer(events, LAW, Fcfs(0.25, 3), 1, drafter=SimulatedDrafter(LAW, traces.items))
+    server.open(reader)
+    events.run(1.2)  # the prompt's step ends after 1 s, its three passes after 0.3 s more
+    assert server.totals.steps == 0
+    events.run(1.4)
+    assert (server.totals.steps, server.totals.tokens) == (1, 1)
+    events.run(2.7)
+    assert (server.totals.steps, server.totals.tokens) == (2, 5)
+    assert server.totals.busy_s == pytest.approx(2.6, rel=1e-3)
+    assert server.totals.drafting_s == pytest.approx(0.6, rel=1e-3)
+
+
+def session_of(traces: TraceSet) -> Session:
+    """One whose prompt is computed."""
+    sequence = RecordedSequence(scripts(traces)[0])
+    sequence.computed = len(sequence) - 1
+    own = OwnDraft(DraftEstimate())
+    return Session(1, "", sequence, SamplingParams(), b"", Match(), DraftLimits(VOCABULARY, 16, 64), own=own)
+
+
+def chain(base: int, text: tuple[int, ...], right: int, length: int, wrong: int) -> DraftBlock:
+    """`length` tokens of which the first `right` are the text's."""
+    ids = [*text[:right], *([wrong] * length)][:length]
+    return DraftBlock(base, tuple(map(DraftToken, ids)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    device=st.tuples(st.integers(0, 6), st.integers(1, 6)),
+    own=st.tuples(st.integers(0, 6), st.integers(1, 6)),
+)
+def test_the_drafts_of_device_and_server_are_decided_as_one_tree(device, own) -> None:
+    """It brings what the better of both brings, whichever that is."""
+    traces = made(1, tokens=60, seed=3)
+    text = traces.items[0].target_ids
+    session = session_of(traces)
+    base = len(session.sequence)
+    drafts = [chain(base, text, *device, 5), chain(base, text, *own, 6)]
+    session.attach(base)
+    session.submit(Draft(1, drafts[0]), 0.0)
+    assert session.own is not None
+    session.own.block = drafts[1]
+    item = session.plan(Slice(1, 1, True), 0.0)
+    assert item.check is not None
+    ids = [[token.id for token in draft.tokens] for draft in drafts]
+    if common_prefix(*ids) < min(map(len, ids)):
+        assert item.check.parents, "two ways to go on are a tree"
+    assert isinstance(session.sequence, RecordedSequence)
+    result = session.sequence.decided(item)
+    assert result is not None
+    stands = max(common_prefix(each, text) for each in ids)
+    assert decided(item.check, result) == text[: stands + 1]
+    assert session.commit(item, result, 0.0) == stands + 1
+
+
+@pytest.mark.parametrize("name", DRAFT_BESIDE)
+def test_every_answer_is_the_whole_text_and_drafts_bring_more_of_it_a_step(name: str) -> None:
+    traces = made(12, 0.8, tokens=48)
+    lengths = {item.item: len(item.target_ids) for item in traces.items}
+    found, plain = simulate(fleet(name), traces, SHORT), simulate(fleet("centralized"), traces, SHORT)
+    done = [record for record in found.requests if record.finish_reason]
+    assert done and all(record.tokens == lengths[record.item] for record in done)
+    assert found.server.drafting_s > 0
+    assert (
+        found.server.tokens / found.server.step_sessions
+        > 1.5 * plain.server.tokens / plain.server.step_sessions
+    )
+    assert plain.server.drafting_s == 0
+
+
+def test_a_server_that_drafts_in_vain_soon_drafts_no_more() -> None:
+    traces = made(12, 0.0, tokens=48)
+    vain, plain = (simulate(fleet(name), traces, SHORT) for name in ("opensled-server", "centralized"))
+    fixed = simulate(fleet("server-sd"), traces, SHORT)
+    rate = throughput(plain)
+    assert rate and (throughput(vain) or 0) > 0.9 * rate > (throughput(fixed) or 0)
+
+
+def test_the_longest_fixed_draft_is_what_the_fleet_says() -> None:
+    assert [fleet("server-sd", length).server.draft_length for length in (2, 8)] == [2, 8]
+    traces = made(12, 1.0, tokens=48)
+    long, short = (simulate(fleet("server-sd", length), traces, SHORT).server for length in (8, 2))
+    assert long.tokens / long.step_sessions > 1.5 * short.tokens / short.step_sessions
+
+
+def test_a_draft_takes_memory_from_sessions() -> None:
+    beside = replace(HUB, draft="0.5b", context=8192)
+    assert beside.draft_cost is not None
+    kv = beside.cost.target.kv_bytes / (beside.cost.target.kv_bytes + beside.draft_cost.target.kv_bytes)
+    assert 0 < beside.sessions_that_fit < kv * replace(beside, draft="").sessions_that_fit
+    with pytest.raises(UsageError, match=r"beside a 0\.5b draft"):
+        simulate(Fleet(replace(beside, context=10_000_000)), made(), SHORT)
+
+
+def test_devices_of_the_parts_of_opensled_draft_alone_or_not_at_all() -> None:
+    whole, device, server = (fleet(name) for name in ("opensled", "opensled-device", "opensled-server"))
+    assert (whole.server.draft, device.server.draft, server.server.draft) == ("0.5b", "", "0.5b")
+    drafters = {each.groups[0].drafter for each in (whole, device)}, server.groups[0].drafter
+    assert drafters == ({"llamacpp"}, "none")
+
+
+# -- on an emulated accelerator ---------------------------------------------------------------------------------
+
+
+def test_a_server_process_is_told_of_its_drafter() -> None:
+    words = command(fleet("server-sd", 3).server, 1.0)
+    at = words.index("--drafter")
+    assert words[at : at + 4] == ["--drafter", RECORDED, "--server-draft", "3"]
+    real = command(replace(HUB, accelerator="", draft="0.5b"), 1.0)
+    assert real[real.index("--drafter") + 1] == "model"
+    assert "--drafter" not in command(fleet("centralized").server, 1.0)
+
+
+def test_without_a_recording_an_emulated_server_has_no_draft() -> None:
+    async def scenario() -> None:
+        async with serving(fleet("opensled").server):
+            raise AssertionError("it must not start")
+
+    with pytest.raises(UsageError, match="nothing is recorded"):
+        asyncio.run(scenario())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["server-sd", "opensled"])
+def test_the_simulator_foretells_an_emulated_run_with_a_draft_beside_the_target(name: str) -> None:
+    """Real processes, the target's own texts. The tolerances are those of any cell."""
+    cell = replace(CELLS[4], users=4)
+    asked = fleet_of(cell, PlannedRun(name, 0), Tuning(4))
+    traces = shortened(read_traces(BUNDLED), 24)
+    load = Load(warmup=2.0, duration=8.0)
+    real = asyncio.run(run_fleet(asked, short_items(24), traces, load))
+    foretold = simulate(asked, traces, load)
+    assert not any(record.error for record in real.requests)
+    assert abs(compare(real, foretold)["throughput"]["error"]) < 0.1
+    assert real.server.drafting_s == pytest.approx(foretold.server.drafting_s, rel=0.15)
