@@ -10,6 +10,7 @@ import pytest
 from hw_profiles.step_cost import HardwareProfile, Roofline
 from scheduler.estimates import Forecast
 from scheduler.goodput.policy import Goodput
+from scheduler.goodput.state import LATEST_S, current
 from scheduler.goodput.step_budget import BACKGROUND_S
 from scheduler.plan import BatchPlan, SessionView, Slice, Snapshot
 
@@ -268,3 +269,20 @@ def test_the_first_draft_of_a_device_is_verified_at_once() -> None:
     first = Snapshot((drafting(draft=5, hint=None, forecast=Forecast(drafts=1, delay_s=0.01)),), memory)
     found = Goodput(WAIT).plan(first, SLOW_ROWS, NOW)
     assert found.slices[0].draft and hints(found)[1]
+
+
+# -- reviews ----------------------------------------------------------------------------------------------------
+
+
+def test_prompts_that_wait_count_before_the_first_of_them_is_computed() -> None:
+    users = [drafting(id) for id in range(1, 5)]
+    prompts = [view(id, uncomputed=1001) for id in range(5, 9)]
+    without, with_them = (current(None, found, COMPUTES, NOW) for found in (users, [*users, *prompts]))
+    assert with_them.step_s > 2 * without.step_s
+
+
+def test_slow_steps_delay_no_review_beyond_a_second() -> None:
+    slow = HardwareProfile(256, Roofline(read_s=2.0))
+    state = current(None, [drafting()], slow, NOW)
+    assert current(state, [drafting()], slow, NOW + LATEST_S - 0.01).reviewed == NOW
+    assert current(state, [drafting()], slow, NOW + LATEST_S).reviewed == NOW + LATEST_S

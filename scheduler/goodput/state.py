@@ -27,7 +27,8 @@ DOUBTS = 3  # reviews in a row that must agree, for a change costs every device 
 # Share of all tokens/s by which another assignment is taken at once: answers are over before slow steps have brought
 # so many reviews.
 MUCH_BETTER = 0.2
-EVERY_S, EVERY_STEPS = 0.25, 8  # seconds between two reviews, or steps where those take longer
+# Seconds between two reviews: so many steps, within these bounds. Prompts make steps longer than what is expected.
+EVERY_STEPS, EVERY_S, LATEST_S = 8, 0.25, 1.0
 CHANGE = 0.1  # share of the sessions that are new or gone, from which on a review comes at once
 PROBE_EVERY_S, PROBE_EVERY = 10.0, 50  # between two probes of a session: seconds, and times its draft is away
 # Drafts of a probe and tokens of each: enough for a median, cheap enough to lose.
@@ -86,7 +87,7 @@ def current(
     draft would cost one more step.
     """
     old = memory if isinstance(memory, GoodputState) else GoodputState()
-    pause = max(EVERY_S, EVERY_STEPS * old.step_s)
+    pause = min(max(EVERY_S, EVERY_STEPS * old.step_s), LATEST_S)
     changed = abs(len(sessions) - old.sessions) > CHANGE * old.sessions
     new = [
         one
@@ -128,7 +129,7 @@ def _reviewed(
     present = [session for session in sessions if not session.absent]
     if not present:
         return replace(old, reviewed=now, sessions=len(sessions), newest=sessions[-1].id if sessions else -1)
-    planner = DraftPlanner(present, profile, old.prompts, objective)
+    planner = DraftPlanner(present, profile, _load(old.prompts, present, profile), objective)
     kept, best = planner.best(old.rule, old.costs)
     doubts = old.doubts + 1 if best is not kept else 0
     # Without anyone who drafts the present rule was never a choice.
@@ -152,6 +153,13 @@ def _reviewed(
     )
     state = _with_probes(state, present, now)
     return _with_own_probes(state, present, now) if profile.drafting else state
+
+
+def _load(seen: PromptLoad, sessions: Sequence[SessionView], profile: HardwareProfile) -> PromptLoad:
+    """The prompts to reckon with: those seen lately, and those that wait, as if they came within PROMPTS_S."""
+    waiting = sum([session.uncomputed - 1 for session in sessions])
+    steps = waiting / profile.max_step_tokens
+    return PromptLoad(seen.rate + waiting / PROMPTS_S, seen.steps + steps / PROMPTS_S)
 
 
 def _answered(best: Assignment, planner: DraftPlanner) -> Assignment:
