@@ -1,13 +1,14 @@
 """What the server's own drafters bring to clients without a device, on a real pair and real prompts, by kind of text.
 
-    python -m benchmarks.server_drafts [--engines torch,llamacpp] [--drafters none,lookup,cacheback,model] [--users 1,4,8]
-        [--kinds chat,...] [--prompts 12] [--max-tokens 64] [--samplings greedy] [--quick] [--out FOLDER]
+    python -m benchmarks.server_drafts [--engines torch,llamacpp] [--drafters none,lookup,cacheback,model]
+        [--users 1,4,8] [--kinds chat,...] [--prompts 12] [--max-tokens 64] [--samplings greedy]
+        [--quick] [--out FOLDER]
 
 One `opensled serve --drafter NAME` for each drafter, on core 0 with one thread; every prompt goes to all of them in
 turns, over their OpenAI API. With N users a turn is N prompts of a kind at the same time. At level exact their texts
 must be equal, or the run ends with an error that says where they are not. The servers' prefix cache is off, and no
-server is asked a prompt twice. What is measured is kept in a .part file after each
-turn: a run that was ended goes on where it was.
+server is asked a prompt twice. What is measured is kept in a .part file after each turn: a run
+that was ended goes on where it was.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from benchmarks.real_summary import Unit, rate
 from benchmarks.real_texts import KINDS, MORE_KINDS
 from benchmarks.server_drafts_document import (
     changed,
+    check_alike,
     finished,
     first_difference,
     is_done,
@@ -87,7 +89,7 @@ class Task:
     def of(cls, arguments: Namespace) -> Task:
         """Raises UsageError for names and numbers that there are not."""
         quick, out = arguments.quick, folder_of(arguments)
-        names = (arguments.drafters or (QUICK_DRAFTERS if quick else DRAFTERS)).split(",")
+        names = _drafters(arguments.drafters or (QUICK_DRAFTERS if quick else DRAFTERS))
         kinds = arguments.kinds or ("chat" if quick else ",".join(KINDS))
         about = {
             "target": arguments.target,
@@ -96,10 +98,10 @@ class Task:
             "streamed": not arguments.no_stream,
         }
         return cls(
-            names=list(dict.fromkeys((NONE, *names))),
+            names=names,
             draft_model=arguments.draft_model,
             about=about,
-            prompts=_positive(arguments.prompts or (1 if quick else 12)),
+            prompts=_positive((1 if quick else 12) if arguments.prompts is None else arguments.prompts),
             runs=list(_runs(arguments)),
             kinds=names_of(kinds, (*KINDS, *MORE_KINDS)),
             path=out / "server_drafts.json" if out else None,
@@ -107,10 +109,20 @@ class Task:
 
     def lacking(self, raw: Raw, run: Run) -> Iterator[list[Group]]:
         """The groups of each lap of a run that were not asked yet."""
-        done = {place(unit) for unit in raw["units"] if is_done(unit, self.names, self.about)}
+        done = {place(unit) for unit in raw["units"] if is_done(unit, self.names)}
         for lap in laps(self.kinds, run.users, self.prompts):
             if groups := [group for group in lap if (run, group.kind, group.number) not in done]:
                 yield groups
+
+
+def _drafters(text: str) -> list[str]:
+    """With none, which all others are compared with, as the first one."""
+    names = list(dict.fromkeys((NONE, *(name.strip() for name in text.split(",")))))
+    if len(names) == 1:
+        raise UsageError(
+            f"there is nothing to compare with {NONE}; name drafters, such as --drafters {DRAFTERS}"
+        )
+    return names
 
 
 def _runs(arguments: Namespace) -> Iterator[Run]:
@@ -146,6 +158,7 @@ def _told_model(name: str) -> str:
 def _measure(arguments: Namespace, words: Sequence[str]) -> int:
     task = Task.of(arguments)
     raw = read_kept(task.path)
+    check_alike(raw, task.about)
     wanted = [(run, groups) for run in task.runs for groups in task.lacking(raw, run)]
     say(f"{sum(len(groups) for _, groups in wanted)} turns of {', '.join(task.names)} to measure")
     if wanted:

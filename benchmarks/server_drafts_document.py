@@ -16,6 +16,7 @@ from benchmarks.real_summary import Unit, by_kind, rate, ratio
 from benchmarks.real_texts import KINDS, MORE_KINDS
 from benchmarks.real_view import ENOUGH
 from benchmarks.server_drafts_plan import Run, place, run_of
+from opensled.errors import UsageError
 
 COPYING = ("extraction", "summary", "rewriting")  # their answers repeat the prompt
 EXACT = "exact"  # level at which a text must not depend on drafts
@@ -55,10 +56,20 @@ def ordered(units: Iterable[Unit]) -> list[Unit]:
     return sorted(units, key=by)
 
 
-def is_done(unit: Unit, names: Sequence[str], about: Mapping[str, Any]) -> bool:
-    """Whether all of `names` were asked, of what `about` says, and their texts are those that they must be."""
-    asked = set(names) <= set(unit["answers"]) and all(unit[key] == value for key, value in about.items())
-    return asked and not list(changed([unit]))
+def is_done(unit: Unit, names: Sequence[str]) -> bool:
+    """Whether all of `names` were asked, and their texts are those that they must be."""
+    return set(names) <= set(unit["answers"]) and not list(changed([unit]))
+
+
+def check_alike(raw: Raw, about: Mapping[str, Any]) -> None:
+    """Raises UsageError where `raw` has turns of other settings than `about`: no mean is over both."""
+    for unit in raw["units"]:
+        for key, value in about.items():
+            if unit[key] != value:
+                raise UsageError(
+                    f"what is measured there has {key} {unit[key]!r}, not {value!r}; name another folder with --out, "
+                    "or remove server_drafts.json and server_drafts.part"
+                )
 
 
 def changed(units: Iterable[Unit]) -> Iterator[str]:
@@ -129,6 +140,7 @@ def summary(run: Run, units: Sequence[Unit]) -> dict[str, Any]:
         "missed": list(_missed(ratios)),
         "levels": sorted({unit["level"] for unit in units}),
         "other texts": {name: sum(len(unit["answers"][name]["other"]) for unit in units) for name in names},
+        "least share of its core": round(min(turn["cpu_s"] / turn["seconds"] for turn in turns), 3),
         "idle servers, cores": round(
             sum(turn["idle_cpu_s"] for turn in turns) / sum(turn["seconds"] for turn in turns), 4
         ),
@@ -175,8 +187,8 @@ def finished(raw: Raw) -> dict[str, Any]:
         more_is_better=True,
         compared=_compared(raw["units"][0]),
         loses=(
-            "A draft model takes the server's core from the target while it drafts. `lookup` and `cacheback` find little in "
-            "texts that repeat nothing. With several users drafts compete for the rows of the target's step."
+            "A draft model takes the server's core from the target while it drafts. `lookup` and `cacheback` find "
+            "little in texts that repeat nothing. With several users drafts compete for the rows of the target's step."
         ),
         samples=samples,
         ratios=tuple(ratios),

@@ -102,12 +102,13 @@ async def turn(
     `seconds` go from the requests to the last token of the last answer, so tokens/s are those of the whole group.
     """
     ask = _streamed if is_streamed else _whole
-    before, worked = scrape(server.http), cpu_s(idle)
+    before, worked, computed = scrape(server.http), cpu_s(idle), cpu_s([server])
     async with _client(server) as http:
         begun = time.monotonic()
         said = await asyncio.gather(*[ask(http, _body(text, fields)) for text, fields in asked.items()])
         seconds = time.monotonic() - begun
-    worked, between = cpu_s(idle) - worked, Between(before, scrape(server.http))
+    worked, computed = cpu_s(idle) - worked, cpu_s([server]) - computed
+    between = Between(before, scrape(server.http))
     firsts = [each.first_s for each in said if each.first_s is not None]
     return [each.text for each in said], {
         "tokens": sum(each.tokens for each in said),
@@ -116,6 +117,7 @@ async def turn(
         "first_s": round(sum(firsts) / len(firsts), 4) if firsts else None,
         **{name: round(between.count(metric)) for name, metric in COUNTED.items()},
         "drafting_s": round(between.count("server_drafting_seconds_total"), 4),
+        "cpu_s": round(computed, 2),
         "idle_cpu_s": round(worked, 2),
         "texts": [digest(each.text) for each in said],
     }
