@@ -19,6 +19,7 @@ from benchmarks.server_drafts_plan import Run, place, run_of
 from opensled.errors import UsageError
 
 COPYING = ("extraction", "summary", "rewriting")  # their answers repeat the prompt
+OWN_CORE = 0.9  # of it, which the server that is measured must have
 EXACT = "exact"  # level at which a text must not depend on drafts
 
 
@@ -109,6 +110,11 @@ def sooner(answer: Mapping[str, Any]) -> float:
     return 1 / max(1e-3, float(answer["first_s"]))
 
 
+def core_share(turn: Mapping[str, Any]) -> float:
+    """How much of its core the server had while it was asked: below 1 where other programs computed there."""
+    return float(turn["cpu_s"] / turn["seconds"])
+
+
 def drafting(units: Sequence[Unit], name: str) -> dict[str, Any]:
     """What a server drafted, over all turns; `share`: of its sessions' steps, those with a draft of its own."""
     turns = [unit["answers"][name] for unit in units]
@@ -140,7 +146,8 @@ def summary(run: Run, units: Sequence[Unit]) -> dict[str, Any]:
         "missed": list(_missed(ratios)),
         "levels": sorted({unit["level"] for unit in units}),
         "other texts": {name: sum(len(unit["answers"][name]["other"]) for unit in units) for name in names},
-        "least share of its core": round(min(turn["cpu_s"] / turn["seconds"] for turn in turns), 3),
+        "least share of its core": round(min(map(core_share, turns)), 3),
+        "disturbed": [sum(core_share(turn) < OWN_CORE for turn in turns), len(turns)],
         "idle servers, cores": round(
             sum(turn["idle_cpu_s"] for turn in turns) / sum(turn["seconds"] for turn in turns), 4
         ),

@@ -8,12 +8,11 @@ from typing import Any
 from benchmarks.program import table
 from benchmarks.real_document import REQUIRED
 from benchmarks.real_view import ENOUGH, cell
-from benchmarks.server_drafts_document import COPYING
+from benchmarks.server_drafts_document import COPYING, OWN_CORE
 from benchmarks.server_drafts_plan import Run
 
 Found = Mapping[str, Any]
 IDLE = 0.02  # cores that the other servers may take while one is measured
-OWN = 0.9  # of its core, which the server that is measured must have
 
 
 def section(document: Found) -> list[str]:
@@ -86,7 +85,7 @@ def _verdict(run: Found, names: Sequence[str]) -> Iterator[str]:
         parts = [f"MISSED: {', '.join(told)}"] if told else []
         parts += [f"never drafted, which shows nothing: {', '.join(never)}"] if never else []
         yield f"- `{name}`: {'; '.join(parts) or 'all reached'}."
-    yield f"- {_texts(run)} {_cores(run['least share of its core'], run['idle servers, cores'])}"
+    yield f"- {_texts(run)} {_cores(run)}"
 
 
 def _texts(run: Found) -> str:
@@ -95,9 +94,11 @@ def _texts(run: Found) -> str:
     return f"Level {', '.join(run['levels'])}: {told}."
 
 
-def _cores(own: float, idle: float) -> str:
+def _cores(run: Found) -> str:
     """Whether each server had its core alone; other programs on the machine show as well."""
-    told = f"A server had {own:.0%} of its core at least, all others took {idle:.1%} meanwhile."
-    if own >= OWN and idle <= IDLE:
-        return told
-    return f"{told} DISTURBED: at least {OWN:.0%} and at most {IDLE:.0%} are wanted."
+    idle, (few, turns) = run["idle servers, cores"], run["disturbed"]
+    own = f"A server had {run['least share of its core']:.0%} of its core at least"
+    told = f"{own}, all others took {idle:.1%} meanwhile."
+    parts = [f"{few} of {turns} answers had less than {OWN_CORE:.0%} of the core"] if few else []
+    parts += [f"the others took more than {IDLE:.0%}"] if idle > IDLE else []
+    return f"{told} DISTURBED: {', '.join(parts)}." if parts else told

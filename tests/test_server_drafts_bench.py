@@ -84,11 +84,15 @@ def test_the_processor_time_of_a_server_grows_while_it_computes() -> None:
 
 
 def _turn(
-    seconds: float, drafts: int = 0, other: tuple[tuple[int, int], ...] = (), idle: float = 0.0
+    seconds: float,
+    drafts: int = 0,
+    other: tuple[tuple[int, int], ...] = (),
+    idle: float = 0.0,
+    share: float = 1.0,
 ) -> dict:
     """120 tokens in 40 steps of a session; drafts of 4 tokens, of which 3 stand."""
     counts = {"steps": 10, "places": 40, "drafts": drafts, "drafted": 4 * drafts, "accepted": 3 * drafts}
-    times = {"seconds": seconds, "first_s": seconds / 8, "drafting_s": 0.0, "cpu_s": seconds}
+    times = {"seconds": seconds, "first_s": seconds / 8, "drafting_s": 0.0, "cpu_s": share * seconds}
     return {"tokens": 120, **times, **counts, "idle_cpu_s": idle, "texts": ["t"] * 4, "other": list(other)}
 
 
@@ -176,6 +180,7 @@ def test_the_section_says_what_was_missed_and_what_shows_nothing(tmp_path) -> No
     assert "- `lookup`: MISSED: chat 0.75 (required 0.97)." in text
     assert "extraction 1.00 (required 1.5); never drafted, which shows nothing: extraction." in text
     assert "Level exact: all texts are equal. A server had 100% of its core at least" in text
+    assert "DISTURBED" not in text
     write_plot({title(run): run for run in document["facts"]["runs"]}, tmp_path / "plot.svg")
     drawn = (tmp_path / "plot.svg").read_text()
     assert "torch, greedy, 4 users" in drawn and "extraction" in drawn and "all kinds" in drawn
@@ -191,7 +196,15 @@ def test_answers_in_one_piece_have_no_time_to_a_first_text() -> None:
 
 def test_servers_that_disturb_each_other_are_told() -> None:
     units = [_unit("chat", 0, lookup=_turn(6.0, idle=3.0), model=_turn(6.0))]
-    assert "all others took 16.7% meanwhile. DISTURBED" in "\n".join(section(_document(units)))
+    told = "all others took 16.7% meanwhile. DISTURBED: the others took more than 2%."
+    assert told in "\n".join(section(_document(units)))
+
+
+def test_answers_for_which_a_server_had_not_its_core_alone_are_counted() -> None:
+    units = [_unit("chat", 0, lookup=_turn(6.0, share=0.6), model=_turn(6.0, share=0.95))]
+    text = "\n".join(section(_document(units)))
+    assert "had 60% of its core at least" in text
+    assert "DISTURBED: 1 of 3 answers had less than 90% of the core." in text
 
 
 @pytest.mark.parametrize(
