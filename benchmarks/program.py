@@ -3,14 +3,14 @@
 import json
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
 from opensled.cli import INTERRUPTED
-from opensled.errors import OpenSledError
+from opensled.errors import OpenSledError, UsageError
 
 FOLDER = Path("docs/benchmarks")
 SPAWN = get_context("spawn")  # gRPC and torch do not work in forked processes
@@ -36,6 +36,14 @@ def add_quick_and_out(parser: ArgumentParser) -> None:
 def folder_of(arguments: Namespace) -> Path | None:
     """The folder to write to; None = write nothing."""
     return arguments.out or (None if arguments.quick else FOLDER)
+
+
+def names_of(text: str, known: Collection[str]) -> list[str]:
+    """The names of a list with commas; raises UsageError for one that is not known."""
+    chosen = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in chosen if name not in known]:
+        raise UsageError(f"{unknown[0]!r} is none of {', '.join(known)}")
+    return chosen
 
 
 def exit_code(work: Callable[[], int]) -> int:

@@ -123,13 +123,14 @@ def serve(stack: ExitStack, target: str, setup: str, cores: set[int]) -> str:
     return serving(stack, target, setup, cores).wait_ready(READY_S)
 
 
-def serving(stack: ExitStack, target: str, setup: str, cores: set[int]) -> Process:
-    """Such a server as it starts; it keeps no prefixes, for each turn is a new user's."""
+def serving(stack: ExitStack, target: str, setup: str, cores: set[int], more: Sequence[str] = ()) -> Process:
+    """Such a server as it starts, with `more` options; it keeps no prefixes, for each turn is a new user's."""
     threads = str(len(cores))
     words = ("serve", "--model", target, *SETUPS[setup], "--threads", threads, "--listen", "127.0.0.1:0")
     os.sched_setaffinity(0, cores)
     environment = {"OMP_NUM_THREADS": threads, **_cache()}
-    return stack.enter_context(Process((*words, "--no-prefix-cache"), isolated=True, environment=environment))
+    command = (*words, "--no-prefix-cache", *more)
+    return stack.enter_context(Process(command, isolated=True, environment=environment))
 
 
 def _edge(server: str, contender: Contender, drafts: Mapping[str, Path]) -> Process:

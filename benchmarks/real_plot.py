@@ -1,4 +1,4 @@
-"""real_prompts.json as a picture: each drafter over no drafts, by kind of text."""
+"""Ratios as a picture: each drafter over no drafts, by kind of text."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ OVER_ALL = "all kinds"
 Run = Mapping[str, Any]
 
 
-def write_plot(document: Mapping[str, Any], path: Path) -> None:
-    """One panel for each run; dots are means, lines their intervals."""
-    with matplotlib.rc_context(STYLE | INKED | {"svg.hashsalt": "real_prompts"}):
+def write_plot(runs: Mapping[str, Run], path: Path) -> None:
+    """One panel for each run, by its title; dots are means, lines their intervals."""
+    with matplotlib.rc_context(STYLE | INKED | {"svg.hashsalt": path.stem}):
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"Date": None} if path.suffix == ".svg" else None
-        plot(document["facts"]["runs"]).savefig(path, bbox_inches="tight", metadata=metadata, dpi=120)
+        plot(runs).savefig(path, bbox_inches="tight", metadata=metadata, dpi=120)
 
 
-def plot(runs: Sequence[Run]) -> Figure:
+def plot(runs: Mapping[str, Run]) -> Figure:
     """At least one run."""
-    names = [
-        name for name in dict.fromkeys(name for run in runs for name in run["over the kinds"]) if name != BOTH
-    ]
+    compared = dict.fromkeys(name for run in runs.values() for name in run["over the kinds"])
+    names = [name for name in compared if name != BOTH]
     rows = -(-len(runs) // 2)
     figure = Figure(figsize=(6.2 * min(2, len(runs)), 0.3 + 4.2 * rows), facecolor="white")
     panels = figure.subplots(rows, min(2, len(runs)), squeeze=False).ravel()
-    for axis, run in zip(panels, runs):
-        _panel(axis, run, names)
+    for axis, (title, run) in zip(panels, runs.items()):
+        _panel(axis, title, run, names)
     for axis in panels[len(runs) :]:
         axis.set_visible(False)
     told = [pair for axis in panels for pair in zip(*axis.get_legend_handles_labels())]
@@ -49,7 +48,7 @@ def plot(runs: Sequence[Run]) -> Figure:
     return figure
 
 
-def _panel(axis: Any, run: Run, names: Sequence[str]) -> None:
+def _panel(axis: Any, title: str, run: Run, names: Sequence[str]) -> None:
     lines = {**run["ratios"], OVER_ALL: run["over the kinds"]}
     step = 0.8 / max(1, len(names))
     for place, ratios in enumerate(lines.values()):
@@ -70,7 +69,7 @@ def _panel(axis: Any, run: Run, names: Sequence[str]) -> None:
     axis.set_ylim(len(lines) - 0.5, -0.5)
     axis.set_xlim(left=0)
     axis.tick_params(axis="y", length=0)
-    axis.set_title(f"set-up {run['setup']}, {run['sampling']}", fontsize=9.5, loc="left")
+    axis.set_title(title, fontsize=9.5, loc="left")
     axis.set_xlabel("tokens/s over no drafts")
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say
+from benchmarks.program import add_quick_and_out, exit_code, folder_of, names_of, parser_of, say
 from benchmarks.readme import table, write_readme
 from benchmarks.real_contenders import (
     CONTENDERS,
@@ -45,7 +45,7 @@ from benchmarks.real_document import Raw, finished, key, put, read_raw, write
 from benchmarks.real_plot import write_plot
 from benchmarks.real_summary import Unit, rate
 from benchmarks.real_texts import KINDS, MORE_KINDS, Prompt, prompts
-from opensled.errors import OpenSledError, UsageError
+from opensled.errors import OpenSledError
 from opensled_testbed.processes import exit_on_signals
 from opensled_testbed.provenance import SEED, provenance
 
@@ -110,23 +110,20 @@ def _told(raw: Raw, out: Path | None, path: Path | None) -> str:
     if not out or not path:
         return table(finished(raw))
     document = write(path, raw)
-    write_plot(document, out / "real_prompts.svg")
+    write_plot(titled(document["facts"]["runs"]), out / "real_prompts.svg")
     return f"{table(document)}\nwritten: {path} and {write_readme(out)}"
+
+
+def titled(runs: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """By the titles of their panels."""
+    return {f"set-up {run['setup']}, {run['sampling']}": run for run in runs}
 
 
 def _contenders(arguments: Namespace) -> list[str]:
     if not arguments.contenders:
         return [NONE, DEFAULT] if arguments.quick else list(CONTENDERS)
-    chosen = _chosen(arguments.contenders, CONTENDERS)
+    chosen = names_of(arguments.contenders, CONTENDERS)
     return chosen if NONE in chosen else [NONE, *chosen]
-
-
-def _chosen(names: str, known: Mapping[str, Any] | Sequence[str]) -> list[str]:
-    """The names of a list with commas; raises UsageError for one that is not known."""
-    chosen = [name.strip() for name in names.split(",")]
-    if unknown := [name for name in chosen if name not in known]:
-        raise UsageError(f"{unknown[0]!r} is none of {', '.join(known)}")
-    return chosen
 
 
 def _lacking(
@@ -138,10 +135,10 @@ def _lacking(
         for unit in raw["units"]
         if set(names) <= set(unit["answers"]) and all(unit[name] == value for name, value in about.items())
     }
-    kinds = [prompts(kind) for kind in _chosen(arguments.kinds, (*KINDS, *MORE_KINDS))]
+    kinds = [prompts(kind) for kind in names_of(arguments.kinds, (*KINDS, *MORE_KINDS))]
     most = arguments.prompts or (1 if arguments.quick else 12)
     for row in zip(*kinds):
-        for sampling in _chosen(arguments.samplings, SAMPLINGS):
+        for sampling in names_of(arguments.samplings, SAMPLINGS):
             for prompt in row:
                 place = (arguments.setup, sampling, prompt.kind, prompt.number)
                 if prompt.number < most and place not in done:

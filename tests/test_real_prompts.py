@@ -17,7 +17,7 @@ from benchmarks.real_document import finished, put, read_raw, write
 from benchmarks.real_fleet import CONTENDERS as FLEET_CONTENDERS
 from benchmarks.real_fleet import COUNTED, RealFleet
 from benchmarks.real_plot import write_plot
-from benchmarks.real_prompts import main
+from benchmarks.real_prompts import main, titled
 from benchmarks.real_summary import agreement, mean_ratio, summary, tokens_per_round
 from benchmarks.real_texts import KINDS, MORE_KINDS, prompts
 from benchmarks.real_view import section
@@ -164,7 +164,7 @@ def test_the_section_marks_what_is_lost_and_the_plot_is_written(tmp_path) -> Non
     assert "required 1.5: reached" in text and f"other texts than without drafts: {SELF} 1" in text
     names = {ratio["name"] for ratio in document["ratios"]}
     assert names == {"torch, greedy: lookup", f"torch, greedy: {SELF}"}
-    write_plot(document, tmp_path / "plot.svg")
+    write_plot(titled(document["facts"]["runs"]), tmp_path / "plot.svg")
     drawn = (tmp_path / "plot.svg").read_text()
     assert SELF in drawn and "extraction" in drawn and "all kinds" in drawn
 
