@@ -15,7 +15,7 @@ from opensled.protocol import Truth
 from opensled.turns import Turn, hear
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
-HINTS = {"none": None, "0": 0, "k": 4, "j": 2}
+TRUTH = (1, 2, 3)
 
 
 def draft(counter: int, tokens: int = 1) -> Draft:
@@ -45,9 +45,9 @@ def happen(event: str, turn: Turn, hint: int | None) -> None:
     elif event == "empty draft":
         turn.draft(draft(6, tokens=0))
     elif event == "verdict":
-        turn.verdict(5, hint)
+        turn.verdict(5, hint, TRUTH)
     elif event == "unasked verdict":
-        turn.verdict(0, hint)
+        turn.verdict(0, hint, TRUTH)
     else:
         assert event == "reopened stream"
         turn.reopened(hint)
@@ -99,9 +99,9 @@ def test_a_verdict_answers_the_drafts_before_it_and_leaves_a_later_one() -> None
     turn = Turn()
     turn.draft(draft(1))
     turn.draft(draft(2))
-    turn.verdict(1, None)
+    turn.verdict(1, None, TRUTH)
     assert turn.unanswered == (draft(2),) and not turn.may_draft
-    turn.verdict(2, None)
+    turn.verdict(2, None, TRUTH)
     assert turn.unanswered == () and turn.may_draft and turn.awaits_draft
 
 

@@ -163,7 +163,7 @@ class SimulatedServer:
             SamplingParams(temperature=0),
             b"",
             Match(),
-            DraftLimits(VOCABULARY, MAX_DRAFT),
+            DraftLimits(VOCABULARY, MAX_DRAFT, continuations=True),
             background=wish.background,
             budget=DraftBudget(record=self._records.of("", wish.device), floor=SessionLimits.min_acceptance),
             timing=SessionTiming(self._devices.of("", wish.device), wish.pace),
