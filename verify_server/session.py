@@ -321,10 +321,11 @@ class Session:
         self.pending = self.following = None
         for arrived, _, since, _ in waiting:
             draft = self.turn.answered(arrived.counter)
-            if draft is None:
+            has_waited = draft is arrived  # else it continued a draft that was computed until now
+            if draft is None or (self.sequence.finish_reason and not has_waited):
                 self.stats.void += 1
-            else:  # one that continued a draft which has its verdict now did not wait while that was computed
-                self._keep(draft, since if draft is arrived else now, now)
+            else:
+                self._keep(draft, since if has_waited else now, now)
 
     def fail(self, error: OpenSledError) -> None:
         """This session ends by an error; its reader is told, no other session notices."""
