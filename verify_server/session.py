@@ -26,15 +26,7 @@ from verify_server.pending_draft import DraftLimits, PendingDraft, verified
 from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
 from verify_server.text.guide import Constraint
-from verify_server.trees import (
-    confidences,
-    depth,
-    likeliest_first,
-    seen_of,
-    together,
-    tried,
-    without_twins,
-)
+from verify_server.trees import confidences, depth, likeliest_first, seen_of, together, tried, without_twins
 
 
 @dataclass(eq=False)
@@ -124,10 +116,12 @@ class Session:
 
         True: each draft may have one, for an honest device cannot know what becomes of it.
         """
-        if not self.turn.draft(draft):
+        stands = self.turn.draft(draft)
+        self.stats.continued += 1
+        if stands:
+            self._keep(self.turn.unanswered[-1], now, now)
+        else:
             self.stats.void += 1
-            return True
-        self._keep(self.turn.unanswered[-1], now, now)
         return True
 
     def _keep(self, draft: Draft, since: float, now: float) -> None:
