@@ -148,6 +148,11 @@ class DeviceConfig:
         metavar="PERCENT",
     )
     look_ahead: bool = option(True, "draft on while a verdict travels; off = rest then, and save power")
+    send_on: str = option(
+        "auto",
+        "send what is drafted ahead before the verdict; auto = where it saves time (--stop adaptive, predicted)",
+        choices=("auto", "off"),
+    )
     lookahead_branches: int = option(
         2,
         "verdicts besides full acceptance to draft ahead for, if the draft model has time; llama.cpp only",

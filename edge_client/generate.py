@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafting import Drafting
@@ -52,15 +52,13 @@ async def generate(
     hearing = asyncio.ensure_future(verifier.next_verdict())
     try:
         while not verifier.truth.finish_reason:
-            waited_for: set[asyncio.Future[Any]] = {hearing}
-            if exchange.drafting:
-                waited_for.add(exchange.drafting)
+            waited_for: set[asyncio.Future[Any]] = {hearing, *exchange.working}
             await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
             commit = exchange.hear(hearing.result()) if hearing.done() else None
             draft = exchange.drafted()
             if draft is not None:
                 await verifier.submit(draft)
-                exchange.look_ahead(draft.block)
+                exchange.look_ahead(draft)
             if commit is not None:
                 yield commit  # nothing more is read until the reader comes back
                 if not verifier.truth.finish_reason:  # else there is nothing more to hear
@@ -73,8 +71,16 @@ async def generate(
         await asyncio.gather(hearing, return_exceptions=True)
 
 
+class Sent(NamedTuple):
+    """A block on its way."""
+
+    at: float  # seconds
+    awaited: bool  # the server had given the drive away by then
+
+
 class Exchange:
-    """What is under way between a device and the verifier of one open sequence: a block being drafted, or one sent.
+    """What is under way between a device and the verifier of one open sequence: a block being drafted, or one sent,
+    and perhaps the continuation of that.
 
     No I/O: `generate` sends what `drafted` returns. `clock` in seconds.
     """
@@ -88,47 +94,78 @@ class Exchange:
     ) -> None:
         self.drafting: asyncio.Future[Drafted] | None = None
         self._sequence, self._drafter, self._params, self._clock = sequence, drafter, params, clock
+        self._ahead: asyncio.Future[Drafted] | None = None  # what may be sent on without a verdict
         self._counter = 0  # of the latest draft
-        self._sent_at = 0.0
-        self._awaited = False  # the server had given the drive away when the latest block was sent
+        self._sent: dict[int, Sent] = {}  # by counter, those without a verdict
         self._reads_on = False  # the latest block was empty, for the drafter has much to read
         # When the latest verdict came that the server decoded by itself, 0 = something else
         self._streamed_at = 0.0
 
+    @property
+    def working(self) -> set[asyncio.Future[Drafted]]:
+        """Work whose end may bring a block to send."""
+        ahead = self._ahead if self._sequence.turn.continuable is not None else None
+        return {work for work in (self.drafting, ahead) if work is not None}
+
     def draft(self) -> None:
         """Draft what is to follow the truth, if nothing else is under way and the server has use for it."""
         if self.drafting is None and self._sequence.turn.may_draft:
-            truth = self._sequence.truth
+            truth, self._ahead = self._sequence.truth, None
             self.drafting = self._drafter.draft(truth, self._budget(len(truth)))
 
     def drafted(self) -> Draft | None:
-        """The block that is drafted by now, if it is to be sent."""
-        if self.drafting is None or not self.drafting.done():
+        """The block that is drafted by now, if it is to be sent: behind the truth, or a block without a verdict."""
+        if self.drafting is None:
+            return self._drafted_ahead()
+        if not self.drafting.done():
             return None
         turn = self._sequence.turn
         (block, seconds, self._reads_on), self.drafting = _cut(self.drafting.result(), turn), None
         if not turn.server_drives and rebase(block, self._sequence.truth.tokens) is None:
             self.draft()  # the server went on without it, and elsewhere
         elif block.tokens or not turn.server_drives:  # an empty block hands the drive back to the server
-            self._counter, self._sent_at = self._counter + 1, self._clock()
-            self._awaited = not turn.server_drives
-            return Draft(self._counter, block, seconds)
+            return self._numbered(block, seconds)
         return None
 
-    def look_ahead(self, block: DraftBlock) -> None:
+    def _drafted_ahead(self) -> Draft | None:
+        """The continuation of the block that has no verdict yet; a guess of the bonus token alone gains nothing."""
+        ahead, turn = self._ahead, self._sequence.turn
+        chain = turn.continuable
+        if ahead is None or not ahead.done() or chain is None:
+            return None
+        (block, seconds, _), self._ahead = ahead.result(), None
+        block = block.first(1 + turn.allowed(len(block.tokens) - 1))
+        if len(block.tokens) < 2 or block.base != chain.base + len(chain.tokens):
+            return None
+        return self._numbered(block, seconds, continues=turn.latest)
+
+    def _numbered(self, block: DraftBlock, seconds: float, continues: int = 0) -> Draft:
+        self._counter += 1
+        self._sent[self._counter] = Sent(self._clock(), not self._sequence.turn.server_drives)
+        return Draft(self._counter, block, seconds, continues)
+
+    def look_ahead(self, draft: Draft) -> None:
         """Work ahead on what may follow a block that was sent, until the truth is known; or read on, where an empty
         one gave the drive back to the server because there is much to read."""
-        if block.tokens:
-            self._drafter.look_ahead(block, self._budget(block.base + len(block.tokens) + 1))
+        unanswered = self._sequence.turn.unanswered
+        if draft.block.tokens and unanswered:
+            chain, behind = unanswered[-1].block, len(draft.block.tokens)
+            budget = self._budget(chain.base + len(chain.tokens) + 1)
+            if self._sequence.limits.continuations:
+                budget = budget._replace(behind=behind)
+            self._ahead = self._drafter.look_ahead(chain, budget)
         elif self._reads_on:
             self.draft()
 
     def hear(self, verdict: Verdict) -> Commit:
         """Extend the truth and take the turn that follows; the drafter goes on at once."""
         truth = self._sequence.truth
-        base = len(truth)
-        news, answered = hear(verdict, truth, self._sequence.turn)
+        base, turn = len(truth), self._sequence.turn
+        continued = len(turn.unanswered) > 1
+        news, answered = hear(verdict, truth, turn)
         self._learn(news, answered)
+        if continued and answered is not None and len(turn.unanswered) < 2:
+            self._drafter.stop.continued(bool(turn.unanswered))
         if truth.finish_reason:
             self._drafter.interrupt()
         else:
@@ -141,9 +178,11 @@ class Exchange:
         now, policy, truth = self._clock(), self._drafter.stop, self._sequence.truth
         streams = self._sequence.turn.server_drives and answered is None
         if answered is not None:
-            block, seconds = answered.block, now - self._sent_at
-            awaited = self._awaited and len(truth) - len(news) == block.base
-            policy.answered(block, len(agreed(block, truth.tokens[block.base :])), seconds, awaited)
+            block, sent = answered.block, self._sent[answered.counter]
+            self._sent = {counter: each for counter, each in self._sent.items() if counter > answered.counter}
+            awaited = sent.awaited and len(truth) - len(news) == block.base
+            accepted = len(agreed(block, truth.tokens[block.base :]))
+            policy.answered(block, accepted, now - sent.at, awaited)
         elif streams and self._streamed_at and news:
             policy.streamed(len(news), now - self._streamed_at)
         self._streamed_at = now if streams else 0.0

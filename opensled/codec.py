@@ -200,7 +200,7 @@ def tokenizer_reply(tokenizer_json: bytes, chat_template: str) -> pb.GetTokenize
 
 
 def _limits(limits: pb.Limits) -> Limits:
-    return Limits(limits.max_draft, limits.context_length, limits.max_tree)
+    return Limits(limits.max_draft, limits.context_length, limits.max_tree, limits.continuations)
 
 
 def _encode_limits(limits: Limits) -> pb.Limits:
@@ -215,6 +215,7 @@ def _encode_draft(message: Draft) -> pb.Draft:
         tokens=block.ids,
         parents=block.parents,
         seconds=message.seconds,
+        continues=message.continues,
     )
     if any(token.confidence < 1 for token in block.tokens):
         encoded.confidences = bytes([_byte(token.confidence) for token in block.tokens])
@@ -237,13 +238,14 @@ def _decode_draft(message: pb.Draft) -> Draft:
     confidences = message.confidences or bytes([UNTOLD]) * len(message.tokens)
     told = [1.0 if each == UNTOLD else each / UNTOLD for each in confidences]
     if not message.draft_probs:
-        drafted = tuple(map(DraftToken, message.tokens, told))
-        return Draft(message.counter, DraftBlock(message.base, drafted, tuple(message.parents)), seconds)
-    tokens = tuple(
-        DraftToken(id, confidence, SparseDistribution(tuple(source.ids), tuple(source.probs)))
-        for id, confidence, source in zip(message.tokens, told, message.draft_probs)
-    )
-    return Draft(message.counter, DraftBlock(message.base, tokens, tuple(message.parents)), seconds)
+        tokens = tuple(map(DraftToken, message.tokens, told))
+    else:
+        tokens = tuple(
+            DraftToken(id, confidence, SparseDistribution(tuple(source.ids), tuple(source.probs)))
+            for id, confidence, source in zip(message.tokens, told, message.draft_probs)
+        )
+    block = DraftBlock(message.base, tokens, tuple(message.parents))
+    return Draft(message.counter, block, seconds, message.continues)
 
 
 def _encode_opened(message: Opened) -> pb.Opened:

@@ -219,6 +219,9 @@ class Draft:
     counter: int
     block: DraftBlock
     seconds: float = 0.0  # that the device took to draft it; 0 = not told
+    continues: int = (
+        0  # counter of the draft without a verdict at whose end it begins; 0 = it follows the truth
+    )
 
 
 @dataclass(frozen=True)
@@ -233,6 +236,7 @@ class Limits:
     max_draft: int  # tokens of a chain
     context_length: int  # positions, prompt included
     max_tree: int = 0  # tokens of a tree; 0 = chains only
+    continuations: bool = False  # whether a chain may continue one that has no verdict yet
 
 
 @dataclass(frozen=True)
@@ -243,8 +247,7 @@ class Opened:
     noise_key: bytes
     resume_token: bytes
     limits: Limits
-    # Longest useful first block, of a tree its depth; 0 = do not draft; None = no advice
-    hint: int | None = None
+    hint: int | None = None  # longest useful first block, as `Verdict.hint`
     draft_probs: bool = False  # whether each draft token must bring the distribution that it was drawn from
     shaping: Shaping | None = None  # that holds on this stream
 
@@ -262,8 +265,9 @@ class Verdict:
     num_accepted: int = 0  # how many tokens of the answered draft stand in the truth
     answers: int = 0  # counter of the Draft answered; 0 = decoded unasked
     finish_reason: str = ""  # "" = goes on; else "eos", "stop" (a stop id) or "length" (max_tokens, context)
-    # Longest useful next block, of a tree its depth; 0 = do not draft; None = no advice
-    hint: int | None = None
+    hint: int | None = (
+        None  # longest useful next block, of a tree its depth; 0 = do not draft, None = no advice
+    )
     logprobs: tuple[TokenLogprobs, ...] = ()  # of the last of `tokens`, when asked for
 
 

@@ -18,6 +18,7 @@ from opensled import codec
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.messages import Dummy, Failure, Framed, Open, Opened, SamplingParams
 from opensled.shaping import FRAME_BYTES, LEAST_FRAMES, OPENING_BYTES, SHAPING, Shaping
+from tests.ahead_drafts import AheadDrafter, SendsOn
 from tests.devices import device_on, read
 from tests.fakes import IMPATIENT, FakeEngine, MemoryNetwork, OracleDrafter, Weather, continuation
 from tests.serving import PROMPT, finish, first_reply, linked, serving
@@ -80,9 +81,10 @@ def test_the_text_is_the_targets_own(shaping, weather):
         engine = FakeEngine(num_blocks=200)
         async with running(engine, draft_wait=0.05, weather=weather, network_type=kind) as network:
             prompts = [(1 + number, 2, 3) for number in range(3)]
+            drafters = OracleDrafter(0.7, 0), AheadDrafter(0.9, 1), AheadDrafter(0.7, 2)
             asked = [
-                ask(network, prompt, OracleDrafter(0.7, seed), LONG, patience=patience, shaping=shaping)
-                for seed, prompt in enumerate(prompts)
+                ask(network, prompt, drafter, LONG, stop=SendsOn(4), patience=patience, shaping=shaping)
+                for drafter, prompt in zip(drafters, prompts)
             ]
             for prompt, answer in zip(prompts, await asyncio.gather(*asked)):
                 assert list(answer.tokens) == continuation(prompt, 40)

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from edge_client.remote import RemoteSession, RetryPolicy
 from hw_profiles.step_cost import HardwareProfile
 from opensled.messages import Draft, DraftBlock, DraftToken, Open, SamplingParams
+from opensled.turns import hear
 from scheduler.fcfs import Fcfs
 from scheduler.plan import SchedulingPolicy
 from tests.by_hand import HandLoop, Server, Wire
@@ -51,7 +52,7 @@ class Device:
     async def _read(self) -> None:
         await self.session.open()
         while not self.session.truth.finish_reason:
-            assert self.session.truth.extend(await self.session.next_verdict()) is not None
+            hear(await self.session.next_verdict(), self.session.truth, self.session.turn)
         await self.session.close()
 
 
@@ -156,6 +157,22 @@ class Protocol(RuleBasedStateMachine):
         block = DraftBlock(base, tuple(map(DraftToken, ids)))
         self.loop.create_task(chosen.session.submit(Draft(chosen.counter, block)))
         self.loop.settle()
+
+    @rule(device=st.integers(0, 1), right=st.integers(0, 4), wrong=st.integers(0, 2))
+    def send_on(self, device: int, right: int, wrong: int) -> None:
+        """The continuation of the only draft that has no verdict."""
+        chosen = self.devices[device]
+        chain = chosen.session.turn.continuable if chosen.is_open else None
+        if chain is None or chosen.reading.done():
+            return
+        base = chain.base + len(chain.tokens)
+        ids = (chosen.script[base : base + right] + [1, 2][:wrong])[:4]
+        if ids:
+            chosen.counter += 1
+            block = DraftBlock(base, tuple(map(DraftToken, ids)))
+            draft = Draft(chosen.counter, block, continues=chosen.session.turn.latest)
+            self.loop.create_task(chosen.session.submit(draft))
+            self.loop.settle()
 
     # -- what always holds --------------------------------------------------------------------------
 

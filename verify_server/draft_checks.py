@@ -3,15 +3,30 @@
 import math
 
 from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import DraftBlock, DraftToken, SparseDistribution
+from opensled.messages import Draft, DraftBlock, DraftToken, SparseDistribution
 from verify_server.acceptance.base import AcceptanceRule
+from verify_server.pending_draft import DraftLimits
 
 MAX_CANDIDATES = 256  # ids of one draft distribution
 ROUNDING = 1e-3  # how far from 1 the float32 probabilities of a distribution may sum
 
 
-def check_size(block: DraftBlock, max_draft: int, max_tree: int) -> None:
-    """Raises InvalidRequest or Unsupported, naming the field, for a chain or tree larger than is served."""
+def check_draft(draft: Draft, limits: DraftLimits, prompt: int, rule: AcceptanceRule) -> None:
+    """Raises InvalidRequest or Unsupported, naming the field, for a draft that a session does not take.
+
+    `limits`: of the session; `prompt`: tokens of its prompt. A rule with `draft_probs` needs the distribution that each
+    token was drawn from; others take none.
+    """
+    block = draft.block
+    _check_size(block, limits.max_draft, limits.max_tree)
+    if block.base < prompt:
+        raise InvalidRequest(f"base {block.base} lies inside the prompt ({prompt})", "base")
+    if draft.continues:
+        _check_continuation(draft, limits)
+    _check_tokens(block, limits.vocab_size, rule)
+
+
+def _check_size(block: DraftBlock, max_draft: int, max_tree: int) -> None:
     count = len(block.tokens)
     if not block.parents:
         if count > max_draft:
@@ -22,11 +37,16 @@ def check_size(block: DraftBlock, max_draft: int, max_tree: int) -> None:
         raise InvalidRequest(f"draft tree of {count} tokens; this server takes at most {max_tree}", "tokens")
 
 
-def check_draft(block: DraftBlock, vocab_size: int, rule: AcceptanceRule) -> None:
-    """Raises InvalidRequest or Unsupported, naming the field, unless `rule` can verify the tokens of `block`.
+def _check_continuation(draft: Draft, limits: DraftLimits) -> None:
+    if not limits.continuations:
+        raise Unsupported(
+            "this sequence takes no continuations; wait for the verdict of each draft", "continues"
+        )
+    if not draft.block.tokens:
+        raise InvalidRequest("a continuation without tokens; send nothing instead", "tokens")
 
-    A rule with `draft_probs` needs the distribution each token was drawn from; others take none.
-    """
+
+def _check_tokens(block: DraftBlock, vocab_size: int, rule: AcceptanceRule) -> None:
     ids = block.ids
     if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
         raise InvalidRequest(f"a draft id is outside the vocabulary of {vocab_size}", "tokens")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from opensled.errors import InvalidRequest, OpenSledError
+from opensled.errors import OpenSledError
 from opensled.messages import Draft, DraftBlock, Failure, Moved, SamplingParams, TokenLogprobs, Verdict
 from opensled.penalties import TokenCounts
 from opensled.protocol import agreed
@@ -18,26 +18,15 @@ from scheduler.plan import SessionView, Slice
 from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, DraftCheck, decided
 from verify_server.counters import LoopStats
 from verify_server.draft_budget import DraftBudget
-from verify_server.draft_checks import check_draft, check_size
+from verify_server.draft_checks import check_draft
 from verify_server.engine.base import Segment
 from verify_server.outbox import Outbox
 from verify_server.own_draft import NO_DRAFT, OwnDraft
-from verify_server.pending_draft import DraftLimits, PendingDraft
+from verify_server.pending_draft import DraftLimits, PendingDraft, verified
 from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
 from verify_server.text.guide import Constraint
-from verify_server.trees import (
-    confidences,
-    depth,
-    depth_first,
-    likeliest_first,
-    no_deeper,
-    no_wider,
-    seen_of,
-    together,
-    tried,
-    without_twins,
-)
+from verify_server.trees import confidences, depth, likeliest_first, seen_of, together, tried, without_twins
 
 
 @dataclass(eq=False)
@@ -60,6 +49,7 @@ class Session:
     stats: LoopStats = field(default_factory=LoopStats)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the last tokens: those committed here
     pending: PendingDraft | None = None
+    following: PendingDraft | None = None  # the continuation of `pending`
     in_step: bool = False
     closed: bool = False
     failed: bool = False
@@ -79,7 +69,7 @@ class Session:
         """A new reader, who holds `known` tokens, takes over: the older stream ends, the server drives again."""
         self.outbox.put(None)
         self.outbox = Outbox()
-        self.has_reader, self.pending, self.listens = True, None, False
+        self.has_reader, self.pending, self.following, self.listens = True, None, None, False
         self.turn.reopened(self.turn.hint)
         self.timing.reopened()
         if known < len(self.sequence) or self.sequence.finish_reason:
@@ -88,7 +78,7 @@ class Session:
 
     def detach(self) -> None:
         """The reader is gone: nothing more is computed until one comes back."""
-        self.has_reader, self.pending = False, None
+        self.has_reader, self.pending, self.following = False, None, None
 
     def hand_over(self) -> None:
         """Send the reader elsewhere; what is being computed for it goes out first."""
@@ -105,34 +95,54 @@ class Session:
         """
         if not self.turn.is_new(draft):
             return False
-        self._check(draft.block)
+        check_draft(draft, self.limits, self.sequence.prompt_length, self.rule)
+        if draft.continues:
+            return self._continue(draft, now)
         if draft.block.parents:
             draft = replace(draft, block=self._likeliest_first(without_twins(draft.block)))
         block, rest = draft.block, self.sequence.rebase(draft.block)
         useful = bool(block.tokens) or not self.turn.server_drives
         self.turn.draft(draft)
         self.timing.arrived(block.base, depth(block.tokens, block.parents), draft.seconds, now)
-        replaces = self.pending is not None
+        replaces, self.following = self.pending is not None, None
         if self.sequence.finish_reason or rest is None:
             self._drop(draft, now)
             return False
         self.pending = self._pending(draft, rest, now) if block.tokens else None
         return useful and not replaces
 
+    def _continue(self, draft: Draft, now: float) -> bool:
+        """Take the continuation of a draft. If that one has failed, it is void: no step, and no answer.
+
+        True: each draft may have one, for an honest device cannot know what becomes of it.
+        """
+        stands = self.turn.draft(draft)
+        self.stats.continued += 1
+        if stands:
+            self._keep(self.turn.unanswered[-1], now, now)
+        else:
+            self.stats.void += 1
+        return True
+
+    def _keep(self, draft: Draft, since: float, now: float) -> None:
+        """Let a draft wait for a step, behind the one that it continues; answer it if nothing of it can be computed."""
+        rest = self.sequence.rebase(draft.block)
+        if self.sequence.finish_reason or rest is None:
+            self._drop(draft, now)
+        elif self.pending is None:
+            self.pending = self._pending(draft, rest, since)
+        else:
+            self.following = self._pending(draft, rest, since)
+
     def _pending(self, draft: Draft, rest: DraftBlock, since: float) -> PendingDraft:
+        if not rest.parents:  # one that continued another may hold a part of that as well
+            rest = rest.first(self.limits.max_draft)
         return PendingDraft(draft, rest, since, self.timing.estimate.reach(confidences(rest), rest.parents))
 
     def _likeliest_first(self, tree: DraftBlock) -> DraftBlock:
         """A tree in the order of its confidences, if its device tells them; else as it was sent."""
         reach = self.timing.estimate.reach(confidences(tree), tree.parents)
         return likeliest_first(tree, reach) if reach else tree
-
-    def _check(self, block: DraftBlock) -> None:
-        limits, prompt = self.limits, self.sequence.prompt_length
-        check_size(block, limits.max_draft, limits.max_tree)
-        if block.base < prompt:
-            raise InvalidRequest(f"base {block.base} lies inside the prompt ({prompt})", "base")
-        check_draft(block, limits.vocab_size, self.rule)
 
     def _drop(self, draft: Draft, now: float) -> None:
         """Answer a late draft, of which nothing can be computed any more."""
@@ -142,7 +152,7 @@ class Session:
             self.timing.asked(len(self.sequence), now)
             known = min(depth(block.tokens, block.parents), len(self.sequence) - block.base)
             self.timing.estimate.judged(known, stands)
-        self.turn.verdict(draft.counter, None)
+        self.turn.verdict(draft.counter, None, self.sequence.tokens)
         self._tell(block.base, draft.counter, stands)
 
     def _tell(self, base: int, answers: int = 0, num_accepted: int = 0) -> None:
@@ -213,7 +223,9 @@ class Session:
         pending = self.pending if piece.decide else None
         length = len(self.sequence)
         longest = self.budget.longest(self.limits.max_draft, length, now)
-        drafted = self._verified(pending.rest, piece.draft, longest, now) if pending else NO_DRAFT
+        drafted = NO_DRAFT
+        if pending:
+            drafted = verified(pending.rest, piece.draft, self.limits, self.budget, self.sequence, now)
         own = NO_DRAFT
         if self.own is not None and piece.decide:
             own = self.own.verified(
@@ -232,7 +244,7 @@ class Session:
                 parents=block.parents,
                 emitted=self.emitted.along(block.ids, block.parents) if self.emitted is not None else None,
             )
-            self.pending = None
+            self.pending, self.following = self.following, None
             self.budget.take(len(drafted.tokens), length, now)
             hint = self.budget.hint(piece.hint, longest)
         self.in_step = True
@@ -243,20 +255,6 @@ class Session:
             blocks = self.own.blocks(len(self.sequence) + len(block.tokens) + ask, self.sequence.table)
         rest = pending.rest if pending else NO_DRAFT
         return StepItem(self, segment, check, draft, hint, rest, drafted, own, ask, blocks)
-
-    def _verified(self, rest: DraftBlock, most: int | None, longest: int, now: float) -> DraftBlock:
-        """What of a draft is verified, `most` tokens of it: a chain of `longest`, or a tree in the engine's order."""
-        useful, length = self.sequence.useful, len(self.sequence)
-        most = len(rest.tokens) if most is None else most
-        if not rest.parents:
-            return rest.first(min(useful, longest, most))
-        allowed = self.budget.longest(self.limits.max_tree, length, now)
-        # What a tree needs beyond the longest chain it takes of free memory: no other session loses KV for it.
-        room = max(self.limits.max_draft, self.sequence.table.reach() - length)
-        tree = no_deeper(rest, useful).first(min(allowed, room, most))
-        if self.limits.tree_reads:
-            tree = no_wider(tree, max(1, self.limits.tree_reads // length))
-        return depth_first(tree)
 
     def commit(self, item: StepItem, result: AcceptanceResult | None, now: float) -> int:
         """Apply a step; returns how many tokens it committed."""
@@ -306,21 +304,22 @@ class Session:
         self.timing.left(length, now)
         if item.draft is not None:
             self.timing.asked(length, now)
-        if self.turn.verdict(item.draft.counter if item.draft else 0, item.hint):
+        if self.turn.verdict(item.draft.counter if item.draft else 0, item.hint, self.sequence.tokens):
             self.timing.asked_since = now
         if item.hint is not None:
             self.timing.estimate.device.hint = item.hint
 
     def _rebase_pending(self, now: float) -> None:
-        """A draft that arrived during the step meets the new truth."""
-        if self.pending is None:
-            return
-        (draft, _, since, _), self.pending = self.pending, None
-        rest = self.sequence.rebase(draft.block)
-        if self.sequence.finish_reason or rest is None:
-            self._drop(draft, now)
-        else:
-            self.pending = self._pending(draft, rest, since)
+        """Drafts that arrived before the end of the step meet the new truth."""
+        waiting = [each for each in (self.pending, self.following) if each is not None]
+        self.pending = self.following = None
+        for arrived, _, since, _ in waiting:
+            draft = self.turn.answered(arrived.counter)
+            has_waited = draft is arrived  # else it continued a draft that was computed until now
+            if draft is None or (self.sequence.finish_reason and not has_waited):
+                self.stats.void += 1
+            else:
+                self._keep(draft, since if has_waited else now, now)
 
     def fail(self, error: OpenSledError) -> None:
         """This session ends by an error; its reader is told, no other session notices."""

@@ -72,7 +72,7 @@ class SessionManager:
         self.sequence_limits = _sequence_limits(info, limits)
         self.inputs = InputProcessor(target.text, info, self.sequence_limits, limits.tenants)
         self._draft_limits = DraftLimits(
-            self.inputs.vocab_size, limits.max_draft, self.sequence_limits.max_tree, info.tree_reads
+            self.inputs.vocab_size, limits.max_draft, self.sequence_limits.max_tree, info.tree_reads, True
         )
         self._ids = itertools.count(1)
         self._signer = signer or TokenSigner(loop.clock, TOKEN_SECONDS)
@@ -105,7 +105,10 @@ class SessionManager:
                 session = await self._create(message, prompt_ids, tenant)
         self._cancel_expiry(session)
         token = self._signer.sign(session.id, session.tenant)
-        limits = replace(self.inputs.limits_of(tenant), max_tree=session.limits.max_tree)
+        takes = session.limits
+        limits = replace(
+            self.inputs.limits_of(tenant), max_tree=takes.max_tree, continuations=takes.continuations
+        )
         return session, Opened(
             prompt_ids, session.key, token, limits, session.turn.hint, session.rule.draft_probs
         )
@@ -213,7 +216,7 @@ class SessionManager:
             params=message.params,
             key=message.noise_key or (secrets.token_bytes(KEY_BYTES) if seed is None else noise_key(seed)),
             rule=rule,
-            limits=self._draft_limits if rule.trees else self._draft_limits._replace(max_tree=0),
+            limits=self._limits_under(rule),
             top_logprobs=message.top_logprobs,
             constraint=constraint,
             background=message.background,
@@ -226,6 +229,13 @@ class SessionManager:
         self._admission.entered()
         self.stats.opened["new"] += 1
         return session
+
+    def _limits_under(self, rule: AcceptanceRule) -> DraftLimits:
+        """A rule that must know what tokens are drawn from takes chains on committed tokens only."""
+        limits = self._draft_limits
+        return limits._replace(
+            max_tree=limits.max_tree if rule.trees else 0, continuations=not rule.draft_probs
+        )
 
     def _own_draft(self, tenant: str, rule: AcceptanceRule) -> OwnDraft | None:
         """The place of the server's drafts for a new session; None: its rule must know what tokens are drawn from."""
@@ -243,7 +253,7 @@ def _sequence_limits(info: EngineInfo, limits: SessionLimits) -> Limits:
         if tokens < max_draft + 2:
             raise UsageError(f"KV memory for {tokens} tokens holds no draft of {max_draft}; raise {flag}")
     return Limits(
-        max_draft, min(info.context_length, memory - max_draft), min(limits.max_tree, info.max_tree)
+        max_draft, min(info.context_length, memory - max_draft), min(limits.max_tree, info.max_tree), True
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 
 from edge_client.lengths.base import (
@@ -24,7 +24,7 @@ from edge_client.lengths.base import (
 )
 from edge_client.lengths.board_watch import board_watch
 from edge_client.lengths.draft_law import DraftLaw
-from edge_client.lengths.gate import CHAIN, DraftGate, TreeChoice
+from edge_client.lengths.gate import CHAIN, DraftGate, TreeChoice, offset
 from edge_client.lengths.learned_sums import Learned
 from edge_client.lengths.observed import (
     DOUBTFUL,
@@ -36,6 +36,7 @@ from edge_client.lengths.observed import (
     shortest_round,
     streamed,
 )
+from edge_client.lengths.verdict_times import VerdictTimes
 from hw_profiles.fading import FadingRatio, mean_but_largest
 from hw_profiles.sysfs import BoardState
 from opensled.messages import DraftBlock
@@ -44,12 +45,6 @@ log = logging.getLogger(__name__)
 
 # The constants are chosen; tests/test_adaptive.py and docs/benchmarks/look_ahead.json show what they are worth.
 LONGEST = 32  # tokens of a block, whatever the server takes
-# One round in so many tries another length, or the times of longer blocks would never be known; at first more often.
-TRIES, FIRST_TRIES, FIRST_ROUNDS = 16, 6, 60
-OTHERS = (1, -1, 2, -2, 4, -3)  # differences of these lengths from the best one, in turns
-OPEN_BLOCKS = 64  # verdicts of which the next block is awaited
-# A block comes at most PAUSE_S after the verdict before it, beyond SLOWER times what its tokens usually take.
-PAUSE_S, SLOWER = 1.0, 4.0
 LATEST = 16  # rounds whose draft tokens the status counts
 LONG_AGO_S = 10.0  # without a verdict, after which everything learned is in doubt
 PACES = 9  # latest draft tokens whose seconds count
@@ -67,11 +62,16 @@ class Adaptive(DraftLengthPolicy):
         look_ahead: bool = True,
         tree: int = 0,
         battery_floor: float = 20.0,
+        send_on: bool = True,
         clock: Callable[[], float] = time.monotonic,
         board: Callable[[], BoardState] | None = None,
     ) -> None:
         """See `LengthOptions`; `clock`: seconds; `board`: returns the board's state at once."""
         self._length, self._look_ahead, self._floor = length or LONGEST, look_ahead, battery_floor
+        self._send_on, self._continues = (
+            send_on,
+            False,
+        )  # wanted; possible, as far as the sequence asked last tells
         self._most_nodes = tree
         self._clock, self._board = clock, board or board_watch(clock=clock)
         self._lock = threading.Lock()
@@ -84,7 +84,7 @@ class Adaptive(DraftLengthPolicy):
         self._hit_rate = FadingRatio(ROUNDS, HITS, TRIED)
         self._gate, self._trees = DraftGate(), TreeChoice(tree)
         self._has_trees = False  # drafter and server, at the latest question
-        self._ends: OrderedDict[int, float] = OrderedDict()  # base of a next block -> when its wait began
+        self._verdicts = VerdictTimes()
         # When the latest verdict on a block came, and when the latest draft token.
         self._heard_at = self._drafted_at = float("-inf")
         self._state = BoardState()
@@ -92,13 +92,13 @@ class Adaptive(DraftLengthPolicy):
         self._room = 0  # tokens at the latest question; they end with the answer
         self._asked = self._length  # most tokens of a block since the answer began
         self._latest: deque[tuple[int, int]] = deque(maxlen=LATEST)  # accepted and drafted tokens of a round
-        self._basis = (-1, 0)  # rounds and longest block that the law rests on
+        self._basis = (-1, 0, False)  # rounds, longest block and sending on, on which the law rests
         self._solved: DraftLaw
         self._status = DraftStatus(True, "nothing drafted yet", UNADVISED)
 
     @classmethod
     def of(cls, options: LengthOptions) -> Adaptive:
-        return cls(options.length, options.look_ahead, options.tree, options.battery_floor)
+        return cls(options.length, options.look_ahead, options.tree, options.battery_floor, options.send_on)
 
     # -- questions ----------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Adaptive(DraftLengthPolicy):
             if ready:
                 self._hits_per_forecast.add(1, 0, age=0)
                 self._hit_rate.add(1, 0, age=0)
-            return min(top, max(1, self._law(top).length(ready) + self._offset()))
+            return min(top, max(1, self._law(top).length(ready) + offset(self._times.rounds)))
 
     def ahead(self, limit: int, hint: int | None = None) -> int:
         """What a round has time for, but no more than would be sent if it cost nothing."""
@@ -124,6 +124,15 @@ class Adaptive(DraftLengthPolicy):
                 return min(top, UNADVISED)
             law = self._law(top)
             return min(law.ahead, law.length(top))
+
+    def sends_on(self, length: int, limit: int, hint: int | None = None) -> int:
+        """See the base class: where a second block under way saves more than the little that it costs in vain."""
+        with self._lock:
+            top = self.top(limit, hint)
+            if not top or not self._send_on or not self._times.rounds or self._battery_low():
+                return 0
+            self._continues = True
+            return self._law(top).continuation(length)
 
     def top(self, limit: int, hint: int | None = None) -> int:
         """Most tokens of a block by room, owner and server."""
@@ -174,7 +183,8 @@ class Adaptive(DraftLengthPolicy):
                 self._doubt()
             self._heard_at = now
             self._latest.append((accepted, len(block.tokens)))
-            drafting_s = self._drafting_s(block, now - seconds)
+            usual_s = len(block.tokens) * (mean_but_largest(self._paces) or 0.0)
+            drafting_s = self._verdicts.until(block.base, now - seconds, usual_s)
             if not block.parents:
                 self._judged(len(block.tokens), accepted)
             if awaited:
@@ -183,9 +193,12 @@ class Adaptive(DraftLengthPolicy):
                 self._timed(block, accepted, least_s, drafting_s)
             spent_s = drafting_s + (seconds if awaited else min(seconds, self._times.mean_s))
             self._gate.round_over(now, accepted + 1, spent_s, self._rate(), server_rate(self._server_speed))
-            self._ends[block.base + accepted + 1] = now
-            if len(self._ends) > OPEN_BLOCKS:
-                self._ends.popitem(last=False)
+            self._verdicts.came(block.base + accepted + 1, now)
+
+    def continued(self, stands: bool) -> None:
+        with self._lock:
+            self._hits_per_forecast.add(stands, 0, age=0)
+            self._hit_rate.add(stands, 0, age=0)
 
     def streamed(self, tokens: int, seconds: float) -> None:
         with self._lock:
@@ -235,19 +248,11 @@ class Adaptive(DraftLengthPolicy):
         length = len(block.tokens)
         if not block.parents:
             token_s = mean_but_largest(self._paces)
-            fresh = min(length, round(drafting_s / token_s)) if token_s else length
-            self._times.took(seconds, length, drafting_s, fresh)
+            drafted_s = max(0.0, drafting_s)
+            fresh = min(length, round(drafted_s / token_s)) if token_s else length
+            self._times.took(seconds, length, drafted_s, fresh)
         if self._has_trees:
             self._trees.took(length if block.parents else CHAIN, accepted + 1, seconds + drafting_s)
-
-    def _drafting_s(self, block: DraftBlock, sent_at: float) -> float:
-        """From the verdict before to a block that was sent at that time; else what its tokens usually take."""
-        began = self._ends.pop(block.base, None)
-        usual_s = len(block.tokens) * (mean_but_largest(self._paces) or 0.0)
-        # A much earlier end belongs to another answer, which had the same length by chance.
-        if began is None or sent_at - began > PAUSE_S + SLOWER * usual_s:
-            return usual_s
-        return max(0.0, sent_at - began)
 
     def _doubt(self) -> None:
         """After a long silence the next few rounds say more than the old ones."""
@@ -294,12 +299,6 @@ class Adaptive(DraftLengthPolicy):
         state = self._state
         return state.discharging and state.battery_percent is not None and state.battery_percent < self._floor
 
-    def _offset(self) -> int:
-        """Added to the best length; mostly 0."""
-        rounds = self._times.rounds
-        turn, since = divmod(rounds, FIRST_TRIES if rounds < FIRST_ROUNDS else TRIES)
-        return 0 if since else OTHERS[turn % len(OTHERS)]
-
     @property
     def _guess(self) -> float | None:
         """Tokens/s of the server alone, as a round without drafts seems to take; None: the link may be all of that."""
@@ -313,7 +312,7 @@ class Adaptive(DraftLengthPolicy):
     def _law(self, top: int = 0) -> DraftLaw:
         """Of blocks of at most `top` tokens; 0 = as in the present answer."""
         token_s, top, times = mean_but_largest(self._paces) or 0.0, top or self._asked, self._times
-        basis = (times.rounds, top)
+        basis = (times.rounds, top, self._continues)
         if basis != self._basis or abs(self._solved.token_s - token_s) > REDRAWN * token_s:
             hits, tried = self._hits_per_forecast, self._hit_rate
             self._basis = basis
@@ -329,6 +328,7 @@ class Adaptive(DraftLengthPolicy):
                 min(1.0, tried.ratio),
                 self._look_ahead,
                 times.deviations(),
+                self._continues,
             )
         return self._solved
 

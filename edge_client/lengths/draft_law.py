@@ -5,6 +5,9 @@ the verdict before to the block, which is drafting, and from the block to its ve
 guesses that the whole block is accepted, guesses the bonus token, and drafts on. If both guesses are right, the next
 round is "warm": it starts with tokens at hand. Else it is "cold". Each of the two states has a best length; they are
 a Markov decision process with two states, solved by policy iteration (Howard 1960).
+
+Where the server takes continuations, the device may send what it drafted ahead before the verdict. In a row of hits two
+blocks are then under way all the time, and verdicts come twice as often, as far as the device drafts fast enough.
 """
 
 from dataclasses import dataclass
@@ -16,6 +19,8 @@ from hw_profiles.speculation import Numbers, reach
 
 MOST_CERTAIN = 0.98  # upper bound of the chance of a hit: keeps a cycle finite (chosen)
 ITERATIONS = 8  # of the policy iteration; it mostly ends after three
+# Least share of a round that sending on must save on average (chosen: it pays for the bytes and the power of a message)
+WORTH = 0.05
 FIRST_LENGTH = 4  # cold length that the iteration starts from (chosen: any start converges)
 
 
@@ -36,6 +41,7 @@ class DraftLaw:
     looks_ahead: bool = True
     # Seconds beyond the line of a round with 0, 1, 2, ... tokens drafted in it
     deviations: tuple[float, ...] = ()
+    continues: bool = False  # blocks may be sent on before the verdict
 
     @cached_property
     def reach(self) -> Numbers:
@@ -80,8 +86,25 @@ class DraftLaw:
 
     @cached_property
     def warm_s(self) -> Numbers:
-        """See `rounds_s`, after a hit."""
-        return self.rounds_s(self.ready)
+        """See `rounds_s`, after a hit: the faster of waiting for the verdict and of sending on."""
+        waiting = self.rounds_s(self.ready)
+        return np.minimum(waiting, self.sent_s) if self.continues else waiting
+
+    @cached_property
+    def sent_s(self) -> Numbers:
+        """From a verdict to the next one in a row of hits with two blocks of k tokens under way: the device drafts each
+        of them, and the guess before it, in that time."""
+        lengths = np.arange(self.top + 1)
+        return np.maximum((lengths + 1) * self.token_s, (self.base_s + self.slope_s * lengths) / 2)
+
+    def continuation(self, length: int) -> int:
+        """Tokens to send on behind a block of `length`, after the guess of its bonus token; 0 = none."""
+        if not self.ready:
+            return 0
+        best = self._best_length(self.sent_s, *self._best[1:])
+        waiting_s = float(self.rounds_s(self.ready)[best])
+        saved_s = float(self.hit[min(length, self.top)]) * (waiting_s - float(self.sent_s[best]))
+        return best if saved_s >= WORTH * waiting_s else 0
 
     def rounds_s(self, ready: float) -> Numbers:
         """From a verdict to the next one, with a block of k tokens of which `ready` are at hand."""

@@ -1,4 +1,4 @@
-"""Whether the device drafts or the server decodes alone, chains or trees; and short trials of the other one.
+"""Whether the device drafts or the server decodes alone, chains or trees; and short trials of what is not done now.
 
 While one of the two works nothing new is heard of the other, so each is tried again now and then. A trial may cost
 BUDGET of the time until the next one, and the pause between trials doubles as long as they change nothing.
@@ -25,6 +25,15 @@ FIRST_GAP, LONGEST_GAP = 24, 768  # rounds between two trials
 HALF_LIFE = 48.0  # rounds after which half of what was measured is forgotten
 BETTER = 1.03  # a shape takes over when it is this many times as fast: less is noise
 CHAIN = 0  # nodes of the tree that stands for a chain
+# One round in so many tries another length, or the times of longer blocks would never be known; at first more often.
+TRIES, FIRST_TRIES, FIRST_ROUNDS = 16, 6, 60
+OTHERS = (1, -1, 2, -2, 4, -3)  # differences of these lengths from the best one, in turns
+
+
+def offset(rounds: int) -> int:
+    """Added to the best length in the round after so many; mostly 0."""
+    turn, since = divmod(rounds, FIRST_TRIES if rounds < FIRST_ROUNDS else TRIES)
+    return 0 if since else OTHERS[turn % len(OTHERS)]
 
 
 class TrialTimer:

@@ -80,7 +80,12 @@ class Predicted(Adaptive):
     @classmethod
     def of(cls, options: LengthOptions) -> Predicted:
         return cls(
-            options.confidence, options.length, options.look_ahead, options.tree, options.battery_floor
+            options.confidence,
+            options.length,
+            options.look_ahead,
+            options.tree,
+            options.battery_floor,
+            options.send_on,
         )
 
     def most(self, limit: int, hint: int | None = None, ready: int = 0) -> int:

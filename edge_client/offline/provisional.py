@@ -82,10 +82,9 @@ class ProvisionalDrafting:
         block.set_result(Drafted(DraftBlock(len(truth), ready[:length])))
         return block
 
-    def look_ahead(self, block: DraftBlock, room: BlockBudget) -> None:
+    def look_ahead(self, block: DraftBlock, room: BlockBudget) -> asyncio.Future[Drafted] | None:
         """See `Drafting`; a drafter with a tail is ahead already."""
-        if self._tail is None:
-            self._inner.look_ahead(block, room)
+        return self._inner.look_ahead(block, room) if self._tail is None else None
 
     def heard(self, truth: Truth) -> None:
         if self._tail is None:

@@ -51,14 +51,16 @@ class RuleFacts(_message.Message):
     def __init__(self, name: _Optional[str] = ..., lossless: _Optional[bool] = ..., trees: _Optional[bool] = ..., draft_probs: _Optional[bool] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_draft", "context_length", "max_tree")
+    __slots__ = ("max_draft", "context_length", "max_tree", "continuations")
     MAX_DRAFT_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     MAX_TREE_FIELD_NUMBER: _ClassVar[int]
+    CONTINUATIONS_FIELD_NUMBER: _ClassVar[int]
     max_draft: int
     context_length: int
     max_tree: int
-    def __init__(self, max_draft: _Optional[int] = ..., context_length: _Optional[int] = ..., max_tree: _Optional[int] = ...) -> None: ...
+    continuations: bool
+    def __init__(self, max_draft: _Optional[int] = ..., context_length: _Optional[int] = ..., max_tree: _Optional[int] = ..., continuations: _Optional[bool] = ...) -> None: ...
 
 class GetTokenizerRequest(_message.Message):
     __slots__ = ()
@@ -251,7 +253,7 @@ class LogitBias(_message.Message):
     def __init__(self, id: _Optional[int] = ..., bias: _Optional[float] = ...) -> None: ...
 
 class Draft(_message.Message):
-    __slots__ = ("counter", "base", "tokens", "parents", "draft_probs", "seconds", "confidences")
+    __slots__ = ("counter", "base", "tokens", "parents", "draft_probs", "seconds", "confidences", "continues")
     COUNTER_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -259,6 +261,7 @@ class Draft(_message.Message):
     DRAFT_PROBS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCES_FIELD_NUMBER: _ClassVar[int]
+    CONTINUES_FIELD_NUMBER: _ClassVar[int]
     counter: int
     base: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -266,7 +269,8 @@ class Draft(_message.Message):
     draft_probs: _containers.RepeatedCompositeFieldContainer[SparseDistribution]
     seconds: float
     confidences: bytes
-    def __init__(self, counter: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., draft_probs: _Optional[_Iterable[_Union[SparseDistribution, _Mapping]]] = ..., seconds: _Optional[float] = ..., confidences: _Optional[bytes] = ...) -> None: ...
+    continues: int
+    def __init__(self, counter: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., draft_probs: _Optional[_Iterable[_Union[SparseDistribution, _Mapping]]] = ..., seconds: _Optional[float] = ..., confidences: _Optional[bytes] = ..., continues: _Optional[int] = ...) -> None: ...
 
 class SparseDistribution(_message.Message):
     __slots__ = ("ids", "probs")

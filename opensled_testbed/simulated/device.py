@@ -62,10 +62,10 @@ class SimulatedAnswer:
         self._device, self._record, self.script, self._done = device, record, script, done
         self.wish = device.wish
         self.truth, self.turn = Truth(script.trace.prompt_ids), Turn()
-        self.limits = Limits(MAX_DRAFT, script.prompt + script.last)
+        self.limits = Limits(MAX_DRAFT, script.prompt + script.last, continuations=True)
         self._session: Session | None = None
         self._exchange: Exchange | None = None
-        self._sent_at = 0.0
+        self._sent_at: dict[int, float] = {}  # seconds, by the draft's counter
 
     def begin(self, _: None) -> None:
         """Ask the server for a sequence."""
@@ -121,15 +121,13 @@ class SimulatedAnswer:
         self._advance()
 
     def _advance(self) -> None:
-        """Send the block that is drafted by now, if there is one."""
+        """Send what is drafted by now, if there is anything."""
         exchange = self._exchange
-        draft = exchange.drafted() if exchange and not self.truth.finish_reason else None
-        if exchange is None or draft is None:
-            return
-        self._sent_at = self._device.events.now
-        self.turn.draft(draft)
-        self._up(self._device.server.submit, (self._session, draft), draft_bytes(len(draft.block.tokens)))
-        exchange.look_ahead(draft.block)
+        while exchange and not self.truth.finish_reason and (draft := exchange.drafted()):
+            self._sent_at[draft.counter] = self._device.events.now
+            self.turn.draft(draft)
+            self._up(self._device.server.submit, (self._session, draft), draft_bytes(len(draft.block.tokens)))
+            exchange.look_ahead(draft)
 
     def _hear(self, verdict: Verdict) -> None:
         if self.truth.finish_reason or self._exchange is None:
@@ -137,7 +135,9 @@ class SimulatedAnswer:
         commit = self._exchange.hear(verdict)
         if commit.drafted:
             now = self._device.events.now
-            self._record.rounds.append(Round(self._sent_at, now, commit.drafted, commit.accepted))
+            self._record.rounds.append(
+                Round(self._sent_at.pop(verdict.answers), now, commit.drafted, commit.accepted)
+            )
             self._record.wasted -= commit.accepted
         if commit.tokens:
             self._show(len(commit.tokens))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from edge_client.draft_job import BlockBudget, Drafted, DraftJob
+from edge_client.draft_job import BlockBudget, DraftJob
 from edge_client.draft_work import Result, Work
 from edge_client.lengths.base import DraftLengthPolicy
 from hw_profiles.profiles import DraftSpeed
@@ -57,8 +57,8 @@ class SimulatedDrafts(ReplayDrafts):
 
     def draft(self, truth: Truth, budget: BlockBudget) -> Any:
         self._count()
-        self._waiting = Ready()
-        return super().draft(truth, budget)
+        self._waiting = super().draft(truth, budget)
+        return self._waiting
 
     def heard(self, truth: Truth) -> None:
         """See `Drafting`; a block that waits for its first pass may end here."""
@@ -75,15 +75,14 @@ class SimulatedDrafts(ReplayDrafts):
         return self._script.trace
 
     def _run(self, work: Work[Result]) -> Any:
-        self._pace.run(work, partial(self._finish, self._job))
-        return self._waiting
+        ready = Ready()
+        self._pace.run(work, partial(self._finish, self._job, ready))
+        return ready
 
-    def _finish(self, job: DraftJob, result: object) -> None:
-        if (
-            isinstance(result, Drafted) and not job.over
-        ):  # else it was look-ahead, or for an answer that is over
+    def _finish(self, job: DraftJob, ready: Ready, result: object) -> None:
+        if not job.over:  # else it was for an answer that is over
             self._count()
-            self._waiting.set_result(result)
+            ready.set_result(result)
             self._told()
 
     def _count(self) -> None:

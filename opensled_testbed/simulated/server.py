@@ -195,7 +195,7 @@ class SimulatedServer:
             SamplingParams(temperature=0),
             b"",
             Match(),
-            DraftLimits(VOCABULARY, MAX_DRAFT, SessionLimits.max_tree),
+            DraftLimits(VOCABULARY, MAX_DRAFT, SessionLimits.max_tree, continuations=True),
             background=wish.background,
             own=self._drafter.own_draft() if self._drafter else None,
             budget=DraftBudget(record=self._records.of("", wish.device), floor=SessionLimits.min_acceptance),
