@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from opensled.config import option
 from opensled_testbed.planner.task_acceptance import check_acceptance, told
 from opensled_testbed.recordings import DEFAULT_PAIR, PAIRS, check_pair
-from scheduler.goodput.objective import POWERS
+from scheduler.goodput.objective import MAX_USD, POWERS
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,12 @@ class PlanConfig:
         None,
         "price of an accelerator for one hour; none = its profile's",
         low=0,
+        high=MAX_USD,
         metavar="USD",
         group="prices",
     )
-    kwh_usd: float = option(0.0, "price of the devices' power", low=0, metavar="USD")
-    gb_usd: float = option(0.0, "price of a gigabyte of traffic", low=0, metavar="USD")
+    kwh_usd: float = option(0.0, "price of the devices' power", low=0, high=MAX_USD, metavar="USD")
+    gb_usd: float = option(0.0, "price of a gigabyte of traffic", low=0, high=MAX_USD, metavar="USD")
     objective: str | None = option(
         None,
         "what to look for, at the promised pace or a faster one: speed, cost, energy, or balanced between speed and "

@@ -204,7 +204,9 @@ IMPATIENT = RetryPolicy(silence=0.05, first_retry=0.001, slowest_retry=0.01, fir
 
 
 class MemoryNetwork:
-    """Streams to a session manager in this process, through the real codec, in the given weather."""
+    """Streams to a session manager in this process, through the real codec, in the given weather; of one tenant."""
+
+    tenant = "local"
 
     def __init__(self, manager: SessionManager, weather: Weather = Weather()) -> None:
         self.manager, self.weather = manager, weather
@@ -217,7 +219,7 @@ class MemoryNetwork:
         stream = MemoryStream(self)
         self.streams.append(stream)
         task = asyncio.ensure_future(
-            serve_stream(self.manager, "local", stream.server_receive, stream.server_send)
+            serve_stream(self.manager, self.tenant, stream.server_receive, stream.server_send)
         )
         self.tasks.add(task)
         stream.task = task

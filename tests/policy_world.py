@@ -40,6 +40,7 @@ class Habits:
     right: float = 0.8  # chance of each token to be the target's
     silent_after: float = inf  # drafts
     stall_s: float = 0.0  # by which its last draft before the silence is late
+    told: tuple[float, ...] = (1.0,)  # confidences of its tokens, each at random; 1 = it does not say
     rude: bool = False  # drafts although it is told not to, and as much as it likes
     leaves_after: float = inf  # tokens, after which its reader is away once
     away_s: float = 0.5
@@ -77,6 +78,7 @@ class World:
         self, policy: SchedulingPolicy, profile: HardwareProfile, seed: int = 0, blocks: int = 4000
     ) -> None:
         self.now, self.random, self.profile = 0.0, random.Random(seed), profile
+        self._lies = random.Random(seed)  # apart, so that what is told changes no draft
         self.loop = VerifyLoop(FakeEngine(blocks), policy, profile, lambda: self.now)
         self.users: list[User] = []
         self.longest: dict[int, float] = {}  # seconds between two commits of a present session, by its number
@@ -91,7 +93,8 @@ class World:
         start = [1 + (number + place * place) % 40 for place in range(prompt)]
         script = [*start, *continuation(start, tokens)]
         table, limits = BlockTable(self.loop.pool), DraftLimits(VOCAB, MAX_DRAFT)
-        session = made(number, start, tokens, table, limits, estimate=self._devices.of("t", ""), **asked)
+        estimate = self._devices.of(str(asked.get("tenant", "t")), "")
+        session = made(number, start, tokens, table, limits, estimate=estimate, **asked)
         user = User(habits, session, script, Truth(start), begun=at)
         self.users.append(user)
         self._later(at, lambda: self._enter(user))
@@ -198,12 +201,16 @@ class World:
         user.counter += 1
         user.answered = False
         seconds = room * habits.draft_s
-        draft = Draft(user.counter, DraftBlock(base, tuple(map(DraftToken, ids))), seconds)
+        tokens = tuple([DraftToken(id, self._told(habits)) for id in ids])
+        draft = Draft(user.counter, DraftBlock(base, tokens), seconds)
         late = habits.stall_s * (user.counter == habits.silent_after)
         self._travel(user, late + seconds + habits.link_s, partial(self._submit, user, draft))
 
     def _guess(self, habits: Habits, right: int) -> int:
         return right if self.random.random() < habits.right else 1 + right % 40
+
+    def _told(self, habits: Habits) -> float:
+        return self._lies.choice(habits.told)
 
     def _submit(self, user: User, draft: Draft) -> None:
         self.loop.submit(user.session, draft)

@@ -17,6 +17,7 @@ import pytest
 from edge_client.link import GrpcStream, Link
 from opensled.errors import OpenSledError
 from opensled.messages import Draft, DraftBlock, DraftToken, Failure, Open, Opened, SamplingParams, Verdict
+from opensled_testbed.soak.liar import SURE
 from scheduler.goodput.policy import Goodput
 from tests.fakes import VOCAB, FakeEngine, OracleDrafter, continuation
 from tests.mischief import SLOW_STEPS, Believes
@@ -41,6 +42,8 @@ class Flood:
     vocab: int = VOCAB
     ahead: int = 0  # of what is committed
     counts: bool = True  # else every draft has the same number
+    told: tuple[float, ...] = (1.0,)  # confidences of its tokens, each at random; 1 = it does not say
+    branches: int = 0  # of a draft tree; 0 = chains
 
 
 FLOODS_BY_NAME = {
@@ -49,6 +52,9 @@ FLOODS_BY_NAME = {
     "ids of no vocabulary": Flood(vocab=10 * VOCAB),
     "future bases": Flood(ahead=5),
     "one number": Flood(counts=False),
+    "sure": Flood(told=(SURE,)),
+    "any confidences": Flood(told=(0.0, 0.3, SURE, 1.0)),
+    "sure trees": Flood(length=4 * MAX_DRAFT, told=(0.3, SURE), branches=4),
 }
 
 
@@ -87,8 +93,11 @@ class Flooder:
     def _draft(self, counter: int) -> Draft:
         flood = self._flood
         ids = [self._random.randrange(flood.vocab) for _ in range(flood.length)]
-        block = DraftBlock(self._length + flood.ahead, tuple(DraftToken(id, 1.0) for id in ids))
-        return Draft(counter, block)
+        tokens = tuple(DraftToken(id, self._random.choice(flood.told)) for id in ids)
+        parents = tuple(max(-1, index - flood.branches) for index in range(flood.length))
+        return Draft(
+            counter, DraftBlock(self._length + flood.ahead, tokens, parents if flood.branches else ())
+        )
 
     async def _read(self, stream: GrpcStream) -> None:
         """Until the sequence is over, well or badly."""
@@ -150,5 +159,6 @@ def test_a_flood_changes_no_word_of_a_neighbour_and_refuses_him_no_round(name: s
     rounds = [round for answer in answers for round in answer.rounds]
     assert rounds and sum(round.accepted for round in rounds) > len(rounds) / 2
     assert all(flooder.sent for flooder in flooders)
-    if name in ("too long", "ids of no vocabulary"):
-        assert manager.loop.stats.failures["invalid_request"]
+    refused = manager.loop.stats.failures
+    assert bool(refused["invalid_request"]) == (name in ("too long", "ids of no vocabulary"))
+    assert not refused["unsupported"]

@@ -13,7 +13,9 @@ import pytest
 
 from hw_profiles import catalog
 from hw_profiles.step_cost import HardwareProfile, Roofline
+from opensled import config
 from opensled.errors import NotFound, UsageError
+from opensled_testbed.config import PlanConfig
 from scheduler.estimates import Forecast
 from scheduler.goodput.assignment import NO_COSTS, RESPONSE, DraftPlanner, PromptLoad
 from scheduler.goodput.objective import POWERS, SPEED, Consumption, Objective, Prices
@@ -215,6 +217,15 @@ def test_nothing_is_invented_where_a_number_is_missing() -> None:
         objective(ServeConfig(objective="balanced", kwh_usd=0.3))
     with pytest.raises(NotFound, match="choose from"):
         objective(ServeConfig(objective="energy", accelerator="abacus"))
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "1e400", "-1", "dear"])
+@pytest.mark.parametrize("price", ["ACCELERATOR_USD_HOUR", "KWH_USD", "GB_USD"])
+@pytest.mark.parametrize(("kind", "verb"), [(ServeConfig, "serve"), (PlanConfig, "plan")])
+def test_a_price_is_a_finite_number(kind: type, verb: str, price: str, value: str) -> None:
+    """An infinite one would make all plans worth the same."""
+    with pytest.raises(UsageError, match=f"OPENSLED_{price}: "):
+        config.resolve(kind, verb, {}, {f"OPENSLED_{price}": value}, [])
 
 
 def test_an_assumed_power_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ from opensled.logs import LEVELS
 from opensled.shaping import TICK_RULES
 from scheduler import POLICIES
 from scheduler.cluster.ray_guard import networks
-from scheduler.goodput.objective import POWERS
+from scheduler.goodput.objective import MAX_USD, POWERS
 from verify_server.client_limits import CALLS, IDLE_MESSAGES
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.engine import ENGINES
@@ -110,13 +110,22 @@ class ServeConfig:
         None,
         "price of the target's hardware for one hour (objectives cost and balanced); none = its profile's",
         low=0,
+        high=MAX_USD,
         metavar="USD",
     )
     kwh_usd: float = option(
-        0.0, "price of the devices' electricity (objectives cost and balanced)", low=0, metavar="USD"
+        0.0,
+        "price of the devices' electricity (objectives cost and balanced)",
+        low=0,
+        high=MAX_USD,
+        metavar="USD",
     )
     gb_usd: float = option(
-        0.0, "price of a gigabyte of traffic (objectives cost and balanced)", low=0, metavar="USD"
+        0.0,
+        "price of a gigabyte of traffic (objectives cost and balanced)",
+        low=0,
+        high=MAX_USD,
+        metavar="USD",
     )
     device_profile: str = option(
         DEVICE,

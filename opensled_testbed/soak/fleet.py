@@ -11,12 +11,14 @@ from edge_client.drafters import DRAFTERS
 from edge_client.drafters.base import DrafterFactory
 from edge_client.drafting import DraftThread
 from edge_client.lengths.base import DraftLengthPolicy
+from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RetryPolicy
 from hw_profiles import catalog
 from opensled.messages import ModelInfo
 from opensled_testbed.soak.account import Account
 from opensled_testbed.soak.edge_reader import EdgeReader
+from opensled_testbed.soak.liar import Liar
 from opensled_testbed.soak.questions import Course
 from opensled_testbed.soak.readers import Reader, SoakDevice
 from opensled_testbed.soak.roads import Roads
@@ -37,13 +39,14 @@ class DeviceKind:
     lengths: DraftLengthPolicy
     link: str
     patience: RetryPolicy = PATIENT
+    lies: bool = False  # about its confidences
 
 
 DEVICES = (
     DeviceKind("none", FixedLength(0), "wifi-good"),
     DeviceKind("lookup", FixedLength(8), "lte", IMPATIENT),
-    DeviceKind("cacheback", FixedLength(4, tree=12), "wifi-busy", IMPATIENT),
-    DeviceKind("llamacpp", FixedLength(4), "ethernet"),
+    DeviceKind("cacheback", FixedLength(4, tree=12), "wifi-busy", IMPATIENT, lies=True),
+    DeviceKind("llamacpp", ConfidenceLength(4), "ethernet"),
 )
 EDGE_LINK = "wifi-good"
 
@@ -55,13 +58,14 @@ class Drafts:
         self._info = info
         self._factories: dict[str, DrafterFactory] = {}
 
-    def thread(self, kind: DeviceKind) -> DraftThread:
-        """A drafter in its thread; loading takes a moment."""
+    def thread(self, kind: DeviceKind, seed: int) -> DraftThread:
+        """A drafter in its thread; loading takes a moment. `seed`: of its lies."""
         name = kind.drafter
         if name not in self._factories:
             self._factories[name] = DRAFTERS.get(name)(DRAFT, 1)
             self._factories[name].check_vocabulary(self._info)
-        return DraftThread(self._factories[name].create(), kind.lengths, self._info.vocab_size)
+        drafter = self._factories[name].create()
+        return DraftThread(Liar(drafter, seed) if kind.lies else drafter, kind.lengths, self._info.vocab_size)
 
 
 async def fleet_of(
@@ -81,7 +85,8 @@ async def fleet_of(
         roads = _roads(target, kind.link, token, number, place, seed)
         name = f"{target.name}-{place}"
         draws = seed + 100 * number + place
-        device = SoakDevice(name, roads, drafts.thread(kind), kind.patience, course, account, draws)
+        thread = drafts.thread(kind, draws)
+        device = SoakDevice(name, roads, thread, kind.patience, course, account, draws)
         stack.push_async_callback(device.close)
         readers.append(device)
     if target.kind.edge:

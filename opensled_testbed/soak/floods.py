@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import count
 
 from edge_client.link import Endpoint, GrpcStream, Link
 from edge_client.moves import MOST_MOVES
@@ -29,11 +30,14 @@ from opensled.messages import (
     Opened,
     SamplingParams,
     ServerMessage,
+    Verdict,
 )
+from opensled_testbed.soak.liar import SURE
 
 BESIDE = 8  # streams at the same time
 TURNS = 20_000  # of a chat
 SILENT = 400  # streams
+WRONG = 2  # a draft token that no text has there
 PATIENCE_S = 5.0  # for an answer
 GREEDY = SamplingParams(temperature=0.0, max_tokens=100)
 HELLO = Open((ChatMessage("user", "Tell me a story."),), GREEDY)
@@ -69,6 +73,23 @@ async def stale_drafts(flood: Flood) -> None:
         await stream.close()
 
 
+async def sure_drafts(flood: Flood) -> None:
+    """Wrong drafts of the full length on the newest text, of which each token is told to be as good as certain."""
+    stream, opened = await _opened(flood)
+    length = len(opened.prompt_ids)
+    tokens = (DraftToken(WRONG, SURE),) * opened.limits.max_draft
+    try:
+        for number in count(1):
+            await stream.send(Draft(number, DraftBlock(length, tokens)))
+            flood.counts["sent"] += 1
+            verdict = await _verdict(stream, number)
+            length = verdict.base + len(verdict.tokens)
+            if verdict.finish_reason or not flood.on:
+                return
+    finally:
+        await stream.close()
+
+
 async def wrong_tokens(flood: Flood) -> None:
     """Requests of a client that has no access."""
     flood.counts["sent"] += 1
@@ -95,6 +116,7 @@ async def silent_streams(flood: Flood) -> None:
 
 FLOODS: dict[str, Callable[[Flood], Awaitable[None]]] = {
     "stale drafts": stale_drafts,
+    "sure drafts": sure_drafts,
     "wrong tokens": wrong_tokens,
     "empty chats": empty_chats,
     "silent streams": silent_streams,
@@ -130,6 +152,17 @@ async def _first(stream: GrpcStream, request: Open, keep: bool = False) -> Serve
     if not keep:
         await stream.close()
     return answer
+
+
+async def _verdict(stream: GrpcStream, number: int) -> Verdict:
+    """The answer to draft `number`, or what ends the sequence before."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            answer = await stream.receive()
+            if isinstance(answer, Failure):
+                raise answer.error()
+            if isinstance(answer, Verdict) and (answer.answers == number or answer.finish_reason):
+                return answer
 
 
 async def _drain(stream: GrpcStream) -> None:

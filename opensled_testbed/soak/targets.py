@@ -47,11 +47,17 @@ class TargetKind:
 # Little KV memory, so that sequences push each other out all the time.
 _TIGHT = ("--kv-tokens", "1024")
 KINDS = (
-    TargetKind("torch-goodput", "torch", ("--policy", "goodput", *_TIGHT), edge=True, http=True),
-    TargetKind("torch-fcfs", "torch", ("--policy", "fcfs", "--draft-wait", "0.25")),
+    TargetKind(
+        "torch-goodput",
+        "torch",
+        ("--policy", "goodput", "--drafter", "cacheback", *_TIGHT),
+        edge=True,
+        http=True,
+    ),
+    TargetKind("torch-fcfs", "torch", ("--policy", "fcfs", "--draft-wait", "0.25", "--drafter", "model")),
     TargetKind("torch-static", "torch", ("--policy", "static")),
-    TargetKind("llamacpp-goodput", "llamacpp", ("--policy", "goodput"), http=True),
-    TargetKind("replicas", "torch", replicas=2, http=True),
+    TargetKind("llamacpp-goodput", "llamacpp", ("--policy", "goodput", "--drafter", "lookup"), http=True),
+    TargetKind("replicas", "torch", ("--drafter", "cacheback"), replicas=2, http=True),
     TargetKind("replicas-proxy", "torch", replicas=2, proxy=True, edge=True),
 )
 

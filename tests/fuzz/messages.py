@@ -161,9 +161,19 @@ def draft(choose: Choices, counter: int | None = None, base: int | None = None) 
         message.draft_probs.extend(choose.some(lambda: _source(choose, choose.id())))
     if kind % 8 == 4:
         message.parents.extend(choose.below(index + 1) - 1 for index in range(len(tokens)))
+    if kind % 4 >= 2:
+        message.confidences = _confidences(choose, len(tokens))
     if kind == 200:
         message.parents.append(choose.byte() - 1)
     return pb.ClientMessage(draft=message, padding=[choose.bytes(3)] if kind == 202 else ())
+
+
+def _confidences(choose: Choices, count: int) -> bytes:
+    """All the same, any, or too many or few of them."""
+    kind = choose.byte()
+    if kind < 100:
+        return bytes([choose.pick((254, 0, 255, 128))]) * count
+    return choose.bytes(count if kind < 250 else choose.byte()).ljust(count if kind < 230 else 0, b"\xff")
 
 
 def _source(choose: Choices, token: int) -> pb.SparseDistribution:

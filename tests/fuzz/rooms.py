@@ -18,9 +18,11 @@ from opensled.messages import Draft, DraftBlock, Open
 from scheduler.fcfs import Fcfs
 from tests.by_hand import HandLoop, Server, Wire
 from tests.fake_backend import FakeBackend
-from tests.fakes import FakeEngine, FakeText
+from tests.fakes import VOCAB, FakeEngine, FakeText
 from tests.small_tokenizer import small_tokenizer
 from verify_server.acceptance.served import ServedRules
+from verify_server.drafting.base import ServerDrafter
+from verify_server.drafting.stage import DraftStage
 from verify_server.loop import VerifyLoop
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.session_stream import serve_stream
@@ -57,10 +59,12 @@ class InlineLoop(HandLoop):
 class Room:
     """A session manager that serves every rule, run by hand. One for the whole run: what one input leaves is a leak."""
 
-    def __init__(self) -> None:
-        self.loop = InlineLoop()
+    def __init__(self, drafter: ServerDrafter | None = None) -> None:
+        """`drafter`: beside the target."""
+        self.loop, self.drafter = InlineLoop(), drafter
         engine = FakeEngine(num_blocks=BLOCKS, context_length=100)
-        loop = VerifyLoop(engine, Fcfs(3.0), HardwareProfile(24), self.loop.time)
+        stage = DraftStage(drafter, VOCAB) if drafter else None
+        loop = VerifyLoop(engine, Fcfs(3.0, 4), HardwareProfile(24), self.loop.time, drafting=stage)
         limits = SessionLimits(
             max_sessions=4, max_draft=8, linger=LINGER, rules=ServedRules(trust_devices=True)
         )

@@ -26,7 +26,7 @@ from opensled.hub_names import HubName
 from opensled.messages import DraftBlock, DraftToken, Guide
 from opensled.tokenizer import TargetTokenizer
 from opensled.v1 import verify_pb2 as pb
-from tests.fuzz import bodies, files, messages, schemas
+from tests.fuzz import bodies, drafting, files, messages, schemas
 from tests.fuzz.choices import Choices
 from tests.fuzz.rooms import Counter, Desk, Room
 from tests.small_tokenizer import small_tokenizer
@@ -309,6 +309,8 @@ TARGETS = {
     "server_message": Target(server_message, 18, (SAID, *SERVERS)),
     "server_open": Target(server_open, 8, noise()),
     "server_draft": Target(server_draft, 8, noise()),
+    "server_proposals": Target(drafting.server_proposals, 8, noise()),
+    "confidences": Target(drafting.confidences, 8, noise()),
     "server_cancel": Target(server_cancel, 6, noise()),
     "server_stream": Target(server_stream, 8, noise()),
     "device_stream": Target(device_stream, 8, noise()),

@@ -12,11 +12,12 @@ from typing import Any
 
 from opensled.drafting.followers import Followers
 from opensled.drafting.growth import Calibration
-from opensled.drafting.tables import LruTable
+from opensled.drafting.tables import LruTable, TableShape
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 
-# Tenants with tables, some MB each: those of the tenant that drafted longest ago go first. Chosen.
-MOST_TENANTS = 256
+# Tenants with tables, and leaders in all tables together: 16 full tables of 35 MB. Those of the tenant that drafted
+# longest ago go first. Chosen.
+MOST_TENANTS, MOST_LEADERS = 256, 16 * TableShape.leaders
 
 
 @dataclass
@@ -31,8 +32,9 @@ class _OfTenant:
 class _Text:
     """One session's text, as far as its tenant's tables have read it."""
 
+    tenant: str
     followers: Followers
-    read: int = 0
+    read: int
 
 
 class ServerTables(ServerDrafter):
@@ -45,6 +47,8 @@ class ServerTables(ServerDrafter):
         self._texts: dict[int, _Text] = {}  # by session
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        while len(self._tenants) > 1 and self._is_full():
+            self._drop_oldest()
         return [ask.chain(self._read(ask).chain()) for ask in asks]
 
     def forget(self, session: int) -> None:
@@ -55,19 +59,22 @@ class ServerTables(ServerDrafter):
         text = self._texts.get(ask.session)
         if text is None:
             text = self._texts[ask.session] = self._begun(ask)
+        self._tenants.move_to_end(ask.tenant)
         text.followers.extend(ask.since(text.read))
         text.read = ask.length
         return text.followers
 
     def _begun(self, ask: Ask) -> _Text:
-        known = self._of(ask.tenant)
+        known = self._tenants.setdefault(ask.tenant, _OfTenant())
         followers = Followers(known.table, None, self._ends, known.calibration.another())
         followers.read(ask.tokens)
-        return _Text(followers, len(ask.tokens))
+        return _Text(ask.tenant, followers, len(ask.tokens))
 
-    def _of(self, tenant: str) -> _OfTenant:
-        found = self._tenants.setdefault(tenant, _OfTenant())
-        self._tenants.move_to_end(tenant)
-        if len(self._tenants) > MOST_TENANTS:
-            self._tenants.popitem(last=False)
-        return found
+    def _is_full(self) -> bool:
+        leaders = sum([len(known.table) for known in self._tenants.values()])
+        return len(self._tenants) > MOST_TENANTS or leaders > MOST_LEADERS
+
+    def _drop_oldest(self) -> None:
+        """Its sessions hold its tables, too: they begin anew when they ask again."""
+        gone, _ = self._tenants.popitem(last=False)
+        self._texts = {session: text for session, text in self._texts.items() if text.tenant != gone}

@@ -61,13 +61,16 @@ class _Draft:
 
 
 class ServerModel(ServerDrafter):
-    """`opensled serve --drafter model --draft-model M`; `engine` has at least the target's KV blocks."""
+    """`opensled serve --drafter model --draft-model M`; `engine` has at least the target's KV blocks.
+
+    `shared`: what it has read for one session of a tenant it need not read for another one.
+    """
 
     needs_kv: ClassVar[bool] = True
 
-    def __init__(self, engine: TargetEngine) -> None:
+    def __init__(self, engine: TargetEngine, shared: bool = True) -> None:
         self._engine, info = engine, engine.info
-        self._kv, self._reach = WrittenKV(info.block_size), info.context_length
+        self._kv, self._reach = WrittenKV(info.block_size, shared), info.context_length
         self._ends = frozenset(info.eos_ids)
         # Where an engine keeps what is in blocks that are given back, a session that gets them again finds it.
         self._loses = type(engine).forget is not TargetEngine.forget
@@ -158,7 +161,7 @@ def load(config: ServeConfig, target: Target) -> ServerModel:
         )
     if draft.engine.info.num_blocks < info.num_blocks or draft.engine.info.block_size != info.block_size:
         raise UsageError(f"engine {draft.engine.info.runtime} has no room for the KV of a draft model")
-    return ServerModel(draft.engine)
+    return ServerModel(draft.engine, config.prefix_cache)
 
 
 def _known(target: str) -> str:

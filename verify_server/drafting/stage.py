@@ -1,12 +1,13 @@
 """The drafter beside the target in a step: after the rules have decided, it drafts for the sessions that ask.
 
-What it proposes is checked as little as a device's is trusted: a draft that is no chain of known ids is cut, and an
-error of the drafter costs drafts and no answer.
+What it proposes is trusted as little as a device's drafts: a draft that is no chain of known ids is cut, a confidence
+that is none counts as 0, and an error of the drafter, or a proposal that is none, costs drafts and no answer.
 """
 
 from __future__ import annotations
 
 import logging
+import operator
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.step_cost import DraftingCost, StepCost
-from opensled.messages import DraftBlock
+from opensled.messages import DraftBlock, DraftToken
 from verify_server.config import ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
@@ -74,27 +75,39 @@ class DraftStage:
 
     def freed(self, blocks: Sequence[int]) -> None:
         """See `ServerDrafter`."""
-        self._drafter.freed(blocks)
+        try:
+            self._drafter.freed(blocks)
+        except Exception:
+            log.exception("the server's drafter failed when %d KV blocks were given back", len(blocks))
 
     def run(self, asks: Sequence[Ask]) -> OwnDrafts:
         """Drafts for `asks`; none after an error."""
-        while self._over:
-            self._drafter.forget(self._over.popleft())
-        if not asks:
-            return OwnDrafts({}, 0.0)
         began = self._clock()
         try:
-            proposals = self._drafter.propose(asks)
+            while self._over:
+                self._drafter.forget(self._over.popleft())
+            proposals = self._proposals(asks)
         except Exception:
             log.exception("the server's drafter failed; %d sequences go on without its drafts", len(asks))
-            proposals = []
-        made = {
-            ask.session: (proposal._replace(block=self._usable(ask, proposal.block)), ask.most)
-            for ask, proposal in zip(asks, proposals)
-        }
-        return OwnDrafts(made, self._clock() - began)
+            proposals = {}
+        return OwnDrafts(proposals, self._clock() - began if asks else 0.0)
 
-    def _usable(self, ask: Ask, block: DraftBlock) -> DraftBlock:
-        """The draft up to the first id that the target does not know, of `most` tokens."""
-        known = takewhile(lambda token: 0 <= token.id < self._vocab_size, block.tokens[: ask.most])
-        return DraftBlock(ask.length, tuple(known) if block.base == ask.length and not block.parents else ())
+    def _proposals(self, asks: Sequence[Ask]) -> dict[int, tuple[Proposal, int]]:
+        """See `OwnDrafts`. Raises whatever the drafter raises, also while its proposals are read."""
+        proposals = self._drafter.propose(asks) if asks else []
+        return {ask.session: (self._usable(ask, made), ask.most) for ask, made in zip(asks, proposals)}
+
+    def _usable(self, ask: Ask, proposal: Proposal) -> Proposal:
+        """The draft up to the first id that the target does not know, of `most` tokens, and counts that can be true."""
+        block = proposal.block
+        follows = block.base == ask.length and not block.parents
+        chain = map(_token, block.tokens[: ask.most] if follows else ())
+        known = tuple(takewhile(lambda token: 0 <= token.id < self._vocab_size, chain))
+        read, unread = (min(ask.length, max(0, operator.index(count))) for count in proposal[1:])
+        return Proposal(DraftBlock(ask.length, known), read, unread)
+
+
+def _token(token: DraftToken) -> DraftToken:
+    """With an int and a probability; raises TypeError where the id is no whole number."""
+    confidence = min(1.0, max(0.0, float(token.confidence)))  # in this order NaN becomes 0
+    return DraftToken(operator.index(token.id), confidence)

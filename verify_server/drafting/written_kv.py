@@ -3,10 +3,14 @@
 The target's side of a block says nothing of the draft's: a session may adopt blocks of which the draft read nothing,
 lose blocks and get them back, or roll back half of one. So each block is known by its content, which holds for all of
 these: the hash of the text before it, and the ids in it.
+
+Hashes begin with whose text it is. A block that one tenant gives back and another one gets may hold the very text that
+the other one asks about; if it counted as read, drafts that come sooner would tell that.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -23,10 +27,10 @@ class Written(NamedTuple):
 
 
 class TextHashes:
-    """Hashes of the beginnings of one session's text, block by block."""
+    """Hashes of the beginnings of one session's text, block by block; `first`: that of no text."""
 
-    def __init__(self) -> None:
-        self._hashes = [0]
+    def __init__(self, first: int) -> None:
+        self._hashes = [first]
 
     def before(self, block: int, ask: Ask, size: int) -> int:
         """Of the text before its block number `block`, which is a full one or the last."""
@@ -40,8 +44,10 @@ class TextHashes:
 class WrittenKV:
     """Of all blocks of a server. A wrong entry could make drafts worse, and change no text."""
 
-    def __init__(self, block_size: int) -> None:
-        self._size = block_size
+    def __init__(self, block_size: int, shared: bool = True) -> None:
+        """`shared`: between sessions of a tenant; else what one of them wrote is read by itself alone."""
+        self._size, self._shared = block_size, shared
+        self._secret = secrets.token_bytes(16)  # so that nobody finds two texts with one hash
         self._blocks: dict[int, Written] = {}
         self._texts: dict[int, TextHashes] = {}  # by session
 
@@ -81,7 +87,11 @@ class WrittenKV:
         self._texts.pop(session, None)
 
     def _hash(self, ask: Ask, number: int) -> int:
-        return self._texts.setdefault(ask.session, TextHashes()).before(number, ask, self._size)
+        text = self._texts.get(ask.session)
+        if text is None:
+            whose = ask.tenant if self._shared else ask.session
+            text = self._texts[ask.session] = TextHashes(hash((self._secret, whose)))
+        return text.before(number, ask, self._size)
 
 
 def after(before: int, ids: Iterable[int]) -> int:
