@@ -108,7 +108,7 @@ class DraftLengthPolicy(ABC):
 
     def sends_on(self, length: int, limit: int, hint: int | None = None) -> int:
         """Tokens to send behind a chain of `length` tokens that has no verdict yet, after a guess of its bonus token;
-        0 = wait for the verdict. `limit`, `hint`: see `most`."""
+        0 = wait for the verdict. `limit`, `hint`: see `most`. Policies send nothing on unless they override it."""
         return 0
 
     def nodes(self, limit: int, hint: int | None = None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from edge_client.draft_job import BlockBudget, DraftJob
 from edge_client.draft_work import Result, Work
@@ -57,8 +57,8 @@ class SimulatedDrafts(ReplayDrafts):
 
     def draft(self, truth: Truth, budget: BlockBudget) -> Any:
         self._count()
-        self._waiting = super().draft(truth, budget)
-        return self._waiting
+        self._waiting = waiting = cast(Ready, super().draft(truth, budget))
+        return waiting
 
     def heard(self, truth: Truth) -> None:
         """See `Drafting`; a block that waits for its first pass may end here."""
