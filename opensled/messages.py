@@ -219,9 +219,7 @@ class Draft:
     counter: int
     block: DraftBlock
     seconds: float = 0.0  # that the device took to draft it; 0 = not told
-    continues: int = (
-        0  # counter of the draft without a verdict at whose end it begins; 0 = it follows the truth
-    )
+    continues: int = 0  # counter of the draft without a verdict that it follows; 0 = it follows the truth
 
 
 @dataclass(frozen=True)
@@ -265,9 +263,7 @@ class Verdict:
     num_accepted: int = 0  # how many tokens of the answered draft stand in the truth
     answers: int = 0  # counter of the Draft answered; 0 = decoded unasked
     finish_reason: str = ""  # "" = goes on; else "eos", "stop" (a stop id) or "length" (max_tokens, context)
-    hint: int | None = (
-        None  # longest useful next block, of a tree its depth; 0 = do not draft, None = no advice
-    )
+    hint: int | None = None  # longest useful next block, a tree's depth; 0 = do not draft, None = no advice
     logprobs: tuple[TokenLogprobs, ...] = ()  # of the last of `tokens`, when asked for
 
 

@@ -68,10 +68,8 @@ class Adaptive(DraftLengthPolicy):
     ) -> None:
         """See `LengthOptions`; `clock`: seconds; `board`: returns the board's state at once."""
         self._length, self._look_ahead, self._floor = length or LONGEST, look_ahead, battery_floor
-        self._send_on, self._continues = (
-            send_on,
-            False,
-        )  # wanted; possible, as far as the sequence asked last tells
+        # Whether to send on is wanted, and whether the sequence that asked last allows it
+        self._send_on, self._continues = send_on, False
         self._most_nodes = tree
         self._clock, self._board = clock, board or board_watch(clock=clock)
         self._lock = threading.Lock()

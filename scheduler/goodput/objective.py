@@ -53,9 +53,7 @@ HOUR_S = 3600.0
 KWH_J = 3.6e6
 GB = 1e9  # bytes
 FREE = 1e-12  # USD/s or watts that are spent at the least: far below any machine, but a divisor
-MAX_USD = (
-    1e9  # the highest price: an infinite one would make all plans worth the same, or nothing times itself
-)
+MAX_USD = 1e9  # the highest price: an infinite one would make all plans worth the same
 # The exponent p of each objective
 POWERS = {"speed": 0.0, "balanced": 0.5, "cost": 1.0, "energy": 1.0}
 
