@@ -157,3 +157,10 @@ def test_a_block_is_sent_on_where_the_saved_time_is_likely_enough():
 def test_two_blocks_under_way_take_half_a_round_each_or_the_time_to_draft_them():
     one = law(0.9, token_s=0.01, base_s=0.1, slope_s=0.0, away_s=0.1, continues=True)
     assert one.sent_s[:8].tolist() == pytest.approx([0.05, 0.05, 0.05, 0.05, 0.05, 0.06, 0.07, 0.08])
+
+
+def test_nothing_is_sent_on_where_the_step_of_the_server_is_most_of_a_round():
+    for step_s, sends in ((0.0, True), (0.03, True), (0.058, False)):
+        one = law(0.9, token_s=0.005, base_s=0.06, away_s=0.06, slope_s=0.0, continues=True, step_s=step_s)
+        assert (one.continuation(4) > 0) == sends and one.sent_s[4] == max(0.03, step_s)
+        assert one.rate >= law(0.9, token_s=0.005, base_s=0.06, away_s=0.06, slope_s=0.0).rate

@@ -262,7 +262,7 @@ def test_an_exchange_sends_on_while_a_verdict_travels():
     exchange_sends_on()
 
 
-@pytest.mark.parametrize("kind", ["hint", "short", "late", "none"])
+@pytest.mark.parametrize("kind", ["hint", "short", "late", "none", "cut"])
 def test_when_an_exchange_sends_nothing_on(kind):
     async def scenario():
         sequence = Sequence(continuations=kind != "none")
@@ -273,6 +273,9 @@ def test_when_an_exchange_sends_nothing_on(kind):
             exchange.hear(Verdict(3, (5,), hint=0))
         if kind == "late":
             exchange.hear(Verdict(3, (5, 6, 7), 2, 1))
+        if kind == "cut":  # another server takes less of what was sent
+            sequence.turn.reopened(None)
+            sequence.turn.draft(Draft(1, block_of(3, 5)))
         ids = {"short": (7,), "none": ()}.get(kind, (7, 8, 9))
         future.set_result((block_of(5, *ids), 0.1, False))
         assert exchange.drafted() is None and future not in exchange.working

@@ -22,12 +22,12 @@ def test_every_message_takes_the_same_time() -> None:
     assert Delay(0.05).deliver_at(3.0, 10_000) == 3.05
 
 
-def test_good_drafts_on_a_long_link_gain() -> None:
+def test_good_drafts_gain() -> None:
     """The same texts in fewer seconds, and more rounds in each: the server takes every draft."""
     setting = Setting(1, "fcfs", 6)
-    row = cell(100, 0.95, setting)
-    assert row["gain"] > 1.1 and row["sends_on"]["rounds_per_s"] > row["waits"]["rounds_per_s"]
-    assert run(100, 0.95, True, setting) == run(100, 0.95, True, setting), "a simulation is its arguments"
+    row = cell(25, 0.95, setting)
+    assert row["gain"] > 1.02 and row["sends_on"]["rounds_per_s"] > row["waits"]["rounds_per_s"]
+    assert run(25, 0.95, True, setting) == run(25, 0.95, True, setting), "a simulation is its arguments"
 
 
 def test_the_program_writes_what_led_to_its_table(tmp_path, monkeypatch, capsys) -> None:

@@ -36,6 +36,14 @@ def test_a_device_sends_on_once_it_knows_its_link_and_its_drafts():
     assert rule_after(20).sends_on(4, 16, hint=0) == 0 and rule_after(20).sends_on(4, 0) == 0
 
 
+def test_a_device_does_not_send_on_to_a_server_that_is_busy_with_the_block_before():
+    """Its steps, as it is heard to decode alone, are all that a round takes."""
+    rule = rule_after(20)
+    for _ in range(20):
+        rule.streamed(1, ROUND_S)
+    assert rule.sends_on(4, 16) == 0
+
+
 def test_a_device_with_poor_drafts_waits_for_its_verdicts():
     assert rule_after(20, accepted=0).sends_on(4, 16) == 0
 

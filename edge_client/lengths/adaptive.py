@@ -312,7 +312,6 @@ class Adaptive(DraftLengthPolicy):
         token_s, top, times = mean_but_largest(self._paces) or 0.0, top or self._asked, self._times
         basis = (times.rounds, top, self._continues)
         if basis != self._basis or abs(self._solved.token_s - token_s) > REDRAWN * token_s:
-            hits, tried = self._hits_per_forecast, self._hit_rate
             self._basis = basis
             self._solved = DraftLaw(
                 self._acceptance.chances(top + 1),
@@ -322,11 +321,12 @@ class Adaptive(DraftLengthPolicy):
                 times.mean_s,
                 top,
                 times.hidden,
-                hits.above / max(hits.below, 0.1),
-                min(1.0, tried.ratio),
+                self._hits_per_forecast.above / max(self._hits_per_forecast.below, 0.1),
+                min(1.0, self._hit_rate.ratio),
                 self._look_ahead,
                 times.deviations(),
                 self._continues,
+                1 / (server_rate(self._server_speed) or self._guess or float("inf")),
             )
         return self._solved
 

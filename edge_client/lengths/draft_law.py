@@ -42,6 +42,7 @@ class DraftLaw:
     # Seconds beyond the line of a round with 0, 1, 2, ... tokens drafted in it
     deviations: tuple[float, ...] = ()
     continues: bool = False  # blocks may be sent on before the verdict
+    step_s: float = 0.0  # of the server, which verifies one block of this device at a time; 0 = not known
 
     @cached_property
     def reach(self) -> Numbers:
@@ -92,19 +93,22 @@ class DraftLaw:
 
     @cached_property
     def sent_s(self) -> Numbers:
-        """From a verdict to the next one in a row of hits with two blocks of k tokens under way: the device drafts each
-        of them, and the guess before it, in that time."""
+        """From a verdict to the next one in a row of hits with two blocks of k tokens under way: in that time the
+        device drafts one of them, and the guess before it, and the server verifies the other."""
         lengths = np.arange(self.top + 1)
-        return np.maximum((lengths + 1) * self.token_s, (self.base_s + self.slope_s * lengths) / 2)
+        server_s = np.maximum(self.base_s / 2, self.step_s) + self.slope_s * lengths
+        return np.maximum((lengths + 1) * self.token_s, server_s)
 
     def continuation(self, length: int) -> int:
         """Tokens to send on behind a block of `length`, after the guess of its bonus token; 0 = none."""
         if not self.ready:
             return 0
-        best = self._best_length(self.sent_s, *self._best[1:])
-        waiting_s = float(self.rounds_s(self.ready)[best])
-        saved_s = float(self.hit[min(length, self.top)]) * (waiting_s - float(self.sent_s[best]))
-        return best if saved_s >= WORTH * waiting_s else 0
+        _, rate, head_start = self._best
+        waiting, sent = (
+            self._worth(each, rate, head_start) for each in (self.rounds_s(self.ready), self.sent_s)
+        )
+        saved_s = float(self.hit[min(length, self.top)]) * float(sent[1:].max() - waiting[1:].max()) / rate
+        return 1 + int(sent[1:].argmax()) if saved_s >= WORTH * self.base_s else 0
 
     def rounds_s(self, ready: float) -> Numbers:
         """From a verdict to the next one, with a block of k tokens of which `ready` are at hand."""
@@ -144,9 +148,12 @@ class DraftLaw:
         return cold, rate, head_start
 
     def _best_length(self, rounds_s: Numbers, rate: float, head_start: float) -> int:
-        """The length with the largest worth: tokens it commits and promises, less those that its time is worth."""
-        worth = self.expected - rate * rounds_s + self.hit * head_start
-        return 1 + int(worth[1:].argmax())
+        """The length with the largest worth."""
+        return 1 + int(self._worth(rounds_s, rate, head_start)[1:].argmax())
+
+    def _worth(self, rounds_s: Numbers, rate: float, head_start: float) -> Numbers:
+        """Of each length: tokens it commits and promises, less those that its time is worth."""
+        return self.expected - rate * rounds_s + self.hit * head_start
 
     def value(self, cold: int, warm: int) -> tuple[float, float]:
         """Of the policy of these two lengths: tokens/s in the long run, and the tokens that a warm start is worth
