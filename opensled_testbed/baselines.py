@@ -88,20 +88,22 @@ def device_only(fleet: Fleet) -> Fleet:
     return replace(fleet, groups=groups)
 
 
+OPENSLED_DEVICES = "opensled-device"
+
 BASELINES: dict[str, Callable[[Fleet], Fleet]] = {
     "centralized": centralized,
     "server-sd": server_sd,
     "sled-static": sled_static,
     "sled-continuous": sled_continuous,
     "opensled": opensled,
-    "opensled-device": opensled_device,
+    OPENSLED_DEVICES: opensled_device,
     "opensled-server": opensled_server,
     "device-only": device_only,
     "pipesd": pipesd,
 }
 OPENSLED, CENTRALIZED, PIPESD, SERVER_SD = "opensled", "centralized", "pipesd", "server-sd"
 DRAFT_BESIDE = (SERVER_SD, OPENSLED, "opensled-server")  # with a draft beside the target
-PARTS = ("opensled-device", "opensled-server")  # of OPENSLED: one drafter each
+PARTS = (OPENSLED_DEVICES, "opensled-server")  # of OPENSLED: one drafter each
 USUAL = tuple(name for name in BASELINES if name not in (PIPESD, *PARTS))  # where nothing else is asked for
 RIVALS = (
     CENTRALIZED,

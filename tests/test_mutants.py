@@ -8,6 +8,7 @@ import pytest
 
 import verify_server.kv.prefix
 import verify_server.sequence
+import verify_server.session
 from opensled.messages import DraftBlock
 from opensled.noise import gumbel, hash_bits
 from opensled.protocol import Truth, common_prefix, cut
@@ -112,7 +113,7 @@ def tell_from_the_end(self, base, *answered):
     tell(self, max(base, len(self.sequence) - 1), *answered)
 
 
-def verify_everything(self, rest, most, longest, now):
+def verify_everything(rest, most, limits, budget, sequence, now):
     return rest
 
 
@@ -214,7 +215,8 @@ MUTANTS = {
         Session, "_tell", tell_from_the_end, test_session.test_a_right_draft_commits_all_of_it_and_a_bonus
     ),
     "drafts beyond the end are computed": Mutant(
-        Session, "_verified", verify_everything, test_session.test_max_tokens_inside_a_draft_wastes_no_position, (2,)
+        verify_server.session, "verified", verify_everything,
+        test_session.test_max_tokens_inside_a_draft_wastes_no_position, (2,)
     ),
     "a chunk in the middle of a prompt decides": Mutant(
         Fcfs, "_slice", decide_mid_prompt, test_fcfs.test_a_prompt_is_computed_in_chunks_beside_verification

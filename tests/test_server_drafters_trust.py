@@ -106,7 +106,8 @@ def test_garbage_of_a_drafter_costs_drafts_and_no_answer(name, policy):
 def test_a_drafter_that_cannot_forget_costs_no_answer(caplog):
     texts, _ = asyncio.run(served(Forgetful(each())))
     assert texts == [*EXPECTED, EXPECTED[0]]
-    assert "RuntimeError: forget" in caplog.text and "RuntimeError: freed" in caplog.text
+    told = "\n".join(caplog.messages)  # what a traceback says of an error depends on how logs were set up
+    assert "sequences go on without its drafts" in told and "KV blocks were given back" in told
 
 
 def test_ids_of_numpy_are_ids():

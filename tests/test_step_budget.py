@@ -90,14 +90,6 @@ def test_dear_rows_behind_cheap_ones_are_left() -> None:
     assert most_valuable([DraftOffer(8, SURE)], 16, bent(4, 2.0)) == [4]
 
 
-def test_a_probe_is_verified_whole_or_not_at_all() -> None:
-    """It has told what it can once it is there."""
-    probe = DraftOffer(4, Forecast(0.9, 0.5), asked=False)
-    assert most_valuable([probe], 16, each(0.2)) == [0]
-    assert most_valuable([probe], 16, each(0.01)) == [4]
-    assert most_valuable([probe._replace(reach=(0.9, 0.5, 0.1, 0.1))], 16, each(0.2)) == [2]
-
-
 def test_a_tree_pays_by_its_depth_for_all_its_tokens() -> None:
     tree = DraftOffer(14, Forecast(first=0.8, later=0.5), depth=3)  # expects 0.8 * (1 + 1/2 + 1/4) = 1.4
     assert most_valuable([tree], 32, each(0.099)) == [14]

@@ -1,11 +1,14 @@
-"""The trade-off in the simulator: what policy `goodput` makes of the same users under each objective of a server."""
+"""The trade-off in the simulator: what policy `goodput` makes of the same users under each objective of a server.
+
+Only devices draft, as in the law that it is compared with.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from opensled_testbed.baselines import BASELINES, OPENSLED
+from opensled_testbed.baselines import BASELINES, OPENSLED_DEVICES
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.records import RequestRecord, RunResult
 from opensled_testbed.load.slo import measured, paces
@@ -40,7 +43,7 @@ class SimulatedPoint:
 
 def simulated_points(fleet: Fleet, traces: TraceSet, pace: float, prices: PlanPrices) -> list[SimulatedPoint]:
     """Under each of POWERS, for the users of `fleet`, whose devices are all of one kind."""
-    asked = BASELINES[OPENSLED](fleet).wanting(pace)
+    asked = BASELINES[OPENSLED_DEVICES](fleet).wanting(pace)
     return [_point(name, asked, traces, pace, prices) for name in POWERS]
 
 

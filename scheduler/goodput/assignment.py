@@ -251,7 +251,7 @@ class DraftPlanner:
             return plain_s
         tokens = self._prompts.rate / self._prompts.steps
         often = min(1.0, self._prompts.steps * last_s)
-        tokens *= max(1.0, self._prompts.steps * last_s)
+        tokens = min(tokens * max(1.0, self._prompts.steps * last_s), self._step_tokens)
         return plain_s + often * (self._cost.verify_s(load + tokens, contexts, sessions) - plain_s)
 
     @staticmethod

@@ -170,22 +170,21 @@ def _cut(
     count = len(chosen)
     if not any(each.draft or each.own for each in chosen):
         return [0] * count, [0] * count
-    offers = [_device_offer(each, state) for each in chosen] + [_own_offer(each, state) for each in chosen]
+    offers = [_device_offer(each) for each in chosen] + [_own_offer(each) for each in chosen]
     kept = most_valuable(offers, room, lambda drafted: _price(chosen, drafted, state, profile))
     return kept[:count], kept[count:]
 
 
-def _device_offer(session: SessionView, state: GoodputState) -> DraftOffer:
+def _device_offer(session: SessionView) -> DraftOffer:
     if not session.draft:
         return NOTHING
-    forecast, asked = session.forecast or GUESS, bool(state.hints.get(session.id))
-    return DraftOffer(_draft(session), forecast, session.reach, session.depth, asked)
+    return DraftOffer(_draft(session), session.forecast or GUESS, session.reach, session.depth)
 
 
-def _own_offer(session: SessionView, state: GoodputState) -> DraftOffer:
+def _own_offer(session: SessionView) -> DraftOffer:
     if not session.own or session.own_forecast is None:
         return NOTHING
-    return DraftOffer(session.own, session.own_forecast, session.own_reach, asked=session.id in state.asks)
+    return DraftOffer(session.own, session.own_forecast, session.own_reach)
 
 
 def _draft(session: SessionView) -> int:

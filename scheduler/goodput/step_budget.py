@@ -23,8 +23,6 @@ class DraftOffer(NamedTuple):
     forecast: Forecast  # of such drafts
     reach: tuple[float, ...] = ()  # for each token the chance that it stands with all before it; () = unknown
     depth: int = 0  # of a tree: tokens of its longest path; 0 = it is a chain
-    # Whether the latest review wants it. Another one, such as a probe's, has told what it can once it is there.
-    asked: bool = True
 
 
 NOTHING = DraftOffer(0, Forecast(0.0, 0.0))
@@ -45,11 +43,7 @@ def most_valuable(
     count = int(worth.argmax())
     if not count:
         return [0] * len(offers)
-    kept = _likeliest(chances, count, ranked[count - 1])
-    return [
-        0 if not (offer.asked or offer.reach) and tokens < offer.tokens else tokens
-        for offer, tokens in zip(offers, kept)
-    ]
+    return _likeliest(chances, count, ranked[count - 1])
 
 
 def _chances(offers: Sequence[DraftOffer]) -> Numbers:
