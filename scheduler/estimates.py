@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from hw_profiles.fading import RunningMedian, kept
+from hw_profiles.fading import FadingRatio, RunningMedian, kept
 from scheduler.confidences import UNTOLD, ConfidenceCalibration
 
 # Weights and half-lives in draft tokens. They are chosen: a device's usual acceptance outweighs a sequence's own for
@@ -18,6 +18,7 @@ USUAL = 30.0  # for which the usual acceptance of its device counts beside a seq
 PRIOR = 8.0  # for which the guess about an unknown device counts
 SEQUENCE, DEVICE, TENANT = 64.0, 256.0, 2048.0  # half-lives of what is learned of each
 OF_DEVICE, OF_TENANT = 9, 33  # latest drafts whose times count: odd, so that medians are values
+CONTINUED = 16.0  # drafts that stand whole after which half of what they show of continuations is forgotten
 MOST_DEVICES = 4096  # of a tenant that are remembered by name: bounds the memory of a server
 
 
@@ -35,6 +36,8 @@ class Forecast(NamedTuple):
     drafts: int = 0  # that have arrived; 0 = the times are guesses
     # Of the latest draft, which may be shorter than its hint; None = none has arrived
     length: int | None = None
+    # Chance that the draft after one that stands whole was sent on before the verdict, and follows the text
+    continued: float = 0.0
 
     def away_s(self, length: int) -> float:
         """From a verdict that leaves to the arrival of the next draft of `length` tokens."""
@@ -89,6 +92,7 @@ class DeviceEstimate:
         self._tenant = tenant
         # Seconds of delay, to draft one token, and of deviation, of the latest drafts
         self._delay_s, self._draft_s, self._jitter_s = (RunningMedian(window) for _ in range(3))
+        self._continued = FadingRatio(CONTINUED, guess.continued, 1.0)
 
     def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
         """A draft of `length` >= 1 tokens came `away_s` after the verdict before it; the device says it took
@@ -99,7 +103,9 @@ class DeviceEstimate:
         # The first draft shows no deviation.
         missed = abs(away_s - delay_s - length * draft_s) if drafts > 1 else away_s / 4
         jitter_s = self._jitter_s.add(missed)
-        self.times = Forecast(before.first, before.later, delay_s, draft_s, jitter_s, drafts, length)
+        self.times = before._replace(
+            delay_s=delay_s, draft_s=draft_s, jitter_s=jitter_s, drafts=drafts, length=length
+        )
         if self._tenant is not None:
             self._tenant.arrived(away_s, length, drafting_s)
 
@@ -107,6 +113,13 @@ class DeviceEstimate:
         self.acceptance.judged(length, accepted)
         if self._tenant is not None:
             self._tenant.judged(length, accepted)
+
+    def continued(self, stands: bool) -> None:
+        """Whether a draft that stood whole was followed by one that had been sent on, and that follows the text."""
+        self._continued.add(stands, 1)
+        self.times = self.times._replace(continued=self._continued.ratio)
+        if self._tenant is not None:
+            self._tenant.continued(stands)
 
     def another(self) -> DeviceEstimate:
         """Of a new device of this tenant, which is assumed to be like the others."""
@@ -129,6 +142,11 @@ class DraftEstimate:
 
     def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
         self.device.arrived(away_s, length, drafting_s)
+        self.forecast = self._forecast()
+
+    def continued(self, stands: bool) -> None:
+        """See `DeviceEstimate.continued`."""
+        self.device.continued(stands)
         self.forecast = self._forecast()
 
     def judged(self, length: int, accepted: int, tried: Iterable[tuple[float, bool]] = ()) -> None:

@@ -245,9 +245,40 @@ def test_times_of_drafts_are_learned_from_those_that_were_waited_for():
     bench.end(item, now=1.0)
     assert bench.session.pending.since == 1.0 and bench.session.timing.waiting_since == 1.0
     bench.end(bench.begin(), now=2.0)
-    assert bench.session.timing.estimate.forecast[2:] == times[2:]
+    assert bench.session.timing.estimate.forecast[2:7] == times[2:7]
     bench.send(3, BASE + 7, RIGHT[7:9], now=2.5)
     assert bench.session.timing.estimate.forecast.drafts == times.drafts + 1
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["after its step", "in its step"])
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (RIGHT[:3], RIGHT[3:6], True),
+        (RIGHT[:3], [WRONG, *RIGHT[4:6]], False),
+        (RIGHT[:3], None, False),
+        ([*RIGHT[:2], 1 + RIGHT[2] % 40], RIGHT[3:6], None),  # of a block that fails nothing is learned
+    ],
+)
+def test_how_often_a_block_that_stands_is_continued_is_learned(planned, first, second, expected):
+    learned = []
+
+    class Listening(DraftEstimate):
+        def continued(self, stands):
+            learned.append(stands)
+
+    bench = Bench()
+    bench.session.timing.estimate = Listening()
+    bench.first(*first)
+    item = bench.begin()
+    if second and planned:
+        bench.second(*second)
+    bench.end(item)
+    if second and not planned:
+        bench.second(*second)
+    base = len(bench.session.sequence)
+    bench.send(3, base, RIGHT[base - BASE :][:2])
+    assert learned == ([] if expected is None else [expected])
 
 
 def test_acceptance_is_judged_on_what_was_verified():

@@ -103,6 +103,7 @@ class Session:
         block, rest = draft.block, self.sequence.rebase(draft.block)
         useful = bool(block.tokens) or not self.turn.server_drives
         self.turn.draft(draft)
+        self.timing.followed(False)
         self.timing.arrived(block.base, depth(block.tokens, block.parents), draft.seconds, now)
         replaces, self.following = self.pending is not None, None
         if self.sequence.finish_reason or rest is None:
@@ -117,6 +118,7 @@ class Session:
         True: each draft may have one, for an honest device cannot know what becomes of it.
         """
         stands = self.turn.draft(draft)
+        self.timing.followed(stands)
         self.stats.continued += 1
         if stands:
             self._keep(self.turn.unanswered[-1], now, now)
@@ -285,6 +287,8 @@ class Session:
             self._tell(draft.block.base, draft.counter, stands)
             self.stats.commit(len(news), item.hint, len(draft.block.tokens), stands - known)
         self._rebase_pending(now)
+        if draft is not None and self.limits.continuations and stands == len(draft.block.tokens):
+            self.timing.stood_whole(self.pending is not None)
         return len(news)
 
     def _judge_own(self, item: StepItem, ids: tuple[int, ...], accepted: int) -> int:

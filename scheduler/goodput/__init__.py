@@ -10,6 +10,9 @@ drafting. It then waits w for the start of a step, is in one step of t seconds, 
     share = t / (A + w + t)          of the steps that the session is in; 1 if the server decodes it
     rate  = E(k) * share / t         tokens/s
 
+Where a device sends on, a draft that stands whole is, with a chance that is learned, followed by one that was drafted
+while its step ran; that one is away for k * draft less a step, and A is the mean of both.
+
 A verdict leaves when a step ends and the next one begins, so a draft misses all steps that begin while it is away: it
 comes back after ceil(A / t) whole steps, and w = ceil(A / t) * t - A, as far as the target is busy. Steps are not all
 equally long, so ceil is smoothed over BLUR of a step.
