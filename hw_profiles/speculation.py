@@ -51,6 +51,14 @@ def accepted_tokens(first: Any, later: Any, length: Any) -> Any:
     return first * np.where(later < 1, (1 - later**length) / np.maximum(1 - later, 1e-9), length)
 
 
+def tokens_beside(own: Sequence[Any], other: Sequence[Any], length: Any, others: Any) -> Any:
+    """Mean tokens that a draft of `length` tokens adds to what stands of another one of `others` tokens, if neither
+    knew of the other: the sum of reach(i) * (1 - the other's reach(i)). `own`, `other`: first and later chances."""
+    (first, later), (its_first, its_later) = own, other
+    both = accepted_tokens(first * its_first, later * its_later, np.minimum(length, others))
+    return accepted_tokens(first, later, length) - both
+
+
 LONGEST = 16  # draft tokens: the server's default limit
 WORTH = 1.05  # smaller gains count as none: the law is not that exact
 STEPS = 1.5  # of a busy server, from a block to its answer: half of one under way, and one of its own

@@ -19,6 +19,7 @@ PRIOR = 8.0  # for which the guess about an unknown device counts
 SEQUENCE, DEVICE, TENANT = 64.0, 256.0, 2048.0  # half-lives of what is learned of each
 OF_DEVICE, OF_TENANT = 9, 33  # latest drafts whose times count: odd, so that medians are values
 CONTINUED = 16.0  # drafts that stand whole after which half of what they show of continuations is forgotten
+BESIDE = 64.0  # steps with two drafts after which half of what they show is forgotten
 MOST_DEVICES = 4096  # of a tenant that are remembered by name: bounds the memory of a server
 
 
@@ -38,6 +39,9 @@ class Forecast(NamedTuple):
     length: int | None = None
     # Chance that the draft after one that stands whole was sent on before the verdict, and follows the text
     continued: float = 0.0
+    # Of a second draft beside another one: tokens that it adds to what stands, as a share of those that it would add if
+    # neither knew of the other; two that always agree add none
+    apart: float = 0.0
 
     def away_s(self, length: int) -> float:
         """From a verdict that leaves to the arrival of the next draft of `length` tokens."""
@@ -93,6 +97,7 @@ class DeviceEstimate:
         # Seconds of delay, to draft one token, and of deviation, of the latest drafts
         self._delay_s, self._draft_s, self._jitter_s = (RunningMedian(window) for _ in range(3))
         self._continued = FadingRatio(CONTINUED, guess.continued, 1.0)
+        self._beside = FadingRatio(BESIDE, guess.apart, 1.0)
 
     def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
         """A draft of `length` >= 1 tokens came `away_s` after the verdict before it; the device says it took
@@ -121,6 +126,13 @@ class DeviceEstimate:
         if self._tenant is not None:
             self._tenant.continued(stands)
 
+    def beside(self, added: int, independent: float) -> None:
+        """A second draft has `added` so many tokens to what stands of the first; see `Forecast.apart`."""
+        self._beside.add(added, independent)
+        self.times = self.times._replace(apart=self._beside.ratio)
+        if self._tenant is not None:
+            self._tenant.beside(added, independent)
+
     def another(self) -> DeviceEstimate:
         """Of a new device of this tenant, which is assumed to be like the others."""
         first, later = self.acceptance.first, self.acceptance.later
@@ -147,6 +159,11 @@ class DraftEstimate:
     def continued(self, stands: bool) -> None:
         """See `DeviceEstimate.continued`."""
         self.device.continued(stands)
+        self.forecast = self._forecast()
+
+    def beside(self, added: int, independent: float) -> None:
+        """See `DeviceEstimate.beside`."""
+        self.device.beside(added, independent)
         self.forecast = self._forecast()
 
     def judged(self, length: int, accepted: int, tried: Iterable[tuple[float, bool]] = ()) -> None:

@@ -11,6 +11,7 @@ from opensled.errors import InvalidRequest, ProtocolError, Unreachable
 from opensled.v1 import verify_pb2 as pb
 from tests.fakes import FakeEngine
 from verify_server.session_manager import SessionManager
+from verify_server.step import run_step
 
 
 class HandLoop(asyncio.SelectorEventLoop):
@@ -48,7 +49,7 @@ class Server:
         loop._memory = plan.memory
         work = loop._prepare(plan)
         if work:
-            loop._commit(work, *loop._compute(work))
+            loop._commit(work, run_step(loop.engine, work))
         return bool(work)
 
 

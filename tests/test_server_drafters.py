@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -21,7 +22,7 @@ from tests.fakes import (
     continuation,
     next_token,
 )
-from tests.system import CALM, ask, running
+from tests.system import CALM, ask, running, until
 from verify_server.config import ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
@@ -254,3 +255,39 @@ def test_real_engines_write_the_same_with_every_drafter(kind, name):
     assert stats.own.tokens > 0
     if name == "model":
         assert stats.steps < 30  # of 40 tokens each
+
+
+class Held(ServerDrafter):
+    """Drafts nothing, and ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on, self.blank = threading.Event(), threading.Event(), list[int]()
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        self.begun.set()
+        assert self.go_on.wait(10)
+        return [ask.chain(()) for ask in asks]
+
+    def freed(self, blocks: Sequence[int]) -> None:
+        self.blank += blocks
+
+
+def test_a_verdict_leaves_before_the_server_drafts():
+    """And KV blocks that come free meanwhile are told to nobody until the drafter has ended: it may write in them."""
+    drafter = Held()
+
+    async def scenario():
+        async with running(engine(), drafter=drafter, policy=FOUR) as network:
+            asking = asyncio.ensure_future(ask(network, PROMPT, NoneDrafter()))
+            await until(drafter.begun.is_set)
+            [session] = network.manager.loop.sessions.values()
+            await until(lambda: not len(session.outbox))
+            assert tuple(session.sequence.tokens) == (*PROMPT, EXPECTED[0])
+            network.manager.loop.remove(session)
+            assert not session.sequence.table.blocks and not drafter.blank
+            drafter.go_on.set()
+            await until(lambda: drafter.blank)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    asyncio.run(scenario())

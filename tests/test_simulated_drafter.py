@@ -64,34 +64,33 @@ def drafter_of(traces: TraceSet) -> tuple[RecordedDrafter, list[float]]:
     return RecordedDrafter(traces.items, LAW, spent.append), spent
 
 
-def ask(traces: TraceSet, place: int, news: int, most: int = 4, session: int = 1) -> Ask:
-    """After `place` tokens of the first text, the last `news` of which this step commits."""
+def ask(traces: TraceSet, place: int, most: int = 4, session: int = 1) -> Ask:
+    """After `place` tokens of the first text."""
     item = traces.items[0]
     text = (*item.prompt_ids, *item.target_ids[:place])
-    known = len(text) - news
-    return Ask(session, "", text[:known], text[known:], most, SamplingParams(), b"")
+    return Ask(session, "", text, most, SamplingParams(), b"")
 
 
 def test_it_proposes_what_was_recorded_after_the_text_in_as_many_passes_as_tokens() -> None:
     traces = made(acceptance=1.0, tokens=32)
     drafter, spent = drafter_of(traces)
     item = traces.items[0]
-    [found] = drafter.propose([ask(traces, 1, 1)])
+    [found] = drafter.propose([ask(traces, 1)])
     assert [token.id for token in found.block.tokens] == list(item.proposals[1].ids[:4])
     assert (found.block.base, found.read, found.unread) == (len(item.prompt_ids) + 1, found.block.base, 0)
     assert spent == [pytest.approx(0.4, rel=1e-3)]
     # All four stood, and a bonus token came: the last drafted token was never computed.
-    [found] = drafter.propose([ask(traces, 6, 5)])
+    [found] = drafter.propose([ask(traces, 6)])
     assert found.read == 2
     # After a wrong draft only the newest token is new.
     drafter, spent = drafter_of(wrong := made(acceptance=0.0, tokens=32))
-    assert [drafter.propose([ask(wrong, place, 1)])[0].read for place in (1, 2)][1] == 1
+    assert [drafter.propose([ask(wrong, place)])[0].read for place in (1, 2)][1] == 1
 
 
 def test_the_sessions_of_a_step_share_its_passes() -> None:
     traces = made(acceptance=1.0, tokens=32)
     drafter, spent = drafter_of(traces)
-    drafter.propose([ask(traces, 1, 1, 2, session=1), ask(traces, 1, 1, 5, session=2)])
+    drafter.propose([ask(traces, 1, 2, session=1), ask(traces, 1, 5, session=2)])
     assert spent == [pytest.approx(0.5, rel=1e-3)]
 
 
@@ -99,9 +98,9 @@ def test_a_long_text_is_read_in_pieces_before_anything_is_drafted() -> None:
     traces = made(1, tokens=32)
     long = replace(traces.items[0], prompt_ids=tuple(range(3000, 3000 + READ + 40)))
     drafter, spent = drafter_of(traces := replace(traces, items=(long,)))
-    [first] = drafter.propose([ask(traces, 1, 1)])
+    [first] = drafter.propose([ask(traces, 1)])
     assert (first.block.tokens, first.read, first.unread) == ((), READ, 41)
-    [second] = drafter.propose([ask(traces, 2, 1)])
+    [second] = drafter.propose([ask(traces, 2)])
     assert (len(second.block.tokens), second.read, second.unread) == (4, 42, 0)
     assert spent == [pytest.approx(0.1, rel=1e-3), pytest.approx(0.4, rel=1e-3)]
 
@@ -109,7 +108,7 @@ def test_a_long_text_is_read_in_pieces_before_anything_is_drafted() -> None:
 def test_a_text_that_was_not_recorded_is_an_error() -> None:
     drafter, _ = drafter_of(made())
     with pytest.raises(AssertionError, match="nothing is recorded"):
-        drafter.propose([Ask(1, "", (1, 2, 3), (4,), 4, SamplingParams(), b"")])
+        drafter.propose([Ask(1, "", (1, 2, 3, 4), 4, SamplingParams(), b"")])
 
 
 # -- in the simulator -------------------------------------------------------------------------------------------
@@ -134,16 +133,16 @@ class Listener:
         """Verdicts are read off the sequence."""
 
 
-def test_drafting_is_a_part_of_the_step_and_counted_apart() -> None:
+def test_verdicts_leave_before_the_server_drafts() -> None:
     traces = made(1, acceptance=1.0, tokens=32)
     events, reader = Events(), Listener(traces)
     server = SimulatedServer(events, LAW, Fcfs(0.25, 3), 1, drafter=SimulatedDrafter(LAW, traces.items))
     server.open(reader)
-    events.run(1.2)  # the prompt's step ends after 1 s, its three passes after 0.3 s more
-    assert server.totals.steps == 0
-    events.run(1.4)
-    assert (server.totals.steps, server.totals.tokens) == (1, 1)
-    events.run(2.7)
+    events.run(1.1)  # the prompt's step ends after 1 s, its three passes after 0.3 s more
+    assert (server.totals.steps, server.totals.tokens) == (1, 1) and not reader.session.own.block.tokens
+    events.run(2.2)
+    assert len(reader.session.own.block.tokens) == 3 and server.totals.tokens == 1
+    events.run(2.4)
     assert (server.totals.steps, server.totals.tokens) == (2, 5)
     assert server.totals.busy_s == pytest.approx(2.6, rel=1e-3)
     assert server.totals.drafting_s == pytest.approx(0.6, rel=1e-3)

@@ -1,12 +1,13 @@
-"""The server's loop: plan, one forward pass for all sessions, commit. One event loop, one engine thread."""
+"""The server's loop: plan, one forward pass for all sessions, commit, draft. One event loop, one engine thread."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 from hw_profiles.drafting_cost import DraftingCostModel
@@ -32,7 +33,6 @@ log = logging.getLogger(__name__)
 # Turns of the event loop, some microseconds each, for which a step waits for drafts that are arriving. Chosen: a hop to
 # the engine's thread and back costs as much as two rounds of a session.
 GATHER_TURNS = 8
-NOTHING_DRAFTED = OwnDrafts({}, 0.0)
 
 
 class VerifyLoop:
@@ -63,6 +63,7 @@ class VerifyLoop:
         self.planned_at = 0.0  # when the latest step was planned
         self.left_out: frozenset[int] = frozenset()  # sessions without KV in it: first in the next one
         self._memory: object = None  # the policy's, from one plan to the next
+        self._kept_freed: list[int] | None = None  # blocks that the drafter may still write in, meanwhile
         self._sleeper: asyncio.Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
 
@@ -74,7 +75,9 @@ class VerifyLoop:
             plan = self.policy.plan(self._snapshot(), self.profile, self.planned_at)
             self._memory = plan.memory
             if work := self._prepare(plan):
-                self._commit(work, *await self._run_step(work))
+                with self._keeping_freed():
+                    self._commit(work, await self._run_step(work))
+                    await self._draft(work)
             else:
                 await self._sleep(plan)
 
@@ -120,37 +123,58 @@ class VerifyLoop:
     def close(self) -> None:
         self._thread.shutdown()
 
-    async def _run_step(self, work: Sequence[StepItem]) -> tuple[list[Outcome], OwnDrafts]:
-        """The outcomes of a step in the engine's thread, and what is drafted after it; if the engine fails, an error
-        for each session."""
+    async def _run_step(self, work: Sequence[StepItem]) -> list[Outcome]:
+        """The outcomes of a step in the engine's thread; if the engine fails, an error for each session."""
         started, tokens = self.clock(), sum(len(item.segment.tokens) for item in work)
-        drafted = NOTHING_DRAFTED
         try:
-            outcomes, drafted = await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._compute, work
+            outcomes = await asyncio.get_running_loop().run_in_executor(
+                self._thread, run_step, self.engine, work
             )
         except Exception:
             log.exception("a step over %d sessions failed", len(work))
             outcomes = [step_failed()] * len(work)
         else:
-            self._learn(work, self.clock() - started - drafted.seconds)
-            if drafted.proposals:
-                self.stats.drafting_s += drafted.seconds
-                drafted.teach(self.drafting_costs)
-                self.profile = replace(self.profile, drafting=self.drafting_costs.cost)
+            self._learn(work, self.clock() - started)
         self.stats.step(len(work), tokens, self.clock() - started)
-        return outcomes, drafted
+        return outcomes
 
-    def _compute(self, work: Sequence[StepItem]) -> tuple[list[Outcome], OwnDrafts]:
-        """In the engine's thread: the target's step, then the server's drafts for the next one."""
-        outcomes = run_step(self.engine, work)
+    async def _draft(self, work: Sequence[StepItem]) -> None:
+        """The server's drafts for the next step, in the engine's thread, while the verdicts on this one leave."""
         if self.drafting is None:
-            return outcomes, NOTHING_DRAFTED
-        asks = [asked_of(item, outcome) for item, outcome in zip(work, outcomes)]
-        return outcomes, self.drafting.run([ask for ask in asks if ask is not None])
+            return
+        asks = [ask for ask in map(asked_of, work) if ask is not None]
+        if not asks:
+            self.drafting.run(asks)  # forgets the sessions that are over
+            return
+        drafted = await asyncio.get_running_loop().run_in_executor(self._thread, self.drafting.run, asks)
+        self._take(drafted)
+
+    def _take(self, drafted: OwnDrafts) -> None:
+        """Drafts wait with their sessions, as far as these are still there."""
+        self.stats.drafting_s += drafted.seconds
+        drafted.teach(self.drafting_costs)
+        self.profile = replace(self.profile, drafting=self.drafting_costs.cost)
+        for id, made in drafted.proposals.items():
+            session = self.sessions.get(id)
+            if session is not None and session.own is not None:
+                session.own.take(*made, len(session.sequence))
+
+    @contextmanager
+    def _keeping_freed(self) -> Iterator[None]:
+        """Nobody is told of blocks that become free, and nobody takes them, until the drafter has ended as well."""
+        self._kept_freed = []
+        try:
+            yield
+        finally:
+            blocks, self._kept_freed = self._kept_freed, None
+            if blocks:
+                self._freed(blocks)
 
     def _freed(self, blocks: Sequence[int]) -> None:
         """KV blocks whose content is not needed any more."""
+        if self._kept_freed is not None:
+            self._kept_freed += blocks
+            return
         self.engine.forget(blocks)
         if self.drafting is not None:
             self.drafting.freed(blocks)
@@ -189,16 +213,11 @@ class VerifyLoop:
         self.stats.preempted += step.preempted
         return work
 
-    def _commit(
-        self, work: Sequence[StepItem], outcomes: Sequence[Outcome], drafted: OwnDrafts = NOTHING_DRAFTED
-    ) -> None:
+    def _commit(self, work: Sequence[StepItem], outcomes: Sequence[Outcome]) -> None:
         """Apply a step to its sessions."""
         now = self.clock()
         for item, outcome in zip(work, outcomes):
             self._commit_one(item, outcome, now)
-            made = drafted.proposals.get(item.session.id)
-            if item.session.own is not None and made is not None:
-                item.session.own.take(*made, len(item.session.sequence))
 
     def _commit_one(self, item: StepItem, outcome: Outcome, now: float) -> None:
         session = item.session

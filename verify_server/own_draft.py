@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hw_profiles.fading import FadingRatio
+from hw_profiles.speculation import tokens_beside
 from opensled.messages import DraftBlock
 from opensled.protocol import agreed
-from scheduler.estimates import DraftEstimate
+from scheduler.estimates import DraftEstimate, Forecast
 from verify_server.drafting.base import Proposal
 from verify_server.kv.blocks import BlockTable
 from verify_server.sequence import Sequence
@@ -69,3 +70,12 @@ class OwnDraft:
         path = agreed(seen, ids)
         self.estimate.judged(len(seen.tokens), len(path), tried(seen, path))
         return min(len(path), len(verified.tokens))
+
+    def beside(self, verified: DraftBlock, more: int, device: DraftBlock, forecast: Forecast) -> None:
+        """A step verified `verified` beside a chain of the device, of which `forecast` tells: `more` tokens of it stand
+        than of that."""
+        if verified.tokens and device.tokens:
+            independent = tokens_beside(
+                self.estimate.forecast[:2], forecast[:2], len(verified.tokens), len(device.tokens)
+            )
+            self.estimate.beside(max(0, more), float(independent))

@@ -26,9 +26,7 @@ def _step_metrics(loop: VerifyLoop) -> list[Metric]:
         Metric("steps_total", "Forward passes of the target.", lambda: stats.steps),
         Metric("step_sessions", "Sessions served by one step.", lambda: stats.batches),
         Metric("step_tokens", "Positions computed by one step.", lambda: stats.work),
-        Metric(
-            "step_seconds", "Duration of a step: forward pass, acceptance, drafting.", lambda: stats.seconds
-        ),
+        Metric("step_seconds", "Duration of a step: forward pass, acceptance.", lambda: stats.seconds),
         Metric(
             "step_prediction_error_ratio",
             "Median error of the predicted durations of the latest steps, as a share of the real ones.",

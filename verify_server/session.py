@@ -299,6 +299,7 @@ class Session:
         if item.own.tokens:
             self.stats.own.add(len(item.own.tokens), stands)
             accepted = len(agreed(item.drafted, ids))
+            self.own.beside(item.own, stands - accepted, item.drafted, self.timing.estimate.forecast)
         self.own.block = NO_DRAFT
         return accepted
 

@@ -43,7 +43,7 @@ class _Text:
 
     def computed(self, ask: Ask) -> int:
         """Positions of the text whose KV is there; the last one is computed anew."""
-        return min(self.start + common_prefix(self.fed, ask.since(self.start)), ask.length - 1)
+        return min(self.start + common_prefix(self.fed, ask.tokens[self.start :]), ask.length - 1)
 
 
 @dataclass
@@ -71,7 +71,7 @@ class _Draft:
 
     def end(self) -> Proposal:
         """What came of it. The last token of a draft is never computed."""
-        new = self.ask.since(self.start)[: self.read]
+        new = self.ask.tokens[self.start : self.start + self.read]
         self.text.start, self.text.fed = self.start, (*new, *self.ids[:-1])
         unread = self.ask.length - self.start - self.read
         return Proposal(DraftBlock(self.ask.length, tuple(map(DraftToken, self.ids))), self.read, unread)
@@ -124,7 +124,7 @@ class RecordedDrafter(ServerDrafter):
 
     def _recorded(self, ask: Ask) -> ItemTrace:
         """The item that a text belongs to."""
-        text = (*ask.tokens, *ask.news)
+        text = tuple(ask.tokens)
         for length in self._lengths:
             trace = self._items.get(text[:length])
             if trace is not None and trace.target_ids[: len(text) - length] == text[length:]:

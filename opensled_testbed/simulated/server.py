@@ -17,7 +17,7 @@ from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import ServerTotals
 from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.server_drafter import NOTHING_DRAFTED, VOCABULARY, SimulatedDrafter
+from opensled_testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
 from opensled_testbed.traces import ItemTrace, TraceSet
 from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy, SessionView, Snapshot
@@ -245,36 +245,44 @@ class SimulatedServer:
             self._wake()
 
     def _start(self, work: list[StepItem]) -> None:
-        """The target's step, then the drafts of the server for the next one, as in the engine's thread."""
         overhead = self._overhead
         seconds = self._law.step_s([StepPiece.of(item.segment) for item in work])
         seconds += overhead.step_s + len(work) * overhead.session_s
         outcomes = [_decided(item) for item in work]
-        drafted = self._drafter.after(work, outcomes) if self._drafter else NOTHING_DRAFTED
-        seconds += drafted.seconds
-        self._events.at(self._events.now + seconds, self._end, (work, outcomes, drafted, seconds))
+        self._events.at(self._events.now + seconds, self._end, (work, outcomes, seconds))
 
-    def _end(self, done: tuple[list[StepItem], list[Outcome], OwnDrafts, float]) -> None:
-        work, outcomes, drafted, seconds = done
+    def _end(self, done: tuple[list[StepItem], list[Outcome], float]) -> None:
+        """Verdicts leave, then the server drafts for the next step."""
+        work, outcomes, seconds = done
         totals = self.totals
         totals.steps += 1
         totals.busy_s += seconds
-        totals.drafting_s += drafted.seconds
         totals.step_sessions += len(work)
         totals.positions += sum([len(item.segment.tokens) for item in work])
-        if self._drafter and drafted.proposals:
-            self._profile = replace(self._profile, drafting=self._drafter.cost)
         for item, outcome in zip(work, outcomes):
-            self._commit(item, outcome, drafted)
+            self._commit(item, outcome)
+        drafted = self._drafter.after(work) if self._drafter else None
+        if self._drafter and drafted and drafted.proposals:
+            self._profile = replace(self._profile, drafting=self._drafter.cost)
+            totals.busy_s += drafted.seconds
+            totals.drafting_s += drafted.seconds
+            self._events.at(self._events.now + drafted.seconds, self._take, drafted)
+        else:
+            self._events.at(self._events.now, self._plan, last=True)
+
+    def _take(self, drafted: OwnDrafts) -> None:
+        """The server's drafts wait for the next step."""
+        for id, made in drafted.proposals.items():
+            session = self._sessions[id]
+            assert session.own is not None, "only sessions with a draft of the server's own ask"
+            session.own.take(*made, len(session.sequence))
+            self._changed(session)
         self._events.at(self._events.now, self._plan, last=True)
 
-    def _commit(self, item: StepItem, outcome: Outcome, drafted: OwnDrafts) -> None:
+    def _commit(self, item: StepItem, outcome: Outcome) -> None:
         session = item.session
         assert not isinstance(outcome, OpenSledError), "a simulated step has no errors"
         self.totals.tokens += session.commit(item, outcome, self._events.now)
-        made = drafted.proposals.get(session.id)
-        if session.own is not None and made is not None:
-            session.own.take(*made, len(session.sequence))
         self._changed(session)
         if session.sequence.finish_reason:
             del self._sessions[session.id], self._views[session.id], self._readers[session]

@@ -14,10 +14,8 @@ from verify_server.drafting.asking import asked_of
 from verify_server.drafting.stage import DraftStage, OwnDrafts
 from verify_server.own_draft import OwnDraft
 from verify_server.session import StepItem
-from verify_server.step import Outcome
 
 VOCABULARY = 1 << 31  # ids of recorded tokens are not checked again
-NOTHING_DRAFTED = OwnDrafts({}, 0.0)
 
 
 class SimulatedDrafter:
@@ -44,10 +42,9 @@ class SimulatedDrafter:
         """Of a new session."""
         return OwnDraft(self._book.of("", ""), self._stage.needs_kv)
 
-    def after(self, work: Sequence[StepItem], outcomes: Sequence[Outcome]) -> OwnDrafts:
-        """What it drafts behind a step."""
-        found = [asked_of(item, outcome) for item, outcome in zip(work, outcomes)]
-        asks = [ask for ask in found if ask is not None]
+    def after(self, work: Sequence[StepItem]) -> OwnDrafts:
+        """What it drafts after a step that is committed."""
+        asks = [ask for ask in map(asked_of, work) if ask is not None]
         drafted = self._stage.run(asks)
         assert len(drafted.proposals) == len(asks), "the drafter failed, its log says why"
         if drafted.proposals:

@@ -13,13 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hw_profiles.speculation import Numbers, accepted_tokens
+from hw_profiles.speculation import Numbers, accepted_tokens, tokens_beside
 from hw_profiles.step_cost import DraftingCost, HardwareProfile
 from scheduler.estimates import Forecast
 from scheduler.goodput.objective import SPEED, Consumption, Objective
 from scheduler.plan import SessionView
 
 LENGTHS = (0, 1, 2, 3, 4, 6, 8)  # draft lengths that are tried, tokens; each costs planning time
+BOTH = (2, 4, 8)  # those that are tried for device and server together
 RESPONSE = -1  # the rule by which each session gets the arm that is best for it
 ROUNDS = 6  # iterations of the fixed point; more change nothing that matters and cost planning time
 BLUR = 0.4  # share of a step over which the whole number of missed steps is smoothed
@@ -37,9 +38,10 @@ LOGISTIC = 0.8  # of tanh: 0.5 + 0.5 * tanh(0.8 x) is the normal distribution's 
 
 
 class Arms(NamedTuple):
-    """The choices for a session, one at each index: tokens that its device drafts, or that the server drafts for it.
+    """The choices for a session, one at each index: tokens that its device drafts, and that the server drafts for it.
 
-    At index 0 nobody drafts. Then come the lengths of the device, then those of the server, each in ascending order.
+    At index 0 nobody drafts. Then come the lengths of the device, those of the server, and those of both, each in
+    ascending order.
     """
 
     device: NDArray[np.int_]
@@ -47,9 +49,10 @@ class Arms(NamedTuple):
 
     @classmethod
     def where(cls, server_drafts: bool) -> Arms:
-        own = LENGTHS[1:] if server_drafts else ()
-        nothing = [0] * len(LENGTHS)
-        return cls(np.array([*LENGTHS, *([0] * len(own))]), np.array([*nothing, *own]))
+        if not server_drafts:
+            return cls(np.array(LENGTHS), np.zeros(len(LENGTHS), int))
+        own, nothing = LENGTHS[1:], [0] * len(LENGTHS)
+        return cls(np.array([*LENGTHS, *nothing[1:], *BOTH]), np.array([*nothing, *own, *BOTH]))
 
 
 ARMS = {server_drafts: Arms.where(server_drafts) for server_drafts in (False, True)}
@@ -124,7 +127,7 @@ class DraftPlanner:
         self.arms = ARMS[bool(has_own.any())]
         lengths = self.arms.device[:, None]
         self._tokens = 1 + accepted_tokens(first, later, lengths)
-        self._own = self._own_tokens(sessions)
+        self._own = self._own_tokens(sessions, (first, later))
         drafting = self._longest > 0
         # Similar devices are treated alike: a lucky series of drafts says little of the next ones.
         self._usual = (
@@ -146,16 +149,26 @@ class DraftPlanner:
         if not self._counts.any():
             self._counts[:] = 1.0
 
-    def _own_tokens(self, sessions: Sequence[SessionView]) -> Numbers:
-        """[arm, session]: tokens of the server's draft that are expected; adds to `_tokens` what they bring."""
+    def _own_tokens(self, sessions: Sequence[SessionView], device: tuple[Numbers, Numbers]) -> Numbers:
+        """[arm, session]: tokens of the server's draft that are expected; adds to `_tokens` what they bring.
+
+        `device`: first and later chances of the device's drafts.
+        """
         own = self.arms.own[:, None]
         self._read = np.zeros((len(own), len(sessions)))
         if len(own) == len(LENGTHS):
             return self._read
         forecasts = [one.own_forecast or NO_FORECAST for one in sessions]
-        first, later = np.array([each[:2] for each in forecasts]).T
+        first, later, apart = np.array([(*each[:2], each.apart) for each in forecasts]).T
         offered = np.array([one.own_share for one in sessions])
-        self._tokens = self._tokens + np.where(own > 0, offered * accepted_tokens(first, later, own), 0.0)
+        alone, both = own[: -len(BOTH)], own[-len(BOTH) :]
+        gained = np.concatenate(
+            (
+                accepted_tokens(first, later, alone),
+                apart * tokens_beside((first, later), device, both, self.arms.device[-len(BOTH) :, None]),
+            )
+        )
+        self._tokens = self._tokens + np.where(own > 0, offered * gained, 0.0)
         # Each token that is written is read, and long texts are paid for by what is written after them.
         debts = [one.own_unread / max(1.0, min(one.left / 2, ANSWER)) for one in sessions]
         self._read = np.where(own > 0, self._tokens * (1 + np.array(debts)), 0.0)
@@ -186,6 +199,11 @@ class DraftPlanner:
         if not costs.step_s:
             return arms
         return self._without_losers(arms, self._shares(costs.step_s, self._away[arms, self._all], costs.busy))
+
+    def without_devices(self, costs: MarginalCosts) -> NDArray[np.int_]:
+        """What the server drafts for each session while its device is late: the best of the arms without a device."""
+        gains = np.where(self.arms.device[:, None] == 0, self._gains(costs), -np.inf)
+        return self.arms.own[gains.argmax(axis=0)]
 
     def _without_losers(self, arms: NDArray[np.int_], share: Numbers) -> NDArray[np.int_]:
         """0 for the sessions that would be much slower with drafts than without, whatever the rule."""

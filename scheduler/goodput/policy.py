@@ -35,6 +35,7 @@ class StepCandidates(NamedTuple):
     """The sessions of a snapshot, by what can be done with them now; clock times."""
 
     deciding: list[SessionView]  # one token to compute, and perhaps a draft
+    late: set[int]  # those of them whose device is at work on a draft that is not waited for any longer
     prompts: list[SessionView]  # more tokens to compute, with a reader that waits for the next one
     ahead: list[SessionView]  # lost KV to compute again; the session waits for its device anyway
     arrivals: list[float]  # when the drafts are expected that sessions wait for
@@ -67,8 +68,8 @@ class Goodput:
         return BatchPlan(tuple(slices), None if wake_at == inf else wake_at, state)
 
     def _candidates(self, sessions: Sequence[SessionView], state: GoodputState, now: float) -> StepCandidates:
-        candidates = StepCandidates([], [], [], [], [])
-        deciding, prompts, ahead, arrivals, deadlines = candidates
+        candidates = StepCandidates([], set(), [], [], [], [])
+        deciding, late, prompts, ahead, arrivals, deadlines = candidates
         for session in sessions:
             if session.absent:
                 continue
@@ -77,6 +78,8 @@ class Goodput:
             if awaited and state.hints.get(session.id):
                 expected, until = self._expected(session, state)
                 waits = now < until
+                if not waits:
+                    late.add(session.id)
                 if waits and not session.paused:
                     arrivals.append(expected)
                     deadlines.append(until)
@@ -130,7 +133,7 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
     chosen = most_urgent(candidates.deciding, budget - kept)
     drafts, own = _cut(chosen, budget - kept - len(chosen), state, profile)
     budget -= len(chosen) + sum(drafts) + sum(own)
-    asks = state.asks
+    asks = {**state.asks, **{id: state.late[id] for id in candidates.late if id in state.late}}
     slices = [
         Slice(
             session.id, 1, True, False, 0, draft, hint, mine if session.own else None, asks.get(session.id, 0)

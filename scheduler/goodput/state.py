@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hw_profiles.fading import faded_rate
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.goodput.assignment import (
+    LENGTHS,
     NO_COSTS,
     RESPONSE,
     Assignment,
@@ -45,6 +46,9 @@ class GoodputState:
 
     hints: Mapping[int, int] = field(default_factory=dict)  # draft lengths of sessions whose device drafts
     asks: Mapping[int, int] = field(default_factory=dict)  # those of sessions for which the server drafts
+    late: Mapping[int, int] = field(
+        default_factory=dict
+    )  # those of sessions for which it drafts if the device is late
     rate: float = 0.0  # expected tokens/s of all sessions
     step_s: float = 0.0  # expected
     reviewed: float = -inf
@@ -151,6 +155,7 @@ def _reviewed(
         sessions=len(sessions),
         newest=sessions[-1].id,
     )
+    state = replace(state, late=_late(state, present, planner))
     state = _with_probes(state, present, now)
     return _with_own_probes(state, present, now) if profile.drafting else state
 
@@ -186,6 +191,14 @@ def _hints(sessions: Sequence[SessionView], lengths: NDArray[np.int_]) -> dict[i
 def _asks(sessions: Sequence[SessionView], lengths: NDArray[np.int_]) -> dict[int, int]:
     """Of the sessions for which the server drafts."""
     return {session.id: length for session, length in zip(sessions, lengths.tolist()) if length}
+
+
+def _late(state: GoodputState, sessions: Sequence[SessionView], planner: DraftPlanner) -> Mapping[int, int]:
+    """Of the sessions whose device drafts and the server does not; a new session has none until the next review."""
+    if len(planner.arms.own) == len(LENGTHS):
+        return {}
+    asks = _asks(sessions, planner.without_devices(state.costs))
+    return {id: length for id, length in asks.items() if state.hints.get(id) and id not in state.asks}
 
 
 def _with_probes(state: GoodputState, sessions: Sequence[SessionView], now: float) -> GoodputState:

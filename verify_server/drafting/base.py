@@ -1,7 +1,7 @@
 """What a drafter beside the target is: after a step it proposes what may follow in each session that asks.
 
 Its drafts are verified in the next step by the same rule as a device's, so they change the cost of a text and never
-the text. Called from the engine's thread, right after the acceptance rules.
+the text. Called from the engine's thread, when the step is committed and its verdicts leave.
 """
 
 from __future__ import annotations
@@ -20,31 +20,23 @@ class Ask(NamedTuple):
 
     session: int
     tenant: str
-    tokens: Sequence[int]  # its text before this step, prompt included; not to be kept beyond the call
-    news: tuple[int, ...]  # what this step commits
+    tokens: Sequence[int]  # its text, prompt included; not to be kept beyond the call
     most: int  # tokens of the draft
     params: SamplingParams
     key: bytes  # noise key
     blocks: tuple[
         int, ...
     ] = ()  # KV blocks that the session holds for the draft's positions, too, if memory allows
-    emitted: TokenCounts | None = None  # the answer before this step; None = there are no penalties
+    emitted: TokenCounts | None = None  # the answer so far; None = there are no penalties
 
     @property
     def length(self) -> int:
-        """Tokens of the text after this step."""
-        return len(self.tokens) + len(self.news)
-
-    def since(self, place: int) -> list[int]:
-        """The text after this step, from position `place` on."""
-        known = len(self.tokens)
-        if place >= known:
-            return list(self.news[place - known :])
-        return [*self.tokens[place:], *self.news]
+        """Tokens of the text."""
+        return len(self.tokens)
 
     def emitted_after(self, drafted: Sequence[int]) -> Emitted | None:
         """What penalties count behind `drafted` tokens of the draft."""
-        return None if self.emitted is None else Emitted(self.emitted, (*self.news, *drafted))
+        return None if self.emitted is None else Emitted(self.emitted, tuple(drafted))
 
     def chain(self, guesses: Iterable[tuple[int, float]]) -> Proposal:
         """The draft of these ids, each with its confidence: the first `most` of them."""
@@ -67,7 +59,7 @@ class ServerDrafter(ABC):
 
     @abstractmethod
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        """A draft for each of `asks`, of `most` tokens or fewer, that follows its text after this step."""
+        """A draft for each of `asks`, of `most` tokens or fewer, that follows its text."""
 
     def forget(self, session: int) -> None:  # noqa: B027
         """The session is over."""

@@ -55,12 +55,12 @@ class ServerTables(ServerDrafter):
         self._texts.pop(session, None)
 
     def _read(self, ask: Ask) -> Followers:
-        """What follows a session's text as it is after this step."""
+        """What follows a session's text as it is now."""
         text = self._texts.get(ask.session)
         if text is None:
             text = self._texts[ask.session] = self._begun(ask)
         self._tenants.move_to_end(ask.tenant)
-        text.followers.extend(ask.since(text.read))
+        text.followers.extend(ask.tokens[text.read :])
         text.read = ask.length
         return text.followers
 

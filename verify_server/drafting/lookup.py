@@ -23,9 +23,9 @@ class ServerLookup(ServerDrafter):
         self._indices.pop(session, None)
 
     def _read(self, ask: Ask) -> NgramIndex:
-        """The index of a session's text as it is after this step."""
+        """The index of a session's text as it is now."""
         index = self._indices.get(ask.session)
         if index is None:
             index = self._indices[ask.session] = NgramIndex(ask.tokens)
-        index.extend(ask.since(len(index.text)))
+        index.extend(ask.tokens[len(index.text) :])
         return index

@@ -116,7 +116,7 @@ class ServerModel(ServerDrafter):
         """Read what is new in each text, of long ones a piece; those that are read have their first draft token."""
         left, segments = READ, []
         for draft in drafts:
-            unread = draft.ask.since(draft.start)
+            unread = draft.ask.tokens[draft.start :]
             count = len(unread) if len(unread) <= NEAR else min(len(unread), left)
             left -= count if len(unread) > NEAR else 0
             if count:

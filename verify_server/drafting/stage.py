@@ -84,13 +84,20 @@ class DraftStage:
         """Drafts for `asks`; none after an error."""
         began = self._clock()
         try:
-            while self._over:
-                self._drafter.forget(self._over.popleft())
             proposals = self._proposals(asks)
         except Exception:
             log.exception("the server's drafter failed; %d sequences go on without its drafts", len(asks))
             proposals = {}
+        self._forget()  # last: one that asked may be over by now
         return OwnDrafts(proposals, self._clock() - began if asks else 0.0)
+
+    def _forget(self) -> None:
+        """What the drafter keeps of sessions that are over."""
+        while self._over:
+            try:
+                self._drafter.forget(self._over.popleft())
+            except Exception:
+                log.exception("the server's drafter failed when a sequence was over")
 
     def _proposals(self, asks: Sequence[Ask]) -> dict[int, tuple[Proposal, int]]:
         """See `OwnDrafts`. Raises whatever the drafter raises, also while its proposals are read."""

@@ -52,7 +52,7 @@ class WrittenKV:
         self._texts: dict[int, TextHashes] = {}  # by session
 
     def computed(self, ask: Ask) -> int:
-        """Positions of a session's text after this step whose KV is there; not the last one, which is computed anew."""
+        """Positions of a session's text whose KV is there; not the last one, which is computed anew."""
         size, last = self._size, ask.length - 1
         place = 0
         for number, block in enumerate(ask.blocks):
@@ -100,8 +100,5 @@ def after(before: int, ids: Iterable[int]) -> int:
 
 
 def _ids(ask: Ask, start: int, size: int) -> tuple[int, ...]:
-    """A block's ids of the text after this step."""
-    known = len(ask.tokens)
-    if start + size <= known:
-        return tuple(ask.tokens[start : start + size])
-    return tuple(ask.since(start)[:size])
+    """A block's ids of the text."""
+    return tuple(ask.tokens[start : start + size])
