@@ -20,6 +20,7 @@ SEQUENCE, DEVICE, TENANT = 64.0, 256.0, 2048.0  # half-lives of what is learned 
 OF_DEVICE, OF_TENANT = 9, 33  # latest drafts whose times count: odd, so that medians are values
 CONTINUED = 16.0  # drafts that stand whole after which half of what they show of continuations is forgotten
 BESIDE = 64.0  # steps with two drafts after which half of what they show is forgotten
+LEAST = 0.01  # chance below which nothing is compared
 MOST_DEVICES = 4096  # of a tenant that are remembered by name: bounds the memory of a server
 
 
@@ -99,6 +100,11 @@ class DeviceEstimate:
         self._continued = FadingRatio(CONTINUED, guess.continued, 1.0)
         self._beside = FadingRatio(BESIDE, guess.apart, 1.0)
 
+    @property
+    def usual(self) -> DraftAcceptance:
+        """Of the mean device of its tenant."""
+        return self.acceptance if self._tenant is None else self._tenant.acceptance
+
     def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
         """A draft of `length` >= 1 tokens came `away_s` after the verdict before it; the device says it took
         `drafting_s` of that to draft it, 0 = it does not say."""
@@ -173,6 +179,14 @@ class DraftEstimate:
             self._acceptance.judged(length, accepted)
             self.device.confidences.judged(tried)
             self.forecast = self._forecast()
+
+    def follow(self, other: DraftEstimate) -> None:
+        """While the drafter of this rests: the text is as much harder than usual for it as for the `other`, which
+        drafts. Else an easy or a hard text would look like a difference between the two."""
+        usual, others, now = self.device.acceptance, other.device.usual, other.forecast
+        first = min(1.0, usual.first * now.first / max(LEAST, others.first))
+        later = min(1.0, usual.later * now.later / max(LEAST, others.later))
+        self.forecast = self._forecast()._replace(first=first, later=later)
 
     def reach(self, confidences: Sequence[float], parents: Sequence[int] = ()) -> tuple[float, ...]:
         """For each token of a draft the chance that it stands with all before it; () = of no token its drafter says.

@@ -300,6 +300,8 @@ class Session:
             self.stats.own.add(len(item.own.tokens), stands)
             accepted = len(agreed(item.drafted, ids))
             self.own.beside(item.own, stands - accepted, item.drafted, self.timing.estimate.forecast)
+            if self.turn.hint == 0:
+                self.timing.estimate.follow(self.own.estimate)
         self.own.block = NO_DRAFT
         return accepted
 

@@ -30,6 +30,7 @@ TOKENS_STEP, CONTEXTS_STEP = 8, 1000
 ANSWER = 64
 BETTER = 0.03  # share of all tokens/s by which another assignment must be better: against flapping
 PROMISE = 5.0  # weight of tokens up to the promised pace, beside 1 for any token: a kept promise comes first
+NEEDED = 0.5  # chance that a draft of the server is used, where a device is late (chosen)
 # Tokens for each step that passes meanwhile: a session that drafts and gets fewer is decoded instead.
 MIN_GAIN = 0.5
 # Relative standard deviations of tokens/s: of drafting sessions, more of it for each draft token, of decoded ones.
@@ -46,6 +47,11 @@ class Arms(NamedTuple):
 
     device: NDArray[np.int_]
     own: NDArray[np.int_]
+
+    @property
+    def drafted(self) -> Numbers:
+        """Tokens of the longest draft of each arm."""
+        return np.maximum(self.device, self.own).astype(float)
 
     @classmethod
     def where(cls, server_drafts: bool) -> Arms:
@@ -76,7 +82,9 @@ class MarginalCosts:
     session_s: float = 0.0
     slowdown: float = 0.0  # tokens/s that all sessions lose if steps become a second longer
     price: float = 0.0  # tokens/s that must be won for one more USD/s or watt
-    passes: float = 0.0  # of the server's drafter in a step: the longest of its drafts
+    # Passes of the server's drafter in a step that its sessions share, and by how many: who wants more pays them alone
+    passes: float = 0.0
+    sharing: float = 1.0
 
 
 NO_COSTS = MarginalCosts()
@@ -201,8 +209,13 @@ class DraftPlanner:
         return self._without_losers(arms, self._shares(costs.step_s, self._away[arms, self._all], costs.busy))
 
     def without_devices(self, costs: MarginalCosts) -> NDArray[np.int_]:
-        """What the server drafts for each session while its device is late: the best of the arms without a device."""
-        gains = np.where(self.arms.device[:, None] == 0, self._gains(costs), -np.inf)
+        """What the server drafts for each session while its device is late: the best of the arms without a device.
+
+        The device's draft may come first, with which the server's is lost: what it brings counts by the chance NEEDED.
+        Promises do not count: a pace is kept by what a session does most of the time.
+        """
+        lost = (1 - NEEDED) * (self._usual - 1) / costs.step_s
+        gains = np.where(self.arms.device[:, None] == 0, self._gains(costs, promises=False) - lost, -np.inf)
         return self.arms.own[gains.argmax(axis=0)]
 
     def _without_losers(self, arms: NDArray[np.int_], share: Numbers) -> NDArray[np.int_]:
@@ -229,7 +242,7 @@ class DraftPlanner:
             step_s, share = self._fixed_point(arms)
         rates = self._tokens[arms, self._all] * share / step_s
         rate = float(rates.sum())
-        promised = float(self._promised(rates, self.arms.device[arms].astype(float)).sum())
+        promised = float(self._promised(rates, self.arms.drafted[arms]).sum())
         busy, spent = float(share.sum()), self._spent(arms, share, step_s)
         return Assignment(rule, arms, rate + promised, rate, step_s, busy, costs, promised, spent, rate)
 
@@ -307,6 +320,7 @@ class DraftPlanner:
         now_s = cost.verify_s(*base)
         share = self._shares(at.step_s, self._away[at.arms, self._all], min(1.0, at.busy))
         rates = self._tokens[at.arms, self._all] * share / at.step_s
+        own = np.sort(self.arms.own[at.arms])
         return MarginalCosts(
             step_s=at.step_s,
             busy=min(1.0, at.busy),
@@ -315,19 +329,21 @@ class DraftPlanner:
             session_s=cost.verify_s(base[0], base[1], base[2] + 1) - now_s,
             slowdown=float((rates * share).sum()) / at.step_s,
             price=self._objective.price(at.rate, at.spent),
-            passes=float(self.arms.own[at.arms].max()),
+            passes=float(own[-2]) if len(own) > 1 else 0.0,
+            sharing=max(1.0, float((own > 0).sum())),
         )
 
-    def _gains(self, costs: MarginalCosts) -> Numbers:
+    def _gains(self, costs: MarginalCosts, promises: bool = True) -> Numbers:
         """[arm, session]: what each arm is worth to all sessions, if the others stay as they are."""
         share = self._shares(costs.step_s, self._away, costs.busy)
         rates = self._usual * share / costs.step_s
         place_s = costs.token_s * self._positions + costs.context_s * self._contexts + costs.session_s
-        more = np.maximum(0.0, self.arms.own - costs.passes)[:, None]  # passes that no other draft needs
-        place_s = place_s * share + self._drafting.seconds(more, self._own, self._read)
-        gains = (
-            rates + self._promised(rates, self.arms.device[:, None].astype(float)) - costs.slowdown * place_s
-        )
+        passes = np.minimum(self.arms.own, costs.passes) / costs.sharing
+        passes = (passes + np.maximum(0.0, self.arms.own - costs.passes))[:, None]
+        place_s = place_s * share + self._drafting.seconds(passes, self._own, self._read)
+        gains = rates - costs.slowdown * place_s
+        if promises:
+            gains = gains + self._promised(rates, self.arms.drafted[:, None])
         if costs.price:
             rounds = share / costs.step_s
             # A busy target is no busier with one session more.

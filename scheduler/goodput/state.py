@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hw_profiles.fading import faded_rate
-from hw_profiles.step_cost import HardwareProfile
+from hw_profiles.step_cost import DraftingCost, HardwareProfile
 from scheduler.goodput.assignment import (
     LENGTHS,
     NO_COSTS,
@@ -35,7 +35,7 @@ PROBE_EVERY_S, PROBE_EVERY = 10.0, 50  # between two probes of a session: second
 # Drafts of a probe and tokens of each: enough for a median, cheap enough to lose.
 PROBE_DRAFTS, PROBE_LENGTH = 3, 4
 PROBE_READS = 64  # tokens of text that a draft model reads for a probe at most
-OWN_PROBE_STEPS = 4  # steps in which the server drafts for a session as a probe
+OWN_PROBE_STEPS = 4  # steps in which the server drafts for some sessions as a probe
 GOLDEN = 0.618  # multiples of the golden ratio modulo 1 are spread evenly, and so are the first probes
 NO_PROMPT_LOAD = PromptLoad()
 
@@ -57,7 +57,8 @@ class GoodputState:
     prompts: PromptLoad = NO_PROMPT_LOAD
     doubts: int = 0  # reviews in a row that found another assignment better
     planned: float = -inf  # the latest plan
-    costs: MarginalCosts = NO_COSTS
+    costs: MarginalCosts = NO_COSTS  # those that `rule` answers, and those at the latest review
+    present_costs: MarginalCosts = NO_COSTS
     # Sessions that are decoded, but draft for a while: drafts by which the probe ends, and the time
     probes: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     probed: Mapping[int, float] = field(default_factory=dict)  # when each was probed last
@@ -66,6 +67,7 @@ class GoodputState:
     # Of sessions for which the server does not draft: until when it does so for a while, and since when it did so last
     own_probes: Mapping[int, float] = field(default_factory=dict)
     own_probed: Mapping[int, float] = field(default_factory=dict)
+    own_due: float = -inf  # the earliest time of the next such probes
 
     def after(self, slices: Sequence[Slice], now: float) -> GoodputState:
         """After a plan with these slices (without those that run ahead)."""
@@ -114,7 +116,7 @@ def _with_new(
 ) -> GoodputState:
     """With hints by the same rule for the `new` ones of `sessions`."""
     planner = DraftPlanner(new, profile, old.prompts, objective)
-    arms = planner.by(old.rule, old.costs)
+    arms = planner.by(old.rule, old.present_costs)
     hints, asks = _hints(new, planner.arms.device[arms]), _asks(new, planner.arms.own[arms])
     told = {**old.told, **hints}
     return replace(
@@ -136,11 +138,13 @@ def _reviewed(
     planner = DraftPlanner(present, profile, _load(old.prompts, present, profile), objective)
     kept, best = planner.best(old.rule, old.costs)
     doubts = old.doubts + 1 if best is not kept else 0
-    # Without anyone who drafts the present rule was never a choice.
+    # Without anyone who drafts the present rule was never a choice; and the server's own drafts change at no cost.
     is_clear = not (old.hints or old.asks) or best.worth > kept.worth + MUCH_BETTER * kept.value
+    is_clear |= not planner.arms.device[[kept.arms, best.arms]].any()
     if 0 < doubts < DOUBTS and not is_clear:
         best = kept
     taken = _answered(best, planner)
+    present_costs = planner.marginal_costs(taken)
     state = replace(
         old,
         hints=_hints(present, planner.arms.device[taken.arms]),
@@ -149,7 +153,8 @@ def _reviewed(
         rate=taken.rate,
         step_s=taken.step_s,
         # Those that rule RESPONSE answered, so that it says the same again
-        costs=taken.costs if taken.rule == RESPONSE else planner.marginal_costs(taken),
+        costs=taken.costs if taken.rule == RESPONSE else present_costs,
+        present_costs=present_costs,
         doubts=doubts if best is kept else 0,
         reviewed=now,
         sessions=len(sessions),
@@ -157,7 +162,7 @@ def _reviewed(
     )
     state = replace(state, late=_late(state, present, planner))
     state = _with_probes(state, present, now)
-    return _with_own_probes(state, present, now) if profile.drafting else state
+    return _with_own_probes(state, present, profile.drafting, now) if profile.drafting else state
 
 
 def _load(seen: PromptLoad, sessions: Sequence[SessionView], profile: HardwareProfile) -> PromptLoad:
@@ -197,8 +202,14 @@ def _late(state: GoodputState, sessions: Sequence[SessionView], planner: DraftPl
     """Of the sessions whose device drafts and the server does not; a new session has none until the next review."""
     if len(planner.arms.own) == len(LENGTHS):
         return {}
-    asks = _asks(sessions, planner.without_devices(state.costs))
-    return {id: length for id, length in asks.items() if state.hints.get(id) and id not in state.asks}
+    asks = _asks(sessions, planner.without_devices(state.present_costs))
+    # A device is late for a step or two: that pays for no reading of a long text.
+    near = {session.id for session in sessions if session.own_unread <= PROBE_READS}
+    return {
+        id: length
+        for id, length in asks.items()
+        if state.hints.get(id) and id not in state.asks and id in near
+    }
 
 
 def _with_probes(state: GoodputState, sessions: Sequence[SessionView], now: float) -> GoodputState:
@@ -224,9 +235,12 @@ def _with_probes(state: GoodputState, sessions: Sequence[SessionView], now: floa
     return replace(state, probes=probes, probed=probed, told=told)
 
 
-def _with_own_probes(state: GoodputState, sessions: Sequence[SessionView], now: float) -> GoodputState:
-    """Where drafts of the server do not pay, it makes some now and then, to notice when they do."""
-    probes, probed = {}, {}
+def _with_own_probes(
+    state: GoodputState, sessions: Sequence[SessionView], drafting: DraftingCost, now: float
+) -> GoodputState:
+    """Where drafts of the server do not pay, it makes some now and then, to notice when they do; for several sessions
+    at once, which share its passes, and so seldom that they take a small share of its time."""
+    probes, probed, begun = {}, {}, 0
     for session in sessions:
         id = session.id
         if session.own_forecast is None or session.own_unread > PROBE_READS:
@@ -237,8 +251,11 @@ def _with_own_probes(state: GoodputState, sessions: Sequence[SessionView], now: 
             probed[id] = now
         elif state.own_probes.get(id, now) > now:
             probes[id] = state.own_probes[id]
-        elif now >= last + PROBE_EVERY_S:
+        elif now >= max(last + PROBE_EVERY_S, state.own_due):
             probed[id] = now
             probes[id] = now + OWN_PROBE_STEPS * state.step_s
+            begun += 1
     asks = {**state.asks, **dict.fromkeys(probes, PROBE_LENGTH)}
-    return replace(state, own_probes=probes, own_probed=probed, asks=asks)
+    spent_s = OWN_PROBE_STEPS * drafting.seconds(PROBE_LENGTH, PROBE_LENGTH * begun, 0) if begun else 0.0
+    due = now + PROBE_EVERY * spent_s if begun else state.own_due
+    return replace(state, own_probes=probes, own_probed=probed, own_due=due, asks=asks)
