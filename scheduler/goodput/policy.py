@@ -22,12 +22,15 @@ from hw_profiles.step_cost import HardwareProfile
 from scheduler.estimates import GUESS
 from scheduler.goodput.objective import SPEED, Objective
 from scheduler.goodput.state import GoodputState, current
-from scheduler.goodput.step_budget import NOTHING, DraftOffer, most_urgent, most_valuable, urgency
+from scheduler.goodput.step_budget import DraftOffer, most_urgent, most_valuable, urgency
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
 
 JITTERS = 4.0  # usual deviations that a draft may be late before its session is decoded
 CAUTION = 1.3  # times its price that a draft token must be likely: a longer step also delays those who wait
-PRICED = 8  # positions over which the price of one more is measured
+PRICED, PRICES = (
+    8,
+    64,
+)  # positions over which the price of one more is measured, or more: so many prices at most
 PROMPTS = 0.25  # share of a full step that prompts may claim: first tokens against the pace of answers
 
 
@@ -170,24 +173,27 @@ def _cut(
     chosen: Sequence[SessionView], room: int, state: GoodputState, profile: HardwareProfile
 ) -> tuple[list[int], list[int]]:
     """How much of each device's and of each own draft is verified: the tokens of all of them that are worth most."""
-    count = len(chosen)
-    if not any(each.draft or each.own for each in chosen):
-        return [0] * count, [0] * count
-    offers = [_device_offer(each) for each in chosen] + [_own_offer(each) for each in chosen]
+    drafts, own = [0] * len(chosen), [0] * len(chosen)
+    devices = [place for place, each in enumerate(chosen) if each.draft]
+    servers = [place for place, each in enumerate(chosen) if each.own]
+    if not (devices or servers):
+        return drafts, own
+    offers = [_device_offer(chosen[place]) for place in devices]
+    offers += [_own_offer(chosen[place]) for place in servers]
     kept = most_valuable(offers, room, lambda drafted: _price(chosen, drafted, state, profile))
-    return kept[:count], kept[count:]
+    for place, tokens in zip(devices, kept):
+        drafts[place] = tokens
+    for place, tokens in zip(servers, kept[len(devices) :]):
+        own[place] = tokens
+    return drafts, own
 
 
 def _device_offer(session: SessionView) -> DraftOffer:
-    if not session.draft:
-        return NOTHING
     return DraftOffer(_draft(session), session.forecast or GUESS, session.reach, session.depth)
 
 
 def _own_offer(session: SessionView) -> DraftOffer:
-    if not session.own or session.own_forecast is None:
-        return NOTHING
-    return DraftOffer(session.own, session.own_forecast, session.own_reach)
+    return DraftOffer(session.own, session.own_forecast or GUESS, session.own_reach)
 
 
 def _draft(session: SessionView) -> int:
@@ -209,10 +215,10 @@ def _price(
     chosen: Sequence[SessionView], drafted: NDArray[np.int_], state: GoodputState, profile: HardwareProfile
 ) -> Numbers:
     """What the first `drafted` draft tokens cost, in tokens that the target could commit instead; exact at every
-    PRICED of them, which a bend of the cost needs, and linear in between."""
+    PRICED of them, or at PRICES places, which a bend of the cost needs, and linear in between."""
     count, contexts = len(chosen), sum([session.context for session in chosen])
     last = int(drafted[-1])
-    knots = [*range(0, last, PRICED), last]
+    knots = [*range(0, last, max(PRICED, last // PRICES)), last]
     seconds = [profile.cost.verify_s(count + knot, contexts, count) for knot in knots]
     return CAUTION * state.rate * np.interp(drafted, knots, seconds)
 

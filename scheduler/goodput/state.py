@@ -30,6 +30,7 @@ DOUBTS = 3  # reviews in a row that must agree, for a change costs every device 
 MUCH_BETTER = 0.2
 # Seconds between two reviews: so many steps, within these bounds. Prompts make steps longer than what is expected.
 EVERY_STEPS, EVERY_S, LATEST_S = 8, 0.25, 1.0
+EACH_S = 1e-3  # and as many times this as there are sessions, each of which takes its time of a review
 CHANGE = 0.1  # share of the sessions that are new or gone, from which on a review comes at once
 PROBE_EVERY_S, PROBE_EVERY = 10.0, 50  # between two probes of a session: seconds, and times its draft is away
 # Drafts of a probe and tokens of each: enough for a median, cheap enough to lose.
@@ -93,7 +94,7 @@ def current(
     draft would cost one more step.
     """
     old = memory if isinstance(memory, GoodputState) else GoodputState()
-    pause = min(max(EVERY_S, EVERY_STEPS * old.step_s), LATEST_S)
+    pause = min(max(EVERY_S, EVERY_STEPS * old.step_s, EACH_S * len(sessions)), LATEST_S)
     changed = abs(len(sessions) - old.sessions) > CHANGE * old.sessions
     new = [
         one
