@@ -117,6 +117,22 @@ def test_attention_that_depends_on_its_neighbours_makes_pieces_attend_alone(fold
     assert shapes is not None and shapes.alone
 
 
+@pytest.mark.parametrize("queries", [11, 19, 43, 63])
+def test_a_number_of_queries_that_a_kernel_computes_in_its_own_way_is_found(queries, folder, monkeypatch) -> None:
+    """torch takes rows by 32 and a single row that is left by itself: pieces of 11 queries of 3 heads, with AMX."""
+    plain, probed = attention.scaled_dot_product_attention, network(folder("llama"), torch.float32)
+    config = probed.config
+    folded = config.num_attention_heads // config.num_key_value_heads
+
+    def by_count(rows, *tensors, **words):
+        out = plain(rows, *tensors, **words)
+        return out * (1 + 2**-20) if rows.shape[-2] == queries * folded else out
+
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", by_count)
+    shapes = geometry.find(probed, "sdpa", MOST)
+    assert shapes is not None and shapes.queries == 4
+
+
 def test_where_nothing_holds_the_level_is_fast(folder, monkeypatch) -> None:
     plain, calls = attention.scaled_dot_product_attention, iter(range(10**9))
 
