@@ -1,7 +1,7 @@
 """What the server's own drafters bring to clients without a device, on a real pair and real prompts, by kind of text.
 
     python -m benchmarks.server_drafts [--engines torch,llamacpp] [--drafters none,lookup,cacheback,model]
-        [--users 1,4,8] [--kinds chat,...] [--prompts 12] [--max-tokens 64] [--samplings greedy]
+        [--users 1,4,8] [--kinds chat,...] [--prompts 10] [--max-tokens 64] [--samplings greedy]
         [--quick] [--out FOLDER]
 
 One `opensled serve --drafter NAME` for each drafter, on core 0 with one thread; every prompt goes to all of them in
@@ -40,7 +40,7 @@ from benchmarks.server_drafts_document import (
     read_kept,
     write,
 )
-from benchmarks.server_drafts_plan import GREEDY, Group, Run, laps, place, turned
+from benchmarks.server_drafts_plan import GREEDY, Group, Run, groups_of, laps, place, turned
 from benchmarks.server_drafts_turn import Server, started, turn, warm
 from benchmarks.server_drafts_view import tables, title
 from opensled.errors import NotFound, OpenSledError, UsageError
@@ -64,7 +64,11 @@ def main(words: list[str] | None = None) -> int:
     add(
         "--kinds", help=f"of {', '.join((*KINDS, *MORE_KINDS))}; default {','.join(KINDS)}, with --quick chat"
     )
-    add("--prompts", type=int, help="or groups of them, of each kind; default 12, with --quick 1")
+    add(
+        "--prompts",
+        type=int,
+        help="of each kind, 3 groups at least; default 10, with --quick 1",
+    )
     add("--samplings", default=GREEDY, help=f"of {', '.join(SAMPLINGS)}; default %(default)s")
     add("--max-tokens", type=int, default=64, help="of an answer; default %(default)s")
     add("--no-stream", action="store_true", help="ask for answers in one piece: no time to a first text")
@@ -101,7 +105,7 @@ class Task:
             names=names,
             draft_model=arguments.draft_model,
             about=about,
-            prompts=_positive((1 if quick else 12) if arguments.prompts is None else arguments.prompts),
+            prompts=_positive((1 if quick else 10) if arguments.prompts is None else arguments.prompts),
             runs=list(_runs(arguments)),
             kinds=names_of(kinds, (*KINDS, *MORE_KINDS)),
             path=out / "server_drafts.json" if out else None,
@@ -110,7 +114,7 @@ class Task:
     def lacking(self, raw: Raw, run: Run) -> Iterator[list[Group]]:
         """The groups of each lap of a run that were not asked yet."""
         done = {place(unit) for unit in raw["units"] if is_done(unit, self.names)}
-        for lap in laps(self.kinds, run.users, self.prompts):
+        for lap in laps(self.kinds, run.users, groups_of(self.prompts, run.users)):
             if groups := [group for group in lap if (run, group.kind, group.number) not in done]:
                 yield groups
 

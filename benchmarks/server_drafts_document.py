@@ -112,7 +112,7 @@ def sooner(answer: Mapping[str, Any]) -> float:
 
 def core_share(turn: Mapping[str, Any]) -> float:
     """How much of its core the server had while it was asked: below 1 where other programs computed there."""
-    return float(turn["cpu_s"] / turn["seconds"])
+    return float(turn["cpu_s"] / turn["group_s"])
 
 
 def drafting(units: Sequence[Unit], name: str) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def summary(run: Run, units: Sequence[Unit]) -> dict[str, Any]:
         "least share of its core": round(min(map(core_share, turns)), 3),
         "disturbed": [sum(core_share(turn) < OWN_CORE for turn in turns), len(turns)],
         "idle servers, cores": round(
-            sum(turn["idle_cpu_s"] for turn in turns) / sum(turn["seconds"] for turn in turns), 4
+            sum(turn["idle_cpu_s"] for turn in turns) / sum(turn["group_s"] for turn in turns), 4
         ),
     }
 

@@ -16,6 +16,7 @@ from opensled.errors import UsageError
 from opensled_testbed.provenance import SEED
 
 GREEDY = "greedy"
+LEAST = 3  # groups of a kind
 
 
 class Run(NamedTuple):
@@ -47,6 +48,12 @@ def run_of(unit: Unit) -> Run:
 def place(unit: Unit) -> tuple[Run, str, int]:
     """Two units of the same place measure the same."""
     return run_of(unit), unit["kind"], unit["number"]
+
+
+def groups_of(prompts: int, users: int) -> int:
+    """How many groups of as many prompts as there are `users` ask `prompts` of them, and some more; LEAST at least, for
+    an interval, but no more than there are prompts."""
+    return max(-(-prompts // users), min(prompts, LEAST))
 
 
 def laps(kinds: Sequence[str], users: int, count: int) -> Iterator[list[Group]]:

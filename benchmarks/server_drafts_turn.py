@@ -49,6 +49,7 @@ class Said(NamedTuple):
     text: str
     tokens: int
     prompt_tokens: int
+    seconds: float  # to its end
     first_s: float | None  # to the first text; None = the answer came in one piece
 
 
@@ -99,21 +100,23 @@ async def turn(
 ) -> tuple[list[str], dict[str, Any]]:
     """The texts, and what is measured; `asked`: prompts of as many users, with more fields of the request.
 
-    `seconds` go from the requests to the last token of the last answer, so tokens/s are those of the whole group.
+    `seconds` are those that a user waits for the end of an answer, on average; `group_s` until the last answer ends,
+    which the answers that draft least decide.
     """
     ask = _streamed if is_streamed else _whole
     before, worked, computed = scrape(server.http), cpu_s(idle), cpu_s([server])
     async with _client(server) as http:
         begun = time.monotonic()
         said = await asyncio.gather(*[ask(http, _body(text, fields)) for text, fields in asked.items()])
-        seconds = time.monotonic() - begun
+        group_s = time.monotonic() - begun
     worked, computed = cpu_s(idle) - worked, cpu_s([server]) - computed
     between = Between(before, scrape(server.http))
     firsts = [each.first_s for each in said if each.first_s is not None]
     return [each.text for each in said], {
         "tokens": sum(each.tokens for each in said),
         "prompt_tokens": sum(each.prompt_tokens for each in said),
-        "seconds": round(seconds, 4),
+        "seconds": round(sum(each.seconds for each in said) / len(said), 4),
+        "group_s": round(group_s, 4),
         "first_s": round(sum(firsts) / len(firsts), 4) if firsts else None,
         **{name: round(between.count(metric)) for name, metric in COUNTED.items()},
         "drafting_s": round(between.count("server_drafting_seconds_total"), 4),
@@ -124,21 +127,24 @@ async def turn(
 
 
 async def _streamed(http: httpx.AsyncClient, body: dict[str, Any]) -> Said:
-    first = None
+    first, begun = None, time.monotonic()
     async for reply in stream_chat(http, body):
         if reply.text and first is None:
             first = reply.seconds
-    return Said(reply.text, reply.usage["completion_tokens"], reply.usage["prompt_tokens"], first)
+    usage, seconds = reply.usage, time.monotonic() - begun
+    return Said(reply.text, usage["completion_tokens"], usage["prompt_tokens"], seconds, first)
 
 
 async def _whole(http: httpx.AsyncClient, body: dict[str, Any]) -> Said:
+    begun = time.monotonic()
     reply = await http.post("/v1/chat/completions", json=body)
+    seconds = time.monotonic() - begun
     if reply.status_code != 200:
         raise OpenSledError(f"HTTP {reply.status_code}: {reply.text}")
     found = reply.json()
     usage = found["usage"]
     text = found["choices"][0]["message"]["content"] or ""
-    return Said(text, usage["completion_tokens"], usage["prompt_tokens"], None)
+    return Said(text, usage["completion_tokens"], usage["prompt_tokens"], seconds, None)
 
 
 def digest(text: str) -> str:

@@ -30,9 +30,9 @@ def tables(document: Found) -> list[str]:
     """All runs, in Markdown."""
     return [
         "Ratios of tokens/s to no drafts: geometric means over the prompts of a kind (with several users: over groups "
-        "of prompts asked at the same time), in brackets a bootstrap interval of 95 % over them (none for a single "
-        "one). ▼: below 1. *drafted*: the share of the sessions' steps, the reading of prompts included, "
-        "that verified a draft of the server's own, and how many of its tokens stood. Required: "
+        "of prompts asked at the same time, by the mean seconds of an answer), in brackets a bootstrap interval of "
+        "95 % over them (none for a single one). ▼: below 1. *drafted*: the share of the sessions' steps, the reading "
+        "of prompts included, that verified a draft of the server's own, and how many of its tokens stood. Required: "
         f"{REQUIRED:g} of each kind, {ENOUGH:g} where answers copy ({', '.join(COPYING)}).",
         "",
         *(line for run in document["facts"]["runs"] for line in _run(run)),

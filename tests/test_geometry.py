@@ -118,7 +118,9 @@ def test_attention_that_depends_on_its_neighbours_makes_pieces_attend_alone(fold
 
 
 @pytest.mark.parametrize("queries", [11, 19, 43, 63])
-def test_a_number_of_queries_that_a_kernel_computes_in_its_own_way_is_found(queries, folder, monkeypatch) -> None:
+def test_a_number_of_queries_that_a_kernel_computes_in_its_own_way_is_found(
+    queries, folder, monkeypatch
+) -> None:
     """torch takes rows by 32 and a single row that is left by itself: pieces of 11 queries of 3 heads, with AMX."""
     plain, probed = attention.scaled_dot_product_attention, network(folder("llama"), torch.float32)
     config = probed.config

@@ -92,7 +92,13 @@ def _turn(
 ) -> dict:
     """120 tokens in 40 steps of a session; drafts of 4 tokens, of which 3 stand."""
     counts = {"steps": 10, "places": 40, "drafts": drafts, "drafted": 4 * drafts, "accepted": 3 * drafts}
-    times = {"seconds": seconds, "first_s": seconds / 8, "drafting_s": 0.0, "cpu_s": share * seconds}
+    times = {
+        "seconds": seconds,
+        "group_s": seconds,
+        "first_s": seconds / 8,
+        "drafting_s": 0.0,
+        "cpu_s": share * seconds,
+    }
     return {"tokens": 120, **times, **counts, "idle_cpu_s": idle, "texts": ["t"] * 4, "other": list(other)}
 
 

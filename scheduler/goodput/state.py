@@ -68,7 +68,8 @@ class GoodputState:
     # Of sessions for which the server does not draft: until when it does so for a while, and since when it did so last
     own_probes: Mapping[int, float] = field(default_factory=dict)
     own_probed: Mapping[int, float] = field(default_factory=dict)
-    own_due: float = -inf  # the earliest time of the next such probes
+    own_due: float = 0.0  # the number of the step from which on the next such probes may begin
+    steps: int = 0  # planned so far
 
     def after(self, slices: Sequence[Slice], now: float) -> GoodputState:
         """After a plan with these slices (without those that run ahead)."""
@@ -78,7 +79,7 @@ class GoodputState:
             faded_rate(self.prompts.rate, tokens, passed, PROMPTS_S),
             faded_rate(self.prompts.steps, tokens > 0, passed, PROMPTS_S),
         )
-        return replace(self, prompts=prompts, planned=now)
+        return replace(self, prompts=prompts, planned=now, steps=self.steps + bool(slices))
 
 
 def current(
@@ -241,7 +242,7 @@ def _with_own_probes(
 ) -> GoodputState:
     """Where drafts of the server do not pay, it makes some now and then, to notice when they do; for several sessions
     at once, which share its passes, and so seldom that they take a small share of its time."""
-    probes, probed, begun = {}, {}, 0
+    probes, probed, begun, unread = {}, {}, 0, 0
     for session in sessions:
         id = session.id
         if session.own_forecast is None or session.own_unread > PROBE_READS:
@@ -252,11 +253,13 @@ def _with_own_probes(
             probed[id] = now
         elif state.own_probes.get(id, now) > now:
             probes[id] = state.own_probes[id]
-        elif now >= max(last + PROBE_EVERY_S, state.own_due):
+        elif now >= last + PROBE_EVERY_S and state.steps >= state.own_due:
             probed[id] = now
             probes[id] = now + OWN_PROBE_STEPS * state.step_s
-            begun += 1
+            begun, unread = begun + 1, unread + session.own_unread
     asks = {**state.asks, **dict.fromkeys(probes, PROBE_LENGTH)}
-    spent_s = OWN_PROBE_STEPS * drafting.seconds(PROBE_LENGTH, PROBE_LENGTH * begun, 0) if begun else 0.0
-    due = now + PROBE_EVERY * spent_s if begun else state.own_due
+    due = state.own_due
+    if begun:  # by steps, not by the clock: a server may have little to do
+        spent_s = OWN_PROBE_STEPS * drafting.seconds(PROBE_LENGTH, PROBE_LENGTH * begun, unread)
+        due = state.steps + PROBE_EVERY * spent_s / max(state.step_s, 1e-9)
     return replace(state, own_probes=probes, own_probed=probed, own_due=due, asks=asks)
