@@ -30,6 +30,7 @@ TOKENS_STEP, CONTEXTS_STEP = 8, 1000
 ANSWER = 64
 BETTER = 0.03  # share of all tokens/s by which another assignment must be better: against flapping
 PROMISE = 5.0  # weight of tokens up to the promised pace, beside 1 for any token: a kept promise comes first
+AHEAD = 8  # steps for which an assignment is made, about as many as from one review to the next
 NEEDED = 0.5  # chance that a draft of the server is used, where a device is late (chosen)
 # Tokens for each step that passes meanwhile: a session that drafts and gets fewer is decoded instead.
 MIN_GAIN = 0.5
@@ -152,10 +153,15 @@ class DraftPlanner:
         self._allowed = (lengths <= self._longest) & ((self.arms.own[:, None] == 0) | has_own)
         self._positions = lengths + self._own + 1.0
         self._all = np.arange(len(sessions))
-        # A session with a prompt to compute costs nothing here; the prompts count it.
-        self._counts = np.array([one.uncomputed == 1 for one in sessions], float)
+        self._counts = self._present(np.array([one.uncomputed - 1 for one in sessions], float))
         if not self._counts.any():
             self._counts[:] = 1.0
+
+    def _present(self, prompts: Numbers) -> Numbers:
+        """How much each session counts in the next steps. One with a prompt to compute counts with the prompts, and
+        here from when it will be there; else a server that reads the first prompts of many would plan for nobody."""
+        steps = np.ceil(prompts.cumsum() / self._step_tokens)
+        return np.where(prompts > 0, np.maximum(0.0, 1 - steps / AHEAD), 1.0)
 
     def _own_tokens(self, sessions: Sequence[SessionView], device: tuple[Numbers, Numbers]) -> Numbers:
         """[arm, session]: tokens of the server's draft that are expected; adds to `_tokens` what they bring.
