@@ -37,6 +37,9 @@ PROBE_EVERY_S, PROBE_EVERY = 10.0, 50  # between two probes of a session: second
 PROBE_DRAFTS, PROBE_LENGTH = 3, 4
 PROBE_READS = 64  # tokens of text that a draft model reads for a probe at most
 OWN_PROBE_STEPS = 4  # steps in which the server drafts for some sessions as a probe
+OWN_PROBES_FROM = (
+    200.0  # steps of a new server before the first one: until then what is assumed of the drafter will do
+)
 GOLDEN = 0.618  # multiples of the golden ratio modulo 1 are spread evenly, and so are the first probes
 NO_PROMPT_LOAD = PromptLoad()
 
@@ -68,7 +71,7 @@ class GoodputState:
     # Of sessions for which the server does not draft: until when it does so for a while, and since when it did so last
     own_probes: Mapping[int, float] = field(default_factory=dict)
     own_probed: Mapping[int, float] = field(default_factory=dict)
-    own_due: float = 0.0  # the number of the step from which on the next such probes may begin
+    own_due: float = OWN_PROBES_FROM  # the number of the step from which on the next such probes may begin
     steps: int = 0  # planned so far
 
     def after(self, slices: Sequence[Slice], now: float) -> GoodputState:
