@@ -21,6 +21,7 @@ from edge_client.drafters.lookup import LookupFactory
 from edge_client.drafters.none import NoneFactory
 from edge_client.drafters.threads import draft_threads
 from edge_client.drafting import DraftThread
+from edge_client.lengths.adaptive import Adaptive
 from edge_client.lengths.fixed import FixedLength
 from edge_client.prompt_config import GenerateConfig
 from hw_profiles.detect import usable_cores
@@ -132,6 +133,21 @@ class TestMinimal(DrafterContract):
             return block
 
         assert list(asyncio.run(drafted()).ids) == continuation((1, 2, 3), 3) and not caplog.records
+
+    @pytest.mark.parametrize(("policy", "told"), [(Adaptive, True), (lambda: FixedLength(3), False)])
+    def test_the_default_policy_has_drafts_say_how_sure_they_are(self, drafter, policy, told, monkeypatch):
+        """A busy server verifies the likeliest tokens of all devices."""
+        samplers = []
+        monkeypatch.setattr(drafter, "begin", lambda prompt, sampler: samplers.append(sampler))
+
+        async def begun():
+            thread, truth = DraftThread(drafter, policy()), Truth((1, 2, 3))
+            thread.begin(truth, a_sampler())
+            await thread.draft(truth, BlockBudget(1))
+            thread.close()
+
+        asyncio.run(begun())
+        assert [sampler.with_confidence for sampler in samplers] == [told]
 
     def test_it_drafts_for_a_device_by_its_path(self):
         async def scenario():

@@ -56,6 +56,8 @@ HITS, TRIED = 3.0, 8.0
 class Adaptive(DraftLengthPolicy):
     """One lock: several threads call it, for microseconds each."""
 
+    needs_confidence = True  # not for itself: a busy server verifies the likeliest tokens of all devices
+
     def __init__(
         self,
         length: int = 0,

@@ -36,7 +36,9 @@ PROBE_EVERY_S, PROBE_EVERY = 10.0, 50  # between two probes of a session: second
 # Drafts of a probe and tokens of each: enough for a median, cheap enough to lose.
 PROBE_DRAFTS, PROBE_LENGTH = 3, 4
 PROBE_READS = 64  # tokens of text that a draft model reads for a probe at most
-OWN_PROBE_STEPS = 4  # steps in which the server drafts for some sessions as a probe
+OWN_PROBE_STEPS = (
+    EVERY_STEPS  # in which the server drafts for some sessions as a probe: until the next review
+)
 OWN_PROBES_FROM = (
     200.0  # steps of a new server before the first one: until then what is assumed of the drafter will do
 )
