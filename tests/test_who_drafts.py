@@ -13,10 +13,11 @@ from hw_profiles.speculation import tokens_beside
 from hw_profiles.step_cost import DraftingCost, Roofline
 from opensled.messages import DraftBlock, DraftToken
 from scheduler.estimates import DeviceBook, DraftEstimate, Forecast
+from scheduler.goodput.assignment import LENGTHS, DraftPlanner, PromptLoad
 from scheduler.goodput.policy import Goodput
 from scheduler.goodput.state import OWN_PROBES_FROM, GoodputState
 from scheduler.plan import SessionView, Snapshot
-from tests.test_goodput_rules import GOOD, HOPELESS, NOW, WAIT, drafting, plan
+from tests.test_goodput_rules import GOOD, HOPELESS, NOW, READS, WAIT, drafting, plan
 from tests.test_own_drafts import DEAR, an_own_draft, only, own, server
 
 NEAR = GOOD._replace(first=0.7, later=0.7, delay_s=0.002, draft_s=0.001, jitter_s=0.0005)
@@ -151,6 +152,15 @@ def test_many_sessions_whose_prompts_are_nearly_read_count_before_they_are() -> 
     assert only(first, profile=profile).ask > 2
     memory = Goodput(WAIT).plan(Snapshot((first, *others)), profile, NOW).memory
     assert isinstance(memory, GoodputState) and max(memory.asks.values(), default=0) <= 1
+
+
+def test_a_session_that_has_its_turn_in_every_fourth_step_is_compared_with_decoding_in_turns() -> None:
+    """Not with one token in every step, beside which every draft would look much slower."""
+    sessions = [drafting(id) for id in range(1, 41)]
+    planner = DraftPlanner(sessions, replace(READS, max_step_tokens=50), PromptLoad())
+    four = planner.assignment(LENGTHS.index(4))
+    assert set(planner.arms.device[four.arms]) == {4}
+    assert four.rate / 40 * four.step_s < 0.5, "tokens of a session for each step that passes"
 
 
 # -- a device at rest -------------------------------------------------------------------------------------------

@@ -225,7 +225,10 @@ class DraftPlanner:
         return self.arms.own[gains.argmax(axis=0)]
 
     def _without_losers(self, arms: NDArray[np.int_], share: Numbers) -> NDArray[np.int_]:
-        """0 for the sessions that would be much slower with drafts than without, whatever the rule."""
+        """0 for the sessions that would be much slower with drafts than without, whatever the rule.
+
+        `share`: of the steps that have a turn for the session, for a decoded one has no other turns.
+        """
         losing = self._tokens[arms, self._all] * share < MIN_GAIN
         return np.where(losing, 0, arms)
 
@@ -241,11 +244,12 @@ class DraftPlanner:
     def assignment(self, rule: int, costs: MarginalCosts = NO_COSTS) -> Assignment:
         """What a rule comes to: the step time that it settles at, and the rates of all sessions."""
         arms = self._by(rule, costs)
-        step_s, share = self._fixed_point(arms)
+        step_s, share, turns = self._fixed_point(arms)
         better = self._without_losers(arms, share)
         if (better != arms).any():
             arms = better
-            step_s, share = self._fixed_point(arms)
+            step_s, share, turns = self._fixed_point(arms)
+        share = share / turns
         rates = self._tokens[arms, self._all] * share / step_s
         rate = float(rates.sum())
         promised = float(self._promised(rates, self.arms.drafted[arms]).sum())
@@ -259,8 +263,9 @@ class DraftPlanner:
         messages = float((self._messages[arms, 0] * rounds).sum())
         return self._objective.spent(Consumption(min(1.0, float(share.sum())), drafting, messages))
 
-    def _fixed_point(self, arms: NDArray[np.int_]) -> tuple[float, Numbers]:
-        """Seconds of a step, and each session's share of the steps."""
+    def _fixed_point(self, arms: NDArray[np.int_]) -> tuple[float, Numbers, float]:
+        """Seconds of a step, each session's share of the steps in which it has its turn, and how many steps make a turn
+        for all."""
         away, positions = self._away[arms, self._all], self._positions[arms, self._all]
         drafting_s = self._drafting_s(arms)
         step_s = self._cost.verify_s(1, float(self._contexts.mean()), 1)
@@ -277,7 +282,7 @@ class DraftPlanner:
                 step_s,
             )
             step_s += drafting_s / turns
-        return step_s, share / turns
+        return step_s, share, turns
 
     def _drafting_s(self, arms: NDArray[np.int_]) -> float:
         """Seconds in which the server drafts after a step with all sessions."""
