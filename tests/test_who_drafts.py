@@ -157,7 +157,7 @@ def test_many_sessions_whose_prompts_are_nearly_read_count_before_they_are() -> 
 def test_a_session_that_has_its_turn_in_every_fourth_step_is_compared_with_decoding_in_turns() -> None:
     """Not with one token in every step, beside which every draft would look much slower."""
     sessions = [drafting(id) for id in range(1, 41)]
-    planner = DraftPlanner(sessions, replace(READS, max_step_tokens=50), PromptLoad())
+    planner = DraftPlanner(sessions, replace(READS, max_step_tokens=16), PromptLoad())
     four = planner.assignment(LENGTHS.index(4))
     assert set(planner.arms.device[four.arms]) == {4}
     assert four.rate / 40 * four.step_s < 0.5, "tokens of a session for each step that passes"
