@@ -102,11 +102,12 @@ class Goodput:
             return inf, asked + self.draft_wait
         length = session.hint or state.hints[session.id]
         # A device may draft less than its hint, and changes its length in small steps.
-        if forecast.length is not None:
-            length = min(length, forecast.length + 1)
-        expected = asked + forecast.away_s(length) + forecast.jitter_s
-        # One long outage is no measure of the next.
-        late_s = min(JITTERS * forecast.jitter_s, expected - asked)
+        if forecast.length is not None and forecast.length < length:
+            length = forecast.length + 1
+        away_s, late_s = forecast.away_s(length) + forecast.jitter_s, JITTERS * forecast.jitter_s
+        if late_s > away_s:  # one long outage is no measure of the next
+            late_s = away_s
+        expected = asked + away_s
         return expected, expected + late_s + state.step_s
 
 
