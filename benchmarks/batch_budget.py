@@ -13,13 +13,12 @@ interval. Writes batch_budget.json.
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
-
-import torch
 
 from benchmarks.batch_budget_run import Choice, EngineTarget, LawTarget, Run, Target, one_length, worth_most
 from benchmarks.drafts_option import add_drafts, drafts_of
@@ -99,8 +98,7 @@ def simulated(regime: str, sessions: int, traces: TraceSet, quick: bool = False)
 
 
 def real(source: DraftSource, sessions: int, traces: TraceSet, quick: bool = False) -> dict[str, Any]:
-    """Steps of the pair's target on this machine, on one thread; the best of REAL_LENGTHS is known afterwards."""
-    torch.set_num_threads(1)
+    """Steps of the pair's target on one core of this machine; the best of REAL_LENGTHS is known afterwards."""
     ways = {f"length {length}": one_length(length) for length in REAL_LENGTHS} | WAYS
     longest = max(len(item.prompt_ids) + len(item.target_ids) for item in traces.items) + max(LENGTHS)
     target = _made_target(source, sessions, longest, len(ways))
@@ -123,10 +121,11 @@ def real(source: DraftSource, sessions: int, traces: TraceSet, quick: bool = Fal
 
 
 def _made_target(source: DraftSource, sessions: int, longest: int, ways: int) -> Callable[[int], Target]:
-    """Engines that share the weights: each way has KV of its own."""
+    """On one engine, which has one core; each way has KV of its own."""
     config = ServeConfig(
         model=PAIRS[source.pair].target, engine="torch", kv_tokens=ways * sessions * (longest + 32)
     )
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     engine = ENGINES.get("torch")(config).engine
     blocks = -(-longest // engine.info.block_size)
     return lambda number: EngineTarget(engine, number * sessions * blocks, blocks)

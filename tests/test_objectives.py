@@ -17,7 +17,8 @@ from opensled import config
 from opensled.errors import NotFound, UsageError
 from opensled_testbed.config import PlanConfig
 from scheduler.estimates import Forecast
-from scheduler.goodput.assignment import NO_COSTS, RESPONSE, DraftPlanner, PromptLoad
+from scheduler.goodput.arms import NO_COSTS, RESPONSE, PromptLoad
+from scheduler.goodput.assignment import DraftPlanner
 from scheduler.goodput.objective import POWERS, SPEED, Consumption, Objective, Prices
 from scheduler.goodput.policy import Goodput
 from scheduler.goodput.state import GoodputState

@@ -13,7 +13,8 @@ from hw_profiles.speculation import tokens_beside
 from hw_profiles.step_cost import DraftingCost, Roofline
 from opensled.messages import DraftBlock, DraftToken
 from scheduler.estimates import DeviceBook, DraftEstimate, Forecast
-from scheduler.goodput.assignment import LENGTHS, DraftPlanner, PromptLoad
+from scheduler.goodput.arms import LENGTHS, PromptLoad
+from scheduler.goodput.assignment import DraftPlanner
 from scheduler.goodput.policy import Goodput
 from scheduler.goodput.state import OWN_PROBES_FROM, GoodputState
 from scheduler.plan import SessionView, Snapshot

@@ -86,7 +86,7 @@ class DraftLengthPolicy(ABC):
     One policy serves all sequences of a device. The event loop and the drafters' threads call it.
     """
 
-    needs_confidence = False  # draft tokens must carry their confidence: a pass over the vocabulary, some 0.1 ms
+    needs_confidence = False  # draft tokens must carry their confidence: a pass over the vocabulary for each
     needs_spread = False  # draft tokens must carry their entropy and margin
 
     @classmethod

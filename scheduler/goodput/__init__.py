@@ -34,6 +34,14 @@ While RESPONSE is the present one, each review takes the next response, to the c
 it is worth more than these: hints that followed every response would go back and forth, as all devices answer the same
 costs at once.
 
+**The server's own drafts.** Arms: nobody drafts, the device k, the server j, or both. A second draft adds to what stands
+
+    apart * sum over i of reach(i) * (1 - reach'(i))
+
+with `reach` of it and `reach'` of the first one; `apart` is learned, for two models of one target agree more often than
+chance. What drafting costs is added to t: a pass for each token of the longest draft, which all who draft share; who
+wants more passes than a second session pays for them alone.
+
 **A step.** It starts at once, or waits for drafts that are about to come if that saves more session-seconds than it
 costs. A pending draft is verified as far as the chance of a token is above CAUTION times the price of a position: the
 seconds that one more position takes, times the tokens/s that the target commits meanwhile. Sessions whose hint is 0

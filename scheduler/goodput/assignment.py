@@ -7,8 +7,6 @@ objectives.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +14,19 @@ from numpy.typing import NDArray
 from hw_profiles.speculation import Numbers, accepted_tokens, tokens_beside
 from hw_profiles.step_cost import DraftingCost, HardwareProfile
 from scheduler.estimates import Forecast
+from scheduler.goodput.arms import (
+    ARMS,
+    BOTH,
+    LENGTHS,
+    NO_COSTS,
+    RESPONSE,
+    Assignment,
+    MarginalCosts,
+    PromptLoad,
+)
 from scheduler.goodput.objective import SPEED, Consumption, Objective
 from scheduler.plan import SessionView
 
-LENGTHS = (0, 1, 2, 3, 4, 6, 8)  # draft lengths that are tried, tokens; each costs planning time
-BOTH = (2, 4, 8)  # those that are tried for device and server together
-RESPONSE = -1  # the rule by which each session gets the arm that is best for it
 ROUNDS = 6  # iterations of the fixed point; more change nothing that matters and cost planning time
 BLUR = 0.4  # share of a step over which the whole number of missed steps is smoothed
 # Positions over which marginal costs are measured: beyond a bend of the cost
@@ -39,73 +44,8 @@ SPREAD, WIDER, STEADY = 0.17, 0.02, 0.02
 LOGISTIC = 0.8  # of tanh: 0.5 + 0.5 * tanh(0.8 x) is the normal distribution's share below x, to 0.02
 
 
-class Arms(NamedTuple):
-    """The choices for a session, one at each index: tokens that its device drafts, and that the server drafts for it.
-
-    At index 0 nobody drafts. Then come the lengths of the device, those of the server, and those of both, each in
-    ascending order.
-    """
-
-    device: NDArray[np.int_]
-    own: NDArray[np.int_]
-
-    @property
-    def drafted(self) -> Numbers:
-        """Tokens of the longest draft of each arm."""
-        return np.maximum(self.device, self.own).astype(float)
-
-    @classmethod
-    def where(cls, server_drafts: bool) -> Arms:
-        if not server_drafts:
-            return cls(np.array(LENGTHS), np.zeros(len(LENGTHS), int))
-        own, nothing = LENGTHS[1:], [0] * len(LENGTHS)
-        return cls(np.array([*LENGTHS, *nothing[1:], *BOTH]), np.array([*nothing, *own, *BOTH]))
-
-
-ARMS = {server_drafts: Arms.where(server_drafts) for server_drafts in (False, True)}
-
-
-class PromptLoad(NamedTuple):
-    """Prompts beside drafts and decoding: some steps have a piece of one, most have none."""
-
-    rate: float = 0.0  # prompt tokens/s
-    steps: float = 0.0  # steps/s that have some
-
-
-@dataclass(frozen=True)
-class MarginalCosts:
-    """What a session's places in steps cost all sessions: seconds of a step for each, and tokens/s for each second."""
-
-    step_s: float = 0.0
-    busy: float = 1.0  # mean sessions in a step, at most 1
-    token_s: float = 0.0
-    context_s: float = 0.0
-    session_s: float = 0.0
-    slowdown: float = 0.0  # tokens/s that all sessions lose if steps become a second longer
-    price: float = 0.0  # tokens/s that must be won for one more USD/s or watt
-    # Passes of the server's drafter in a step that its sessions share, and by how many: who wants more pays them alone
-    passes: float = 0.0
-    sharing: float = 1.0
-
-
-NO_COSTS = MarginalCosts()
 NO_DRAFTING = DraftingCost(0.0, 0.0, 0.0)
 NO_FORECAST = Forecast(0.0, 0.0)
-
-
-class Assignment(NamedTuple):
-    """The arms of all sessions, and what they come to."""
-
-    rule: int  # the arm of every session for which it is allowed, or RESPONSE
-    arms: NDArray[np.int_]  # index into `Arms`, of each session
-    worth: float  # `value` and `promised`
-    rate: float  # tokens/s of all sessions
-    step_s: float
-    busy: float  # mean sessions in a step; below 1 the target idles in between
-    costs: MarginalCosts  # by which RESPONSE found the lengths
-    promised: float  # tokens/s that kept promises count for
-    spent: float  # USD/s or watts, as the objective counts
-    value: float  # `rate` by the objective, tokens/s
 
 
 class DraftPlanner:

@@ -11,15 +11,8 @@ from numpy.typing import NDArray
 
 from hw_profiles.fading import faded_rate
 from hw_profiles.step_cost import DraftingCost, HardwareProfile
-from scheduler.goodput.assignment import (
-    LENGTHS,
-    NO_COSTS,
-    RESPONSE,
-    Assignment,
-    DraftPlanner,
-    MarginalCosts,
-    PromptLoad,
-)
+from scheduler.goodput.arms import LENGTHS, NO_COSTS, RESPONSE, Assignment, MarginalCosts, PromptLoad
+from scheduler.goodput.assignment import DraftPlanner
 from scheduler.goodput.objective import SPEED, Objective
 from scheduler.plan import SessionView, Slice
 
@@ -36,12 +29,8 @@ PROBE_EVERY_S, PROBE_EVERY = 10.0, 50  # between two probes of a session: second
 # Drafts of a probe and tokens of each: enough for a median, cheap enough to lose.
 PROBE_DRAFTS, PROBE_LENGTH = 3, 4
 PROBE_READS = 64  # tokens of text that a draft model reads for a probe at most
-OWN_PROBE_STEPS = (
-    EVERY_STEPS  # in which the server drafts for some sessions as a probe: until the next review
-)
-OWN_PROBES_FROM = (
-    200.0  # steps of a new server before the first one: until then what is assumed of the drafter will do
-)
+OWN_PROBE_STEPS = EVERY_STEPS  # of a probe of the server's drafter: until the next review
+OWN_PROBES_FROM = 200.0  # steps of a new server before the first one: what is assumed of its drafter will do
 GOLDEN = 0.618  # multiples of the golden ratio modulo 1 are spread evenly, and so are the first probes
 NO_PROMPT_LOAD = PromptLoad()
 

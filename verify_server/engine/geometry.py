@@ -31,7 +31,7 @@ SPAN = 64  # positions; smaller ones make more pieces, wider ones more padded ke
 HEAD_ROWS = 64
 # Probe of attention: positions of the text, and parts of it as (first position, queries). Each number of queries that a
 # piece can have is tried, as one piece, so none crosses the end of a span: torch's kernel takes rows by 32 or 64, and a
-# single row that is left goes a way of its own (11 queries of 3 heads, with AMX: one row in some hundred differs).
+# single row that is left goes a way of its own (11 queries of 3 heads, with AMX: now and then a row differs).
 LENGTH = 704
 CHUNKS = tuple(
     [
