@@ -16,7 +16,7 @@ from scheduler.estimates import DeviceBook, DraftEstimate, Forecast
 from scheduler.goodput.arms import LENGTHS, PromptLoad
 from scheduler.goodput.assignment import DraftPlanner
 from scheduler.goodput.policy import Goodput
-from scheduler.goodput.state import OWN_PROBES_FROM, GoodputState
+from scheduler.goodput.state import OWN_PROBES_FROM, PROBE_READS, GoodputState
 from scheduler.plan import SessionView, Snapshot
 from tests.test_goodput_rules import GOOD, HOPELESS, NOW, READS, WAIT, drafting, plan
 from tests.test_own_drafts import DEAR, an_own_draft, only, own, server
@@ -162,6 +162,13 @@ def test_a_session_that_has_its_turn_in_every_fourth_step_is_compared_with_decod
     four = planner.assignment(LENGTHS.index(4))
     assert set(planner.arms.device[four.arms]) == {4}
     assert four.rate / 40 * four.step_s < 0.5, "tokens of a session for each step that passes"
+
+
+def test_a_long_text_is_read_for_a_session_that_was_there_before() -> None:
+    policy, long = Goodput(WAIT), own(own_unread=PROBE_READS + 1)
+    memory = reviewed(policy, None, long, NOW)
+    assert not memory.asks and reviewed(policy, memory, long, NOW + 1e-3).asks, "a step later"
+    assert reviewed(policy, None, own(own_unread=PROBE_READS), NOW).asks
 
 
 # -- a device at rest -------------------------------------------------------------------------------------------

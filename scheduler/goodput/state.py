@@ -64,6 +64,7 @@ class GoodputState:
     own_probed: Mapping[int, float] = field(default_factory=dict)
     own_due: float = OWN_PROBES_FROM  # the number of the step from which on the next such probes may begin
     steps: int = 0  # planned so far
+    holds_back: bool = False  # the server's drafts of a session that has just come
 
     def after(self, slices: Sequence[Slice], now: float) -> GoodputState:
         """After a plan with these slices (without those that run ahead)."""
@@ -98,7 +99,7 @@ def current(
     ]
     # Without a device that drafts the present rule was never a choice.
     is_first = not old.hints and any(one.forecast for one in new)
-    if now >= old.reviewed + pause or changed or is_first:
+    if now >= old.reviewed + pause or changed or is_first or old.holds_back:
         return _reviewed(old, sessions, profile, now, objective)
     return _with_new(old, sessions, new, profile, objective) if new else old
 
@@ -113,10 +114,15 @@ def _with_new(
     """With hints by the same rule for the `new` ones of `sessions`."""
     planner = DraftPlanner(new, profile, old.prompts, objective)
     arms = planner.by(old.rule, old.present_costs)
-    hints, asks = _hints(new, planner.arms.device[arms]), _asks(new, planner.arms.own[arms])
+    hints, asks = _hints(new, planner.arms.device[arms]), _asks(new, planner.arms.own[arms], old.newest)
     told = {**old.told, **hints}
     return replace(
-        old, hints={**old.hints, **hints}, asks={**old.asks, **asks}, told=told, newest=sessions[-1].id
+        old,
+        hints={**old.hints, **hints},
+        asks={**old.asks, **asks},
+        told=told,
+        newest=sessions[-1].id,
+        holds_back=_holds_back(new, planner.arms.own[arms], old.newest),
     )
 
 
@@ -144,7 +150,7 @@ def _reviewed(
     state = replace(
         old,
         hints=_hints(present, planner.arms.device[taken.arms]),
-        asks=_asks(present, planner.arms.own[taken.arms]),
+        asks=_asks(present, planner.arms.own[taken.arms], old.newest),
         rule=taken.rule,
         rate=taken.rate,
         step_s=taken.step_s,
@@ -155,6 +161,7 @@ def _reviewed(
         reviewed=now,
         sessions=len(sessions),
         newest=sessions[-1].id,
+        holds_back=_holds_back(present, planner.arms.own[taken.arms], old.newest),
     )
     state = replace(state, late=_late(state, present, planner))
     state = _with_probes(state, present, now)
@@ -189,16 +196,26 @@ def _hints(sessions: Sequence[SessionView], lengths: NDArray[np.int_]) -> dict[i
     }
 
 
-def _asks(sessions: Sequence[SessionView], lengths: NDArray[np.int_]) -> dict[int, int]:
-    """Of the sessions for which the server drafts."""
-    return {session.id: length for session, length in zip(sessions, lengths.tolist()) if length}
+def _asks(sessions: Sequence[SessionView], lengths: NDArray[np.int_], newest: int) -> dict[int, int]:
+    """Of the sessions for which the server drafts. One that came after `newest` begins with a long text a step later:
+    the first of many must not have it read as if it were to stay alone."""
+    return {
+        session.id: length
+        for session, length in zip(sessions, lengths.tolist())
+        if length and not (session.id > newest and session.own_unread > PROBE_READS)
+    }
+
+
+def _holds_back(sessions: Sequence[SessionView], lengths: NDArray[np.int_], newest: int) -> bool:
+    """Whether `_asks` leaves one out."""
+    return len(_asks(sessions, lengths, newest)) < np.count_nonzero(lengths)
 
 
 def _late(state: GoodputState, sessions: Sequence[SessionView], planner: DraftPlanner) -> Mapping[int, int]:
     """Of the sessions whose device drafts and the server does not; a new session has none until the next review."""
     if len(planner.arms.own) == len(LENGTHS):
         return {}
-    asks = _asks(sessions, planner.without_devices(state.present_costs))
+    asks = _asks(sessions, planner.without_devices(state.present_costs), state.newest)
     # A device is late for a step or two: that pays for no reading of a long text.
     near = {session.id for session in sessions if session.own_unread <= PROBE_READS}
     return {
