@@ -208,7 +208,7 @@ def _asks(sessions: Sequence[SessionView], lengths: NDArray[np.int_], newest: in
 
 def _holds_back(sessions: Sequence[SessionView], lengths: NDArray[np.int_], newest: int) -> bool:
     """Whether `_asks` leaves one out."""
-    return len(_asks(sessions, lengths, newest)) < np.count_nonzero(lengths)
+    return len(_asks(sessions, lengths, newest)) < int(np.count_nonzero(lengths))
 
 
 def _late(state: GoodputState, sessions: Sequence[SessionView], planner: DraftPlanner) -> Mapping[int, int]:
