@@ -7,7 +7,7 @@ Every run begins with a server that has seen nothing, and all users ask in its f
 that reach users from then on, so that every cold start counts; `first` those of the first FIRST_S seconds, `steady`
 those after them. A fixed draft length is the best of LENGTHS at that place, by `whole` and the first seed, one at a
 time for each baseline. The best of the others is the one with the highest mean; ratios are paired by seed, with a 95 %
-interval. Writes phases.json.
+interval. Writes phases-NAME.json, NAME being the pair or the acceptance.
 """
 
 from __future__ import annotations
@@ -84,11 +84,12 @@ def _arguments(words: Sequence[str] | None) -> Namespace:
 
 def _measure(arguments: Namespace, words: Sequence[str]) -> int:
     places, seeds = _places(arguments), 2 if arguments.quick else arguments.seeds
+    source = drafts_of(arguments)
     document: dict[str, Any] = {
         "figure": "phases",
         "title": "OpenSLED over the best of the others: cold, and in steady state",
         "label": "simulated",
-        "drafts": drafts_of(arguments).words,
+        "drafts": source.words,
         "facts": {"first_s": FIRST_S, "steady_s": STEADY_S, "seeds": seeds, "pace": arguments.pace},
         "provenance": provenance(f"python -m benchmarks.phases {' '.join(words)}".rstrip()),
         "places": [],
@@ -98,7 +99,7 @@ def _measure(arguments: Namespace, words: Sequence[str]) -> int:
         document["places"].append(found)
         say(" | ".join(f"{phase} {_told(found, phase)}" for phase in PHASES) + f"  {found['place']}")
         if out:
-            write_json(out / "phases.json", document)
+            write_json(out / f"phases-{source.name}.json", document)
     rows = [row for found in document["places"] for row in _rows(found)]
     print("\n".join(table(HEAD, rows)))
     return 0

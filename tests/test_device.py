@@ -58,7 +58,13 @@ def test_the_account_adds_up():
 
 def test_more_readers_than_drafters_all_get_their_text():
     async def scenario():
-        async with device_and_manager(parallel=1, limits=SessionLimits(linger=0.05)) as (device, _):
+        engine = SlowEngine(
+            num_blocks=100
+        )  # else the server may have written all before the device has drafted
+        async with device_and_manager(parallel=1, limits=SessionLimits(linger=0.05), engine=engine) as (
+            device,
+            _,
+        ):
             prompts = [(id, 2, 3) for id in range(1, 6)]
             answers = await asyncio.gather(*(read(device, Task(prompt, GREEDY)) for prompt in prompts))
             for prompt, chunks in zip(prompts, answers, strict=True):

@@ -43,7 +43,7 @@ def test_the_program_writes_every_phase(tmp_path: Path, capsys: pytest.CaptureFi
     words = ["--quick", "--regimes", "hub", "--users", "2", "--pair", "tiny", "--out", str(tmp_path)]
     assert phases.main(words) == 0
     shown = capsys.readouterr().out
-    document = json.loads((tmp_path / "phases.json").read_text())
+    document = json.loads((tmp_path / "phases-tiny.json").read_text())
     [found] = document["places"]
     assert set(found["tokens_per_s"]["whole"]) == {*RIVALS, *OURS}
     for phase in phases.PHASES:

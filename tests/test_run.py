@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from edge_client.terminal import run_command
+from edge_client.terminal.chat import Runner
 from edge_client.terminal.run_config import RunConfig
 from opensled import cli
 from opensled.child_server import ChildServer
@@ -144,3 +147,27 @@ def test_a_draft_model_as_large_as_the_target_does_not_draft(tmp_path, monkeypat
     for size, expected in ((60, ""), (10, str(tmp_path / "draft.gguf"))):
         (tmp_path / "draft.gguf").write_bytes(b"GGUF" * size)
         assert run_command._draft(str(target)) == expected
+
+
+async def _deaf() -> str:
+    """Ends although it was cancelled."""
+    with contextlib.suppress(asyncio.CancelledError):
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(10)
+    return "an answer"
+
+
+def test_ctrl_c_that_comes_as_work_ends_is_heard():
+    with Runner() as runner, pytest.raises(KeyboardInterrupt):
+        runner.run(_deaf())
+
+
+def test_ctrl_c_that_an_import_swallows_is_heard():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), run_command.interrupts_kept():
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        heard_of_it = True
+    assert heard_of_it and signal.getsignal(signal.SIGINT) is before
+    with run_command.interrupts_kept():
+        pass

@@ -60,15 +60,23 @@ class Runner:
         return self
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`; KeyboardInterrupt when Ctrl-C has cancelled it."""
-        task = self._loop.create_task(work)
-        self._loop.add_signal_handler(signal.SIGINT, task.cancel)
+        """The result of `work`; KeyboardInterrupt when Ctrl-C has cancelled it, or came as it ended."""
+        task, interrupted = self._loop.create_task(work), list[bool]()
+
+        def interrupt() -> None:
+            interrupted.append(task.cancel())
+
+        self._loop.add_signal_handler(signal.SIGINT, interrupt)
         try:
-            return self._loop.run_until_complete(task)
+            result = self._loop.run_until_complete(task)
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
         finally:
             self._loop.remove_signal_handler(signal.SIGINT)
+        # What ends at that moment is not cancelled any more; nor is `wait_for` of Python 3.11, which has a result.
+        if interrupted:
+            raise KeyboardInterrupt
+        return result
 
     def __exit__(self, *exception: object) -> None:
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
 from edge_client.config import AUTO
 from edge_client.known_drafts import LOOKUP, draft_of
 from edge_client.prompt_config import ChatConfig
@@ -26,9 +31,30 @@ def run(config: RunConfig) -> int:
     draft = config.draft_model or _draft(config.name)
     tell(f"starting {config.name} on this machine{f', and {draft} to draft for it' if draft else ''}")
     with ChildServer(*_serving(config, bool(draft)), *QUIET) as server:
-        from edge_client.terminal.chat import chat  # takes a moment, while the server loads
+        with interrupts_kept():
+            from edge_client.terminal.chat import chat  # takes a moment, while the server loads
 
         return chat(_chatting(config, server.wait_ready(config.name), draft))
+
+
+@contextmanager
+def interrupts_kept() -> Iterator[None]:
+    """Raises KeyboardInterrupt at the end if Ctrl-C came meanwhile and nobody heard of it: a library that is being
+    imported may have an `except` for everything."""
+    seen, before = list[int](), signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if seen:
+        raise KeyboardInterrupt
 
 
 def _fetch(name: str) -> None:
