@@ -16,7 +16,8 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -75,12 +76,24 @@ def measure(arguments: Namespace, words: Sequence[str]) -> int:
         regimes, sessions = regimes[:1], sessions[:1]
     places = [simulated(regime, count, traces, quick) for regime, count in product(regimes, sessions)]
     if arguments.real:
-        places.append(real(source, arguments.real, traces, quick))
+        with _one_core():
+            places.append(real(source, arguments.real, traces, quick))
     print("\n".join(table(HEAD, [_row(place) for place in places])))
     if folder := folder_of(arguments):
         facts = {"figure": "batch_budget", "title": "One budget for the whole batch", "drafts": source.words}
         write_json(folder / "batch_budget.json", {**facts, "places": places, "provenance": origin})
     return 0
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """For this process, and for the threads that an engine makes meanwhile."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def simulated(regime: str, sessions: int, traces: TraceSet, quick: bool = False) -> dict[str, Any]:
@@ -125,7 +138,6 @@ def _made_target(source: DraftSource, sessions: int, longest: int, ways: int) ->
     config = ServeConfig(
         model=PAIRS[source.pair].target, engine="torch", kv_tokens=ways * sessions * (longest + 32)
     )
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     engine = ENGINES.get("torch")(config).engine
     blocks = -(-longest // engine.info.block_size)
     return lambda number: EngineTarget(engine, number * sessions * blocks, blocks)
