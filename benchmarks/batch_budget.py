@@ -80,7 +80,9 @@ def measure(arguments: Namespace, words: Sequence[str]) -> int:
             places.append(real(source, arguments.real, traces, quick))
     print("\n".join(table(HEAD, [_row(place) for place in places])))
     if folder := folder_of(arguments):
-        facts = {"figure": "batch_budget", "title": "One budget for the whole batch", "drafts": source.words}
+        label = "simulated / real" if arguments.real else "simulated"
+        facts = {"figure": "batch_budget", "title": "One budget for the whole batch", "label": label}
+        facts["drafts"] = source.words
         write_json(folder / "batch_budget.json", {**facts, "places": places, "provenance": origin})
     return 0
 
