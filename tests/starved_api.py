@@ -1,4 +1,7 @@
-"""`python -m tests.starved_api LIMIT`: the API with LIMIT file descriptors, until it is killed."""
+"""`python -m tests.starved_api LIMIT`: the API with LIMIT file descriptors, until it is killed.
+
+Its log is JSON: each line says when it was written.
+"""
 
 import asyncio
 import resource
@@ -12,7 +15,7 @@ from tests.fake_backend import FakeBackend
 
 
 def main(limit: int) -> None:
-    logs.configure()
+    logs.configure(as_json=True)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     ending = asyncio.Event()
     with listen("127.0.0.1:0") as listener:
