@@ -7,13 +7,13 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from opensled.errors import EngineError
 from opensled.fork_frames import ForkLimits
 from opensled.fork_server import STOP, Cancelled, ForkServer, OverLimit, Stop
+from tests.ended import require_end
 
 LIMITS = ForkLimits(seconds=0.3, memory=64 << 20)
 WAIT = b"__import__('time').sleep(600)"
@@ -24,20 +24,6 @@ def server():
     made = ForkServer("tests.forked:python", b"held = 'setup'", LIMITS)
     yield made
     made.close()
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 10
-    while alive(pid):
-        assert time.monotonic() < deadline, f"process {pid} is still there"
-        time.sleep(0.01)
 
 
 def test_every_question_has_a_fork_of_its_own_over_one_setup(server):
@@ -104,7 +90,7 @@ def test_cancelling_frees_the_thread_and_ends_the_fork(server, tmp_path):
     stop.set()
     thread.join(5)
     assert caught and not thread.is_alive()
-    until_gone(int(file.read_text()))
+    require_end(int(file.read_text()))
     assert server.ask(b"held") == b"setup"
 
 
@@ -122,7 +108,7 @@ def test_what_is_stopped_before_it_is_asked_is_not_waited_for(server):
 def test_a_process_that_is_killed_is_replaced(server):
     first = int(server.ask(b"parent"))
     os.kill(first, signal.SIGKILL)
-    until_gone(first)
+    require_end(first)
     assert int(server.ask(b"parent")) != first
 
 
@@ -138,7 +124,7 @@ def test_nothing_stays_behind_a_server_that_is_dropped():
     server = ForkServer("tests.forked:python", b"", LIMITS)
     pid = int(server.ask(b"parent"))
     del server
-    until_gone(pid)
+    require_end(pid)
 
 
 def test_a_setup_that_fails_says_why():

@@ -17,6 +17,7 @@ from edge_client.terminal.run_config import RunConfig
 from opensled import cli
 from opensled.child_server import ChildServer
 from opensled.errors import ModelError
+from tests.ended import require_end
 from tests.terminal import Screen
 
 CTRL_C, CTRL_D = "\x03", "\x04"
@@ -43,21 +44,6 @@ def server_of(screen: Screen) -> int:
         assert time.monotonic() < deadline, "no server was started"
         time.sleep(0.01)
     return found[0]
-
-
-def is_alive(pid: int) -> bool:
-    """A process that has ended and that nobody has asked about counts as ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def require_end(pid: int) -> None:
-    deadline = time.monotonic() + 15
-    while is_alive(pid):
-        assert time.monotonic() < deadline, f"{pid} still runs"
-        time.sleep(0.01)
 
 
 @pytest.fixture
