@@ -176,7 +176,7 @@ def ratios(rates: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 
 def _told(found: Mapping[str, Any], phase: str) -> str:
     known = found["ratios"][phase]
-    return f"{known[OPENSLED][0]:.3f} of {known['best']}" if known else "nobody writes"
+    return f"{known[OPENSLED][0]:.3f} of {known['best']}" if known else "no tokens"
 
 
 def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -161,7 +161,7 @@ class VerifyLoop:
 
     @contextmanager
     def _keeping_freed(self) -> Iterator[None]:
-        """Nobody is told of blocks that become free, and nobody takes them, until the drafter has ended as well."""
+        """Blocks that become free stay taken, and are not announced, until the drafter has ended as well."""
         self._kept_freed = []
         try:
             yield

@@ -39,8 +39,8 @@ def run(config: RunConfig) -> int:
 
 @contextmanager
 def interrupts_kept() -> Iterator[None]:
-    """Raises KeyboardInterrupt at the end if Ctrl-C came meanwhile and nobody heard of it: a library that is being
-    imported may have an `except` for everything."""
+    """Raises KeyboardInterrupt at the end if Ctrl-C came meanwhile and was lost: a library that is being imported may
+    have an `except` for everything."""
     seen, before = list[int](), signal.getsignal(signal.SIGINT)
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -88,7 +88,7 @@ def _why(plan: Plan, row: PlanRow) -> str:
     if row.found.mode == "server-sd":
         devices = plan.of(row.accelerator, "sled-continuous")
         at = f" at {devices.pace:.3g} tokens/s each" if devices.pace != row.pace else ""
-        start = "Start the server with --drafter model: policy goodput says for whom it drafts, and how much."
+        start = "Start the server with --drafter model: policy goodput decides when it drafts, and how much."
         return f"{bound} Devices that draft hold {_users(devices.users)}{at}. {start}"
     return (
         f"{bound} Start the server as it is (policy goodput), and the edges as they are: the server hints to each how "

@@ -34,7 +34,7 @@ While RESPONSE is the present one, each review takes the next response, to the c
 it is worth more than these: hints that followed every response would go back and forth, as all devices answer the same
 costs at once.
 
-**The server's own drafts.** Arms: nobody drafts, the device k, the server j, or both. A second draft adds
+**The server's own drafts.** Arms: plain decoding, k tokens of the device, j of the server, or both. A second draft adds
 
     apart * sum over i of reach(i) * (1 - reach'(i))
 

@@ -18,12 +18,16 @@ RESPONSE = -1  # the rule by which each session gets the arm that is best for it
 class Arms(NamedTuple):
     """The choices for a session, one at each index: tokens that its device drafts, and that the server drafts for it.
 
-    At index 0 nobody drafts. Then come the lengths of the device, those of the server, and those of both, each in
+    Index 0 is plain decoding. Then come the lengths of the device, those of the server, and those of both, each in
     ascending order.
     """
 
     device: NDArray[np.int_]
     own: NDArray[np.int_]
+
+    @property
+    def server_drafts(self) -> bool:
+        return len(self.own) > len(LENGTHS)
 
     @property
     def drafted(self) -> Numbers:

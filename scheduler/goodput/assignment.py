@@ -98,8 +98,8 @@ class DraftPlanner:
             self._counts[:] = 1.0
 
     def _present(self, prompts: Numbers) -> Numbers:
-        """How much each session counts in the next steps. One with a prompt to compute counts with the prompts, and
-        here from when it will be there; else a server that reads the first prompts of many would plan for nobody."""
+        """How much each session counts in the next steps. One whose prompt is being computed counts here only for the
+        steps after that. While a server computes the first prompts of many, these are all that there is to plan for."""
         steps = np.ceil(prompts.cumsum() / self._step_tokens)
         return np.where(prompts > 0, np.maximum(0.0, 1 - steps / AHEAD), 1.0)
 
@@ -110,7 +110,7 @@ class DraftPlanner:
         """
         own = self.arms.own[:, None]
         self._read = np.zeros((len(own), len(sessions)))
-        if len(own) == len(LENGTHS):
+        if not self.arms.server_drafts:
             return self._read
         forecasts = [one.own_forecast or NO_FORECAST for one in sessions]
         first, later, apart = np.array([(*each[:2], each.apart) for each in forecasts]).T
@@ -226,7 +226,7 @@ class DraftPlanner:
 
     def _drafting_s(self, arms: NDArray[np.int_]) -> float:
         """Seconds in which the server drafts after a step with all sessions."""
-        if len(self.arms.own) == len(LENGTHS):
+        if not self.arms.server_drafts:
             return 0.0
         passes = float((self.arms.own[arms] * self._counts).max())
         tokens = float((self._own[arms, self._all] * self._counts).sum())

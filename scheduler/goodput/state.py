@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hw_profiles.fading import faded_rate
 from hw_profiles.step_cost import DraftingCost, HardwareProfile
-from scheduler.goodput.arms import LENGTHS, NO_COSTS, RESPONSE, Assignment, MarginalCosts, PromptLoad
+from scheduler.goodput.arms import NO_COSTS, RESPONSE, Assignment, MarginalCosts, PromptLoad
 from scheduler.goodput.assignment import DraftPlanner
 from scheduler.goodput.objective import SPEED, Objective
 from scheduler.plan import SessionView, Slice
@@ -41,9 +41,8 @@ class GoodputState:
 
     hints: Mapping[int, int] = field(default_factory=dict)  # draft lengths of sessions whose device drafts
     asks: Mapping[int, int] = field(default_factory=dict)  # those of sessions for which the server drafts
-    late: Mapping[int, int] = field(
-        default_factory=dict
-    )  # those of sessions for which it drafts if the device is late
+    # Those of sessions for which the server drafts if the device is late
+    late: Mapping[int, int] = field(default_factory=dict)
     rate: float = 0.0  # expected tokens/s of all sessions
     step_s: float = 0.0  # expected
     reviewed: float = -inf
@@ -52,8 +51,8 @@ class GoodputState:
     prompts: PromptLoad = NO_PROMPT_LOAD
     doubts: int = 0  # reviews in a row that found another assignment better
     planned: float = -inf  # the latest plan
-    costs: MarginalCosts = NO_COSTS  # those that `rule` answers, and those at the latest review
-    present_costs: MarginalCosts = NO_COSTS
+    costs: MarginalCosts = NO_COSTS  # to which `rule` gave its arms; the same costs give the same arms again
+    present_costs: MarginalCosts = NO_COSTS  # where all sessions have those arms
     # Sessions that are decoded, but draft for a while: drafts by which the probe ends, and the time
     probes: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     probed: Mapping[int, float] = field(default_factory=dict)  # when each was probed last
@@ -114,15 +113,15 @@ def _with_new(
     """With hints by the same rule for the `new` ones of `sessions`."""
     planner = DraftPlanner(new, profile, old.prompts, objective)
     arms = planner.by(old.rule, old.present_costs)
-    hints, asks = _hints(new, planner.arms.device[arms]), _asks(new, planner.arms.own[arms], old.newest)
-    told = {**old.told, **hints}
+    hints, own = _hints(new, planner.arms.device[arms]), planner.arms.own[arms]
+    asks = _asks(new, own, old.newest)
     return replace(
         old,
         hints={**old.hints, **hints},
         asks={**old.asks, **asks},
-        told=told,
+        told={**old.told, **hints},
         newest=sessions[-1].id,
-        holds_back=_holds_back(new, planner.arms.own[arms], old.newest),
+        holds_back=len(asks) < int(np.count_nonzero(own)),
     )
 
 
@@ -145,23 +144,23 @@ def _reviewed(
     is_clear |= not planner.arms.device[[kept.arms, best.arms]].any()
     if 0 < doubts < DOUBTS and not is_clear:
         best = kept
-    taken = _answered(best, planner)
-    present_costs = planner.marginal_costs(taken)
+    taken, present_costs = _answered(best, planner)
+    own = planner.arms.own[taken.arms]
+    asks = _asks(present, own, old.newest)
     state = replace(
         old,
         hints=_hints(present, planner.arms.device[taken.arms]),
-        asks=_asks(present, planner.arms.own[taken.arms], old.newest),
+        asks=asks,
         rule=taken.rule,
         rate=taken.rate,
         step_s=taken.step_s,
-        # Those that rule RESPONSE answered, so that it says the same again
         costs=taken.costs if taken.rule == RESPONSE else present_costs,
         present_costs=present_costs,
         doubts=doubts if best is kept else 0,
         reviewed=now,
         sessions=len(sessions),
         newest=sessions[-1].id,
-        holds_back=_holds_back(present, planner.arms.own[taken.arms], old.newest),
+        holds_back=len(asks) < int(np.count_nonzero(own)),
     )
     state = replace(state, late=_late(state, present, planner))
     state = _with_probes(state, present, now)
@@ -175,16 +174,17 @@ def _load(seen: PromptLoad, sessions: Sequence[SessionView], profile: HardwarePr
     return PromptLoad(seen.rate + waiting / PROMPTS_S, seen.steps + steps / PROMPTS_S)
 
 
-def _answered(best: Assignment, planner: DraftPlanner) -> Assignment:
-    """By rule RESPONSE the answer to the costs that `best` itself makes, if that is better.
+def _answered(best: Assignment, planner: DraftPlanner) -> tuple[Assignment, MarginalCosts]:
+    """By rule RESPONSE the answer to the costs that `best` itself makes, if that is better; with the costs it makes.
 
     An answer that is always taken goes back and forth: short drafts make a position cheap, so all devices draft long,
     which makes it dear, so all draft short.
     """
+    costs = planner.marginal_costs(best)
     if best.rule != RESPONSE:
-        return best
-    best, answer = planner.weighed([best, planner.assignment(RESPONSE, planner.marginal_costs(best))])
-    return answer if answer.worth > best.worth else best
+        return best, costs
+    best, answer = planner.weighed([best, planner.assignment(RESPONSE, costs)])
+    return (answer, planner.marginal_costs(answer)) if answer.worth > best.worth else (best, costs)
 
 
 def _hints(sessions: Sequence[SessionView], lengths: NDArray[np.int_]) -> dict[int, int]:
@@ -206,23 +206,14 @@ def _asks(sessions: Sequence[SessionView], lengths: NDArray[np.int_], newest: in
     }
 
 
-def _holds_back(sessions: Sequence[SessionView], lengths: NDArray[np.int_], newest: int) -> bool:
-    """Whether `_asks` leaves one out."""
-    return len(_asks(sessions, lengths, newest)) < int(np.count_nonzero(lengths))
-
-
 def _late(state: GoodputState, sessions: Sequence[SessionView], planner: DraftPlanner) -> Mapping[int, int]:
     """Of the sessions whose device drafts and the server does not; a new session has none until the next review."""
-    if len(planner.arms.own) == len(LENGTHS):
+    if not planner.arms.server_drafts:
         return {}
-    asks = _asks(sessions, planner.without_devices(state.present_costs), state.newest)
+    lengths = planner.without_devices(state.present_costs).tolist()
     # A device is late for a step or two: that pays for no reading of a long text.
-    near = {session.id for session in sessions if session.own_unread <= PROBE_READS}
-    return {
-        id: length
-        for id, length in asks.items()
-        if state.hints.get(id) and id not in state.asks and id in near
-    }
+    near = [(one.id, length) for one, length in zip(sessions, lengths) if one.own_unread <= PROBE_READS]
+    return {id: length for id, length in near if length and state.hints.get(id) and id not in state.asks}
 
 
 def _with_probes(state: GoodputState, sessions: Sequence[SessionView], now: float) -> GoodputState:
