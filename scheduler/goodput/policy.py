@@ -100,14 +100,14 @@ class Goodput:
         forecast, asked = session.forecast, session.asked_since
         if forecast is None or not forecast.drafts:
             return inf, asked + self.draft_wait
-        length = session.hint or state.hints[session.id]
+        length, latest, jitter_s = session.hint or state.hints[session.id], forecast.length, forecast.jitter_s
         # A device may draft less than its hint, and changes its length in small steps.
-        if forecast.length is not None and forecast.length < length:
-            length = forecast.length + 1
-        away_s, late_s = forecast.away_s(length) + forecast.jitter_s, JITTERS * forecast.jitter_s
+        if latest is not None and latest < length:
+            length = latest + 1
+        away_s = forecast.delay_s + length * forecast.draft_s + jitter_s
+        expected, late_s = asked + away_s, JITTERS * jitter_s
         if late_s > away_s:  # one long outage is no measure of the next
             late_s = away_s
-        expected = asked + away_s
         return expected, expected + late_s + state.step_s
 
 

@@ -63,7 +63,7 @@ class GoodputState:
     own_probed: Mapping[int, float] = field(default_factory=dict)
     own_due: float = OWN_PROBES_FROM  # the number of the step from which on the next such probes may begin
     steps: int = 0  # planned so far
-    holds_back: bool = False  # the server's drafts of a session that has just come
+    held: frozenset[int] = frozenset()  # have just come, and the server drafts for them from the next plan on
 
     def after(self, slices: Sequence[Slice], now: float) -> GoodputState:
         """After a plan with these slices (without those that run ahead)."""
@@ -91,16 +91,22 @@ def current(
     old = memory if isinstance(memory, GoodputState) else GoodputState()
     pause = min(max(EVERY_S, EVERY_STEPS * old.step_s, EACH_S * len(sessions)), LATEST_S)
     changed = abs(len(sessions) - old.sessions) > CHANGE * old.sessions
-    new = [
-        one
-        for one in sessions
-        if one.id > old.newest or (one.forecast and one.id not in old.hints and not one.absent)
-    ]
+    new = _new(old, sessions)
     # Without a device that drafts the present rule was never a choice.
     is_first = not old.hints and any(one.forecast for one in new)
-    if now >= old.reviewed + pause or changed or is_first or old.holds_back:
+    if now >= old.reviewed + pause or changed or is_first:
         return _reviewed(old, sessions, profile, now, objective)
     return _with_new(old, sessions, new, profile, objective) if new else old
+
+
+def _new(old: GoodputState, sessions: Sequence[SessionView]) -> list[SessionView]:
+    """Those for which it is not decided yet who drafts: of a thousand, most are not among them."""
+    hints, held, newest = old.hints, old.held, old.newest
+    return [
+        one
+        for one in sessions
+        if (one.id not in hints and (one.id > newest or (one.forecast and not one.absent))) or one.id in held
+    ]
 
 
 def _with_new(
@@ -121,7 +127,7 @@ def _with_new(
         asks={**old.asks, **asks},
         told={**old.told, **hints},
         newest=sessions[-1].id,
-        holds_back=len(asks) < int(np.count_nonzero(own)),
+        held=_held(new, own, asks),
     )
 
 
@@ -160,7 +166,7 @@ def _reviewed(
         reviewed=now,
         sessions=len(sessions),
         newest=sessions[-1].id,
-        holds_back=len(asks) < int(np.count_nonzero(own)),
+        held=_held(present, own, asks),
     )
     state = replace(state, late=_late(state, present, planner))
     state = _with_probes(state, present, now)
@@ -204,6 +210,15 @@ def _asks(sessions: Sequence[SessionView], lengths: NDArray[np.int_], newest: in
         for session, length in zip(sessions, lengths.tolist())
         if length and not (session.id > newest and session.own_unread > PROBE_READS)
     }
+
+
+def _held(
+    sessions: Sequence[SessionView], lengths: NDArray[np.int_], asks: Mapping[int, int]
+) -> frozenset[int]:
+    """Those that `_asks` leaves out."""
+    if len(asks) == np.count_nonzero(lengths):
+        return frozenset()
+    return frozenset(one.id for one, length in zip(sessions, lengths.tolist()) if length) - asks.keys()
 
 
 def _late(state: GoodputState, sessions: Sequence[SessionView], planner: DraftPlanner) -> Mapping[int, int]:
