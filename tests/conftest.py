@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import pytest
@@ -76,6 +77,16 @@ def _warm_servers():
 def cold_start(monkeypatch):
     """Servers start as a user's do."""
     monkeypatch.setattr(Process, "_start", COLD_START)
+
+
+@pytest.fixture(autouse=True)
+def _log_levels_as_before():
+    """A command that a test runs in this process may let errors alone through; the next test would hear no warning."""
+    loggers = [logging.getLogger(name) for name in ("", *logs.OURS)]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture
