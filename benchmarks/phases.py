@@ -6,8 +6,9 @@
 Every run begins with a server that has seen nothing, and all users ask in its first moment. `whole` counts the tokens
 that reach users from then on, so that every cold start counts; `first` those of the first FIRST_S seconds, `steady`
 those after them. A fixed draft length is the best of LENGTHS at that place, by `whole` and the first seed, one at a
-time for each baseline. The best of the others is the one with the highest mean; ratios are paired by seed, with a 95 %
-interval. Writes phases-NAME.json, NAME being the pair or the acceptance.
+time for each baseline; of PipeSD's thresholds the best of the three pairs that the law puts first. Made-up drafts have
+no PipeSD: they are all sure. The best of the others is the one with the highest mean; ratios are paired by seed, with
+a 95 % interval. Writes phases-NAME.json, NAME being the pair or the acceptance.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from benchmarks.drafts_option import add_drafts, drafts_of
-from benchmarks.grid_place import LENGTHS, OURS, SERVERS, Place, asked_of, tuned
+from benchmarks.grid_place import LENGTHS, OURS, PAIRS_TRIED, SERVERS, Place, asked_of, tuned
 from benchmarks.program import (
     add_quick_and_out,
     exit_code,
@@ -33,12 +34,14 @@ from benchmarks.program import (
     write_json,
 )
 from opensled.errors import UsageError
-from opensled_testbed.baselines import CENTRALIZED, LONGEST, OPENSLED, RIVALS
+from opensled_testbed.baselines import CENTRALIZED, LONGEST, OPENSLED, PIPESD, RIVALS
 from opensled_testbed.load.interval import interval
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.records import RunResult
 from opensled_testbed.planner import mode_map
+from opensled_testbed.planner.draft_source import DraftSource
 from opensled_testbed.planner.setting import of_fleet
+from opensled_testbed.planner.thresholds import pairs
 from opensled_testbed.provenance import provenance
 from opensled_testbed.recordings import DEFAULT_PAIR
 from opensled_testbed.simulator import simulate
@@ -123,32 +126,46 @@ def _places(arguments: Namespace) -> list[LoadedPlace]:
 
 def _entry(seeds: int, loaded: LoadedPlace) -> dict[str, Any]:
     """What is written of a place."""
-    lengths = {name: _length(loaded, name) for name in RIVALS}
-    runs = {name: _runs(loaded, name, length, seeds) for name, length in lengths.items()}
-    runs |= {name: _runs(loaded, name, LONGEST, seeds) for name in OURS}
+    rivals = rivals_of(loaded.place.source)
+    tunings = {name: _tuning(loaded, name) for name in rivals}
+    runs = {name: _runs(loaded, name, tuning, seeds) for name, tuning in tunings.items()}
+    runs |= {name: _runs(loaded, name, Tuning(LONGEST), seeds) for name in OURS}
     rates = {
         phase: {name: [each[phase] for each in found] for name, found in runs.items()} for phase in PHASES
     }
     return {
         "place": str(loaded),
         "users": loaded.users,
-        "draft_length": {name: length for name, length in lengths.items() if name != CENTRALIZED},
+        "draft_length": {n: each.draft_length for n, each in tunings.items() if n not in (CENTRALIZED, PIPESD)},
+        "thresholds": {n: each[1:] for n, each in tunings.items() if each.newest},
         "tokens_per_s": {phase: {n: round(fmean(v), 2) for n, v in rates[phase].items()} for phase in PHASES},
-        "ratios": {phase: ratios(rates[phase]) for phase in PHASES},
+        "ratios": {phase: ratios(rates[phase], rivals) for phase in PHASES},
     }
 
 
-def _length(loaded: LoadedPlace, name: str) -> int:
-    """The best fixed draft length of a baseline that has one."""
+def rivals_of(source: DraftSource) -> Sequence[str]:
+    """With whom `opensled` is compared where devices have these drafts."""
+    return RIVALS if source.acceptance else (*RIVALS, PIPESD)
+
+
+def _tuning(loaded: LoadedPlace, name: str) -> Tuning:
+    """The best fixed draft length, or the best thresholds, of a baseline that has them."""
+    return max(_tried(loaded.place, name), key=lambda tuning: _runs(loaded, name, tuning, 1)[0]["whole"])
+
+
+def _tried(place: Place, name: str) -> Sequence[Tuning]:
     if name == CENTRALIZED:
-        return 0
-    return max(LENGTHS, key=lambda length: _runs(loaded, name, length, 1)[0]["whole"])
+        return (Tuning(0),)
+    if name == PIPESD:
+        setting = of_fleet(place.fleet(1), asked_of(place.source)[1])
+        return [each.tuning for each in pairs(setting, place.source, place.pace)[:PAIRS_TRIED]]
+    return [Tuning(length) for length in LENGTHS]
 
 
-def _runs(loaded: LoadedPlace, name: str, length: int, seeds: int) -> list[dict[str, float]]:
+def _runs(loaded: LoadedPlace, name: str, tuning: Tuning, seeds: int) -> list[dict[str, float]]:
     traces, work = asked_of(loaded.place.source)
     setting = of_fleet(loaded.place.fleet(1), work)
-    fleet = tuned(loaded.place, name, setting, Tuning(length)).of_users(loaded.users)
+    fleet = tuned(loaded.place, name, setting, tuning).of_users(loaded.users)
     loads = [Load(warmup=0.0, duration=FIRST_S + STEADY_S, seed=seed) for seed in range(seeds)]
     return [rates_of(simulate(fleet, traces, load)) for load in loads]
 
@@ -162,9 +179,9 @@ def rates_of(result: RunResult) -> dict[str, float]:
     return {"whole": (first + after) / result.end, "first": first / FIRST_S, "steady": after / steady_s}
 
 
-def ratios(rates: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Of each of OURS to the best of RIVALS, seed by seed: mean and 95 % interval; {} if no rival writes anything."""
-    best = max(RIVALS, key=lambda name: fmean(rates[name]))
+def ratios(rates: Mapping[str, Sequence[float]], rivals: Sequence[str]) -> dict[str, Any]:
+    """Of each of OURS to the best rival, seed by seed: mean and 95 % interval; {} if no rival writes anything."""
+    best = max(rivals, key=lambda name: fmean(rates[name]))
     if not all(rates[best]):
         return {}
     found = {name: interval([one / other for one, other in zip(rates[name], rates[best])]) for name in OURS}

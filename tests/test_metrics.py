@@ -172,6 +172,7 @@ def test_refusals_and_failures_by_code():
             await until(lambda: not manager.loop.sessions)
             found = samples(scrape(server_metrics(manager)))
             assert found["requests_refused_total", "invalid_request"] == 1
+            assert found["refusal_seconds_count",] == 1 and 0 < found["refusal_seconds_sum",] < 60
             assert found["failures_total", "non_finite_logits"] == 1
             assert found["failures_total", "future_base"] == 1
             assert found["sessions_opened_total", "new"] == 2

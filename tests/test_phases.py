@@ -27,16 +27,21 @@ def test_ratios_are_paired_by_seed_with_the_best_on_average() -> None:
         "centralized": [19.0, 1.0],
         OPENSLED: [9.0, 18.0],
     }
-    found = phases.ratios(rates)
+    found = phases.ratios(rates, RIVALS)
     assert found["best"] == "server-sd" and found[OPENSLED] == [0.9, 0.9, 0.9]
-    assert phases.ratios({name: [0.0, 0.0] for name in (*RIVALS, *OURS)}) == {}
+    assert phases.ratios({name: [0.0, 0.0] for name in (*RIVALS, *OURS)}, RIVALS) == {}
 
 
 def test_a_fixed_length_is_the_best_of_a_few() -> None:
     """Where nearly every draft is right and the step is long, long ones are."""
     place = phases.LoadedPlace(Place("hub", "wifi-good", 10, DraftSource("tiny", "0.95"), "pi-5"), 2)
-    assert phases._length(place, "server-sd") == max(phases.LENGTHS)
-    assert phases._length(place, "centralized") == 0
+    assert phases._tuning(place, "server-sd").draft_length == max(phases.LENGTHS)
+    assert phases._tuning(place, "centralized").draft_length == 0
+
+
+def test_pipesd_takes_part_where_drafts_say_how_sure_they_are() -> None:
+    assert "pipesd" not in phases.rivals_of(DraftSource("tiny", "0.6"))
+    assert "pipesd" in phases.rivals_of(DraftSource("tiny"))
 
 
 def test_the_program_writes_every_phase(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +50,8 @@ def test_the_program_writes_every_phase(tmp_path: Path, capsys: pytest.CaptureFi
     shown = capsys.readouterr().out
     document = json.loads((tmp_path / "phases-tiny.json").read_text())
     [found] = document["places"]
-    assert set(found["tokens_per_s"]["whole"]) == {*RIVALS, *OURS}
+    assert set(found["tokens_per_s"]["whole"]) == {*RIVALS, "pipesd", *OURS}
+    assert set(found["thresholds"]) == {"pipesd"}
     for phase in phases.PHASES:
         mean, low, high = found["ratios"][phase][OPENSLED]
         assert low <= mean <= high

@@ -11,6 +11,7 @@ from opensled.metrics import SECONDS, DraftCounts, Histogram
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # sessions in one step
 POSITIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # computed by one step
 DRAFTS = (1, 2, 3, 4, 6, 8, 12, 16, 32)  # tokens of one draft
+REFUSALS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0)  # seconds
 
 
 @dataclass
@@ -85,4 +86,12 @@ class SessionStats:
     # "new", or "resumed" by a reader that came back; both begin at 0, so that the first one counts in rates
     opened: Counter[str] = field(default_factory=lambda: Counter(new=0, resumed=0))
     refused: Counter[str] = field(default_factory=Counter)  # by code, before any work
+    # Seconds from the first message of a stream to the refusal that has left
+    refusals: Histogram = field(default_factory=lambda: Histogram(REFUSALS))
     limited: Counter[str] = field(default_factory=Counter)  # times that a client met a limit, by limit
+
+    def refuse(self, code: str, seconds: float | None) -> None:
+        """A stream was refused, `seconds` after its first message had been read; None = it could not be read."""
+        self.refused[code] += 1
+        if seconds is not None:
+            self.refusals.add(seconds)

@@ -104,6 +104,11 @@ def _session_metrics(manager: SessionManager) -> list[Metric]:
         ),
         Metric("session_places", "Most sequences at the same time.", lambda: manager.limits.max_sessions),
         Metric("requests_refused_total", "Requests refused before any work.", lambda: stats.refused, "code"),
+        Metric(
+            "refusal_seconds",
+            "From the first message of a stream to the refusal that has left.",
+            lambda: stats.refusals,
+        ),
         Metric("client_limits_total", "Times that a client met a limit.", lambda: stats.limited, "limit"),
         Metric("draining", "1 while the server takes no new sequences.", lambda: float(manager.draining)),
     ]

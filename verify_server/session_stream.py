@@ -91,21 +91,24 @@ async def _serve(
     account: Account,
     may_return: bool,
 ) -> None:
+    clock = asyncio.get_running_loop().time
+    arrived: float | None = None
     try:
         first = await receive()
+        arrived = clock()
         if first is None or isinstance(first, Ending):
             return
         if not isinstance(first, Open):
             raise ProtocolError("the first message of a stream must be Open")
-        arrived, shaping = asyncio.get_running_loop().time(), agreed(first.shaping, manager.limits.shaping)
+        shaping = agreed(first.shaping, manager.limits.shaping)
         session, opened = await manager.open(first, tenant, account.spent)
     except Exception as error:
         if manager.hands_over:
             await send(Moved())
             return
         failure = failure_of(error)
-        manager.stats.refused[failure.code] += 1
         await send(failure)
+        manager.stats.refuse(failure.code, clock() - arrived if arrived else None)
         return
     outbox = manager.loop.attach(session, len(opened.prompt_ids) + len(first.committed))
     cancelled = False
