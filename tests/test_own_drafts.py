@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from hw_profiles.drafting_cost import DraftingCostModel
-from hw_profiles.step_cost import DraftingCost, HardwareProfile
+from hw_profiles.step_cost import DraftingCost, HardwareProfile, Roofline
 from opensled import codec
 from opensled.errors import InvalidRequest
 from opensled.messages import Draft, DraftBlock, DraftToken
 from scheduler.confidences import ConfidenceCalibration
 from scheduler.estimates import DeviceBook, Forecast
-from scheduler.goodput.policy import Goodput
-from scheduler.goodput.state import PROBE_EVERY_S, PROBE_READS, GoodputState
+from scheduler.goodput.policy import Goodput, StepCandidates, _slices
+from scheduler.goodput.state import PROBE_READS, GoodputState
 from scheduler.plan import SessionView, Slice, Snapshot
 from tests.test_goodput_rules import COMPUTES, FAR, GOOD, HOPELESS, NOW, READS, WAIT, drafting, plan, view
 from verify_server.drafting.base import Proposal
@@ -104,9 +104,15 @@ def asked_over(seconds: int, session: SessionView, profile: HardwareProfile) -> 
 
 
 def test_a_drafter_that_does_not_pay_is_tried_now_and_then() -> None:
-    seconds = int(4 * PROBE_EVERY_S)
-    assert 2 <= asked_over(seconds, own(), server(DEAR)) < seconds
-    assert asked_over(seconds, own(own_unread=PROBE_READS + 1), server(DEAR)) == 0
+    seconds = 40
+    assert 2 <= asked_over(seconds, own(), server(DEAR)) < 2 * seconds
+
+
+def test_a_text_is_read_for_a_trial_if_that_takes_no_longer_than_a_step() -> None:
+    long = own(own_unread=500)  # of 30 ms with CHEAP and DEAR
+    assert asked_over(40, long, server(DEAR)) > 0
+    assert asked_over(40, long, server(replace(DEAR, read_s=1e-3))) == 0
+    assert asked_over(40, own(own_unread=PROBE_READS), server(replace(DEAR, read_s=1e-3))) > 0
 
 
 # -- what is learned --------------------------------------------------------------------------------------------
@@ -247,6 +253,18 @@ def test_what_a_device_is_unsure_of_is_not_verified_where_rows_cost() -> None:
     found = only(drafting(draft=4, reach=(0.95, 0.9, 0.1, 0.05)), profile=COMPUTES)
     assert found.draft in (0, 2)
     assert only(drafting(draft=4, reach=(0.95, 0.9, 0.1, 0.05)), profile=READS).draft == 4
+
+
+def test_a_longer_step_counts_for_more_where_sessions_wait_for_their_devices() -> None:
+    """A row costs 0.8 tokens, and 1.04 where others wait; the draft's tokens stand with the chance 0.9."""
+    session, state = own(own=4, own_reach=(0.9,) * 4), GoodputState(rate=100.0)
+    profile = HardwareProfile(cost=Roofline(read_s=0.0, token_s=0.008, context_s=0, session_s=0))
+
+    def verified(*arrivals: float) -> int | None:
+        candidates = StepCandidates([session], set(), [], [], list(arrivals), [])
+        return _slices(candidates, state, profile)[0].own
+
+    assert verified() == 4 and verified(NOW + 1) == 0
 
 
 def test_a_new_session_for_which_the_server_cannot_draft_is_decoded_beside_others() -> None:

@@ -23,9 +23,8 @@ from tests.test_own_drafts import DEAR, an_own_draft, only, own, server
 
 NEAR = GOOD._replace(first=0.7, later=0.7, delay_s=0.002, draft_s=0.001, jitter_s=0.0005)
 HALF = Forecast(0.6, 0.6)
-MIDDLING = DraftingCost(
-    5e-3, 0.0, 1e-5
-)  # a sixth of a step for each pass: it pays, and less than a good device
+# A sixth of a step for each pass: it pays, and less than a good device.
+MIDDLING = DraftingCost(5e-3, 0.0, 1e-5)
 
 
 # -- both -------------------------------------------------------------------------------------------------------
@@ -131,6 +130,16 @@ def test_own_drafts_change_at_the_first_review() -> None:
     memory = reviewed(policy, None, own(), NOW)
     assert memory.asks and not reviewed(policy, memory, own(own_forecast=HOPELESS), NOW + 1).asks
     assert reviewed(policy, memory, own(own_forecast=HALF), NOW + 1).asks != memory.asks
+
+
+def test_own_drafts_follow_small_gains_and_devices_large_ones_only() -> None:
+    """A second assignment that is 1 to 2 % better, for the server's drafts and for a device's."""
+    planner = DraftPlanner([own(1, own_forecast=Forecast(0.5, 0.5))], server(), PromptLoad())
+    kept = planner.assignment(0)
+    better = kept._replace(rule=7, worth=kept.worth + 0.015 * kept.value, arms=kept.arms + len(LENGTHS))
+    device = better._replace(arms=kept.arms + 1)
+    assert planner.chosen(kept, [better]) is better
+    assert planner.chosen(kept, [device]) is kept
 
 
 def test_probes_of_a_dear_drafter_take_a_small_share_of_the_steps() -> None:

@@ -29,7 +29,8 @@ others lose because its positions make steps longer:
 
 `slowdown` = sum of rate * share / t: a step that is one second longer slows each session by the share of its round.
 A candidate's worth is the sum of rates (or what the objective makes of it), plus PROMISE * pace for each session by the
-chance that it keeps its pace. The best candidate replaces the present one when it is BETTER in DOUBTS reviews in a row.
+chance that it keeps its pace. The best candidate replaces the present one when it is BETTER in DOUBTS reviews in a row;
+where only the server's own drafts change, at once and for OWN_BETTER.
 While RESPONSE is the present one, each review takes the next response, to the costs that the present lengths make, if
 it is worth more than these: hints that followed every response would go back and forth, as all devices answer the same
 costs at once.
@@ -43,9 +44,9 @@ chance. What drafting costs is added to t: a pass for each token of the longest 
 wants more passes than a second session pays for them alone.
 
 **A step.** It starts at once, or waits for drafts that are about to come if that saves more session-seconds than it
-costs. A pending draft is verified as far as the chance of a token is above CAUTION times the price of a position: the
-seconds that one more position takes, times the tokens/s that the target commits meanwhile. Sessions whose hint is 0
-are probed now and then, for what a device can do is known only while it drafts.
+costs. A pending draft is verified as far as the chance of a token is above the price of a position: the seconds that
+one more position takes, times the tokens/s that the target commits meanwhile, and times CAUTION where sessions wait for
+their devices. Sessions whose hint is 0 are probed now and then, for what a device can do is known only while it drafts.
 
 **Sources.** Without another note a value was chosen while the policy was developed against the simulated grid
 (docs/benchmarks/grid.json) and the policies' contract tests (tests/policy_contract.py); the note says what it trades.

@@ -33,7 +33,9 @@ BLUR = 0.4  # share of a step over which the whole number of missed steps is smo
 TOKENS_STEP, CONTEXTS_STEP = 8, 1000
 # Tokens still to be written for which a text is read: half of what may be written, and no more than these. Chosen.
 ANSWER = 64
-BETTER = 0.03  # share of all tokens/s by which another assignment must be better: against flapping
+# Share of all tokens/s by which another assignment must be better: against flapping; where no device drafts, and where
+# one does.
+OWN_BETTER, BETTER = 0.005, 0.03
 PROMISE = 5.0  # weight of tokens up to the promised pace, beside 1 for any token: a kept promise comes first
 AHEAD = 8  # steps for which an assignment is made, about as many as from one review to the next
 NEEDED = 0.5  # chance that a draft of the server is used, where a device is late (chosen)
@@ -129,11 +131,17 @@ class DraftPlanner:
         return own * offered
 
     def best(self, rule: int, costs: MarginalCosts) -> tuple[Assignment, Assignment]:
-        """The assignment of the present rule, and the best one; both are the same unless another is BETTER."""
+        """The assignment of the present rule, and the best one; both are the same unless another is clearly better."""
         kept = self.assignment(rule, costs)
         kept, *others = self.weighed([kept, *self._candidates(kept)])
+        return kept, self.chosen(kept, others)
+
+    def chosen(self, kept: Assignment, others: Sequence[Assignment]) -> Assignment:
+        """The best of `others`, if it is better than `kept` by BETTER, or by OWN_BETTER where only the server's own
+        drafts change: no device pauses for that."""
         best = max(others, key=lambda one: one.worth)
-        return kept, best if best.worth > kept.worth + BETTER * kept.value else kept
+        better = BETTER if self.arms.device[[kept.arms, best.arms]].any() else OWN_BETTER
+        return best if best.worth > kept.worth + better * kept.value else kept
 
     def _candidates(self, kept: Assignment) -> Iterator[Assignment]:
         uniform = [self.assignment(int(arm)) for arm in np.flatnonzero(self._allowed.any(axis=1))]

@@ -26,11 +26,10 @@ from scheduler.goodput.step_budget import DraftOffer, most_urgent, most_valuable
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
 
 JITTERS = 4.0  # usual deviations that a draft may be late before its session is decoded
-CAUTION = 1.3  # times its price that a draft token must be likely: a longer step also delays those who wait
-PRICED, PRICES = (
-    8,
-    64,
-)  # positions over which the price of one more is measured, or more: so many prices at most
+# Times its price that a draft token must be likely, where sessions wait for their devices: a longer step delays those.
+CAUTION = 1.3
+# Positions over which the price of one more is measured, or more: so many prices at most
+PRICED, PRICES = 8, 64
 PROMPTS = 0.25  # share of a full step that prompts may claim: first tokens against the pace of answers
 
 
@@ -135,7 +134,8 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
     prompts = sorted(candidates.prompts, key=urgency)
     kept = min(ceil(PROMPTS * budget), sum([session.uncomputed for session in prompts]), budget - 1)
     chosen = most_urgent(candidates.deciding, budget - kept)
-    drafts, own = _cut(chosen, budget - kept - len(chosen), state, profile)
+    second = state.rate * (CAUTION if candidates.arrivals else 1.0)
+    drafts, own = _cut(chosen, budget - kept - len(chosen), second, profile)
     budget -= len(chosen) + sum(drafts) + sum(own)
     asks = {**state.asks, **{id: state.late[id] for id in candidates.late if id in state.late}}
     slices = [
@@ -171,9 +171,12 @@ def _short_first(prompts: Sequence[SessionView], budget: int) -> list[SessionVie
 
 
 def _cut(
-    chosen: Sequence[SessionView], room: int, state: GoodputState, profile: HardwareProfile
+    chosen: Sequence[SessionView], room: int, second: float, profile: HardwareProfile
 ) -> tuple[list[int], list[int]]:
-    """How much of each device's and of each own draft is verified: the tokens of all of them that are worth most."""
+    """How much of each device's and of each own draft is verified: the tokens of all of them that are worth most.
+
+    `second`: tokens that a second of the target is worth.
+    """
     drafts, own = [0] * len(chosen), [0] * len(chosen)
     devices = [place for place, each in enumerate(chosen) if each.draft]
     servers = [place for place, each in enumerate(chosen) if each.own]
@@ -181,7 +184,7 @@ def _cut(
         return drafts, own
     offers = [_device_offer(chosen[place]) for place in devices]
     offers += [_own_offer(chosen[place]) for place in servers]
-    kept = most_valuable(offers, room, lambda drafted: _price(chosen, drafted, state, profile))
+    kept = most_valuable(offers, room, lambda drafted: _price(chosen, drafted, second, profile))
     for place, tokens in zip(devices, kept):
         drafts[place] = tokens
     for place, tokens in zip(servers, kept[len(devices) :]):
@@ -213,15 +216,15 @@ def _hints(sessions: Sequence[SessionView], state: GoodputState) -> list[int | N
 
 
 def _price(
-    chosen: Sequence[SessionView], drafted: NDArray[np.int_], state: GoodputState, profile: HardwareProfile
+    chosen: Sequence[SessionView], drafted: NDArray[np.int_], second: float, profile: HardwareProfile
 ) -> Numbers:
-    """What the first `drafted` draft tokens cost, in tokens that the target could commit instead; exact at every
+    """What the first `drafted` draft tokens cost, in tokens, `second` of them for a second; exact at every
     PRICED of them, or at PRICES places, which a bend of the cost needs, and linear in between."""
     count, contexts = len(chosen), sum([session.context for session in chosen])
     last = int(drafted[-1])
     knots = [*range(0, last, max(PRICED, last // PRICES)), last]
     seconds = [profile.cost.verify_s(count + knot, contexts, count) for knot in knots]
-    return CAUTION * state.rate * np.interp(drafted, knots, seconds)
+    return second * np.interp(drafted, knots, seconds)
 
 
 def _ahead(candidates: StepCandidates, budget: int) -> list[Slice]:

@@ -30,6 +30,7 @@ PROBE_EVERY_S, PROBE_EVERY = 10.0, 50  # between two probes of a session: second
 PROBE_DRAFTS, PROBE_LENGTH = 3, 4
 PROBE_READS = 64  # tokens of text that a draft model reads for a probe at most
 OWN_PROBE_STEPS = EVERY_STEPS  # of a probe of the server's drafter: until the next review
+OWN_PROBE_EVERY_S = 3.0  # between two of a session: not all of them fall on the same text
 OWN_PROBES_FROM = 200.0  # steps of a new server before the first one: what is assumed of its drafter will do
 GOLDEN = 0.618  # multiples of the golden ratio modulo 1 are spread evenly, and so are the first probes
 NO_PROMPT_LOAD = PromptLoad()
@@ -260,17 +261,19 @@ def _with_own_probes(
     """Where drafts of the server do not pay, it makes some now and then, to notice when they do; for several sessions
     at once, which share its passes, and so seldom that they take a small share of its time."""
     probes, probed, begun, unread = {}, {}, 0, 0
+    # A text that is read within a step delays nobody by more; how often that happens depends on what it costs.
+    readable = max(PROBE_READS, state.step_s / max(drafting.read_s, 1e-9))
     for session in sessions:
         id = session.id
-        if session.own_forecast is None or session.own_unread > PROBE_READS:
+        if session.own_forecast is None or session.own_unread > readable:
             continue
         # The first probe comes anywhere within the pause, as with devices.
-        last = probed[id] = state.own_probed.get(id, now - PROBE_EVERY_S * (id * GOLDEN % 1))
+        last = probed[id] = state.own_probed.get(id, now - OWN_PROBE_EVERY_S * (id * GOLDEN % 1))
         if id in state.asks:
             probed[id] = now
         elif state.own_probes.get(id, now) > now:
             probes[id] = state.own_probes[id]
-        elif now >= last + PROBE_EVERY_S and state.steps >= state.own_due:
+        elif now >= last + OWN_PROBE_EVERY_S and state.steps >= state.own_due:
             probed[id] = now
             probes[id] = now + OWN_PROBE_STEPS * state.step_s
             begun, unread = begun + 1, unread + session.own_unread
