@@ -6,7 +6,7 @@ Pure, like the policies: the same arguments give the same answer. Sessions insid
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import ceil, floor, inf
+from math import floor, inf
 from typing import NamedTuple
 
 from hw_profiles.step_cost import HardwareProfile, StepCost
@@ -100,36 +100,44 @@ def fair_level(wanted: Mapping[str, int], places: int) -> float:
     return inf
 
 
-def may_enter(tenant: str, held: Mapping[str, int], waiting: Mapping[str, int], places: int) -> bool:
+def may_enter(
+    tenant: str, held: Mapping[str, int], waiting: Mapping[str, int], places: int, used: Mapping[str, float]
+) -> bool:
     """Whether a tenant gets one more of `places`; `held`, `waiting`: sessions of each tenant inside, and outside.
 
     Tenants with less than their fair share come first. A place that none of them waits for is free for all.
     """
     free = places - sum(held.values())
-    if free <= 0 or held.get(tenant, 0) < fair_share(tenant, held, waiting, places):
+    shares = fair_shares(tenant, held, waiting, places, used)
+    if free <= 0 or held.get(tenant, 0) < shares[tenant]:
         return free > 0
-    return free > reserved(tenant, held, waiting, places)
+    return free > reserved(tenant, held, waiting, shares)
 
 
-def fair_share(tenant: str, held: Mapping[str, int], waiting: Mapping[str, int], places: int) -> int:
-    """Places that a tenant who asks for one more may hold while others wait for theirs; at least one."""
-    wanted = _wanted(tenant, held, waiting)
-    level = fair_level(wanted, places)
-    return wanted[tenant] if level == inf else min(wanted[tenant], max(1, ceil(level)))
+def fair_shares(
+    tenant: str, held: Mapping[str, int], waiting: Mapping[str, int], places: int, used: Mapping[str, float]
+) -> dict[str, int]:
+    """Places that each tenant may hold while others wait for theirs; `tenant` asks for one more.
 
-
-def reserved(tenant: str, held: Mapping[str, int], waiting: Mapping[str, int], places: int) -> int:
-    """Places that are reserved for other tenants, who wait and have less than their fair share.
-
-    Shares are rounded up for the tenant that asks and down for the others: else all might wait for each other.
+    Places that equal shares leave over go to those who had the least of late: `used`, in place-seconds. So where there
+    are fewer places than tenants, or two for three of them, all have their turn.
     """
-    level = fair_level(_wanted(tenant, held, waiting), places)
-    share = inf if level == inf else max(1, floor(level))
-    others = (other for other in waiting if other != tenant)
-    return sum(max(0, min(waiting[other], int(min(share, places)) - held.get(other, 0))) for other in others)
-
-
-def _wanted(tenant: str, held: Mapping[str, int], waiting: Mapping[str, int]) -> dict[str, int]:
     wanted = {name: held.get(name, 0) + waiting.get(name, 0) for name in {*held, *waiting}}
     wanted[tenant] = wanted.get(tenant, 0) + 1
-    return wanted
+    level = fair_level(wanted, places)
+    if level == inf:
+        return wanted
+    shares = {name: min(count, floor(level)) for name, count in wanted.items()}
+    want_more = [name for name, count in wanted.items() if count > shares[name]]
+    want_more.sort(key=lambda name: (used.get(name, 0.0), held.get(name, 0), name != tenant))
+    for name in want_more[: places - sum(shares.values())]:
+        shares[name] += 1
+    return shares
+
+
+def reserved(
+    tenant: str, held: Mapping[str, int], waiting: Mapping[str, int], shares: Mapping[str, int]
+) -> int:
+    """Places that are reserved for other tenants, who wait and have less than their fair share."""
+    others = (other for other in waiting if other != tenant)
+    return sum(max(0, min(waiting[other], shares[other] - held.get(other, 0))) for other in others)

@@ -12,7 +12,7 @@ from scheduler.admission import (
     ActiveLoad,
     AdmissionRequest,
     fair_level,
-    fair_share,
+    fair_shares,
     may_enter,
     most_sessions,
     places_for,
@@ -142,39 +142,57 @@ def test_the_fair_level_gives_all_places_away(wanted, places):
 
 
 def test_where_places_are_fewer_than_tenants_each_may_have_one():
-    assert fair_share("a", {"a": 0}, {"b": 3, "c": 3}, 2) == 1
-    assert not may_enter("a", {"a": 1}, {"b": 3, "c": 3}, 2) and may_enter("b", {"a": 1}, {"b": 3, "c": 3}, 2)
+    waiting = {"b": 3, "c": 3}
+    assert fair_shares("a", {"a": 0}, waiting, 2, {})["a"] == 1
+    assert not may_enter("a", {"a": 1}, waiting, 2, {}) and may_enter("b", {"a": 1}, waiting, 2, {})
+
+
+def test_a_place_that_equal_shares_leave_over_goes_to_who_had_the_least_of_late():
+    held, waiting, used = (
+        {"a": 1, "b": 1, "c": 1},
+        {"a": 5, "b": 5, "c": 5},
+        {"a": 30.0, "b": 20.0, "c": 10.0},
+    )
+    assert fair_shares("a", held, waiting, 4, used) == {"a": 1, "b": 1, "c": 2}
+    assert [may_enter(name, held, waiting, 4, used) for name in "abc"] == [False, False, True]
+    assert may_enter("a", held, {}, 4, used)  # nobody else wants it
+    assert fair_shares("a", {}, waiting, 2, used) == {"a": 0, "b": 1, "c": 1}
 
 
 def test_places_that_nobody_waits_for_are_anybodys():
-    assert may_enter("a", {"a": 9}, {}, 10)
-    assert not may_enter("a", {"a": 10}, {}, 10)
+    assert may_enter("a", {"a": 9}, {}, 10, {})
+    assert not may_enter("a", {"a": 10}, {}, 10, {})
 
 
 def test_a_free_place_is_kept_for_who_has_less_and_waits():
     held, waiting = {"a": 7, "b": 2}, {"b": 1}
-    assert not may_enter("a", held, waiting, 10)
-    assert may_enter("b", held, waiting, 10)
-    assert may_enter("c", held, waiting, 10)  # who has nothing yet
-    assert may_enter("a", held, waiting, 11)  # two are free, and one of b's waits
+    assert not may_enter("a", held, waiting, 10, {})
+    assert may_enter("b", held, waiting, 10, {})
+    assert may_enter("c", held, waiting, 10, {})  # who has nothing yet
+    assert may_enter("a", held, waiting, 11, {})  # two are free, and one of b's waits
 
 
 def test_no_more_is_kept_than_wait_nor_than_their_share():
-    assert reserved("a", {"a": 7, "b": 2}, {"b": 1}, 12) == 1
-    assert reserved("a", {"a": 7, "b": 2}, {"b": 90}, 12) == 4
-    assert reserved("b", {"a": 7, "b": 2}, {"a": 90, "b": 90}, 12) == 0  # a has his half
-    assert fair_share("b", {"a": 7, "b": 2}, {"a": 90}, 12) == 3  # all he wants
-    assert fair_share("a", {"a": 7, "b": 2}, {"b": 9}, 12) == 6
+    held = {"a": 7, "b": 2}
+
+    def kept(tenant, waiting):
+        return reserved(tenant, held, waiting, fair_shares(tenant, held, waiting, 12, {}))
+
+    assert kept("a", {"b": 1}) == 1
+    assert kept("a", {"b": 90}) == 4
+    assert kept("b", {"a": 90, "b": 90}) == 0  # a has his half
+    assert fair_shares("b", held, {"a": 90}, 12, {})["b"] == 3  # all he wants
+    assert fair_shares("a", held, {"b": 9}, 12, {})["a"] == 6
 
 
 counts = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 12))
 
 
-@given(counts, counts, st.integers(1, 30))
-def test_while_a_place_is_free_somebody_who_waits_may_have_it(held, waiting, places):
+@given(counts, counts, st.integers(1, 30), st.dictionaries(st.sampled_from("abcd"), st.floats(0, 1e3)))
+def test_while_a_place_is_free_somebody_who_waits_may_have_it(held, waiting, places, used):
     """No place is idle because each waits for the other, and none is given twice."""
     asking = [tenant for tenant, count in waiting.items() if count]
-    let_in = [tenant for tenant in asking if may_enter(tenant, held, waiting, places)]
+    let_in = [tenant for tenant in asking if may_enter(tenant, held, waiting, places, used)]
     if sum(held.values()) >= places:
         assert not let_in
     elif asking:

@@ -19,7 +19,8 @@ from tests.fakes import FakeEngine
 from tests.serving import PROMPT, first_reply, linked, serving
 from tests.system import running
 from tests.test_tenants import CountingText
-from verify_server.admission_controller import LONGEST, SHORTEST, AdmissionController
+from verify_server.admission_controller import AdmissionController
+from verify_server.admission_memory import LONGEST, SHORTEST, USED_S, PlaceTime
 from verify_server.draft_budget import Quotas
 from verify_server.kv.blocks import BlockPool
 from verify_server.security import Tenants
@@ -168,6 +169,32 @@ def test_for_who_has_come_back_no_further_place_is_kept():
     hall.ask("greedy")
 
 
+def test_who_is_refused_again_and_again_keeps_his_turn_after_he_came_in():
+    """Of ten who were sent away one came back; the others are still expected, so the next place is theirs, too."""
+    hall = Hall(4)
+    for _ in range(4):
+        hall.ask("greedy")
+    for _ in range(10):
+        hall.refused("modest")
+    hall.sessions.pop(0)
+    hall.ask("modest")
+    hall.sessions.pop(1)
+    hall.refused("greedy")
+    hall.ask("modest")
+
+
+def test_places_held_of_late_fade_and_are_forgotten():
+    time = PlaceTime()
+    for tenth in range(101):
+        time.note({"a": 2, "b": 1}, tenth / 10)
+    assert time.used["a"] == pytest.approx(2 * time.used["b"]) and 16 < time.used["a"] < 20
+    time.note({}, 10 + USED_S)
+    assert 8 < time.used["a"] < 10
+    time.note({}, 10 + 20 * USED_S)
+    time.note({}, 10 + 20 * USED_S)
+    assert not time.used
+
+
 def test_a_place_is_kept_for_a_moment_only():
     """Who was sent away and does not come back on time is not waited for."""
     hall = Hall(4)
@@ -234,7 +261,7 @@ def jain(values):
 
 
 @pytest.mark.parametrize("patient", [False, True], ids=["gone for good", "come back"])
-@pytest.mark.parametrize("places", [8, 16])
+@pytest.mark.parametrize("places", [3, 4, 5, 6, 8, 12, 16])
 def test_equal_tenants_get_equally_much_however_often_one_asks(places, patient):
     asks = 0.5 * places if patient else 2.5 * places  # who comes back asks again and again
     rates = {"a": 10 * asks, "b": asks, "c": asks, "d": asks}

@@ -2,7 +2,7 @@
 refused requests are expected back.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,78 +10,18 @@ from opensled.errors import Overloaded
 from scheduler.admission import (
     ActiveLoad,
     AdmissionRequest,
-    fair_share,
+    fair_shares,
     may_enter,
     most_promised,
     most_sessions,
     places_for,
     reserved,
 )
+from verify_server.admission_memory import UNKNOWN, Departures, PlaceTime, RetryQueue
 from verify_server.draft_budget import Quotas
 from verify_server.loop import VerifyLoop
 from verify_server.security import Tenants
 from verify_server.session import Session
-
-# Chosen: a shorter wait loads a full server, a longer one leaves a free server idle.
-SHORTEST, LONGEST = 0.05, 5.0  # seconds that a client is told to wait
-UNKNOWN = 1.0  # seconds to the next free place, while no session has ended yet
-LATE, LATE_SHARE = (
-    0.25,
-    0.25,
-)  # a place is kept so much longer: seconds, and share of the told wait (a slow link)
-MOST = 64  # of one tenant that are remembered: bounds the places that are kept for it
-WINDOW, SAMPLE = 10.0, 0.1  # seconds over which ends of sessions are counted, and between two samples
-
-
-class RetryQueue:
-    """How many requests of each tenant were told to come back, and are not late."""
-
-    def __init__(self) -> None:
-        self._until: dict[str, deque[float]] = {}
-
-    def add(self, tenant: str, seconds: float, now: float) -> None:
-        """A request of the tenant was told to come back in `seconds`."""
-        until = self._until.setdefault(tenant, deque(maxlen=MOST))
-        until.append(now + seconds * (1 + LATE_SHARE) + LATE)
-
-    def back(self, tenant: str) -> None:
-        """A session of the tenant came in; it counts as the first one that was refused."""
-        if until := self._until.get(tenant):
-            until.popleft()
-
-    def counts(self, now: float) -> Counter[str]:
-        """By tenant, without those that are late."""
-        for tenant, until in list(self._until.items()):
-            while until and until[0] < now:
-                until.popleft()
-            if not until:
-                del self._until[tenant]
-        return Counter({tenant: len(until) for tenant, until in self._until.items()})
-
-
-class Departures:
-    """How fast places become free."""
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[float, int]] = deque()  # time, sessions ended by then
-
-    def note(self, ended: int, now: float) -> None:
-        """`ended` sessions have ended since the start."""
-        samples = self._samples
-        if not samples or now - samples[-1][0] >= SAMPLE:
-            samples.append((now, ended))
-        while samples[0][0] < now - WINDOW:
-            samples.popleft()
-
-    def seconds_until(self, places: float, ended: int, now: float) -> float:
-        """Until so many places have become free, as fast as over the last WINDOW; between SHORTEST and LONGEST."""
-        return min(LONGEST, max(SHORTEST, places / self._per_second(ended, now)))
-
-    def _per_second(self, ended: int, now: float) -> float:
-        if not self._samples:
-            return 1 / UNKNOWN
-        since, before = self._samples[0]
-        return (ended - before) / (now - since) if ended > before and now > since else 1 / UNKNOWN
 
 
 class AdmissionController:
@@ -107,6 +47,7 @@ class AdmissionController:
         self._expected = RetryQueue()  # requests for which a place is kept
         self._behind = RetryQueue()  # requests that wait behind them
         self._departures = Departures()
+        self._place_time = PlaceTime()
         self._entered = 0  # sessions so far
 
     @contextmanager
@@ -124,6 +65,7 @@ class AdmissionController:
         tenant, now = request.tenant, self._loop.clock()
         self._departures.note(self._ended, now)
         busy = self._busy()
+        self._place_time.note(busy, now)
         limit = self._limit(tenant)
         if limit and busy[tenant] >= limit:
             raise _tenant_full(limit, self._seconds_until(1.0, now))
@@ -131,9 +73,9 @@ class AdmissionController:
             raise Overloaded("the quota of your tenant is used up for now; try again", retry_after=wait)
         places = self._places(request, busy)
         expected = self._expected.counts(now)
-        if not may_enter(tenant, busy, expected, places):
+        if not may_enter(tenant, busy, expected, places, self._place_time.used):
             raise self._refusal(request, busy, expected, places, now)
-        self._expected.back(tenant)
+        self._expected.back(tenant, self._behind)
 
     def promised(self, pace: float, tenant: str) -> float:
         """What is promised to a session that asks for `pace` tokens/s: as much as its tenant may have and as one
@@ -185,12 +127,13 @@ class AdmissionController:
         if refused clients do not come back.
         """
         tenant = request.tenant
-        lacks = fair_share(tenant, busy, expected, places) - busy[tenant]
+        shares = fair_shares(tenant, busy, expected, places, self._place_time.used)
+        lacks = shares[tenant] - busy[tenant]
         ahead, queue = expected[tenant] + 1.0, self._expected
         if expected[tenant] >= max(1, lacks):
             ahead, queue = ahead + self._behind.counts(now)[tenant], self._behind
         if lacks > 0:
-            ahead += reserved(tenant, busy, expected, places)
+            ahead += reserved(tenant, busy, expected, shares)
         elif busy[tenant]:  # it gets the places that its own sessions leave
             ahead *= busy.total() / busy[tenant]
         seconds = self._seconds_until(ahead, now)
