@@ -13,7 +13,7 @@ UNKNOWN = 1.0  # seconds to the next free place, while no session has ended yet
 # A place is kept so much longer: seconds, and share of the told wait (a slow link)
 LATE, LATE_SHARE = 0.25, 0.25
 MOST = 64  # of one tenant that are remembered: bounds the places that are kept for it
-# Half-life of the time for which a tenant had places, chosen: longer than most answers. Less than LEAST_USED is forgotten
+# Half-life of the time for which a tenant had places, chosen: longer than most answers. Less than this is forgotten.
 USED_S, LEAST_USED = 30.0, 0.1
 WINDOW, SAMPLE = 10.0, 0.1  # seconds over which ends of sessions are counted, and between two samples
 
