@@ -19,7 +19,6 @@ from hw_profiles.step_cost import StepCost
 from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.traces import WHOLE, ItemTrace, TraceSet
 from scheduler.estimates import DraftEstimate
-from scheduler.goodput.policy import CAUTION
 from scheduler.goodput.step_budget import DraftOffer, most_valuable
 from verify_server.engine.base import Segment, TargetEngine
 
@@ -151,7 +150,7 @@ def worth_most(with_confidences: bool) -> Choice:
 
         def price(drafted: np.ndarray) -> np.ndarray:
             seconds = [cost.verify_s(count + int(each), contexts, count) for each in drafted]
-            return CAUTION * rate * np.array(seconds)
+            return rate * np.array(seconds)
 
         return most_valuable([each.offer(with_confidences) for each in readers], ROOM - count, price)
 
