@@ -16,13 +16,14 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from itertools import product
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from benchmarks.drafts_option import add_drafts, drafts_of
-from benchmarks.grid_place import LENGTHS, OURS, PAIRS_TRIED, SERVERS, Place, asked_of, tuned
+from benchmarks.grid_place import LENGTHS, OF_SERVER, OURS, PAIRS_TRIED, SERVERS, Place, asked_of, tuned
 from benchmarks.program import (
     add_quick_and_out,
     exit_code,
@@ -165,11 +166,17 @@ def _tried(place: Place, name: str) -> Sequence[Tuning]:
 
 
 def _runs(loaded: LoadedPlace, name: str, tuning: Tuning, seeds: int) -> list[dict[str, float]]:
+    if name in OF_SERVER:  # measured once for all devices
+        loaded = loaded._replace(place=replace(loaded.place, device=""))
+    return [_run(loaded, name, tuning, seed) for seed in range(seeds)]
+
+
+@cache
+def _run(loaded: LoadedPlace, name: str, tuning: Tuning, seed: int) -> dict[str, float]:
     traces, work = asked_of(loaded.place.source)
     setting = of_fleet(loaded.place.fleet(1), work)
     fleet = tuned(loaded.place, name, setting, tuning).of_users(loaded.users)
-    loads = [Load(warmup=0.0, duration=FIRST_S + STEADY_S, seed=seed) for seed in range(seeds)]
-    return [rates_of(simulate(fleet, traces, load)) for load in loads]
+    return rates_of(simulate(fleet, traces, Load(warmup=0.0, duration=FIRST_S + STEADY_S, seed=seed)))
 
 
 def rates_of(result: RunResult) -> dict[str, float]:
