@@ -180,6 +180,16 @@ def test_a_long_text_is_read_for_a_session_that_was_there_before() -> None:
     assert reviewed(policy, None, own(own_unread=PROBE_READS), NOW).asks
 
 
+def test_a_long_text_is_read_at_once_where_the_server_drafts_for_others_already() -> None:
+    """A step without a draft is a few tokens of each answer; after a pause nobody knows who else comes."""
+    policy, other, long = Goodput(WAIT), own(1), own(2, own_unread=PROBE_READS + 1)
+    memory = reviewed(policy, None, other, NOW)
+    assert memory.asks
+    for sessions, moment, asked in [((other, long), 0.03, True), ((long,), 0.03, True), ((long,), 60, False)]:
+        found = policy.plan(Snapshot(sessions, memory), server(), NOW + moment)
+        assert ({piece.session: piece.ask for piece in found.slices}[2] > 0) is asked
+
+
 # -- a device at rest -------------------------------------------------------------------------------------------
 
 

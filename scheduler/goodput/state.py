@@ -97,7 +97,7 @@ def current(
     is_first = not old.hints and any(one.forecast for one in new)
     if now >= old.reviewed + pause or changed or is_first:
         return _reviewed(old, sessions, profile, now, objective)
-    return _with_new(old, sessions, new, profile, objective) if new else old
+    return _with_new(old, sessions, new, profile, now, objective) if new else old
 
 
 def _new(old: GoodputState, sessions: Sequence[SessionView]) -> list[SessionView]:
@@ -115,13 +115,14 @@ def _with_new(
     sessions: Sequence[SessionView],
     new: Sequence[SessionView],
     profile: HardwareProfile,
+    now: float,
     objective: Objective,
 ) -> GoodputState:
     """With hints by the same rule for the `new` ones of `sessions`."""
     planner = DraftPlanner(new, profile, old.prompts, objective)
     arms = planner.by(old.rule, old.present_costs)
     hints, own = _hints(new, planner.arms.device[arms]), planner.arms.own[arms]
-    asks = _asks(new, own, old.newest)
+    asks = _asks(new, own, _waits_from(old, now))
     return replace(
         old,
         hints={**old.hints, **hints},
@@ -153,7 +154,7 @@ def _reviewed(
         best = kept
     taken, present_costs = _answered(best, planner)
     own = planner.arms.own[taken.arms]
-    asks = _asks(present, own, old.newest)
+    asks = _asks(present, own, _waits_from(old, now))
     state = replace(
         old,
         hints=_hints(present, planner.arms.device[taken.arms]),
@@ -203,9 +204,17 @@ def _hints(sessions: Sequence[SessionView], lengths: NDArray[np.int_]) -> dict[i
     }
 
 
-def _asks(sessions: Sequence[SessionView], lengths: NDArray[np.int_], newest: int) -> dict[int, int]:
-    """Of the sessions for which the server drafts. One that came after `newest` begins with a long text a step later:
-    the first of many must not have it read as if it were to stay alone."""
+def _waits_from(old: GoodputState, now: float) -> float:
+    """The id after which sessions wait a step for their first draft of the server's own; infinity = none does.
+
+    The first of many must not have a long text read as if it were to stay alone. Where the server has just drafted for
+    others it is known who is there.
+    """
+    return inf if old.asks and now - old.planned <= LATEST_S else old.newest
+
+
+def _asks(sessions: Sequence[SessionView], lengths: NDArray[np.int_], newest: float) -> dict[int, int]:
+    """Of the sessions for which the server drafts; one that came after `newest` begins a long text a step later."""
     return {
         session.id: length
         for session, length in zip(sessions, lengths.tolist())
