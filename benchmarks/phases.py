@@ -136,7 +136,9 @@ def _entry(seeds: int, loaded: LoadedPlace) -> dict[str, Any]:
     return {
         "place": str(loaded),
         "users": loaded.users,
-        "draft_length": {n: each.draft_length for n, each in tunings.items() if n not in (CENTRALIZED, PIPESD)},
+        "draft_length": {
+            n: each.draft_length for n, each in tunings.items() if n not in (CENTRALIZED, PIPESD)
+        },
         "thresholds": {n: each[1:] for n, each in tunings.items() if each.newest},
         "tokens_per_s": {phase: {n: round(fmean(v), 2) for n, v in rates[phase].items()} for phase in PHASES},
         "ratios": {phase: ratios(rates[phase], rivals) for phase in PHASES},
