@@ -105,11 +105,12 @@ class Session:
         self.turn.draft(draft)
         self.timing.followed(False)
         self.timing.arrived(block.base, depth(block.tokens, block.parents), draft.seconds, now)
-        replaces, self.following = self.pending is not None, None
+        replaces, self.pending, self.following = self.pending is not None, None, None
         if self.sequence.finish_reason or rest is None:
             self._drop(draft, now)
             return False
-        self.pending = self._pending(draft, rest, now) if block.tokens else None
+        if block.tokens:
+            self.pending = self._pending(draft, rest, now)
         return useful and not replaces
 
     def _continue(self, draft: Draft, now: float) -> bool:
