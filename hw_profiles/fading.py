@@ -37,26 +37,28 @@ class RunningMedian:
 
     def add(self, value: float) -> float:
         """The median with `value`, which must not be NaN."""
-        if len(self._latest) == self._window:
-            del self._sorted[bisect_left(self._sorted, self._latest.popleft())]
-        self._latest.append(value)
-        insort(self._sorted, value)
-        return self._sorted[(len(self._sorted) - 1) // 2]
+        latest, ordered = self._latest, self._sorted
+        if len(latest) == self._window:
+            del ordered[bisect_left(ordered, latest.popleft())]
+        latest.append(value)
+        insort(ordered, value)
+        return ordered[(len(ordered) - 1) // 2]
 
 
 class FadingRatio:
     """The ratio of two sums that fade together, such as tokens per second, or hits per try."""
 
-    __slots__ = ("_half_life", "above", "below", "seen")
+    __slots__ = ("_half_life", "_keep", "above", "below", "seen")
 
     def __init__(self, half_life: float, above: float = 0.0, below: float = 0.0) -> None:
         """`half_life`: in units of the `age` that `add` takes; `above`, `below`: what is assumed beforehand."""
         self._half_life, self.above, self.below = half_life, above, below
+        self._keep = kept(1.0, half_life)  # at the usual age, worked out once
         self.seen = 0.0  # sum of all ages so far
 
     def add(self, above: float, below: float, age: float = 1.0) -> None:
         """One observation; everything before it is `age` older now."""
-        keep = kept(age, self._half_life)
+        keep = self._keep if age == 1.0 else kept(age, self._half_life)
         self.above = self.above * keep + above
         self.below = self.below * keep + below
         self.seen += age

@@ -56,19 +56,21 @@ def _check_tools(guide: Any) -> None:
         _no_longer(MAX_DESCRIPTION, tool.description, "tools")
 
 
-def check_draft(message: Any) -> None:
-    """Raises InvalidRequest, naming the field, for a protobuf `Draft` with too many parts or invalid parents."""
-    _at_most(MAX_BLOCK, len(message.tokens), "tokens", "draft tokens")
-    _check_parents(message.parents, len(message.tokens))
-    if len(message.confidences) not in (0, len(message.tokens)):
-        confidences, tokens = len(message.confidences), len(message.tokens)
-        raise InvalidRequest(f"{confidences} confidences for {tokens} draft tokens", "confidences")
-    if not message.draft_probs:
+def check_draft(tokens: int, parents: Sequence[int], confidences: bytes, sources: Sequence[Any]) -> None:
+    """Raises InvalidRequest, naming the field, for fields of a protobuf `Draft` of `tokens` tokens with too many parts
+    or invalid parents.
+
+    `sources`: the distributions. Not the message, for each access to a list in it costs as much as a check.
+    """
+    _at_most(MAX_BLOCK, tokens, "tokens", "draft tokens")
+    _check_parents(parents, tokens)
+    if confidences and len(confidences) != tokens:
+        raise InvalidRequest(f"{len(confidences)} confidences for {tokens} draft tokens", "confidences")
+    if not sources:
         return
-    if len(message.draft_probs) != len(message.tokens):
-        distributions, tokens = len(message.draft_probs), len(message.tokens)
-        raise InvalidRequest(f"{distributions} distributions for {tokens} draft tokens", "draft_probs")
-    named = sum(max(len(source.ids), len(source.probs)) for source in message.draft_probs)
+    if len(sources) != tokens:
+        raise InvalidRequest(f"{len(sources)} distributions for {tokens} draft tokens", "draft_probs")
+    named = sum(max(len(source.ids), len(source.probs)) for source in sources)
     _at_most(MAX_NAMED, named, "draft_probs", "ids in all distributions")
 
 

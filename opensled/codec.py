@@ -5,6 +5,7 @@ later by name when they are set. Every mistake of a peer raises a typed error.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -107,7 +108,7 @@ def server_bytes(message: ServerMessage | Framed) -> bytes:
 
 def encode_server(message: ServerMessage | Framed) -> pb.ServerMessage:
     if isinstance(message, Verdict):
-        return pb.ServerMessage(verdict=_encode_verdict(message))
+        return _encode_verdict(message)
     if isinstance(message, Opened):
         return pb.ServerMessage(opened=_encode_opened(message))
     if isinstance(message, Framed):
@@ -231,21 +232,30 @@ def _byte(confidence: float) -> int:
 
 
 def _decode_draft(message: pb.Draft) -> Draft:
-    bounds.check_draft(message)
-    if message.counter == 0:
+    # Each field is read once, and a list at one go: reading them takes most of the time, in every round.
+    ids, parents = message.tokens, message.parents
+    confidences, sources = message.confidences, message.draft_probs
+    bounds.check_draft(len(ids), parents, confidences, sources)
+    counter, seconds = message.counter, message.seconds
+    if counter == 0:
         raise InvalidRequest("drafts are numbered from 1", "counter")
-    seconds = message.seconds if 0 <= message.seconds < math.inf else 0.0  # NaN is neither
-    confidences = message.confidences or bytes([UNTOLD]) * len(message.tokens)
-    told = [1.0 if each == UNTOLD else each / UNTOLD for each in confidences]
-    if not message.draft_probs:
-        tokens = tuple(map(DraftToken, message.tokens, told))
-    else:
-        tokens = tuple(
-            DraftToken(id, confidence, SparseDistribution(tuple(source.ids), tuple(source.probs)))
-            for id, confidence, source in zip(message.tokens, told, message.draft_probs)
-        )
-    block = DraftBlock(message.base, tokens, tuple(message.parents))
-    return Draft(message.counter, block, seconds, message.continues)
+    if not 0 <= seconds < math.inf:  # also NaN
+        seconds = 0.0
+    block = DraftBlock(message.base, _tokens(ids[:], confidences, sources), tuple(parents[:]))
+    return Draft(counter, block, seconds, message.continues)
+
+
+def _tokens(ids: Sequence[int], confidences: bytes, sources: Sequence[Any]) -> tuple[DraftToken, ...]:
+    """Draft tokens with what their drafter says of them."""
+    if not (confidences or sources):
+        return tuple(map(DraftToken, ids))
+    told = [1.0 if each == UNTOLD else each / UNTOLD for each in confidences] or [1.0] * len(ids)
+    if not sources:
+        return tuple(map(DraftToken, ids, told))
+    return tuple(
+        DraftToken(id, confidence, SparseDistribution(tuple(source.ids), tuple(source.probs)))
+        for id, confidence, source in zip(ids, told, sources)
+    )
 
 
 def _encode_opened(message: Opened) -> pb.Opened:
@@ -266,17 +276,19 @@ def _decode_opened(message: pb.Opened) -> Opened:
     )
 
 
-def _encode_verdict(message: Verdict) -> pb.Verdict:
-    # By name, for it is sent in every round: `vars` and a merge take longer.
-    return pb.Verdict(
-        base=message.base,
-        tokens=message.tokens,
-        num_accepted=message.num_accepted,
-        answers=message.answers,
-        finish_reason=message.finish_reason,
-        hint=message.hint,
-        logprobs=map(_encode_logprobs, message.logprobs),
-    )
+def _encode_verdict(message: Verdict) -> pb.ServerMessage:
+    # In place and by name, for it is sent in every round: a verdict of its own would be copied.
+    encoded = pb.ServerMessage()
+    verdict = encoded.verdict
+    verdict.SetInParent()  # also if all its fields are empty
+    verdict.base, verdict.num_accepted = message.base, message.num_accepted
+    verdict.answers, verdict.finish_reason = message.answers, message.finish_reason
+    verdict.tokens.extend(message.tokens)
+    if message.hint is not None:
+        verdict.hint = message.hint
+    for entry in message.logprobs:
+        verdict.logprobs.append(_encode_logprobs(entry))
+    return encoded
 
 
 def _encode_logprobs(entry: TokenLogprobs) -> pb.Logprobs:

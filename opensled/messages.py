@@ -1,4 +1,4 @@
-"""The nouns that cross a process border, as frozen dataclasses; protobuf stops at `codec.py`.
+"""The nouns that cross a process border, none of which ever changes; protobuf stops at `codec.py`.
 
 Positions count from 0 at the first prompt token; a `base` is a number of committed tokens, prompt included.
 """
@@ -72,7 +72,8 @@ class DraftBlock:
 
     def first(self, length: int) -> DraftBlock:
         """The first `length` tokens of it."""
-        return DraftBlock(self.base, self.tokens[:length], self.parents[:length])
+        is_whole = length >= len(self.tokens)  # nearly always
+        return self if is_whole else DraftBlock(self.base, self.tokens[:length], self.parents[:length])
 
 
 @dataclass(frozen=True)
@@ -254,8 +255,7 @@ class Opened:
 TokenLogprobs = tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The truth after `base`: accepted draft tokens, then the recovered or bonus token."""
 
     base: int

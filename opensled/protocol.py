@@ -22,6 +22,8 @@ def rebase(block: DraftBlock, committed: Sequence[int]) -> DraftBlock | None:
             f"draft is built on {block.base} tokens, but only {len(committed)} are committed; "
             "reopen the sequence with the tokens you hold"
         )
+    if block.base == len(committed):  # nearly always
+        return block
     since = tuple(committed[block.base :])
     if block.parents:
         return _subtree(block, since)
@@ -33,7 +35,7 @@ def rebase(block: DraftBlock, committed: Sequence[int]) -> DraftBlock | None:
 def agreed(block: DraftBlock, tokens: Sequence[int]) -> tuple[int, ...]:
     """Indices into the block's tokens, from the base on, of the path that `tokens` take through it."""
     if not block.parents:
-        return tuple(range(common_prefix(block.ids, tokens)))
+        return tuple(range(_stand(block, tokens)))
     path: list[int] = []
     for token in tokens:
         child = child_with(block, path[-1] if path else -1, token)
@@ -41,6 +43,16 @@ def agreed(block: DraftBlock, tokens: Sequence[int]) -> tuple[int, ...]:
             break
         path.append(child)
     return tuple(path)
+
+
+def _stand(chain: DraftBlock, tokens: Sequence[int]) -> int:
+    """How many tokens of a chain `tokens` begin with."""
+    count = 0
+    for drafted, token in zip(chain.tokens, tokens):
+        if drafted.id != token:
+            break
+        count += 1
+    return count
 
 
 def child_with(block: DraftBlock, parent: int, id: int) -> int | None:
@@ -131,6 +143,9 @@ def cut(tokens: Sequence[int], base: int, ends: EndRules) -> tuple[tuple[int, ..
 
     An end in the middle of a draft ends the commit there: no bonus token after it.
     """
+    is_short = base + len(tokens) < ends.last_length
+    if is_short and ends.eos_ids.isdisjoint(tokens) and ends.stop_ids.isdisjoint(tokens):  # nearly always
+        return tuple(tokens), ""
     for index, token in enumerate(tokens):
         if token in ends.eos_ids:
             return tuple(tokens[: index + 1]), "eos"

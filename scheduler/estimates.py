@@ -55,26 +55,26 @@ GUESS = Forecast()  # of an unknown device
 class DraftAcceptance:
     """Fading chances of a draft's first token, and of tokens after an accepted one."""
 
-    __slots__ = ("_half_life", "_weights", "first", "later")
+    __slots__ = ("_firsts", "_half_life", "_laters", "first", "later")
 
     def __init__(self, first: float, later: float, weight: float, half_life: float) -> None:
         """Begins as a guess that counts for `weight` draft tokens."""
         self.first, self.later = first, later
-        self._half_life, self._weights = half_life, (weight, weight)
+        self._half_life, self._firsts, self._laters = half_life, weight, weight
 
     def judged(self, length: int, accepted: int) -> None:
         """The target accepted the first `accepted` of a draft's `length` >= 1 tokens."""
         tries = min(length - 1, accepted)
         keep = kept(1 + tries, self._half_life)
-        firsts, laters = self._weights[0] * keep, self._weights[1] * keep
-        self.first = (self.first * firsts + (accepted > 0)) / (firsts + 1)
+        firsts, laters = self._firsts * keep, self._laters * keep
+        self._firsts, self._laters = firsts + 1, laters + tries
+        self.first = (self.first * firsts + (accepted > 0)) / self._firsts
         if tries:
-            self.later = (self.later * laters + accepted - 1) / (laters + tries)
-        self._weights = firsts + 1, laters + tries
+            self.later = (self.later * laters + accepted - 1) / self._laters
 
     def beside(self, usual: DraftAcceptance) -> tuple[float, float]:
         """Both chances, where `usual` counts for USUAL draft tokens beside what was seen here."""
-        firsts, laters = self._weights
+        firsts, laters = self._firsts, self._laters
         first = (self.first * firsts + usual.first * USUAL) / (firsts + USUAL)
         return first, (self.later * laters + usual.later * USUAL) / (laters + USUAL)
 
@@ -89,14 +89,16 @@ class DeviceEstimate:
         """`tenant`: the mean device of its tenant, which learns from this one; None = this is one."""
         half_life, window = (DEVICE, OF_DEVICE) if tenant else (TENANT, OF_TENANT)
         self.acceptance = DraftAcceptance(guess.first, guess.later, PRIOR, half_life)
-        self.times = guess  # its chances are those of `acceptance`, not of this
+        # Of the latest drafts, see `Forecast`
+        self.delay_s, self.draft_s, self.jitter_s = guess.delay_s, guess.draft_s, guess.jitter_s
+        self.drafts, self.length = guess.drafts, guess.length
         self.hint: int | None = None  # the latest one given to any of its sequences
         self.confidences: ConfidenceCalibration = ConfidenceCalibration(
             tenant.confidences if tenant else None
         )
         self._tenant = tenant
-        # Seconds of delay, to draft one token, and of deviation, of the latest drafts
-        self._delay_s, self._draft_s, self._jitter_s = (RunningMedian(window) for _ in range(3))
+        # In which the three times above are the medians
+        self._delays, self._drafting, self._jitter = (RunningMedian(window) for _ in range(3))
         self._continued = FadingRatio(CONTINUED, guess.continued, 1.0)
         self._beside = FadingRatio(BESIDE, guess.apart, 1.0)
 
@@ -108,15 +110,12 @@ class DeviceEstimate:
     def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
         """A draft of `length` >= 1 tokens came `away_s` after the verdict before it; the device says it took
         `drafting_s` of that to draft it, 0 = it does not say."""
-        before, drafts = self.times, self.times.drafts + 1
-        spent = min(drafting_s or length * before.draft_s, away_s)
-        draft_s, delay_s = self._draft_s.add(spent / length), self._delay_s.add(away_s - spent)
+        self.drafts, self.length = self.drafts + 1, length
+        spent = min(drafting_s or length * self.draft_s, away_s)
+        self.draft_s, self.delay_s = self._drafting.add(spent / length), self._delays.add(away_s - spent)
         # The first draft shows no deviation.
-        missed = abs(away_s - delay_s - length * draft_s) if drafts > 1 else away_s / 4
-        jitter_s = self._jitter_s.add(missed)
-        self.times = before._replace(
-            delay_s=delay_s, draft_s=draft_s, jitter_s=jitter_s, drafts=drafts, length=length
-        )
+        missed = abs(away_s - self.delay_s - length * self.draft_s) if self.drafts > 1 else away_s / 4
+        self.jitter_s = self._jitter.add(missed)
         if self._tenant is not None:
             self._tenant.arrived(away_s, length, drafting_s)
 
@@ -128,21 +127,33 @@ class DeviceEstimate:
     def continued(self, stands: bool) -> None:
         """Whether a draft that stood whole was followed by one that had been sent on, and that follows the text."""
         self._continued.add(stands, 1)
-        self.times = self.times._replace(continued=self._continued.ratio)
         if self._tenant is not None:
             self._tenant.continued(stands)
 
     def beside(self, added: int, independent: float) -> None:
         """A second draft has `added` so many tokens to what stands of the first; see `Forecast.apart`."""
         self._beside.add(added, independent)
-        self.times = self.times._replace(apart=self._beside.ratio)
         if self._tenant is not None:
             self._tenant.beside(added, independent)
 
     def another(self) -> DeviceEstimate:
         """Of a new device of this tenant, which is assumed to be like the others."""
-        first, later = self.acceptance.first, self.acceptance.later
-        return DeviceEstimate(self.times._replace(first=first, later=later, drafts=0, length=None), self)
+        known = self.forecast(self.acceptance.first, self.acceptance.later)
+        return DeviceEstimate(known._replace(drafts=0, length=None), self)
+
+    def forecast(self, first: float, later: float) -> Forecast:
+        """Of the next draft of a sequence with these chances."""
+        return Forecast(
+            first,
+            later,
+            self.delay_s,
+            self.draft_s,
+            self.jitter_s,
+            self.drafts,
+            self.length,
+            self._continued.ratio,
+            self._beside.ratio,
+        )
 
 
 class DraftEstimate:
@@ -151,26 +162,33 @@ class DraftEstimate:
     def __init__(self, device: DeviceEstimate | None = None) -> None:
         self.device = device or DeviceEstimate(tenant=DeviceEstimate())
         self._acceptance = DraftAcceptance(0.0, 0.0, 0.0, SEQUENCE)
-        self.forecast = self._forecast()
+        self._forecast: Forecast | None = None  # None: something was learned since
 
     @property
     def drafts(self) -> int:
         """How many of the device have arrived."""
-        return self.device.times.drafts
+        return self.device.drafts
+
+    @property
+    def forecast(self) -> Forecast:
+        """Made when it is asked for: a round teaches three times, and asks once."""
+        if self._forecast is None:
+            self._forecast = self.device.forecast(*self._acceptance.beside(self.device.acceptance))
+        return self._forecast
 
     def arrived(self, away_s: float, length: int, drafting_s: float) -> None:
         self.device.arrived(away_s, length, drafting_s)
-        self.forecast = self._forecast()
+        self._forecast = None
 
     def continued(self, stands: bool) -> None:
         """See `DeviceEstimate.continued`."""
         self.device.continued(stands)
-        self.forecast = self._forecast()
+        self._forecast = None
 
     def beside(self, added: int, independent: float) -> None:
         """See `DeviceEstimate.beside`."""
         self.device.beside(added, independent)
-        self.forecast = self._forecast()
+        self._forecast = None
 
     def judged(self, length: int, accepted: int, tried: Iterable[tuple[float, bool]] = ()) -> None:
         """The target accepted the first `accepted` of a draft's `length` tokens; `tried`: see its calibration."""
@@ -178,22 +196,23 @@ class DraftEstimate:
             self.device.judged(length, accepted)
             self._acceptance.judged(length, accepted)
             self.device.confidences.judged(tried)
-            self.forecast = self._forecast()
+            self._forecast = None
 
     def follow(self, other: DraftEstimate) -> None:
         """While the drafter of this rests: the text is as much harder than usual for it as for the `other`, which
         drafts. Else an easy or a hard text would look like a difference between the two."""
+        self._forecast = None
         usual, others, now = self.device.acceptance, other.device.usual, other.forecast
         first = min(1.0, usual.first * now.first / max(LEAST, others.first))
         later = min(1.0, usual.later * now.later / max(LEAST, others.later))
-        self.forecast = self._forecast()._replace(first=first, later=later)
+        self._forecast = self.forecast._replace(first=first, later=later)
 
     def reach(self, confidences: Sequence[float], parents: Sequence[int] = ()) -> tuple[float, ...]:
         """For each token of a draft the chance that it stands with all before it; () = of no token its drafter says.
 
         `parents`: of a tree (`DraftBlock`); () = a chain.
         """
-        if all(confidence >= UNTOLD for confidence in confidences):
+        if not confidences or min(confidences) >= UNTOLD:
             return ()
         first, later = self.forecast.first, self.forecast.later
         chance, found = self.device.confidences.chance, list[float]()
@@ -203,10 +222,6 @@ class DraftEstimate:
             step = usual if confidence >= UNTOLD else chance(confidence)
             found.append(step if parent < 0 else step * found[parent])
         return tuple(found)
-
-    def _forecast(self) -> Forecast:
-        first, later = self._acceptance.beside(self.device.acceptance)
-        return Forecast(first, later, *self.device.times[2:])
 
 
 class DeviceBook:

@@ -24,13 +24,9 @@ class Fcfs:
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
         budget = profile.max_step_tokens
         slices = []
-        # Short work first: a verification beside a long prompt costs the prompt little and the others nothing.
-        # Last the KV that no reader waits for: it must not take the budget of the others.
         present = [session for session in snapshot.sessions if not session.absent]
-        for session in sorted(
-            present, key=lambda each: (not self._may_decide(each, now), each.uncomputed > 1)
-        ):
-            piece = self._slice(session, budget, now)
+        for session, decide in self._in_turn(present, now):
+            piece = self._slice(session, decide, budget)
             if piece is not None:
                 slices.append(piece)
                 budget -= piece.tokens
@@ -38,8 +34,15 @@ class Fcfs:
                     budget -= min((session.draft or 0) + session.own, budget)
         return BatchPlan(tuple(slices), self._wake_at(present, now))
 
-    def _slice(self, session: SessionView, budget: int, now: float) -> Slice | None:
-        decide = self._may_decide(session, now)
+    def _in_turn(self, present: Sequence[SessionView], now: float) -> list[tuple[SessionView, bool]]:
+        """The sessions with anything to compute, and whether they may decide."""
+        judged = [(session, self._may_decide(session, now)) for session in present]
+        work = [each for each in judged if each[1] or each[0].uncomputed > 1]
+        # Short work first: a verification beside a long prompt costs the prompt little and the others nothing.
+        # Last the KV that no reader waits for: it must not take the budget of the others.
+        return sorted(work, key=lambda each: (not each[1], each[0].uncomputed > 1))
+
+    def _slice(self, session: SessionView, decide: bool, budget: int) -> Slice | None:
         wanted = session.uncomputed if decide else session.uncomputed - 1
         tokens = min(wanted, budget)
         if tokens <= 0:

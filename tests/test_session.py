@@ -146,6 +146,16 @@ def test_a_later_draft_replaces_an_unplanned_one():
     assert bench.step() == Verdict(5, tuple(expected), 2, 2)
 
 
+def test_a_stale_draft_replaces_an_unplanned_one_as_well():
+    bench = Bench()
+    [first] = bench.right(1)
+    bench.step()
+    bench.draft(*bench.right(2))
+    bench.draft(1 + first % 40, base=5)
+    assert bench.verdict() == Verdict(5, (first,), 0, 2)
+    assert bench.session.pending is None, "its answer answers the one before it as well"
+
+
 def test_a_repeated_or_overtaken_frame_changes_nothing():
     bench = Bench()
     bench.draft(7)

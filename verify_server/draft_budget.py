@@ -17,6 +17,7 @@ RESUMED = 0.5  # seconds of a quota that an exhausted one needs before it is goo
 EVIDENCE = 16  # verified drafts before a device is judged
 HALF_LIFE = 32.0  # drafts after which half of their weight is forgotten
 MOST_DEVICES = 4096  # whose record is kept
+KEEP = kept(1, HALF_LIFE)  # of that weight with each draft
 RETURN = 4  # draft tokens of the hint after a rest, if the policy gives none
 PROBE = 64  # tokens after which one more draft of a device below the floor is verified
 
@@ -81,9 +82,8 @@ class DraftRecord:
 
     def add(self, accepted: int) -> None:
         """The target verified one more draft, and accepted this many tokens of it."""
-        keep = kept(1, HALF_LIFE)
-        self.verified = self.verified * keep + 1
-        self.gained = self.gained * keep + (accepted > 0)
+        self.verified = self.verified * KEEP + 1
+        self.gained = self.gained * KEEP + (accepted > 0)
 
     def is_below(self, floor: float) -> bool:
         return self.verified >= EVIDENCE and self.gained < floor * self.verified

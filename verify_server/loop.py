@@ -6,7 +6,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -20,6 +19,7 @@ from verify_server.counters import LoopStats
 from verify_server.drafting.asking import asked_of
 from verify_server.drafting.stage import DraftStage, OwnDrafts
 from verify_server.engine.base import Segment, TargetEngine
+from verify_server.engine_thread import EngineThread
 from verify_server.kv.blocks import BlockPool
 from verify_server.kv.preemption import KVPreemptor
 from verify_server.kv.twins import adopts
@@ -65,7 +65,7 @@ class VerifyLoop:
         self._memory: object = None  # the policy's, from one plan to the next
         self._kept_freed: list[int] | None = None  # blocks that the drafter may still write in, meanwhile
         self._sleeper: asyncio.Future[None] | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._thread = EngineThread()
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -121,15 +121,13 @@ class VerifyLoop:
             self._sleeper.set_result(None)
 
     def close(self) -> None:
-        self._thread.shutdown()
+        self._thread.close()
 
     async def _run_step(self, work: Sequence[StepItem]) -> list[Outcome]:
         """The outcomes of a step in the engine's thread; if the engine fails, an error for each session."""
         started, tokens = self.clock(), sum(len(item.segment.tokens) for item in work)
         try:
-            outcomes = await asyncio.get_running_loop().run_in_executor(
-                self._thread, run_step, self.engine, work
-            )
+            outcomes = await self._thread.run(run_step, self.engine, work)
         except Exception:
             log.exception("a step over %d sessions failed", len(work))
             outcomes = [step_failed()] * len(work)
@@ -146,8 +144,7 @@ class VerifyLoop:
         if not asks:
             self.drafting.run(asks)  # forgets the sessions that are over
             return
-        drafted = await asyncio.get_running_loop().run_in_executor(self._thread, self.drafting.run, asks)
-        self._take(drafted)
+        self._take(await self._thread.run(self.drafting.run, asks))
 
     def _take(self, drafted: OwnDrafts) -> None:
         """Drafts wait with their sessions, as far as these are still there."""
@@ -239,7 +236,9 @@ class VerifyLoop:
             session.hand_over()
 
     async def _gather(self) -> None:
-        """Let arriving drafts join the step; return at once if no device is drafting."""
+        """Let arriving drafts join the step; return at once if no device is drafting, or there is nothing to join."""
+        if all(session.rests for session in self.sessions.values()):
+            return
         for _ in range(GATHER_TURNS):
             if not any(session.awaits_draft for session in self.sessions.values()):
                 return

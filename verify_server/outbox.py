@@ -34,7 +34,7 @@ class Outbox:
         if self._closed:
             return
         self._messages.append(message)
-        if self.full:
+        if len(self._messages) >= MAX_UNREAD:
             self._congested = True
         _settle(self._news)
 

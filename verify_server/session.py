@@ -105,11 +105,12 @@ class Session:
         self.turn.draft(draft)
         self.timing.followed(False)
         self.timing.arrived(block.base, depth(block.tokens, block.parents), draft.seconds, now)
-        replaces, self.following = self.pending is not None, None
+        replaces, self.pending, self.following = self.pending is not None, None, None
         if self.sequence.finish_reason or rest is None:
             self._drop(draft, now)
             return False
-        self.pending = self._pending(draft, rest, now) if block.tokens else None
+        if block.tokens:
+            self.pending = self._pending(draft, rest, now)
         return useful and not replaces
 
     def _continue(self, draft: Draft, now: float) -> bool:
@@ -250,12 +251,10 @@ class Session:
             self.budget.take(len(drafted.tokens), length, now)
             hint = self.budget.hint(piece.hint, longest)
         self.in_step = True
-        draft = pending.draft if pending else None
-        ask, blocks = 0, tuple[int, ...]()
-        if piece.ask and piece.decide and self.own is not None:
-            ask = piece.ask
-            blocks = self.own.blocks(len(self.sequence) + len(block.tokens) + ask, self.sequence.table)
-        rest = pending.rest if pending else NO_DRAFT
+        draft, rest = (pending.draft, pending.rest) if pending else (None, NO_DRAFT)
+        ask = piece.ask if piece.decide and self.own is not None else 0
+        covered = length + len(block.tokens) + ask
+        blocks = self.own.blocks(covered, self.sequence.table) if ask and self.own is not None else ()
         return StepItem(self, segment, check, draft, hint, rest, drafted, own, ask, blocks)
 
     def commit(self, item: StepItem, result: AcceptanceResult | None, now: float) -> int:
@@ -318,7 +317,9 @@ class Session:
 
     def _rebase_pending(self, now: float) -> None:
         """Drafts that arrived before the end of the step meet the new truth."""
-        waiting = [each for each in (self.pending, self.following) if each is not None]
+        if self.pending is None:
+            return
+        waiting = (self.pending,) if self.following is None else (self.pending, self.following)
         self.pending = self.following = None
         for arrived, _, since, _ in waiting:
             draft = self.turn.answered(arrived.counter)

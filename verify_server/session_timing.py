@@ -33,10 +33,12 @@ class SessionTiming:
 
     def arrived(self, base: int, depth: int, drafting_s: float, now: float) -> None:
         """A draft of `depth` tokens on the first `base` ones is here: learn how long the device takes."""
-        # Nearly always the latest one.
-        left = next((time for length, time in reversed(self._verdicts) if length == base), None)
-        if depth and left is not None:
-            self.estimate.arrived(now - left, depth, drafting_s)
+        if not depth:
+            return
+        for length, left in reversed(self._verdicts):  # nearly always the latest one
+            if length == base:
+                self.estimate.arrived(now - left, depth, drafting_s)
+                return
 
     def stood_whole(self, continued: bool) -> None:
         """A draft has stood whole; `continued`: what was sent on after it is here, and follows the text."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
@@ -99,8 +98,7 @@ def joined(waiting: ServerMessage, message: ServerMessage) -> Verdict | None:
     short = len(waiting.tokens) + len(message.tokens) <= MAX_JOINED
     if not (follows and short) or waiting.finish_reason or waiting.logprobs or message.logprobs:
         return None
-    return replace(
-        waiting,
+    return waiting._replace(
         tokens=waiting.tokens + message.tokens,
         finish_reason=message.finish_reason,
         hint=waiting.hint if message.hint is None else message.hint,

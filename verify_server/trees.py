@@ -64,12 +64,13 @@ def tried(block: DraftBlock, path: Sequence[int]) -> list[tuple[float, bool]]:
 
     `path`: indices of the tokens that stand. The target was asked for the token after each of them.
     """
+    if not block.parents:
+        stands = len(path)
+        return [(token.confidence, index < stands) for index, token in enumerate(block.tokens[: stands + 1])]
     stand = {-1, *path}
     return [
         (token.confidence, index in stand)
-        for index, (token, parent) in enumerate(
-            zip(block.tokens, block.parents or range(-1, len(block.tokens)))
-        )
+        for index, (token, parent) in enumerate(zip(block.tokens, block.parents))
         if parent in stand
     ]
 

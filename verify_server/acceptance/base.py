@@ -45,7 +45,7 @@ def decided(check: DraftCheck, result: AcceptanceResult) -> tuple[int, ...]:
     """The accepted ids and the one after them."""
     if result.path:
         return (*[check.draft[index].id for index in result.path], result.next_token)
-    return (*check.ids[: result.num_accepted], result.next_token)
+    return (*[token.id for token in check.draft[: result.num_accepted]], result.next_token)
 
 
 def moves(check: DraftCheck, result: AcceptanceResult) -> list[tuple[int, int]]:

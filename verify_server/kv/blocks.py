@@ -160,9 +160,9 @@ class BlockTable:
 
     def grow(self, length: int) -> None:
         """Cover positions [0, length); changes nothing when it raises OutOfBlocks or OverBudget."""
-        missing = self._pool.blocks_for(length) - len(self.blocks)
-        if missing <= 0:
+        if length <= len(self.blocks) * self._pool.block_size:
             return
+        missing = self._pool.blocks_for(length) - len(self.blocks)
         if missing > self._budget_left():
             raise OverBudget(f"{missing} KV blocks wanted, the tenant's budget leaves {self._budget_left()}")
         self.blocks.extend(self._pool.take(missing, self._tenant))
@@ -177,7 +177,7 @@ class BlockTable:
         """Give back all blocks beyond `length` tokens. This is the whole rollback."""
         assert length >= self.frozen, "committed tokens are never rolled back"
         keep = self._pool.blocks_for(length)
-        if keep >= len(self.blocks):
+        if keep >= len(self.blocks):  # nearly always
             return
         self._pool.give_back(self.blocks[keep:], self._tenant)
         del self.blocks[keep:]
@@ -191,8 +191,10 @@ class BlockTable:
 
     def is_own(self, start: int) -> bool:
         """Whether only this session holds the blocks of positions from `start` on."""
-        own = self.blocks[start // self._pool.block_size :]
-        return start >= self.frozen and all(self._pool.holders(block) == 1 for block in own)
+        for block in self.blocks[start // self._pool.block_size :]:
+            if self._pool.holders(block) != 1:
+                return False
+        return start >= self.frozen
 
     def publish(self, tokens: Sequence[int], computed: int) -> None:
         """Make the full blocks of positions [0, computed), which hold committed `tokens`, findable."""

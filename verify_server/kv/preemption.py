@@ -43,7 +43,7 @@ class KVPreemptor:
 
     def fit(self, slices: Sequence[Slice], first: frozenset[int]) -> list[StepItem]:
         """The work of those `slices` that fit; `first`: the sessions that were left out of the last step."""
-        if any(self._has_tree(piece) for piece in slices):
+        if any(map(self._has_tree, slices)):
             slices = sorted(slices, key=lambda piece: (piece.ahead, self._has_tree(piece)))
         if first:
             slices = sorted(slices, key=lambda piece: _precedence(piece.session, first))

@@ -40,7 +40,8 @@ class StepBlocks:
     def _coming(self, sequence: Sequence, tokens: int) -> list[bytes]:
         """Keys of the blocks that become findable once the next `tokens` of a text are computed."""
         size = self._pool.block_size
-        last = min((sequence.computed + tokens) // size, reusable_blocks(sequence.confirmed, size))
-        return [
-            sequence.table.key(number, sequence.tokens) for number in range(sequence.computed // size, last)
-        ]
+        first, last = sequence.computed // size, (sequence.computed + tokens) // size
+        if first == last:  # nearly always: a round computes a few tokens
+            return []
+        last = min(last, reusable_blocks(sequence.confirmed, size))
+        return [sequence.table.key(number, sequence.tokens) for number in range(first, last)]
