@@ -13,6 +13,7 @@ import numpy as np
 from edge_client.drafters.base import ModelDrafter
 from edge_client.lengths.fixed import FixedLength
 from opensled.messages import Draft, DraftToken
+from opensled.v1 import verify_pb2 as pb
 from tests.fakes import POISON, FakeEngine, FakeScores, MemoryNetwork, next_token
 from verify_server.engine.base import Segment
 
@@ -66,8 +67,13 @@ class SlowNetwork(MemoryNetwork):
 
     def _arrives(self, queue: asyncio.Queue, message) -> None:
         super().deliver(queue, message)
+        if message.WhichOneof("kind") == "draft":
+            self._drafted(message.draft)
+
+    def _drafted(self, draft: pb.Draft) -> None:
+        """A draft has arrived: a patient engine may take its first step."""
         engine = self.manager.loop.engine
-        if isinstance(engine, PatientEngine) and message.WhichOneof("kind") == "draft":
+        if isinstance(engine, PatientEngine):
             engine.drafted.set()
 
 
