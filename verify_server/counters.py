@@ -89,9 +89,3 @@ class SessionStats:
     # Seconds from the first message of a stream to the refusal that has left
     refusals: Histogram = field(default_factory=lambda: Histogram(REFUSALS))
     limited: Counter[str] = field(default_factory=Counter)  # times that a client met a limit, by limit
-
-    def refuse(self, code: str, seconds: float | None) -> None:
-        """A stream was refused, `seconds` after its first message had been read; None = it could not be read."""
-        self.refused[code] += 1
-        if seconds is not None:
-            self.refusals.add(seconds)

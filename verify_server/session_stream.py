@@ -107,8 +107,10 @@ async def _serve(
             await send(Moved())
             return
         failure = failure_of(error)
+        manager.stats.refused[failure.code] += 1  # before its peer hears of it
         await send(failure)
-        manager.stats.refuse(failure.code, clock() - arrived if arrived else None)
+        if arrived is not None:  # else the message could not be read
+            manager.stats.refusals.add(clock() - arrived)
         return
     outbox = manager.loop.attach(session, len(opened.prompt_ids) + len(first.committed))
     cancelled = False
