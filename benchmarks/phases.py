@@ -147,7 +147,7 @@ def _entry(seeds: int, loaded: LoadedPlace) -> dict[str, Any]:
 
 
 def rivals_of(source: DraftSource) -> Sequence[str]:
-    """With whom `opensled` is compared where devices have these drafts."""
+    """The baselines that `opensled` is compared with, for these drafts."""
     return RIVALS if source.acceptance else (*RIVALS, PIPESD)
 
 

@@ -35,7 +35,7 @@ def rebase(block: DraftBlock, committed: Sequence[int]) -> DraftBlock | None:
 def agreed(block: DraftBlock, tokens: Sequence[int]) -> tuple[int, ...]:
     """Indices into the block's tokens, from the base on, of the path that `tokens` take through it."""
     if not block.parents:
-        return tuple(range(_stand(block, tokens)))
+        return tuple(range(common_prefix(block.ids, tokens)))
     path: list[int] = []
     for token in tokens:
         child = child_with(block, path[-1] if path else -1, token)
@@ -43,16 +43,6 @@ def agreed(block: DraftBlock, tokens: Sequence[int]) -> tuple[int, ...]:
             break
         path.append(child)
     return tuple(path)
-
-
-def _stand(chain: DraftBlock, tokens: Sequence[int]) -> int:
-    """How many tokens of a chain `tokens` begin with."""
-    count = 0
-    for drafted, token in zip(chain.tokens, tokens):
-        if drafted.id != token:
-            break
-        count += 1
-    return count
 
 
 def child_with(block: DraftBlock, parent: int, id: int) -> int | None:

@@ -28,7 +28,7 @@ class _Call(NamedTuple):
             result, error = self.work(), None
         except BaseException as raised:
             result, error = None, raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for this
             self.loop.call_soon_threadsafe(self._settle, result, error)
 
     def _settle(self, result: object, error: BaseException | None) -> None:

@@ -270,7 +270,7 @@ def _with_own_probes(
     """Where drafts of the server do not pay, it makes some now and then, to notice when they do; for several sessions
     at once, which share its passes, and so seldom that they take a small share of its time."""
     probes, probed, begun, unread = {}, {}, 0, 0
-    # A text that is read within a step delays nobody by more; how often that happens depends on what it costs.
+    # A text may be read for a probe if that takes no longer than a step. What it costs makes the next probe later.
     readable = max(PROBE_READS, state.step_s / max(drafting.read_s, 1e-9))
     for session in sessions:
         id = session.id
