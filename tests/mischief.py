@@ -26,6 +26,7 @@ from verify_server.acceptance.base import AcceptanceResult
 from verify_server.loop import VerifyLoop
 from verify_server.session import Session, StepItem
 from verify_server.session_manager import SessionManager
+from verify_server.session_view import view_of
 from verify_server.step import Outcome
 
 HINTS = (None, 0, 1, 2, 5, 8)  # that whims give
@@ -62,9 +63,13 @@ class Witness(VerifyLoop):
         self._plans += 1
         holders = [session for session in self.sessions.values() if session.sequence.computed]
         if holders and self._plans % self.evict_every == 0:
-            self._random.choice(holders).sequence.forget_kv()
+            self._random.choice(holders).forget_kv()
             self.account.evictions += 1
-        return super()._snapshot()
+        snapshot = super()._snapshot()
+        for session, seen in zip(self.sessions.values(), snapshot.sessions):
+            if seen != view_of(session, self.clock()):
+                self.account.wrong.append(f"{seen} is out of date")
+        return snapshot
 
     def _prepare(self, plan: BatchPlan) -> list[StepItem]:
         work = super()._prepare(plan)
@@ -135,7 +140,7 @@ def _whim(chance: random.Random, piece: Slice, view: SessionView) -> Slice:
     if not piece.decide:
         return piece
     trim = chance.choice((None, None, chance.randint(0, view.draft or 0)))
-    return piece._replace(draft=trim, hint=chance.choice(HINTS))
+    return replace(piece, draft=trim, hint=chance.choice(HINTS))
 
 
 class SlowNetwork(MemoryNetwork):

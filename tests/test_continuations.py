@@ -317,7 +317,7 @@ def test_the_servers_own_draft_goes_beside_a_continuation():
     bench.second(RIGHT[3], WRONG)
     bench.end(bench.begin())
     own = DraftBlock(BASE + 4, tuple(map(DraftToken, RIGHT[4:7])))
-    bench.session.own.take(Proposal(own), 3, BASE + 4)
+    bench.session.take_own(Proposal(own), 3)
     verdict = bench.end(bench.begin())
     assert (verdict.answers, verdict.num_accepted, verdict.tokens) == (2, 0, tuple(RIGHT[4:8]))
 

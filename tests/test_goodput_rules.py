@@ -5,6 +5,8 @@ Run: pytest tests/test_goodput_rules.py
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hw_profiles.step_cost import HardwareProfile, Roofline
@@ -218,7 +220,7 @@ def test_a_device_that_was_told_to_rest_is_asked_again_in_the_long_run() -> None
     resting = view(hint=0, forecast=HOPELESS)
     memory, heard, now = None, [], NOW
     while now < NOW + 60:
-        seen = Snapshot((resting._replace(waiting_since=now, ready_since=now),), memory)
+        seen = Snapshot((replace(resting, waiting_since=now, ready_since=now),), memory)
         found = Goodput(WAIT).plan(seen, READS, now)
         heard += [piece.hint for piece in found.slices]
         memory, now = found.memory, now + 0.1

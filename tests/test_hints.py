@@ -38,7 +38,7 @@ class Advising(Fcfs):
 
 
 def replace_hint(piece, hint):
-    return piece._replace(hint=hint) if piece.decide else piece
+    return replace(piece, hint=hint) if piece.decide else piece
 
 
 def by_place(seed):

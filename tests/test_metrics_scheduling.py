@@ -61,7 +61,7 @@ class Advising(Fcfs):
 
     def plan(self, snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
         plan = super().plan(snapshot, profile, now)
-        return replace(plan, slices=tuple(piece._replace(hint=3) for piece in plan.slices))
+        return replace(plan, slices=tuple(replace(piece, hint=3) for piece in plan.slices))
 
 
 def test_hints_are_counted_by_what_they_say():

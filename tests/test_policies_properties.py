@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -96,9 +97,9 @@ def test_the_contract_notices_what_is_wrong() -> None:
     """Each of these plans breaks one rule of it."""
     views = (
         PROMPT,
-        PROMPT._replace(id=2, absent=True),
-        PROMPT._replace(id=3, paused=True),
-        PROMPT._replace(id=4, draft=2),
+        replace(PROMPT, id=2, absent=True),
+        replace(PROMPT, id=3, paused=True),
+        replace(PROMPT, id=4, draft=2),
     )
     wrong = {
         "sleeps": BatchPlan(),

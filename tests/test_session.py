@@ -224,7 +224,7 @@ def test_kv_lost_under_pressure_is_recomputed_with_the_same_text():
     expected = bench.right(8)
     bench.draft(*expected[:3])
     bench.step()
-    bench.session.sequence.forget_kv()
+    bench.session.forget_kv()
     assert bench.pool.num_free == 32
     bench.step(tokens=4, decide=False)
     bench.draft(*expected[4:7])

@@ -45,7 +45,7 @@ class Advising:
         steps = snapshot.memory if isinstance(snapshot.memory, int) else 0
         plan = self.inner.plan(snapshot, profile, now)
         slices = [
-            piece._replace(draft=self.longest, hint=self.advice(piece.session, steps))
+            replace(piece, draft=self.longest, hint=self.advice(piece.session, steps))
             for piece in plan.slices
         ]
         return replace(plan, slices=tuple(slices), memory=steps + bool(slices))

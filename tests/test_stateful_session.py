@@ -27,6 +27,7 @@ from tests.tree_drafts import grown
 from verify_server.kv.blocks import BlockTable
 from verify_server.loop import VerifyLoop
 from verify_server.session import DraftLimits, Session, StepItem
+from verify_server.session_view import view_of
 from verify_server.step import run_step, step_failed
 
 BLOCKS, BLOCK_SIZE, MAX_DRAFT, MAX_TREE = 12, 4, 4, 9
@@ -249,9 +250,15 @@ class Sessions(RuleBasedStateMachine):
     def evict(self, index: int) -> None:
         session = self._any(index).session
         if not session.in_step:
-            session.sequence.forget_kv()
+            session.forget_kv()
 
     # -- what always holds --------------------------------------------------------------------------
+
+    @invariant()
+    def policies_see_what_is(self) -> None:
+        """Views are kept while nothing changes, and no longer."""
+        for session in self.loop.sessions.values():
+            assert session.view(0.0) == view_of(session, 0.0)
 
     @invariant()
     def tokens_are_the_targets_own(self) -> None:

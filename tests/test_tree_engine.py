@@ -200,7 +200,7 @@ class Decoding:
         return session.plan(Slice(1, tokens, True), 0.0)
 
     def close(self) -> None:
-        self.session.sequence.forget_kv()
+        self.session.forget_kv()
 
 
 def written(engine: TorchEngine, decoding: Decoding, with_trees: bool) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -66,7 +67,7 @@ def test_the_right_path_among_garbage_commits_all_of_it_and_a_bonus() -> None:
     bad = wrong(a, b, c)
     nodes = [(bad[0], -1), (bad[1], 0), (a, -1), (bad[2], 2), (b, 2), (bad[3], 4), (c, 4), (bad[4], 0)]
     bench.grow(tree(5, *nodes))
-    assert bench.session.view(0.0)[2] == 8 and bench.session.view(0.0).depth == 3
+    assert bench.session.view(0.0).draft == 8 and bench.session.view(0.0).depth == 3
     assert bench.step() == Verdict(5, (a, b, c, bonus), 3, 1)
     assert bench.engine.computed == 5 + 8
     bench.check_kv()
@@ -327,8 +328,8 @@ def planned_draft(view: SessionView) -> int | None:
 def test_the_limit_of_chains_does_not_cut_a_tree() -> None:
     view = SessionView(1, 1, 40, False, 0.0, max_draft=16, forecast=Forecast(), depth=5)
     assert planned_draft(view) == 40
-    assert planned_draft(view._replace(depth=0)) == 16
-    assert planned_draft(view._replace(max_draft=0)) == 0
+    assert planned_draft(replace(view, depth=0)) == 16
+    assert planned_draft(replace(view, max_draft=0)) == 0
 
 
 def test_a_server_learns_that_each_branch_reads_the_text(monkeypatch) -> None:

@@ -187,7 +187,7 @@ def test_who_waits_is_planned_and_loses_kv_to_older_ones_only() -> None:
     world.draft(second, 1)
     world.step(Slice(1, 30, True))
     second.sequence.table.withdraw()
-    second.sequence.forget_kv()
+    second.forget_kv()
     world.step(Slice(0, 8, False))
     planned = whole(world, 0, 1, 2)
     assert second.rests and second.sequence.computed == 8
@@ -260,7 +260,7 @@ def _disturb(world: Pressed, session: Session, chance: random.Random) -> None:
     elif what == "return" and not session.has_reader:
         world.loop.attach(session, len(session.sequence))
     elif what == "forget":
-        session.sequence.forget_kv()
+        session.forget_kv()
 
 
 def _watched_step(world: Pressed) -> None:

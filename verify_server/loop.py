@@ -101,7 +101,7 @@ class VerifyLoop:
 
     def listen(self, session: Session) -> None:
         """No more drafts come from its device, which reads on."""
-        session.listens = True
+        session.listen()
         self.wake()
 
     def remove(self, session: Session) -> None:
@@ -111,7 +111,7 @@ class VerifyLoop:
         if self.drafting is not None:
             self.drafting.forget(session.id)
         if not session.in_step:
-            session.sequence.forget_kv()
+            session.forget_kv()
             session.constraint = None  # a grammar takes some hundred KB
         self.wake()
 
@@ -153,8 +153,8 @@ class VerifyLoop:
         self.profile = replace(self.profile, drafting=self.drafting_costs.cost)
         for id, made in drafted.proposals.items():
             session = self.sessions.get(id)
-            if session is not None and session.own is not None:
-                session.own.take(*made, len(session.sequence))
+            if session is not None:
+                session.take_own(*made)
 
     @contextmanager
     def _keeping_freed(self) -> Iterator[None]:
@@ -186,8 +186,7 @@ class VerifyLoop:
         """Give sessions the KV that others have computed meanwhile, if they have more than a block to compute."""
         for session in self.sessions.values():
             if adopts(session, self.pool.block_size):
-                assert not session.in_step, "the engine writes behind what was computed"
-                session.sequence.adopt_kv()
+                session.adopt_kv()
 
     def _learn(self, work: Sequence[StepItem], seconds: float) -> None:
         """Learn the cost of steps from one that succeeded."""

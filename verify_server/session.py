@@ -19,12 +19,14 @@ from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, Draf
 from verify_server.counters import LoopStats
 from verify_server.draft_budget import DraftBudget
 from verify_server.draft_checks import check_draft
+from verify_server.drafting.base import Proposal
 from verify_server.engine.base import Segment
 from verify_server.outbox import Outbox
 from verify_server.own_draft import NO_DRAFT, OwnDraft
 from verify_server.pending_draft import DraftLimits, PendingDraft, verified
 from verify_server.sequence import Sequence
 from verify_server.session_timing import SessionTiming
+from verify_server.session_view import view_of
 from verify_server.text.guide import Constraint
 from verify_server.trees import confidences, depth, likeliest_first, seen_of, together, tried, without_twins
 
@@ -58,6 +60,8 @@ class Session:
     listens: bool = False  # its device sends nothing more, and reads on
     outbox: Outbox = field(default_factory=Outbox)
 
+    _view: SessionView | None = None  # None: something has changed since
+
     def __post_init__(self) -> None:
         self.turn = Turn(self.timing.estimate.device.hint)
         answer = self.sequence.tokens[self.sequence.prompt_length :]
@@ -68,7 +72,7 @@ class Session:
     def attach(self, known: int) -> Outbox:
         """A new reader, who holds `known` tokens, takes over: the older stream ends, the server drives again."""
         self.outbox.put(None)
-        self.outbox = Outbox()
+        self.outbox, self._view = Outbox(), None
         self.has_reader, self.pending, self.following, self.listens = True, None, None, False
         self.turn.reopened(self.turn.hint)
         self.timing.reopened()
@@ -78,7 +82,7 @@ class Session:
 
     def detach(self) -> None:
         """The reader is gone: nothing more is computed until one comes back."""
-        self.has_reader, self.pending, self.following = False, None, None
+        self.has_reader, self.pending, self.following, self._view = False, None, None, None
 
     def hand_over(self) -> None:
         """Send the reader elsewhere; what is being computed for it goes out first."""
@@ -95,6 +99,7 @@ class Session:
         """
         if not self.turn.is_new(draft):
             return False
+        self._view = None
         check_draft(draft, self.limits, self.sequence.prompt_length, self.rule)
         if draft.continues:
             return self._continue(draft, now)
@@ -191,38 +196,38 @@ class Session:
         return not self.has_reader or self.awaits_draft or (self.pending is None and self.outbox.full)
 
     def view(self, now: float) -> SessionView:
-        """What a policy sees of it; by position, for many are made for each step."""
-        sequence, turn, timing, pending = self.sequence, self.turn, self.timing, self.pending
-        length = len(sequence)
-        return SessionView(
-            self.id,
-            sequence.uncomputed,
-            len(pending.rest.tokens) if pending else None,
-            self.listens or turn.server_drives,
-            timing.waiting_since,
-            self.outbox.full,
-            not self.has_reader,
-            sequence.computed,
-            pending.since if pending else timing.waiting_since,
-            timing.pace,
-            timing.due(length),
-            self.background,
-            turn.hint,
-            timing.estimate.forecast if turn.latest or timing.estimate.drafts else None,
-            self.budget.longest(self.limits.max_draft, length, now),
-            timing.asked_since,
-            depth(pending.rest.tokens, pending.rest.parents) if pending and pending.rest.parents else 0,
-            len(self.own.block.tokens) if self.own else 0,
-            self.own.estimate.forecast if self.own else None,
-            self.own.share.ratio if self.own else 1.0,
-            self.own.reach if self.own else (),
-            length - self.own.read if self.own and self.own.needs_kv else 0,
-            sequence.ends.last_length - length,
-            pending.reach if pending else (),
-        )
+        """What a policy sees of it; made anew only when something has changed, for most sessions of a plan rest."""
+        view = self._view
+        if view is None or view.paused != self.outbox.full:
+            view = view_of(self, now)
+            # What a quota still gives changes with time, and with other sessions.
+            self._view = view if self.budget.quota is None else None
+        return view
+
+    def listen(self) -> None:
+        """No more drafts come from its device, which reads on."""
+        self.listens, self._view = True, None
+
+    def forget_kv(self) -> None:
+        """See `Sequence.forget_kv`."""
+        self.sequence.forget_kv()
+        self._view = None
+
+    def adopt_kv(self) -> None:
+        """See `Sequence.adopt_kv`."""
+        assert not self.in_step, "the engine writes behind what was computed"
+        self.sequence.adopt_kv()
+        self._view = None
+
+    def take_own(self, proposal: Proposal, asked: int) -> None:
+        """The server has drafted for it; see `OwnDraft.take`."""
+        if self.own is not None:
+            self.own.take(proposal, asked, len(self.sequence))
+            self._view = None
 
     def plan(self, piece: Slice, now: float) -> StepItem:
         """Turn a slice into work for the engine; OutOfBlocks changes nothing."""
+        self._view = None
         pending = self.pending if piece.decide else None
         length = len(self.sequence)
         longest = self.budget.longest(self.limits.max_draft, length, now)
@@ -259,7 +264,7 @@ class Session:
 
     def commit(self, item: StepItem, result: AcceptanceResult | None, now: float) -> int:
         """Apply a step; returns how many tokens it committed."""
-        self.in_step = False
+        self.in_step, self._view = False, None
         if result is None or item.check is None:
             self.sequence.advance(item.segment)
             return 0

@@ -274,8 +274,7 @@ class SimulatedServer:
         """The server's drafts wait for the next step."""
         for id, made in drafted.proposals.items():
             session = self._sessions[id]
-            assert session.own is not None, "only sessions with a draft of the server's own ask"
-            session.own.take(*made, len(session.sequence))
+            session.take_own(*made)
             self._changed(session)
         self._events.at(self._events.now, self._plan, last=True)
 

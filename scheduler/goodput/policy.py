@@ -9,7 +9,7 @@ the latest review. __init__.py derives the formulas.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from hw_profiles.speculation import Numbers
 from hw_profiles.step_cost import HardwareProfile
 from scheduler.estimates import GUESS
 from scheduler.goodput.objective import SPEED, Objective
-from scheduler.goodput.state import GoodputState, current
+from scheduler.goodput.state import GoodputState, Wait, current
 from scheduler.goodput.step_budget import DraftOffer, most_urgent, most_valuable, urgency
 from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapshot
 
@@ -40,8 +40,7 @@ class StepCandidates(NamedTuple):
     late: set[int]  # those of them whose device is at work on a draft that is not waited for any longer
     prompts: list[SessionView]  # more tokens to compute, with a reader that waits for the next one
     ahead: list[SessionView]  # lost KV to compute again; the session waits for its device anyway
-    arrivals: list[float]  # when the drafts are expected that sessions wait for
-    deadlines: list[float]  # until when these sessions wait; then they are decoded until the draft comes
+    awaited: list[Wait]  # of the sessions that wait for a draft
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Goodput:
     def plan(self, snapshot: Snapshot, profile: HardwareProfile, now: float) -> BatchPlan:
         state = current(snapshot.memory, snapshot.sessions, profile, now, self.objective)
         candidates = self._candidates(snapshot.sessions, state, now)
-        wake_at = min(candidates.deadlines, default=inf)
+        wake_at = min([wait.until for wait in candidates.awaited], default=inf)
         start_at = _start_at(candidates, profile, now)
         if start_at > now:
             return BatchPlan((), min(wake_at, start_at), state)
@@ -70,21 +69,23 @@ class Goodput:
         return BatchPlan(tuple(slices), None if wake_at == inf else wake_at, state)
 
     def _candidates(self, sessions: Sequence[SessionView], state: GoodputState, now: float) -> StepCandidates:
-        candidates = StepCandidates([], set(), [], [], [], [])
-        deciding, late, prompts, ahead, arrivals, deadlines = candidates
+        candidates = StepCandidates([], set(), [], [], [])
+        deciding, late, prompts, ahead, awaited = candidates
+        known, hints = state.waits, state.hints
         for session in sessions:
             if session.absent:
                 continue
             waits = False
-            awaited = session.draft is None and session.hint != 0 and not session.server_drives
-            if awaited and state.hints.get(session.id):
-                expected, until = self._expected(session, state)
-                waits = now < until
-                if not waits:
-                    late.add(session.id)
-                if waits and not session.paused:
-                    arrivals.append(expected)
-                    deadlines.append(until)
+            if session.draft is None and not session.server_drives and session.hint != 0:
+                wait = known.get(session.id)
+                if (wait is None or wait.view is not session) and hints.get(session.id):
+                    wait = known[session.id] = self._wait(session, state)
+                if wait is not None:
+                    waits = now < wait.until
+                    if not waits:
+                        late.add(session.id)
+                    elif not session.paused:
+                        awaited.append(wait)
             if waits or (session.paused and session.draft is None):
                 if session.uncomputed > 1:
                     ahead.append(session)
@@ -94,33 +95,34 @@ class Goodput:
                 deciding.append(session)
         return candidates
 
-    def _expected(self, session: SessionView, state: GoodputState) -> tuple[float, float]:
+    def _wait(self, session: SessionView, state: GoodputState) -> Wait:
         """When its draft is expected, and until when it is waited for."""
         forecast, asked = session.forecast, session.asked_since
         if forecast is None or not forecast.drafts:
-            return inf, asked + self.draft_wait
-        length, latest, jitter_s = session.hint or state.hints[session.id], forecast.length, forecast.jitter_s
+            return Wait(session, inf, asked + self.draft_wait)
+        length = session.hint or state.hints[session.id]
+        delay_s, draft_s, jitter_s, _, latest = forecast[2:7]
         # A device may draft less than its hint, and changes its length in small steps.
         if latest is not None and latest < length:
             length = latest + 1
-        away_s = forecast.delay_s + length * forecast.draft_s + jitter_s
+        away_s = delay_s + length * draft_s + jitter_s
         expected, late_s = asked + away_s, JITTERS * jitter_s
         if late_s > away_s:  # one long outage is no measure of the next
             late_s = away_s
-        return expected, expected + late_s + state.step_s
+        return Wait(session, expected, expected + late_s + state.step_s)
 
 
 def _start_at(candidates: StepCandidates, profile: HardwareProfile, now: float) -> float:
     """When to start the step: `now`, or later if drafts are about to come whose wait for the step after would be longer
     in sum than the wait of the sessions that are ready."""
     ready = candidates.deciding
-    if not ready or not candidates.arrivals or candidates.prompts:
+    if not ready or not candidates.awaited or candidates.prompts:
         return now
     tokens = sum([1 + (session.draft or 0) for session in ready])
     step_s = profile.cost.verify_s(tokens, sum([session.context for session in ready]), len(ready))
     latest = min([session.ready_since for session in ready]) + step_s / 2
     best, start_at = 0.0, now
-    soon = sorted([arrival for arrival in candidates.arrivals if now < arrival <= latest])
+    soon = sorted([wait.expected for wait in candidates.awaited if now < wait.expected <= latest])
     for count, arrival in enumerate(soon, 1):
         gain = count * step_s - (count + len(ready)) * (arrival - now)
         if gain > best:
@@ -134,27 +136,35 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
     prompts = sorted(candidates.prompts, key=urgency)
     kept = min(ceil(PROMPTS * budget), sum([session.uncomputed for session in prompts]), budget - 1)
     chosen = most_urgent(candidates.deciding, budget - kept)
-    second = state.rate * (CAUTION if candidates.arrivals else 1.0)
+    second = state.rate * (CAUTION if candidates.awaited else 1.0)
     drafts, own = _cut(chosen, budget - kept - len(chosen), second, profile)
     budget -= len(chosen) + sum(drafts) + sum(own)
-    asks = {**state.asks, **{id: state.late[id] for id in candidates.late if id in state.late}}
+    asks = state.asks
+    if candidates.late:
+        asks = {**asks, **{id: state.late[id] for id in candidates.late if id in state.late}}
     slices = [
         Slice(
-            session.id, 1, True, False, 0, draft, hint, mine if session.own else None, asks.get(session.id, 0)
+            session.id,
+            1,
+            True,
+            False,
+            0,
+            draft,
+            _hint(session, state.told),
+            mine if session.own else None,
+            asks.get(session.id, 0),
         )
-        for session, draft, hint, mine in zip(chosen, drafts, _hints(chosen, state), own)
+        for session, draft, mine in zip(chosen, drafts, own)
     ]
-    prompts = _short_first(prompts, budget)
-    for session, hint in zip(prompts, _hints(prompts, state)):
+    for session in _short_first(prompts, budget):
         if budget <= 0:
             break
         tokens = min(session.uncomputed, budget)
         decide = tokens == session.uncomputed
         draft = min(_draft(session), budget - tokens) if decide else 0
         budget -= tokens + draft
-        ask = asks.get(session.id, 0) if decide else 0
-        own_draft = 0 if session.own else None
-        slices.append(Slice(session.id, tokens, decide, False, 0, draft, hint, own_draft, ask))
+        hint, ask = _hint(session, state.told), asks.get(session.id, 0) if decide else 0
+        slices.append(Slice(session.id, tokens, decide, False, 0, draft, hint, 0 if session.own else None, ask))
     return slices
 
 
@@ -206,13 +216,10 @@ def _draft(session: SessionView) -> int:
     return draft if draft <= longest or (session.depth and longest) else longest
 
 
-def _hints(sessions: Sequence[SessionView], state: GoodputState) -> list[int | None]:
-    """The hints that go with their verdicts; None for a device that never drafted."""
-    told = state.told.get
-    return [
-        hint if (hint := told(each.id)) is None or hint <= each.max_draft else each.max_draft
-        for each in sessions
-    ]
+def _hint(session: SessionView, told: Mapping[int, int]) -> int | None:
+    """The hint that goes with its verdict; None for a device that never drafted."""
+    hint = told.get(session.id)
+    return hint if hint is None or hint <= session.max_draft else session.max_draft
 
 
 def _price(

@@ -36,6 +36,15 @@ GOLDEN = 0.618  # multiples of the golden ratio modulo 1 are spread evenly, and 
 NO_PROMPT_LOAD = PromptLoad()
 
 
+@dataclass(slots=True)
+class Wait:
+    """For a device's draft; clock times."""
+
+    view: SessionView  # of the session that waits
+    expected: float  # when the draft comes
+    until: float  # then the session is decoded until it comes
+
+
 @dataclass(frozen=True)
 class GoodputState:
     """As of its latest review. Times in seconds on the caller's clock; mappings are by session."""
@@ -65,6 +74,8 @@ class GoodputState:
     own_due: float = OWN_PROBES_FROM  # the number of the step from which on the next such probes may begin
     steps: int = 0  # planned so far
     held: frozenset[int] = frozenset()  # have just come, and the server drafts for them from the next plan on
+    # What was found out since hints changed, to be looked up: a session waits for many plans, and its view stays
+    waits: dict[int, Wait] = field(default_factory=dict)
 
     def after(self, slices: Sequence[Slice], now: float) -> GoodputState:
         """After a plan with these slices (without those that run ahead)."""
@@ -103,11 +114,11 @@ def current(
 def _new(old: GoodputState, sessions: Sequence[SessionView]) -> list[SessionView]:
     """Those for which it is not decided yet who drafts: of a thousand, most are not among them."""
     hints, held, newest = old.hints, old.held, old.newest
-    return [
-        one
-        for one in sessions
-        if (one.id not in hints and (one.id > newest or (one.forecast and not one.absent))) or one.id in held
-    ]
+    drafting = [one for one in sessions if one.forecast is not None and one.id not in hints and not one.absent]
+    if not held and (not sessions or sessions[-1].id <= newest):
+        return drafting
+    new = {one.id for one in drafting}
+    return [one for one in sessions if one.id > newest or one.id in new or one.id in held]
 
 
 def _with_new(
@@ -119,6 +130,8 @@ def _with_new(
     objective: Objective,
 ) -> GoodputState:
     """With hints by the same rule for the `new` ones of `sessions`."""
+    if all(one.forecast is None and one.own_forecast is None for one in new):  # nobody drafts for these
+        return replace(old, newest=sessions[-1].id, held=frozenset())
     planner = DraftPlanner(new, profile, old.prompts, objective)
     arms = planner.by(old.rule, old.present_costs)
     hints, own = _hints(new, planner.arms.device[arms]), planner.arms.own[arms]
@@ -130,6 +143,7 @@ def _with_new(
         told={**old.told, **hints},
         newest=sessions[-1].id,
         held=_held(new, own, asks),
+        waits={} if any(one.id in old.waits for one in new) else old.waits,
     )
 
 
@@ -169,6 +183,7 @@ def _reviewed(
         sessions=len(sessions),
         newest=sessions[-1].id,
         held=_held(present, own, asks),
+        waits={},
     )
     state = replace(state, late=_late(state, present, planner))
     state = _with_probes(state, present, now)

@@ -3,8 +3,8 @@ compute all, drafts are shortened before a session waits, background sessions wa
 its turn."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ BACKGROUND_S = 2.0  # seconds for which a background session lets others pass
 CREDIT_S = 1.0  # seconds for which a session that is ahead of its pace lets others pass
 
 
-class DraftOffer(NamedTuple):
+@dataclass(slots=True)
+class DraftOffer:
     """A draft that a step may verify as far as it pays: a device's, or the server's own."""
 
     tokens: int
@@ -37,58 +38,71 @@ def most_valuable(
     `price`: of the first n draft tokens, for an array of n >= 0, in tokens that the target could commit instead. As
     many are taken as makes the sum of their chances, less their price, largest.
     """
-    chances = _chances(offers)
-    ranked = np.sort(chances[chances >= 0])[::-1][:room]
+    tokens = np.array([offer.tokens for offer in offers], int)
+    chances = _chances(offers, tokens)
+    ranked = np.sort(chances)[::-1][:room]
     counts = np.arange(len(ranked) + 1)
     worth = np.concatenate(([0.0], np.cumsum(ranked))) - price(counts)
     count = int(worth.argmax())
     if not count:
         return [0] * len(offers)
-    return _likeliest(chances, count, ranked[count - 1])
+    return _likeliest(chances, tokens, count, ranked[count - 1])
 
 
-def _chances(offers: Sequence[DraftOffer]) -> Numbers:
-    """[draft, place]: the chance that the token stands with all before it, never rising; -1 where there is none.
+def _chances(offers: Sequence[DraftOffer], tokens: NDArray[np.int_]) -> Numbers:
+    """For each of the `tokens` of the first draft, then of the next ones, the chance that it stands with all before it:
+    never rising within a draft.
 
     Of a tree without confidences all that is known is what its depth brings: each token counts as an equal share.
     """
-    tokens = np.array([offer.tokens for offer in offers])
-    places = np.arange(tokens.max(initial=0))
-    is_token = places < tokens[:, None]
-    chances = np.full(is_token.shape, -1.0)
-    told = [bool(offer.reach or offer.depth) for offer in offers]
+    told = [_told(offer) if offer.reach or offer.depth else None for offer in offers]
     # All at once: row by row, a thousand drafts would take a millisecond.
-    known = chain.from_iterable([_told(offer) for offer, says in zip(offers, told) if says])
-    chances[is_token & np.array(told)[:, None]] = np.fromiter(known, float)
-    if not all(told):
-        first, later = np.array([offer.forecast[:2] for offer in offers]).T[:, :, None]
-        untold = is_token & ~np.array(told)[:, None]
-        chances[untold] = (first * later**places)[untold]
+    known = np.fromiter(chain.from_iterable([each for each in told if each is not None]), float)
+    is_untold = np.array([each is None for each in told])
+    if not is_untold.any():
+        return known
+    guesses = [offer.forecast for offer, each in zip(offers, told) if each is None]
+    first = np.array([guess.first for guess in guesses])
+    later = np.array([guess.later for guess in guesses])
+    lengths = tokens[is_untold]
+    place = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
+    guessed = np.repeat(first, lengths) * np.repeat(later, lengths) ** place
+    if not len(known):
+        return guessed
+    is_guessed = np.repeat(is_untold, tokens)
+    chances = np.empty(len(is_guessed))
+    chances[is_guessed], chances[~is_guessed] = guessed, known
     return chances
 
 
 def _told(offer: DraftOffer) -> Sequence[float]:
     if offer.reach:
-        return offer.reach[: offer.tokens]
+        return offer.reach if len(offer.reach) == offer.tokens else offer.reach[: offer.tokens]
     share = accepted_tokens(*offer.forecast[:2], min(offer.depth, offer.tokens)) / max(1, offer.tokens)
     return [float(share)] * offer.tokens
 
 
-def _likeliest(chances: Numbers, count: int, least: float) -> list[int]:
+def _likeliest(chances: Numbers, tokens: NDArray[np.int_], count: int, least: float) -> list[int]:
     """Of each draft its tokens among the `count` likeliest, the last of which has the chance `least`."""
-    above = (chances > least).sum(axis=1)
-    equal = (chances == least).sum(axis=1)
+    ends = tokens.cumsum()
+    above, equal = (_sums(chances > least, ends, tokens), _sums(chances == least, ends, tokens))
     left = np.maximum(0, count - above.sum() - (equal.cumsum() - equal))
     kept: list[int] = (above + np.minimum(equal, left)).tolist()
     return kept
 
 
+def _sums(counted: NDArray[np.bool_], ends: NDArray[np.int_], tokens: NDArray[np.int_]) -> NDArray[np.int_]:
+    """How many of each draft's tokens are counted; the drafts lie one behind the other."""
+    until = np.concatenate(([0], counted.cumsum()))
+    return until[ends] - until[ends - tokens]
+
+
 def urgency(session: SessionView) -> float:
     """The smallest is served first. It stands still while a session waits, so every session has its turn."""
-    due = session.ready_since
-    if session.pace:
-        due = min(max(due, session.due), due + CREDIT_S)
-    return due + BACKGROUND_S * session.background
+    since = due = session.ready_since
+    if session.pace and session.due > since:
+        due = session.due if session.due < since + CREDIT_S else since + CREDIT_S
+    return due + BACKGROUND_S if session.background else due
 
 
 def most_urgent(sessions: Sequence[SessionView], places: int) -> Sequence[SessionView]:

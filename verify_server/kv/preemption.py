@@ -81,7 +81,7 @@ class KVPreemptor:
                 victim = None if piece.ahead else self._victim(session, short, last_resort)
                 if victim is None:
                     return None
-                victim.sequence.forget_kv()
+                victim.forget_kv()
                 self.preempted += 1
                 # Its slice continues KV that it has lost: it waits for the next plan.
                 for slices in (self._waiting, self._refused, self._spared):
