@@ -18,6 +18,7 @@ USUAL = 30.0  # for which the usual acceptance of its device counts beside a seq
 PRIOR = 8.0  # for which the guess about an unknown device counts
 SEQUENCE, DEVICE, TENANT = 64.0, 256.0, 2048.0  # half-lives of what is learned of each
 OF_DEVICE, OF_TENANT = 9, 33  # latest drafts whose times count: odd, so that medians are values
+EARLIER = 32.0  # drafts after which half of what they show of their mean times is forgotten
 CONTINUED = 16.0  # drafts that stand whole after which half of what they show of continuations is forgotten
 BESIDE = 64.0  # steps with two drafts after which half of what they show is forgotten
 LEAST = 0.01  # chance below which nothing is compared
@@ -43,6 +44,9 @@ class Forecast(NamedTuple):
     # Of a second draft beside another one: tokens that it adds to what stands, as a share of those that it would add if
     # neither knew of the other; two that always agree add none
     apart: float = 0.0
+    # Share of the times above that a draft is earlier on the mean than these medians say: a device that looks ahead
+    # has drafted a part of it before the verdict came
+    earlier: float = 0.0
 
     def away_s(self, length: int) -> float:
         """From a verdict that leaves to the arrival of the next draft of `length` tokens."""
@@ -99,6 +103,7 @@ class DeviceEstimate:
         self._tenant = tenant
         # In which the three times above are the medians
         self._delays, self._drafting, self._jitter = (RunningMedian(window) for _ in range(3))
+        self._earlier = FadingRatio(EARLIER)
         self._continued = FadingRatio(CONTINUED, guess.continued, 1.0)
         self._beside = FadingRatio(BESIDE, guess.apart, 1.0)
 
@@ -113,8 +118,12 @@ class DeviceEstimate:
         self.drafts, self.length = self.drafts + 1, length
         spent = min(drafting_s or length * self.draft_s, away_s)
         self.draft_s, self.delay_s = self._drafting.add(spent / length), self._delays.add(away_s - spent)
+        usual_s = self.delay_s + length * self.draft_s
+        self._earlier.add(
+            max(-usual_s, usual_s - away_s), usual_s
+        )  # a long outage counts like one of twice the time
         # The first draft shows no deviation.
-        missed = abs(away_s - self.delay_s - length * self.draft_s) if self.drafts > 1 else away_s / 4
+        missed = abs(away_s - usual_s) if self.drafts > 1 else away_s / 4
         self.jitter_s = self._jitter.add(missed)
         if self._tenant is not None:
             self._tenant.arrived(away_s, length, drafting_s)
@@ -153,6 +162,7 @@ class DeviceEstimate:
             self.length,
             self._continued.ratio,
             self._beside.ratio,
+            max(0.0, self._earlier.ratio),
         )
 
 

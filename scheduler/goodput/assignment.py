@@ -67,13 +67,13 @@ class DraftPlanner:
         self._pace = np.array([one.pace for one in sessions], float)
         forecasts = [one.forecast for one in sessions]
         known = [each for each in forecasts if each is not None]
-        columns = np.zeros((5, len(sessions)))
+        columns = np.zeros((6, len(sessions)))
         self._longest = np.array([one.max_draft if one.forecast else 0 for one in sessions])
         if known:
             columns[:, [each is not None for each in forecasts]] = np.array(
-                [(*each[:4], each.continued) for each in known]
+                [(*each[:4], each.continued, each.earlier) for each in known]
             ).T
-        first, later, delay, draft, continued = columns
+        first, later, delay, draft, continued, earlier = columns
         has_own = np.array([one.own_forecast is not None for one in sessions])
         self.arms = ARMS[bool(has_own.any())]
         lengths = self.arms.device[:, None]
@@ -89,7 +89,8 @@ class DraftPlanner:
         # A draft that was sent on waits for no verdict: it is drafted while the step with the last one runs.
         least_s = self._cost.verify_s(1, float(self._contexts.mean()), 1)
         ahead_s = np.maximum(0.0, self._device_s - least_s)
-        away = delay + self._device_s + continued * whole * (ahead_s - delay - self._device_s)
+        away = (delay + self._device_s) * (1 - earlier)
+        away += continued * whole * np.minimum(0.0, ahead_s - away)
         self._away = np.where(lengths > 0, away, 0.0)
         self._messages = 1.0 + (lengths > 0)  # of a round: a verdict, and a draft
         self._allowed = (lengths <= self._longest) & ((self.arms.own[:, None] == 0) | has_own)

@@ -164,7 +164,9 @@ def _slices(candidates: StepCandidates, state: GoodputState, profile: HardwarePr
         draft = min(_draft(session), budget - tokens) if decide else 0
         budget -= tokens + draft
         hint, ask = _hint(session, state.told), asks.get(session.id, 0) if decide else 0
-        slices.append(Slice(session.id, tokens, decide, False, 0, draft, hint, 0 if session.own else None, ask))
+        slices.append(
+            Slice(session.id, tokens, decide, False, 0, draft, hint, 0 if session.own else None, ask)
+        )
     return slices
 
 
