@@ -103,7 +103,7 @@ class DeviceEstimate:
         self._tenant = tenant
         # In which the three times above are the medians
         self._delays, self._drafting, self._jitter = (RunningMedian(window) for _ in range(3))
-        self._earlier = FadingRatio(EARLIER)
+        self._earlier = FadingRatio(EARLIER, guess.earlier, float(guess.earlier > 0))
         self._continued = FadingRatio(CONTINUED, guess.continued, 1.0)
         self._beside = FadingRatio(BESIDE, guess.apart, 1.0)
 

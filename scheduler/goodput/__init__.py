@@ -10,6 +10,9 @@ drafting. It then waits w for the start of a step, is in one step of t seconds, 
     share = t / (A + w + t)          of the steps that the session is in; 1 if the server decodes it
     rate  = E(k) * share / t         tokens/s
 
+The times are medians, which know nothing of what comes now and then. A device that looks ahead has sometimes drafted
+before the verdict came: A is shorter by the share that its drafts are `earlier` on the mean.
+
 Where a device sends on, a draft that stands whole is, with a chance that is learned, followed by one that was drafted
 while its step ran; that one is away for k * draft less a step, and A is the mean of both.
 
