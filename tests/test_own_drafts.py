@@ -14,7 +14,7 @@ from opensled.messages import Draft, DraftBlock, DraftToken
 from scheduler.confidences import ConfidenceCalibration
 from scheduler.estimates import DeviceBook, Forecast
 from scheduler.goodput.policy import Goodput, StepCandidates, _slices
-from scheduler.goodput.state import PROBE_READS, GoodputState
+from scheduler.goodput.state import PROBE_READS, GoodputState, Wait
 from scheduler.plan import SessionView, Slice, Snapshot
 from tests.test_goodput_rules import COMPUTES, FAR, GOOD, HOPELESS, NOW, READS, WAIT, drafting, plan, view
 from verify_server.drafting.base import Proposal
@@ -261,7 +261,8 @@ def test_a_longer_step_counts_for_more_where_sessions_wait_for_their_devices() -
     profile = HardwareProfile(cost=Roofline(read_s=0.0, token_s=0.008, context_s=0, session_s=0))
 
     def verified(*arrivals: float) -> int | None:
-        candidates = StepCandidates([session], set(), [], [], list(arrivals), [])
+        awaited = [Wait(session, arrival, arrival) for arrival in arrivals]
+        candidates = StepCandidates([session], set(), [], [], awaited)
         return _slices(candidates, state, profile)[0].own
 
     assert verified() == 4 and verified(NOW + 1) == 0

@@ -186,6 +186,7 @@ class VerifyLoop:
         """Give sessions the KV that others have computed meanwhile, if they have more than a block to compute."""
         for session in self.sessions.values():
             if adopts(session, self.pool.block_size):
+                assert not session.in_step, "the engine writes behind what was computed"
                 session.adopt_kv()
 
     def _learn(self, work: Sequence[StepItem], seconds: float) -> None:

@@ -67,8 +67,6 @@ class Session:
         answer = self.sequence.tokens[self.sequence.prompt_length :]
         self.emitted = TokenCounts(answer) if self.params.penalizes else None  # all that is committed
 
-    # -- the reader's side ------------------------------------------------------------------------------
-
     def attach(self, known: int) -> Outbox:
         """A new reader, who holds `known` tokens, takes over: the older stream ends, the server drives again."""
         self.outbox.put(None)
@@ -104,7 +102,8 @@ class Session:
         if draft.continues:
             return self._continue(draft, now)
         if draft.block.parents:
-            draft = replace(draft, block=self._likeliest_first(without_twins(draft.block)))
+            tree = without_twins(draft.block)
+            draft = replace(draft, block=likeliest_first(tree, self._reach(tree)))
         block, rest = draft.block, self.sequence.rebase(draft.block)
         useful = bool(block.tokens) or not self.turn.server_drives
         self.turn.draft(draft)
@@ -145,12 +144,10 @@ class Session:
     def _pending(self, draft: Draft, rest: DraftBlock, since: float) -> PendingDraft:
         if not rest.parents:  # one that continued another may hold a part of that as well
             rest = rest.first(self.limits.max_draft)
-        return PendingDraft(draft, rest, since, self.timing.estimate.reach(confidences(rest), rest.parents))
+        return PendingDraft(draft, rest, since, self._reach(rest))
 
-    def _likeliest_first(self, tree: DraftBlock) -> DraftBlock:
-        """A tree in the order of its confidences, if its device tells them; else as it was sent."""
-        reach = self.timing.estimate.reach(confidences(tree), tree.parents)
-        return likeliest_first(tree, reach) if reach else tree
+    def _reach(self, block: DraftBlock) -> tuple[float, ...]:
+        return self.timing.estimate.reach(confidences(block), block.parents)
 
     def _drop(self, draft: Draft, now: float) -> None:
         """Answer a late draft, of which nothing can be computed any more."""
@@ -178,8 +175,6 @@ class Session:
             )
         )
 
-    # -- the scheduler's side ---------------------------------------------------------------------------
-
     @property
     def server_drives(self) -> bool:
         """Whether it is decoded unasked, as no draft is expected."""
@@ -200,8 +195,7 @@ class Session:
         view = self._view
         if view is None or view.paused != self.outbox.full:
             view = view_of(self, now)
-            # What a quota still gives changes with time, and with other sessions.
-            self._view = view if self.budget.quota is None else None
+            self._view = view if self.budget.quota is None else None  # what is left of it changes with time
         return view
 
     def listen(self) -> None:
@@ -215,7 +209,6 @@ class Session:
 
     def adopt_kv(self) -> None:
         """See `Sequence.adopt_kv`."""
-        assert not self.in_step, "the engine writes behind what was computed"
         self.sequence.adopt_kv()
         self._view = None
 

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from opensled.turns import Turn
 from scheduler.plan import SessionView
+from verify_server.draft_budget import DraftBudget
+from verify_server.outbox import Outbox
+from verify_server.own_draft import OwnDraft
+from verify_server.pending_draft import DraftLimits, PendingDraft
+from verify_server.sequence import Sequence
+from verify_server.session_timing import SessionTiming
 from verify_server.trees import depth
 
-if TYPE_CHECKING:
-    from verify_server.session import Session
+
+class Viewed(Protocol):
+    """What of a session its view is made of."""
+
+    id: int
+    sequence: Sequence
+    turn: Turn
+    timing: SessionTiming
+    pending: PendingDraft | None
+    own: OwnDraft | None
+    budget: DraftBudget
+    limits: DraftLimits
+    outbox: Outbox
+    has_reader: bool
+    background: bool
+
+    @property
+    def server_drives(self) -> bool: ...
 
 
-def view_of(session: Session, now: float) -> SessionView:
+def view_of(session: Viewed, now: float) -> SessionView:
     """The view at this moment; by position, for many are made for each step."""
     sequence, timing, pending, own = session.sequence, session.timing, session.pending, session.own
     length = len(sequence)

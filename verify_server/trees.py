@@ -76,7 +76,10 @@ def tried(block: DraftBlock, path: Sequence[int]) -> list[tuple[float, bool]]:
 
 
 def likeliest_first(block: DraftBlock, reach: Sequence[float]) -> DraftBlock:
-    """A tree with its likeliest tokens first; `reach`: of each token the chance that it stands with all before it."""
+    """A tree with its likeliest tokens first; `reach`: of each token the chance that it stands with all before it, () =
+    unknown, and the order stays."""
+    if not reach:
+        return block
     return _reordered(block, sorted(range(len(block.tokens)), key=lambda index: -reach[index]))
 
 
