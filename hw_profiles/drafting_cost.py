@@ -1,9 +1,10 @@
 """What a drafter beside the target costs: seconds that its drafts of one step take, learned from the steps themselves.
 
-    seconds ~ pass_s * longest draft + token_s * tokens of all drafts + read_s * tokens of text that it reads first
+    seconds ~ pass_s * passes + token_s * tokens of all drafts + read_s * tokens of text that it reads first
 
 A model drafts one token of every session in each of its passes, so that the longest draft says how many passes there
-are. Tables and lookup have no passes. Least squares with all numbers >= 0; older steps fade.
+are. A draft head drafts all of them in one. Tables and lookup have no passes. Least squares with all numbers >= 0;
+older steps fade.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ class DraftingCostModel:
 
     def __init__(self, guess: DraftingCost = DraftingCost()) -> None:
         self.cost = guess
+        self._most_passes = guess.most_passes
         self._gram = PRIOR * np.eye(3)
         self._right = PRIOR * np.array([guess.pass_s, guess.token_s, guess.read_s])
 
     def observe(self, longest: int, tokens: int, read: int, seconds: float) -> None:
         """A step whose drafting took `seconds`; see `DraftingCost.seconds`."""
-        row, keep = np.array([longest, tokens, read], float), kept(1, HALF_LIFE)
+        row, keep = np.array([self.cost.passes(longest), tokens, read], float), kept(1, HALF_LIFE)
         self._gram = keep * self._gram + np.outer(row, row)
         self._right = keep * self._right + row * seconds
         firm = np.diag(1e-9 * self._gram.diagonal())  # solvable even if all steps are alike
-        self.cost = DraftingCost(*map(float, non_negative(self._gram + firm, self._right)))
+        pass_s, token_s, read_s = map(float, non_negative(self._gram + firm, self._right))
+        self.cost = DraftingCost(pass_s, token_s, read_s, self._most_passes)

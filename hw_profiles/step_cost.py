@@ -1,7 +1,10 @@
 """Seconds of one step of a target, as scheduling policies calculate with them."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol
+
+import numpy as np
 
 from hw_profiles.profiles import AcceleratorProfile, TargetShape
 
@@ -44,11 +47,16 @@ class DraftingCost:
     pass_s: float = 0.0
     token_s: float = 1e-5
     read_s: float = 1e-6
+    most_passes: float = inf  # 1 of a draft head, which drafts all tokens in one
+
+    def passes(self, longest: Any) -> Any:
+        """For drafts the longest of which has `longest` tokens: a number, or an array."""
+        return np.minimum(longest, self.most_passes)
 
     def seconds(self, longest: Any, tokens: Any, read: Any) -> Any:
         """Of drafts of `tokens` tokens together, the longest of which has `longest`, after `read` tokens of text:
         numbers, or arrays."""
-        return self.pass_s * longest + self.token_s * tokens + self.read_s * read
+        return self.pass_s * self.passes(longest) + self.token_s * tokens + self.read_s * read
 
 
 @dataclass(frozen=True)

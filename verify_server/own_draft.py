@@ -24,7 +24,8 @@ class OwnDraft:
     """The draft that waits for the next step, and what is known of such drafts."""
 
     estimate: DraftEstimate
-    needs_kv: bool = False  # the drafter computes in KV blocks that the session holds
+    needs_kv: bool = False  # the drafter computes in KV blocks that the session holds for it
+    reads_blocks: bool = False  # the drafter reads in the KV blocks of the text
     block: DraftBlock = NO_DRAFT  # a chain; follows the whole text
     read: int = 0  # tokens of the text that the drafter has read
     reach: tuple[float, ...] = ()  # for each token of `block` the chance that it stands; () = unknown
@@ -48,11 +49,11 @@ class OwnDraft:
         return own.first(max(0, min(max_tree - len(device.tokens), free)))
 
     def blocks(self, length: int, table: BlockTable) -> tuple[int, ...]:
-        """The session's KV blocks, which cover `length` positions, as far as there is free memory."""
-        if not self.needs_kv:
-            return ()
-        table.grow(min(table.reach(), length))
-        return tuple(table.blocks)
+        """The session's KV blocks for its drafter; where that computes in them, they cover `length` positions, as far
+        as there is free memory."""
+        if self.needs_kv:
+            table.grow(min(table.reach(), length))
+        return tuple(table.blocks) if self.needs_kv or self.reads_blocks else ()
 
     def take(self, proposal: Proposal, asked: int, length: int) -> None:
         """The drafter was asked for `asked` tokens after a text of `length`, and this came of it."""

@@ -241,8 +241,7 @@ class SessionManager:
         """The place of the server's drafts for a new session; None: its rule must know what tokens are drawn from."""
         if self.loop.drafting is None or rule.draft_probs:
             return None
-        drafting = self.loop.drafting
-        return OwnDraft(self._drafters.of(tenant, ""), drafting.needs_kv)
+        return self.loop.drafting.own_draft(self._drafters.of(tenant, ""))
 
 
 def _sequence_limits(info: EngineInfo, limits: SessionLimits) -> Limits:

@@ -40,7 +40,7 @@ class SimulatedDrafter:
 
     def own_draft(self) -> OwnDraft:
         """Of a new session."""
-        return OwnDraft(self._book.of("", ""), self._stage.needs_kv)
+        return self._stage.own_draft(self._book.of("", ""))
 
     def after(self, work: Sequence[StepItem]) -> OwnDrafts:
         """What it drafts after a step that is committed."""

@@ -289,7 +289,7 @@ class DraftPlanner:
             session_s=cost.verify_s(base[0], base[1], base[2] + 1) - now_s,
             slowdown=float((rates * share).sum()) / at.step_s,
             price=self._objective.price(at.rate, at.spent),
-            passes=float(own[-2]) if len(own) > 1 else 0.0,
+            passes=float(self._drafting.passes(own[-2])) if len(own) > 1 else 0.0,
             sharing=max(1.0, float((own > 0).sum())),
         )
 
@@ -298,8 +298,9 @@ class DraftPlanner:
         share = self._shares(costs.step_s, self._away, costs.busy)
         rates = self._usual * share / costs.step_s
         place_s = costs.token_s * self._positions + costs.context_s * self._contexts + costs.session_s
-        passes = np.minimum(self.arms.own, costs.passes) / costs.sharing
-        passes = (passes + np.maximum(0.0, self.arms.own - costs.passes))[:, None]
+        own = self._drafting.passes(self.arms.own)
+        passes = np.minimum(own, costs.passes) / costs.sharing
+        passes = (passes + np.maximum(0.0, own - costs.passes))[:, None]
         place_s = place_s * share + self._drafting.seconds(passes, self._own, self._read)
         gains = rates - costs.slowdown * place_s
         if promises:

@@ -17,15 +17,18 @@ from typing import NamedTuple
 from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.step_cost import DraftingCost, StepCost
 from opensled.messages import DraftBlock, DraftToken
+from scheduler.estimates import DraftEstimate
 from verify_server.config import ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.none import NoDrafter
+from verify_server.own_draft import OwnDraft
 from verify_server.target import Target
 
 log = logging.getLogger(__name__)
 
-GUESS = 0.25  # of a step of the target that a pass of a draft model is assumed to take (chosen)
+# Of a step of the target that a pass of a draft model, or of a head, is assumed to take (chosen).
+GUESS, HEAD_GUESS = 0.25, 0.1
 READS = 8  # tokens of text that it is assumed to read in such a pass (chosen)
 
 
@@ -64,10 +67,16 @@ class DraftStage:
         """Whether sessions that ask hold KV blocks for the positions of their draft, too."""
         return self._drafter.needs_kv
 
+    def own_draft(self, estimate: DraftEstimate) -> OwnDraft:
+        """The place of its drafts in a session."""
+        return OwnDraft(estimate, self._drafter.needs_kv, self._drafter.reads_blocks)
+
     def first_cost(self, target: StepCost) -> DraftingCost:
         """What is assumed of the drafter beside a target whose steps cost so much, before the first step."""
-        pass_s = GUESS * target.verify_s(1, 0, 1)
-        return DraftingCost(pass_s, 0.0, pass_s / READS) if self.needs_kv else DraftingCost()
+        step_s = target.verify_s(1, 0, 1)
+        if self._drafter.reads_blocks:
+            return DraftingCost(HEAD_GUESS * step_s, 0.0, 0.0, most_passes=1)
+        return DraftingCost(GUESS * step_s, 0.0, GUESS * step_s / READS) if self.needs_kv else DraftingCost()
 
     def forget(self, session: int) -> None:
         """The session is over. Called from any thread."""

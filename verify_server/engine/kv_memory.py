@@ -61,7 +61,7 @@ class KVMemory:
 
     def _allocate(self, like: Tensor) -> Tensor:
         shape = (self.num_blocks * BLOCK_SIZE, *like.shape[1:])
-        if like.device.type != "cpu":
+        if like.device.type != "cpu" or not like.shape[-1]:
             return torch.zeros(shape, dtype=like.dtype, device=like.device)
         # numpy asks the system for zero pages, which cost nothing until written; torch would write them all now.
         count = like[0].numel() * like.element_size() * shape[0]

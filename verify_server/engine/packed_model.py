@@ -37,7 +37,8 @@ class PackedModel:
         return output.logits[0, : batch.num_wanted], batch
 
     @torch.inference_mode()
-    def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
-        """See `verify_server.engine.base.TargetEngine`."""
-        places = slots_at(blocks, np.array(moves).T)
-        self.memory.move(*torch.as_tensor(places, device=self.network.device))
+    def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> Tensor:
+        """See `verify_server.engine.base.TargetEngine`; the slots [2, n] from which and to which KV was moved."""
+        places = torch.as_tensor(slots_at(blocks, np.array(moves).T), device=self.network.device)
+        self.memory.move(*places)
+        return places

@@ -19,6 +19,7 @@ from verify_server.engine.onednn_linear import reorder
 from verify_server.engine.packed_model import PackedModel
 from verify_server.engine.packing import GATHER_TOKENS, Geometry
 from verify_server.engine.shape import shape_of
+from verify_server.engine.tap import HiddenTap, RowReader
 from verify_server.engine.tiles import tile, untile
 from verify_server.engine.torch_scores import TorchScores
 
@@ -38,6 +39,18 @@ class TorchEngine(TargetEngine):
     def __init__(self, model: PackedModel, info: EngineInfo) -> None:
         self._model = model
         self.info = info
+        self._reader: RowReader | None = None
+        self._tap: HiddenTap | None = None
+
+    @property
+    def network(self) -> PreTrainedModel:
+        """For a draft head, which has its embedding, final norm and output layer in common with it."""
+        return self._model.network
+
+    def attach(self, reader: RowReader) -> None:
+        """From now on `reader` reads what it taps of every row. Raises UnsupportedModel, see `HiddenTap`."""
+        self._tap = HiddenTap(self._model.network, reader.taps)
+        self._reader = reader
 
     def forward(self, segments: Sequence[Segment]) -> TorchScores:
         """See `verify_server.engine.base.TargetEngine`. Raises EngineError for a token the model does not know.
@@ -45,12 +58,19 @@ class TorchEngine(TargetEngine):
         After an error nothing is lost but the step: KV before each segment's start is as it was.
         """
         self._check(segments)
-        logits, _ = self._model.run(segments)
+        logits, batch = self._model.run(segments)
+        if self._reader is not None and self._tap is not None:
+            rows = len(batch.slots)
+            with torch.inference_mode():
+                self._reader.read(self._tap.taken(rows), batch.positions[0, :rows], batch.slots)
         return TorchScores(logits)
 
     def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
         """See `verify_server.engine.base.TargetEngine`."""
-        self._model.compact(blocks, moves)
+        places = self._model.compact(blocks, moves)
+        if self._reader is not None:
+            with torch.inference_mode():
+                self._reader.move(*places)
 
     def _check(self, segments: Sequence[Segment]) -> None:
         """On a GPU an id out of range would end the process, not the step."""

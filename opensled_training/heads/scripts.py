@@ -1,0 +1,106 @@
+"""What a target is asked, so that it writes the texts that its heads learn from, and those that they are measured on.
+
+The members of the tiny family know the tasks that they were trained on; other targets talk as in
+opensled_training/distil/self_prompts.py. A file gives prompts of its own, one a line.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from opensled.errors import NotFound
+from opensled.messages import ChatMessage
+from opensled.store import heldout_path
+from opensled_training.distil.heldout_texts import heldout_prompts
+from opensled_training.distil.self_prompts import (
+    ANSWER_TEMPERATURES,
+    ANSWER_TOKENS,
+    Frame,
+    Given,
+    Script,
+    Written,
+    draw,
+)
+from opensled_training.family import FAMILY
+from opensled_training.heldout import read_heldout
+from opensled_training.item import Item, split_of
+from opensled_training.tasks import TASKS
+from verify_server.text.gguf_text import GgufText
+
+LONG_SHARE = 0.3  # of the scripts: those that quote
+HELDOUT_TOKENS = 128  # of an answer, at most
+HELDOUT_ITEMS = 12  # of each task of the tiny family
+
+
+class Asker:
+    """Scripts for one target. `data`: a file of prompts, one a line; None = the target's own ones."""
+
+    def __init__(self, name: str, text: GgufText, data: Path | None = None) -> None:
+        """Raises NotFound."""
+        self._text, self._is_tiny = text, name in FAMILY
+        self._lines = _lines(data) if data else []
+
+    def scripts(self, seed: int) -> Iterator[Script]:
+        """Endless; the same ones for the same seed."""
+        rng = random.Random(seed)
+        if self._lines:
+            return self._of_lines(rng)
+        return self._of_tasks(rng) if self._is_tiny else self._of_chats(rng)
+
+    def heldout(self) -> Iterator[Script]:
+        """Scripts with greedy answers, whose prompts none of `scripts` has."""
+        if self._lines:
+            prompts = [(line, self._chat(line)) for line in self._lines if split_of(line) == "heldout"]
+        elif self._is_tiny:
+            tasks = read_heldout(heldout_path(), HELDOUT_ITEMS).values()
+            prompts = [(item.task, self._asked(item)) for items in tasks for item in items]
+        else:
+            prompts = [
+                (kind, self._chat(line)) for kind, lines in heldout_prompts().items() for line in lines
+            ]
+        for kind, prompt in prompts:
+            yield Script(kind, (prompt, Written(HELDOUT_TOKENS, 0.0, answer=True)))
+
+    def _of_lines(self, rng: random.Random) -> Iterator[Script]:
+        lines = [line for line in self._lines if split_of(line) == "train"]
+        while True:
+            yield Script("line", (self._chat(rng.choice(lines)), _answer(rng)))
+
+    def _of_tasks(self, rng: random.Random) -> Iterator[Script]:
+        shares = [task.share for task in TASKS]
+        while True:
+            task = rng.choices(TASKS, shares)[0]
+            yield Script(task.name, (self._asked(task.draw_from(rng, "train")), _answer(rng)))
+
+    def _of_chats(self, rng: random.Random) -> Iterator[Script]:
+        frame = Frame(self._text)
+        while True:
+            yield draw(frame, rng, rng.random() < LONG_SHARE)
+
+    def _asked(self, item: Item) -> Given:
+        if not item.chat:
+            return Given(self._text.encode(item.text))
+        return Given(self._text.render([ChatMessage(**turn) for turn in item.messages]))
+
+    def _chat(self, line: str) -> Given:
+        return Given(self._text.render([ChatMessage("user", line)]))
+
+
+def _answer(rng: random.Random) -> Written:
+    return Written(ANSWER_TOKENS, rng.choice(ANSWER_TEMPERATURES), answer=True)
+
+
+def _lines(path: Path) -> list[str]:
+    """Of prompts, without the empty ones. Raises NotFound."""
+    try:
+        lines = [line.strip() for line in path.read_text().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotFound(f"{path} cannot be read as text with one prompt a line: {error}", "data") from error
+    kept = [line for line in lines if line]
+    if {split_of(line) for line in kept} != {"train", "heldout"}:
+        raise NotFound(
+            f"{path} has {len(kept)} prompts; some 100 are needed, of which a twentieth is held out", "data"
+        )
+    return kept

@@ -1,0 +1,326 @@
+"""Draft heads beside a real torch target: the text stays the target's own, and every draft is that of a fresh session.
+
+What a head knows lies in KV blocks. So each draft of a run is held against one that is made from nothing but the text:
+hidden states from plain transformers, and the attention that heads are trained with.
+
+Run: pytest tests/test_head_drafters.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from edge_client.drafters.none import NoneDrafter
+from opensled.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
+from opensled.messages import SamplingParams
+from opensled.store import model_path
+from opensled_testbed.reference import Reference
+from opensled_training.heads.window_attention import WindowAttention
+from scheduler.fcfs import Fcfs
+from tests.fakes import FakeEngine, FakeText, OracleDrafter
+from tests.system import ask, running
+from verify_server.config import ServeConfig
+from verify_server.drafting.base import Ask, Proposal, ServerDrafter
+from verify_server.engine import torch_engine
+from verify_server.engine.selftest import attending_by
+from verify_server.engine.torch_engine import TorchEngine
+from verify_server.heads import HEADS, loading
+from verify_server.heads.base import DraftHead, HeadShape
+from verify_server.heads.context import HeadContext
+from verify_server.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
+from verify_server.heads.files import HeadFile, config_digest, load, save
+from verify_server.heads.target_parts import TargetParts
+from verify_server.loop import VerifyLoop
+from verify_server.session_manager import SessionLimits
+from verify_server.target import Target
+
+DRAFTERS: dict[str, type[HeadDrafter]] = {"specformer": PlaceDrafter, "ctc": FrameDrafter}
+TAPS = {"specformer": (0, 2, 3, 4), "ctc": (4,)}
+TOKENS, PROMPTS = 16, ("The river is", "The river is deep. A b c d a b c d", "def add(a, b):", "The river")
+FOUR = Fcfs(float("inf"), 4)
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    return Reference(model_path("tiny"))
+
+
+def fresh_engine() -> TorchEngine:
+    """With memory for about three of the texts at once."""
+    folder = str(model_path("tiny"))
+    return torch_engine.load(folder, device="cpu", dtype="float64", kv_tokens=160, numerics="fast")
+
+
+def random_head(kind: str, network: torch.nn.Module, seed: int = 3, markov: int = 0) -> DraftHead:
+    """Of any weights: what it drafts is poor, and depends on everything that it reads."""
+    config = network.config
+    torch.manual_seed(seed)
+    shape = HeadShape(
+        kind, TAPS[kind], config.hidden_size, 4, 2, 16, 64, 5, config.vocab_size, 10_000.0, markov
+    )
+    head: DraftHead = HEADS.get(kind)(shape)
+    for weight in head.parameters():
+        torch.nn.init.normal_(weight, std=0.3 if weight.ndim < 2 else 2 * weight.shape[-1] ** -0.5)
+    return head.double().eval()
+
+
+class Recorder(ServerDrafter):
+    """Drafts as `inner` does, and keeps what was asked and proposed."""
+
+    reads_blocks = True
+
+    def __init__(self, inner: HeadDrafter) -> None:
+        self.inner, self.seen = inner, list[tuple[Ask, Proposal]]()
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        made = self.inner.propose(asks)
+        self.seen += [(ask._replace(tokens=tuple(ask.tokens)), one) for ask, one in zip(asks, made)]
+        return made
+
+
+class FromTheText(HeadDrafter):
+    """A drafter's own way from hidden states to tokens, over states and attention from nothing but the text."""
+
+    def _hidden(self, asks: Sequence[Ask]) -> torch.Tensor:
+        [one] = asks
+        network, head = self.network, self._head
+        with attending_by(network, "sdpa"):
+            ids = torch.tensor([one.tokens[:-1]])
+            states = network(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+        tapped = torch.stack([states[tap][0] for tap in head.shape.taps], dim=1)
+        count = len(tapped)
+        context = head.read(tapped, torch.arange(count))
+        row = torch.tensor([count - 1])
+        attend = WindowAttention(context, [count], [row])
+        newest = self._parts.embedded(torch.tensor([one.tokens[-1]]))
+        return self._parts.normed(head.draft(context.inputs[row], newest, row, attend))
+
+
+def beside(engine: TorchEngine, kind: str, **head: int) -> tuple[Recorder, HeadDrafter]:
+    """A recorded drafter beside the engine, and one that knows only texts."""
+    built = random_head(kind, engine.network, **head)
+    context = HeadContext(built, engine.info.num_blocks)
+    engine.attach(context)
+    parts = TargetParts(engine.network, torch.arange(built.shape.vocabulary))
+    told = type("Told", (FromTheText, DRAFTERS[kind]), {"network": engine.network})(built, context, parts)
+    return Recorder(DRAFTERS[kind](built, context, parts)), told
+
+
+class ScriptDrafter(OracleDrafter):
+    """A device whose drafts are those of a known text, with errors."""
+
+    def __init__(self, script: Sequence[int], seed: int) -> None:
+        super().__init__(0.7, seed, lambda context: script[len(context)] if len(context) < len(script) else 7)
+
+
+class Evicting(VerifyLoop):
+    """Takes somebody's KV away before every fourth plan."""
+
+    chance, plans = random.Random(5), 0
+
+    def _snapshot(self):
+        self.plans += 1
+        holders = [session for session in self.sessions.values() if session.sequence.computed]
+        if holders and self.plans % 4 == 0:
+            self.chance.choice(holders).forget_kv()
+        return super()._snapshot()
+
+
+def written(engine, drafter, prompts, devices, params, loop_type=Evicting):
+    """The answers, all asked at once, and what the server counted."""
+
+    async def scenario():
+        limits = SessionLimits(linger=0.2)
+        async with running(
+            engine, drafter=drafter, policy=FOUR, loop_type=loop_type, limits=limits, max_step_tokens=48
+        ) as network:
+            asking = [
+                ask(network, prompt, device, own)
+                for prompt, device, own in zip(prompts, devices, params, strict=True)
+            ]
+            answers = await asyncio.gather(*asking)
+            return [answer.tokens for answer in answers], network.manager.loop.stats
+
+    return asyncio.run(scenario())
+
+
+def agree(told: HeadDrafter, recorder: Recorder, most: int = 60) -> None:
+    chosen = random.Random(1).sample(recorder.seen, min(most, len(recorder.seen)))
+    for one, made in chosen:
+        [alone] = told.propose([one])
+        assert made.block.ids == alone.block.ids
+        assert np.allclose(*([t.confidence for t in each.block.tokens] for each in (made, alone)), rtol=1e-3)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8, 1.0])
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_texts_and_drafts_under_eviction_trees_and_shared_prefixes(reference, kind, temperature) -> None:
+    engine = fresh_engine()
+    recorder, told = beside(engine, kind, **({"markov": 6} if kind == "specformer" else {}))
+    prompts = [tuple(reference.encode(text)) for text in (*PROMPTS, *PROMPTS)]
+    params = [
+        SamplingParams(temperature=temperature, max_tokens=TOKENS, seed=seed) for seed in range(len(prompts))
+    ]
+    texts = [
+        reference.generate(
+            prompt, temperature=temperature, max_tokens=TOKENS, seed=own.seed, ignore_eos=False
+        )
+        for prompt, own in zip(prompts, params)
+    ]
+    devices = [
+        ScriptDrafter((*prompt, *text), seed) if seed % 2 else NoneDrafter()
+        for seed, (prompt, (text, _)) in enumerate(zip(prompts, texts))
+    ]
+    answers, stats = written(engine, recorder, prompts, devices, params)
+    assert [list(answer) for answer in answers] == [text for text, _ in texts]
+    assert stats.own.tokens > 50 and stats.preempted > 0
+    agree(told, recorder)
+
+
+def drafts_of(kind: str, text: tuple[int, ...], steps: int = 6) -> bool:
+    """Whether drafts along a text that is read in pieces are those of the text alone."""
+    engine = fresh_engine()
+    recorder, told = beside(engine, kind)
+    device = SamplingParams(temperature=0.0, max_tokens=steps)
+    written(engine, recorder, [text], [NoneDrafter()], [device], VerifyLoop)
+    try:
+        agree(told, recorder)
+    except AssertionError:
+        return False
+    return True
+
+
+def row_before(self, blocks, rows):
+    return INPUTS_OF(self, blocks, [row - 1 for row in rows])
+
+
+def position_behind(self, hidden, positions, slots):
+    return READ(self, hidden, positions + 1, slots)
+
+
+def without_the_norm(self, hidden):
+    return hidden
+
+
+def token_before(self, ids):
+    return EMBEDDED(self, (ids + 1) % self.draft_ids.numel())
+
+
+def blind(self, blocks, rows):
+    return ATTENTION(self, blocks, [0 for _ in rows])
+
+
+INPUTS_OF, READ, ATTENTION = HeadContext.inputs, HeadContext.read, HeadContext.attention
+EMBEDDED = TargetParts.embedded
+PLANTED = {
+    "a row too early": (HeadContext, "inputs", row_before),
+    "a position too far": (HeadContext, "read", position_behind),
+    "no context": (HeadContext, "attention", blind),
+}
+LONG = tuple(5 + 7 * place % 211 for place in range(40))
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+@pytest.mark.parametrize("fault", [None, *PLANTED])
+def test_a_planted_fault_is_seen(monkeypatch, kind, fault) -> None:
+    if fault:
+        monkeypatch.setattr(*PLANTED[fault])
+    assert drafts_of(kind, LONG) == (fault is None)
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+@pytest.mark.parametrize(("name", "wrong"), [("normed", without_the_norm), ("embedded", token_before)])
+def test_a_fault_in_what_is_the_targets(monkeypatch, kind, name, wrong) -> None:
+    """Of the two that are compared, only one has it."""
+    engine = fresh_engine()
+    recorder, told = beside(engine, kind)
+    monkeypatch.setattr(recorder.inner._parts, name, wrong.__get__(recorder.inner._parts))
+    told._parts = TargetParts(engine.network, torch.arange(len(told._ids)))
+    written(engine, recorder, [LONG], [NoneDrafter()], [SamplingParams(0.0, max_tokens=6)], VerifyLoop)
+    with pytest.raises(AssertionError):
+        agree(told, recorder)
+
+
+def test_a_head_sees_the_newest_positions_of_a_long_text() -> None:
+    """More than a window of them: what lies before it changes nothing, what lies in it does."""
+    engine = torch_engine.load(
+        str(model_path("tiny")), device="cpu", dtype="float64", kv_tokens=800, numerics="fast"
+    )
+    head = random_head("ctc", engine.network)
+    context = HeadContext(head, engine.info.num_blocks)
+    size = head.shape.size
+    blocks, count = tuple(range(25)), 390
+    states = torch.randn(count, 1, size, dtype=torch.float64)
+
+    def attended(changed: int) -> torch.Tensor:
+        own = states.clone()
+        own[changed] += 1
+        context.read(own, torch.arange(count), torch.arange(count))
+        queries = torch.ones(1, 1, head.shape.heads, head.shape.head_size, dtype=torch.float64)
+        return context.attention([blocks], [count - 1])(queries, None)
+
+    assert torch.equal(attended(0), attended(1))
+    assert not torch.equal(attended(0), attended(200))
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_a_head_that_fails_costs_drafts_only(monkeypatch, reference, kind, caplog) -> None:
+    engine = fresh_engine()
+    recorder, _ = beside(engine, kind)
+    monkeypatch.setattr(recorder.inner._head, "read", lambda *_: 1 / 0)
+    prompt = tuple(reference.encode(PROMPTS[0]))
+    params = SamplingParams(temperature=0.0, max_tokens=6)
+    answers, _ = written(engine, recorder, [prompt], [NoneDrafter()], [params])
+    assert list(answers[0]) == reference.generate(prompt, max_tokens=6)[0]
+    assert "the draft head failed" in caplog.text
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> HeadFile:
+    """A head's files for tiny; of any weights."""
+    engine = fresh_engine()
+    head = random_head("specformer", engine.network)
+    ids = np.arange(head.shape.vocabulary, dtype=np.int32)
+    own = HeadFile(tmp_path / "head", head, ids, "tiny", "of tiny", config_digest(engine.network.config))
+    save(own)
+    return own
+
+
+class Vocabulary(FakeText):
+    fingerprint = "of tiny"
+
+
+def target(engine=None, text=None) -> Target:
+    return Target("tiny", engine or fresh_engine(), text or Vocabulary())
+
+
+def test_a_head_is_loaded_beside_its_target(trained: HeadFile) -> None:
+    drafter = loading.specformer(ServeConfig(model="tiny", draft_model=str(trained.folder)), target())
+    assert isinstance(drafter, PlaceDrafter) and drafter.reads_blocks and not drafter.needs_kv
+
+
+def test_heads_that_do_not_belong_here_are_refused(trained: HeadFile, tmp_path: Path) -> None:
+    config = ServeConfig(model="tiny", draft_model=str(trained.folder))
+    with pytest.raises(UsageError, match="--engine torch"):
+        loading.specformer(config, target(FakeEngine()))
+    with pytest.raises(UsageError, match="--drafter specformer"):
+        loading.ctc(config, target())
+    with pytest.raises(VocabularyMismatch, match="another vocabulary"):
+        loading.specformer(config, target(text=FakeText()))
+    with pytest.raises(NotFound, match="train-head"):
+        loading.specformer(ServeConfig(model="of/nobody"), target())
+    with pytest.raises(NotFound, match="holds no draft head"):
+        loading.specformer(replace(config, draft_model=str(tmp_path)), target())
+    wide = load(trained.folder)
+    wide.head.shape = replace(wide.head.shape, taps=(0, 2, 3, 40))
+    save(wide)
+    with pytest.raises(UnsupportedModel, match="at least 40 layers"):
+        loading.specformer(config, target())

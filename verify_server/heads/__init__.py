@@ -1,0 +1,14 @@
+"""Draft heads: small networks that read the target's hidden states and draft several tokens in one pass."""
+
+from opensled.registry import Registry
+
+# By `HeadShape.kind`: a new one is one file and one line here. An entry is called with a `HeadShape` and returns a
+# `DraftHead`.
+HEADS = Registry(
+    "draft head",
+    {
+        "specformer": "verify_server.heads.specformer:SpecFormerHead",
+        "ctc": "verify_server.heads.ctc:CtcHead",
+        "parallel": "verify_server.heads.ctc:CtcHead",
+    },
+)

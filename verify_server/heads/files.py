@@ -1,0 +1,176 @@
+"""A draft head as two files: `head.json` says what it is and whose, `head.safetensors` has its weights.
+
+Matrices are kept as int8 with a float32 scale for each row of output, vectors as float32, and the draft vocabulary as
+the target's ids. The embedding and the output layer are the target's, and in no file here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from opensled.errors import NotFound, UnsupportedModel, UsageError, first_line
+from verify_server.heads import HEADS
+from verify_server.heads.base import DraftHead, HeadShape
+
+ABOUT, WEIGHTS = "head.json", "head.safetensors"
+FORMAT = 1
+DRAFT_IDS, SCALES = "draft_ids", ".scales"
+LARGEST = 127  # of an int8 weight
+# What must be the same in the target that a head was trained for.
+OF_TARGET = (
+    "model_type",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+)
+
+
+@dataclass(frozen=True)
+class HeadFile:
+    """A head in evaluation mode, float32, and what its files say."""
+
+    folder: Path
+    head: DraftHead
+    draft_ids: np.ndarray  # int32 [V]: the target's id of each id that the head can draft, ascending
+    target: str  # its name
+    vocabulary: str  # fingerprint of the target's (opensled/vocabulary.py)
+    config: str  # see `config_digest`
+    training: Mapping[str, Any] = field(default_factory=dict)  # how it was trained and measured, for people
+
+
+def config_digest(config: PretrainedConfig) -> str:
+    """sha256 over the sizes of a target, hex."""
+    text = config.get_text_config(decoder=True)
+    sizes = {name: getattr(text, name, None) for name in OF_TARGET}
+    return hashlib.sha256(json.dumps(sizes, sort_keys=True).encode()).hexdigest()
+
+
+def save(head: HeadFile) -> None:
+    """Write both files into its folder; each is there as a whole or not at all."""
+    head.folder.mkdir(parents=True, exist_ok=True)
+    tensors = {DRAFT_IDS: torch.from_numpy(head.draft_ids)}
+    for name, weight in head.head.state_dict().items():
+        tensors |= _packed(name, weight.detach().float())
+    about = {
+        "format": FORMAT,
+        "shape": asdict(head.head.shape),
+        "target": head.target,
+        "vocabulary": head.vocabulary,
+        "config": head.config,
+        "training": dict(head.training),
+    }
+    part = head.folder / f"{WEIGHTS}.part"
+    save_file(tensors, part)
+    part.replace(head.folder / WEIGHTS)
+    part.write_text(json.dumps(about, indent=2) + "\n")
+    part.replace(head.folder / ABOUT)
+
+
+def load(folder: Path) -> HeadFile:
+    """Raises NotFound and UnsupportedModel."""
+    about = _about(folder)
+    head = _built(about, folder)
+    tensors = _tensors(folder)
+    ids = tensors.pop(DRAFT_IDS, None)
+    vocabulary = head.shape.vocabulary
+    if ids is None or ids.shape != (vocabulary,):
+        raise UnsupportedModel(
+            f"{folder / WEIGHTS} does not say which {vocabulary} ids the head drafts; {_AGAIN}"
+        )
+    _fill(head, _unpacked(tensors), folder)
+    target, vocabulary, config = (str(about.get(name, "")) for name in ("target", "vocabulary", "config"))
+    return HeadFile(folder, head.eval(), ids.numpy(), target, vocabulary, config, about.get("training", {}))
+
+
+_AGAIN = "copy the head's folder again, or train it anew"
+
+
+def _packed(name: str, weight: Tensor) -> dict[str, Tensor]:
+    if weight.ndim < 2:
+        return {name: weight.contiguous()}
+    scales = weight.abs().amax(-1).clamp_min(torch.finfo(torch.float32).tiny * LARGEST) / LARGEST
+    return {name: (weight / scales[:, None]).round().to(torch.int8), name + SCALES: scales}
+
+
+def _unpacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name: tensor.float() * tensors[name + SCALES][:, None] if name + SCALES in tensors else tensor
+        for name, tensor in tensors.items()
+        if not name.endswith(SCALES)
+    }
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    path = folder / ABOUT
+    try:
+        about = json.loads(path.read_text())
+    except OSError as error:
+        raise NotFound(
+            f"{folder} holds no draft head: {path} cannot be read ({error.strerror})", "head"
+        ) from error
+    except ValueError as error:
+        raise UnsupportedModel(f"{path} is no JSON: {first_line(error)}; {_AGAIN}") from error
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise UnsupportedModel(f"{path} is not of format {FORMAT}, the only one known here; {_AGAIN}")
+    return about
+
+
+def _built(about: dict[str, Any], folder: Path) -> DraftHead:
+    """The head with weights of no meaning."""
+    try:
+        shape = _shape(about["shape"])
+        head: DraftHead = HEADS.get(shape.kind)(shape)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UnsupportedModel(
+            f"{folder / ABOUT}: its shape is not that of a head: {first_line(error)}"
+        ) from error
+    except UsageError as error:
+        raise UnsupportedModel(f"{folder / ABOUT}: {error}") from error
+    return head
+
+
+def _shape(values: dict[str, Any]) -> HeadShape:
+    """Raises KeyError, TypeError and ValueError."""
+    shape = HeadShape(**{**values, "taps": tuple(values["taps"])})
+    sizes = [
+        getattr(shape, each.name) for each in fields(shape) if each.type == "int" and each.name != "markov"
+    ]
+    if not all(isinstance(size, int) and size > 0 for size in sizes) or shape.heads % shape.kv_heads:
+        raise ValueError(f"sizes {sizes}")
+    return shape
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise NotFound(f"the head in {folder} lacks its weights: {path} is missing; {_AGAIN}", "head")
+    try:
+        found: dict[str, Tensor] = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UnsupportedModel(f"{path} cannot be read: {first_line(error)}; {_AGAIN}") from error
+    return found
+
+
+def _fill(head: DraftHead, weights: dict[str, Tensor], folder: Path) -> None:
+    try:
+        head.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise UnsupportedModel(
+            f"{folder / WEIGHTS} does not fit {ABOUT}: {reason[:300]}; {_AGAIN}"
+        ) from error

@@ -1,0 +1,82 @@
+"""Loads a draft head beside the target: finds its files, checks that they belong to it, and taps the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from opensled.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
+from opensled.store import bundled_folder, is_name
+from verify_server.config import ServeConfig
+from verify_server.engine.torch_engine import TorchEngine
+from verify_server.heads.base import HeadShape
+from verify_server.heads.context import HeadContext
+from verify_server.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
+from verify_server.heads.files import HeadFile, load
+from verify_server.heads.target_parts import TargetParts
+from verify_server.target import Target
+
+
+def specformer(config: ServeConfig, target: Target) -> HeadDrafter:
+    """`--drafter specformer`. Raises UsageError, NotFound, UnsupportedModel, VocabularyMismatch."""
+    return _loaded("specformer", PlaceDrafter, config, target)
+
+
+def ctc(config: ServeConfig, target: Target) -> HeadDrafter:
+    """`--drafter ctc`; see `specformer`."""
+    return _loaded("ctc", FrameDrafter, config, target)
+
+
+def shipped(target: str, kind: str) -> Path:
+    """The folder of the head that comes with OpenSLED for a target; it need not be there."""
+    return bundled_folder() / f"_{target}-{kind}"
+
+
+def _loaded(kind: str, drafter: type[HeadDrafter], config: ServeConfig, target: Target) -> HeadDrafter:
+    engine = target.engine
+    if not isinstance(engine, TorchEngine):
+        raise UsageError(
+            f"--drafter {kind} reads hidden states of the target, which engine {engine.info.runtime} does not give; use "
+            "--engine torch"
+        )
+    found = load(_folder(kind, config))
+    _check(found, kind, engine, target)
+    network = engine.network
+    head = found.head.to(device=network.device, dtype=network.dtype)
+    context = HeadContext(head, engine.info.num_blocks)
+    parts = TargetParts(network, torch.as_tensor(found.draft_ids, dtype=torch.int64))
+    engine.attach(context)
+    return drafter(head, context, parts)
+
+
+def _folder(kind: str, config: ServeConfig) -> Path:
+    if config.draft_model:
+        return Path(config.draft_model)
+    folder = shipped(config.model, kind)
+    if is_name(config.model) and folder.is_dir():
+        return folder
+    raise NotFound(
+        f"no head {kind} for {config.model!r} comes with OpenSLED; train one with `opensled train-head`, and name its "
+        "folder with --draft-model"
+    )
+
+
+def _check(found: HeadFile, kind: str, engine: TorchEngine, target: Target) -> None:
+    """That the head is of this kind, and of this target."""
+    shape: HeadShape = found.head.shape
+    text = engine.network.config.get_text_config(decoder=True)
+    if shape.kind != kind:
+        raise UsageError(
+            f"the head in {found.folder} is a {shape.kind}; serve it with --drafter {shape.kind}"
+        )
+    if found.vocabulary != target.text.fingerprint:
+        raise VocabularyMismatch(
+            f"the head in {found.folder} has another vocabulary than the target {target.model_id!r}; take a head that "
+            "was trained for it"
+        )
+    if shape.size != text.hidden_size or max(shape.taps) > text.num_hidden_layers:
+        raise UnsupportedModel(
+            f"the head in {found.folder} is of a target with hidden states of {shape.size} and at least "
+            f"{max(shape.taps)} layers; {target.model_id!r} has {text.hidden_size} and {text.num_hidden_layers}"
+        )
