@@ -56,6 +56,23 @@ def hints(found: BatchPlan) -> dict[int, int | None]:
     return {piece.session: piece.hint for piece in found.slices}
 
 
+def test_plans_are_the_same_whether_views_are_kept_or_made_anew() -> None:
+    """Kept ones have their waits looked up; hints, times and views change meanwhile."""
+    policy, kept, anew = Goodput(WAIT), None, None
+    views = {id: drafting(id, asked_since=NOW + id / 50) for id in range(1, 9)}
+    for turn in range(400):
+        now, id = NOW + turn / 100, 1 + turn % 8
+        if turn % 3 == 0:
+            draft = (None, 4)[turn % 2]
+            forecast = (GOOD, FAR, HOPELESS)[turn // 100 % 3]
+            views[id] = drafting(id, draft=draft, asked_since=now, forecast=forecast)
+        given = tuple(views.values())
+        one = policy.plan(Snapshot(given, kept), READS, now)
+        other = policy.plan(Snapshot(tuple([replace(each) for each in given]), anew), READS, now)
+        assert (one.slices, one.wake_at) == (other.slices, other.wake_at)
+        kept, anew = one.memory, other.memory
+
+
 # -- verify, decode, wait ---------------------------------------------------------------------------------------
 
 
