@@ -103,8 +103,8 @@ class DeviceEstimate:
         self._tenant = tenant
         # In which the three times above are the medians
         self._delays, self._drafting, self._jitter = (RunningMedian(window) for _ in range(3))
-        # What others of its tenant show counts for a draft of one token; of an unknown device nothing is assumed.
-        assumed_s = guess.away_s(1) if guess.earlier else 0.0
+        # What others of its tenant show counts for PRIOR drafts of a token; of an unknown device nothing is assumed.
+        assumed_s = PRIOR * guess.away_s(1) if guess.earlier else 0.0
         self._earlier = FadingRatio(EARLIER, guess.earlier * assumed_s, assumed_s)
         self._continued = FadingRatio(CONTINUED, guess.continued, 1.0)
         self._beside = FadingRatio(BESIDE, guess.apart, 1.0)

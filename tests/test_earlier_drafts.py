@@ -52,9 +52,9 @@ def test_devices_of_a_tenant_are_assumed_to_look_ahead_alike() -> None:
     assert mean.another().forecast(0.5, 0.5).earlier == mean.forecast(0.5, 0.5).earlier > 0.1
 
 
-def test_what_a_tenants_devices_show_counts_for_one_draft() -> None:
+def test_what_a_tenants_devices_show_is_soon_corrected() -> None:
     new = learned([AWAY_S, AWAY_S, DELAY_S] * 60).another()
-    for _ in range(20):
+    for _ in range(30):
         new.arrived(AWAY_S, LENGTH, LENGTH * DRAFT_S)
     assert new.forecast(0.5, 0.5).earlier < 0.02
 
