@@ -103,7 +103,9 @@ class DeviceEstimate:
         self._tenant = tenant
         # In which the three times above are the medians
         self._delays, self._drafting, self._jitter = (RunningMedian(window) for _ in range(3))
-        self._earlier = FadingRatio(EARLIER, guess.earlier, float(guess.earlier > 0))
+        # What others of its tenant show counts for PRIOR drafts of a token; of an unknown device nothing is assumed.
+        assumed_s = PRIOR * guess.away_s(1) if guess.earlier else 0.0
+        self._earlier = FadingRatio(EARLIER, guess.earlier * assumed_s, assumed_s)
         self._continued = FadingRatio(CONTINUED, guess.continued, 1.0)
         self._beside = FadingRatio(BESIDE, guess.apart, 1.0)
 
@@ -119,9 +121,8 @@ class DeviceEstimate:
         spent = min(drafting_s or length * self.draft_s, away_s)
         self.draft_s, self.delay_s = self._drafting.add(spent / length), self._delays.add(away_s - spent)
         usual_s = self.delay_s + length * self.draft_s
-        self._earlier.add(
-            max(-usual_s, usual_s - away_s), usual_s
-        )  # a long outage counts like one of twice the time
+        # A long outage counts like a draft that took twice the time.
+        self._earlier.add(max(-usual_s, usual_s - away_s), usual_s)
         # The first draft shows no deviation.
         missed = abs(away_s - usual_s) if self.drafts > 1 else away_s / 4
         self.jitter_s = self._jitter.add(missed)

@@ -52,6 +52,13 @@ def test_devices_of_a_tenant_are_assumed_to_look_ahead_alike() -> None:
     assert mean.another().forecast(0.5, 0.5).earlier == mean.forecast(0.5, 0.5).earlier > 0.1
 
 
+def test_what_a_tenants_devices_show_is_soon_corrected() -> None:
+    new = learned([AWAY_S, AWAY_S, DELAY_S] * 60).another()
+    for _ in range(30):
+        new.arrived(AWAY_S, LENGTH, LENGTH * DRAFT_S)
+    assert new.forecast(0.5, 0.5).earlier < 0.02
+
+
 def test_who_looks_ahead_drafts_where_others_would_not() -> None:
     slow = GOOD._replace(first=0.6, later=0.6, draft_s=0.02)
     profile = HardwareProfile(256, Roofline(read_s=0.03, token_s=1e-6))
@@ -62,10 +69,10 @@ def test_who_looks_ahead_drafts_where_others_would_not() -> None:
     assert told[0] == 0 and told[1]
 
 
-@pytest.mark.parametrize(("acceptance", "least"), [(0.6, 0.96), (0.8, 0.96)])
-def test_the_default_policy_loses_nothing_where_looking_ahead_pays(acceptance: float, least: float) -> None:
+@pytest.mark.parametrize("acceptance", [0.6, 0.8])
+def test_the_default_policy_loses_nothing_where_looking_ahead_pays(acceptance: float) -> None:
     """One user near the server, whose device hides much of its drafting: 0.89 and 0.92 of `fcfs` without `earlier`."""
     goodput, fcfs = (
         run(5, acceptance, False, Setting(1, policy, 4))["tokens_per_s"] for policy in ("goodput", "fcfs")
     )
-    assert goodput >= least * fcfs
+    assert goodput >= 0.96 * fcfs

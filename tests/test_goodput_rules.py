@@ -6,6 +6,7 @@ Run: pytest tests/test_goodput_rules.py
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -54,6 +55,23 @@ def chosen(found: BatchPlan) -> list[int]:
 
 def hints(found: BatchPlan) -> dict[int, int | None]:
     return {piece.session: piece.hint for piece in found.slices}
+
+
+def test_plans_are_the_same_whether_waits_are_looked_up_or_worked_out() -> None:
+    """Hints, times and views change meanwhile."""
+    policy, kept, anew, chance, waited = Goodput(WAIT), None, None, Random(3), 0
+    views = {id: drafting(id, asked_since=NOW + id / 50) for id in range(1, 9)}
+    for turn in range(400):
+        now, id = NOW + turn / 100, chance.randint(1, 8)
+        if turn % 3 == 0:
+            forecast = (GOOD, FAR, HOPELESS)[turn // 100 % 3]
+            views[id] = drafting(id, draft=chance.choice((None, 4)), asked_since=now, forecast=forecast)
+        given = tuple(views.values())
+        one = policy.plan(Snapshot(given, kept), READS, now)
+        other = policy.plan(Snapshot(given, anew and replace(anew, waits={})), READS, now)
+        assert (one.slices, one.wake_at) == (other.slices, other.wake_at)
+        kept, anew, waited = one.memory, other.memory, waited + (one.wake_at is not None)
+    assert waited > 100
 
 
 # -- verify, decode, wait ---------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ MODEL_HOMES = (
     BARE_PAIR,
     BARE_STEPS,
 )
-TORCH_HOMES = (*MODEL_HOMES, "verify_server/heads/", BARE_SAMPLING)
+TORCH_HOMES = (*MODEL_HOMES, BARE_SAMPLING)
 LLAMA_HOMES = (
     "opensled/llama.py",
     "edge_client/drafters/llamacpp.py",

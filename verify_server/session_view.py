@@ -15,7 +15,7 @@ from verify_server.session_timing import SessionTiming
 from verify_server.trees import depth
 
 
-class Viewed(Protocol):
+class _Viewed(Protocol):
     """What of a session its view is made of."""
 
     id: int
@@ -34,7 +34,7 @@ class Viewed(Protocol):
     def server_drives(self) -> bool: ...
 
 
-def view_of(session: Viewed, now: float) -> SessionView:
+def view_of(session: _Viewed, now: float) -> SessionView:
     """The view at this moment; by position, for many are made for each step."""
     sequence, timing, pending, own = session.sequence, session.timing, session.pending, session.own
     length = len(sequence)

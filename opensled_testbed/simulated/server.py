@@ -20,7 +20,7 @@ from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
 from opensled_testbed.traces import ItemTrace, TraceSet
 from scheduler.estimates import DeviceBook
-from scheduler.plan import SchedulingPolicy, SessionView, Snapshot
+from scheduler.plan import SchedulingPolicy, Snapshot
 from verify_server.acceptance.base import AcceptanceResult, SessionScores
 from verify_server.acceptance.match import Match
 from verify_server.counters import LoopStats
@@ -162,7 +162,6 @@ class SimulatedServer:
         self._profile = profile or HardwareProfile(cost=law.cost, drafting=law.drafting)
         self._readers: dict[Session, Reader] = {}
         self._sessions: dict[int, Session] = {}
-        self._views: dict[int, SessionView] = {}  # in order of arrival; made anew when a session changes
         self._opened = 0
         self._is_busy = False  # a step is under way, or the next plan is due at this very moment
         self._alarm = 0  # number of the latest alarm; older ones do not ring
@@ -212,11 +211,10 @@ class SimulatedServer:
             self._wake()
 
     def _changed(self, session: Session) -> None:
-        """Its messages leave, and policies see it anew."""
+        """Its messages leave."""
         for message in session.outbox.drain():
             assert message is not None, "one stream serves a simulated session"
             self._readers[session].told(message)
-        self._views[session.id] = session.view(self._events.now)
         self.totals.stale_drafts = self._stats.stale
 
     # -- steps ------------------------------------------------------------------------------------------
@@ -229,7 +227,8 @@ class SimulatedServer:
 
     def _plan(self, _: Any) -> None:
         now = self._events.now
-        plan = self._policy.plan(Snapshot(tuple(self._views.values()), self._memory), self._profile, now)
+        views = tuple([session.view(now) for session in self._sessions.values()])
+        plan = self._policy.plan(Snapshot(views, self._memory), self._profile, now)
         self._memory = plan.memory
         if plan.slices:
             self._start([self._sessions[piece.session].plan(piece, now) for piece in plan.slices])
@@ -284,7 +283,7 @@ class SimulatedServer:
         self.totals.tokens += session.commit(item, outcome, self._events.now)
         self._changed(session)
         if session.sequence.finish_reason:
-            del self._sessions[session.id], self._views[session.id], self._readers[session]
+            del self._sessions[session.id], self._readers[session]
             if self._drafter:
                 self._drafter.forget(session.id)
 

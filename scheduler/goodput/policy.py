@@ -76,16 +76,16 @@ class Goodput:
             if session.absent:
                 continue
             waits = False
-            if session.draft is None and not session.server_drives and session.hint != 0:
+            drafts = session.draft is None and not session.server_drives and session.hint != 0
+            if drafts and hints.get(session.id):
                 wait = known.get(session.id)
-                if (wait is None or wait.view is not session) and hints.get(session.id):
+                if wait is None or wait.view is not session:
                     wait = known[session.id] = self._wait(session, state)
-                if wait is not None:
-                    waits = now < wait.until
-                    if not waits:
-                        late.add(session.id)
-                    elif not session.paused:
-                        awaited.append(wait)
+                waits = now < wait.until
+                if not waits:
+                    late.add(session.id)
+                elif not session.paused:
+                    awaited.append(wait)
             if waits or (session.paused and session.draft is None):
                 if session.uncomputed > 1:
                     ahead.append(session)

@@ -132,7 +132,8 @@ def _with_new(
     objective: Objective,
 ) -> GoodputState:
     """With hints by the same rule for the `new` ones of `sessions`."""
-    if all(one.forecast is None and one.own_forecast is None for one in new):  # nobody drafts for these
+    # Neither a device nor the server can draft for them: there is nothing to decide.
+    if all(one.forecast is None and one.own_forecast is None for one in new):
         return replace(old, newest=sessions[-1].id, held=frozenset())
     planner = DraftPlanner(new, profile, old.prompts, objective)
     arms = planner.by(old.rule, old.present_costs)

@@ -67,8 +67,6 @@ def _chances(offers: Sequence[DraftOffer], tokens: NDArray[np.int_]) -> Numbers:
     lengths = tokens[is_untold]
     place = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
     guessed = np.repeat(first, lengths) * np.repeat(later, lengths) ** place
-    if not len(known):
-        return guessed
     is_guessed = np.repeat(is_untold, tokens)
     chances = np.empty(len(is_guessed))
     chances[is_guessed], chances[~is_guessed] = guessed, known
@@ -77,7 +75,7 @@ def _chances(offers: Sequence[DraftOffer], tokens: NDArray[np.int_]) -> Numbers:
 
 def _told(offer: DraftOffer) -> Sequence[float]:
     if offer.reach:
-        return offer.reach if len(offer.reach) == offer.tokens else offer.reach[: offer.tokens]
+        return offer.reach[: offer.tokens]
     share = accepted_tokens(*offer.forecast[:2], min(offer.depth, offer.tokens)) / max(1, offer.tokens)
     return [float(share)] * offer.tokens
 
@@ -85,7 +83,7 @@ def _told(offer: DraftOffer) -> Sequence[float]:
 def _likeliest(chances: Numbers, tokens: NDArray[np.int_], count: int, least: float) -> list[int]:
     """Of each draft its tokens among the `count` likeliest, the last of which has the chance `least`."""
     ends = tokens.cumsum()
-    above, equal = (_sums(chances > least, ends, tokens), _sums(chances == least, ends, tokens))
+    above, equal = _sums(chances > least, ends, tokens), _sums(chances == least, ends, tokens)
     left = np.maximum(0, count - above.sum() - (equal.cumsum() - equal))
     kept: list[int] = (above + np.minimum(equal, left)).tolist()
     return kept
