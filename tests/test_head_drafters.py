@@ -32,11 +32,11 @@ from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.engine import torch_engine
 from verify_server.engine.selftest import attending_by
 from verify_server.engine.torch_engine import TorchEngine
-from verify_server.heads import HEADS, loading
+from verify_server.heads import HEADS, attach
 from verify_server.heads.base import DraftHead, HeadShape
 from verify_server.heads.context import HeadContext
 from verify_server.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
-from verify_server.heads.files import HeadFile, config_digest, load, save
+from verify_server.heads.head_file import HeadFile, config_digest, load, save
 from verify_server.heads.target_parts import TargetParts
 from verify_server.loop import VerifyLoop
 from verify_server.session_manager import SessionLimits
@@ -303,24 +303,24 @@ def target(engine=None, text=None) -> Target:
 
 
 def test_a_head_is_loaded_beside_its_target(trained: HeadFile) -> None:
-    drafter = loading.specformer(ServeConfig(model="tiny", draft_model=str(trained.folder)), target())
+    drafter = attach.specformer(ServeConfig(model="tiny", draft_model=str(trained.folder)), target())
     assert isinstance(drafter, PlaceDrafter) and drafter.reads_blocks and not drafter.needs_kv
 
 
 def test_heads_that_do_not_belong_here_are_refused(trained: HeadFile, tmp_path: Path) -> None:
     config = ServeConfig(model="tiny", draft_model=str(trained.folder))
     with pytest.raises(UsageError, match="--engine torch"):
-        loading.specformer(config, target(FakeEngine()))
+        attach.specformer(config, target(FakeEngine()))
     with pytest.raises(UsageError, match="--drafter specformer"):
-        loading.ctc(config, target())
+        attach.ctc(config, target())
     with pytest.raises(VocabularyMismatch, match="another vocabulary"):
-        loading.specformer(config, target(text=FakeText()))
+        attach.specformer(config, target(text=FakeText()))
     with pytest.raises(NotFound, match="train-head"):
-        loading.specformer(ServeConfig(model="of/nobody"), target())
+        attach.specformer(ServeConfig(model="of/nobody"), target())
     with pytest.raises(NotFound, match="holds no draft head"):
-        loading.specformer(replace(config, draft_model=str(tmp_path)), target())
+        attach.specformer(replace(config, draft_model=str(tmp_path)), target())
     wide = load(trained.folder)
     wide.head.shape = replace(wide.head.shape, taps=(0, 2, 3, 40))
     save(wide)
     with pytest.raises(UnsupportedModel, match="at least 40 layers"):
-        loading.specformer(config, target())
+        attach.specformer(config, target())

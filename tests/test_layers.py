@@ -66,7 +66,8 @@ MODEL_HOMES = (
     BARE_PAIR,
     BARE_STEPS,
 )
-TORCH_HOMES = (*MODEL_HOMES, BARE_SAMPLING)
+HEADS = "verify_server/heads/"
+TORCH_HOMES = (*MODEL_HOMES, HEADS, BARE_SAMPLING)
 LLAMA_HOMES = (
     "opensled/llama.py",
     "edge_client/drafters/llamacpp.py",
@@ -88,7 +89,7 @@ HOMES = {
     "grpc_health": ("verify_server/service.py", "verify_server/cluster/replica_links.py"),
     "grpc_reflection": ("verify_server/service.py",),
     "torch": TORCH_HOMES,
-    "transformers": (*MODEL_HOMES, "verify_server/text/hf_text.py"),
+    "transformers": (*MODEL_HOMES, HEADS, "verify_server/text/hf_text.py"),
     "huggingface_hub": ("verify_server/engine/loading.py",),
     "starlette": ("http_api/", "verify_server/http_front/"),
     "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),

@@ -19,7 +19,7 @@ from opensled_training.heads.pupil import Pupil, new_pupil
 from opensled_training.heads.scripts import Asker
 from opensled_training.heads.trainer import Plan, Trainer
 from opensled_training.heads.windows import Window
-from verify_server.heads.files import HeadFile, config_digest, save
+from verify_server.heads.head_file import HeadFile, config_digest, save
 
 DEFAULT_WORK = Path("build/heads")
 SEED = 29

@@ -82,7 +82,9 @@ class Asker:
     def _asked(self, item: Item) -> Given:
         if not item.chat:
             return Given(self._text.encode(item.text))
-        return Given(self._text.render([ChatMessage(**turn) for turn in item.messages]))
+        return Given(
+            self._text.render([ChatMessage(turn["role"], turn["content"]) for turn in item.messages])
+        )
 
     def _chat(self, line: str) -> Given:
         return Given(self._text.render([ChatMessage("user", line)]))

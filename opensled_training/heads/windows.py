@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,11 +45,14 @@ def save_shard(shard: Shard, path: Path) -> None:
     """Written beside and moved, so that a shard is never there in part."""
     part = path.with_suffix(".part")
     windows = shard.windows
-    packed = {name: np.concatenate([getattr(window, name) for window in windows]) for name in PACKED}
-    firsts = np.array([window.first for window in windows], np.int32)
-    sizes = np.array([len(window) for window in windows], np.int32)
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(window, name) for window in windows]) for name in PACKED
+    }
+    arrays["taps"] = np.array(shard.taps, np.int32)
+    arrays["firsts"] = np.array([window.first for window in windows], np.int32)
+    arrays["sizes"] = np.array([len(window) for window in windows], np.int32)
     with part.open("wb") as file:
-        np.savez(file, taps=np.array(shard.taps, np.int32), firsts=firsts, sizes=sizes, **packed)
+        np.savez(file, **arrays)
     part.replace(path)
 
 

@@ -12,7 +12,7 @@ SERVER_DRAFTERS = Registry(
         "lookup": "verify_server.drafting.lookup:ServerLookup",
         "cacheback": "verify_server.drafting.cacheback:ServerTables",
         "model": "verify_server.drafting.model:load",
-        "ctc": "verify_server.heads.loading:ctc",
-        "specformer": "verify_server.heads.loading:specformer",
+        "ctc": "verify_server.heads.attach:ctc",
+        "specformer": "verify_server.heads.attach:specformer",
     },
 )

@@ -56,9 +56,7 @@ class ServerDrafter(ABC):
     """Drafts for all sessions of a server. It keeps what it knows of each until it is told to forget it."""
 
     needs_kv: ClassVar[bool] = False  # it computes with KV of its own, in the blocks of the sessions
-    reads_blocks: ClassVar[bool] = (
-        False  # it reads what belongs to the rows of a text, in the blocks of the session
-    )
+    reads_blocks: ClassVar[bool] = False  # it reads what lies in the blocks of the sessions beside KV
 
     @abstractmethod
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:

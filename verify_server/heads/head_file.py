@@ -87,10 +87,9 @@ def load(folder: Path) -> HeadFile:
     head = _built(about, folder)
     tensors = _tensors(folder)
     ids = tensors.pop(DRAFT_IDS, None)
-    vocabulary = head.shape.vocabulary
-    if ids is None or ids.shape != (vocabulary,):
+    if ids is None or ids.shape != (head.shape.vocabulary,):
         raise UnsupportedModel(
-            f"{folder / WEIGHTS} does not say which {vocabulary} ids the head drafts; {_AGAIN}"
+            f"{folder / WEIGHTS} does not say which {head.shape.vocabulary} ids the head drafts; {_AGAIN}"
         )
     _fill(head, _unpacked(tensors), folder)
     target, vocabulary, config = (str(about.get(name, "")) for name in ("target", "vocabulary", "config"))

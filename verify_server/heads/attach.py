@@ -13,7 +13,7 @@ from verify_server.engine.torch_engine import TorchEngine
 from verify_server.heads.base import HeadShape
 from verify_server.heads.context import HeadContext
 from verify_server.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
-from verify_server.heads.files import HeadFile, load
+from verify_server.heads.head_file import HeadFile, load
 from verify_server.heads.target_parts import TargetParts
 from verify_server.target import Target
 
@@ -37,8 +37,8 @@ def _loaded(kind: str, drafter: type[HeadDrafter], config: ServeConfig, target: 
     engine = target.engine
     if not isinstance(engine, TorchEngine):
         raise UsageError(
-            f"--drafter {kind} reads hidden states of the target, which engine {engine.info.runtime} does not give; use "
-            "--engine torch"
+            f"--drafter {kind} reads hidden states of the target, which engine {engine.info.runtime} does not give; "
+            "use --engine torch"
         )
     found = load(_folder(kind, config))
     _check(found, kind, engine, target)
