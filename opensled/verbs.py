@@ -123,6 +123,12 @@ VERBS = {
         "edge_client.tables_command:BuildConfig",
         "edge_client.tables_command:build",
     ),
+    "train-head": Verb(
+        "train a draft head that runs beside a target",
+        "opensled train-head --target smollm2 --head specformer --out heads/mine",
+        "opensled_training.heads.config:TrainHeadConfig",
+        "opensled_training.heads.command:train_head",
+    ),
     "pull": Verb(
         "fetch a model by its name, or from Hugging Face",
         "opensled pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0",

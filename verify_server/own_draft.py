@@ -11,8 +11,18 @@ from opensled.protocol import agreed
 from scheduler.estimates import DraftEstimate, Forecast
 from verify_server.drafting.base import Proposal
 from verify_server.kv.blocks import BlockTable
+from verify_server.pending_draft import DraftLimits
 from verify_server.sequence import Sequence
-from verify_server.trees import confidences, seen_of, tried
+from verify_server.trees import (
+    confidences,
+    depth,
+    depth_first,
+    likeliest_first,
+    no_deeper,
+    seen_of,
+    tried,
+    without_twins,
+)
 
 NO_DRAFT = DraftBlock(0)
 # Drafts after which half of what their lengths show is forgotten, and tokens that are assumed beforehand. Chosen.
@@ -26,27 +36,27 @@ class OwnDraft:
     estimate: DraftEstimate
     needs_kv: bool = False  # the drafter computes in KV blocks that the session holds for it
     reads_blocks: bool = False  # the drafter reads in the KV blocks of the text
-    block: DraftBlock = NO_DRAFT  # a chain; follows the whole text
+    block: DraftBlock = NO_DRAFT  # follows the whole text; of a tree the likeliest tokens come first
     read: int = 0  # tokens of the text that the drafter has read
     reach: tuple[float, ...] = ()  # for each token of `block` the chance that it stands; () = unknown
     # Of the tokens that the drafter was asked for, those that it proposed
     share: FadingRatio = field(default_factory=lambda: FadingRatio(SHARE, PRIOR, PRIOR))
 
     def verified(
-        self, most: int | None, device: DraftBlock, sequence: Sequence, max_tree: int, tree_reads: int
+        self, most: int | None, device: DraftBlock, sequence: Sequence, limits: DraftLimits
     ) -> DraftBlock:
-        """What of it is verified: `most` tokens, None = all; beside a draft of the `device` only as one tree with it.
-
-        `max_tree`, `tree_reads`: see `DraftLimits`.
-        """
-        length = len(self.block.tokens)
-        own = self.block.first(min(length if most is None else most, sequence.useful))
-        if not (device.tokens and own.tokens):
-            return own
-        if device.parents or 0 < tree_reads < 2 * len(sequence):
-            return NO_DRAFT
-        free = sequence.table.reach() - len(sequence) - len(device.tokens)  # no other session loses KV for it
-        return own.first(max(0, min(max_tree - len(device.tokens), free)))
+        """What of it is verified: `most` tokens, None = all. Beside a draft of the `device` as one tree with it."""
+        block = self.block
+        own = no_deeper(block, sequence.useful).first(len(block.tokens) if most is None else most)
+        # No other session loses KV for more than a chain.
+        free = sequence.table.reach() - len(sequence)
+        if own.parents:
+            own = own.first(min(limits.max_tree, max(limits.max_draft, free)))
+        if device.tokens and own.tokens:
+            if device.parents or 0 < limits.tree_reads < 2 * len(sequence):
+                return NO_DRAFT
+            own = own.first(max(0, min(limits.max_tree, free) - len(device.tokens)))
+        return depth_first(own) if own.parents else own
 
     def blocks(self, length: int, table: BlockTable) -> tuple[int, ...]:
         """The session's KV blocks for its drafter; where that computes in them, they cover `length` positions, as far
@@ -58,25 +68,30 @@ class OwnDraft:
     def take(self, proposal: Proposal, asked: int, length: int) -> None:
         """The drafter was asked for `asked` tokens after a text of `length`, and this came of it."""
         self.block, self.read = proposal.block, length - proposal.unread
-        self.reach = self.estimate.reach(confidences(self.block))
-        length = len(self.block.tokens)
+        if self.block.parents:
+            tree = without_twins(self.block)
+            self.block = likeliest_first(tree, self._chances(tree))
+        self.reach = self._chances(self.block)
+        tokens = len(self.block.tokens)
         if not proposal.unread:
-            self.share.add(length, asked)
-        if length:
-            self.estimate.arrived(0.0, length, 0.0)
+            self.share.add(tokens, asked)
+        if tokens:
+            self.estimate.arrived(0.0, tokens, 0.0)
+
+    def _chances(self, block: DraftBlock) -> tuple[float, ...]:
+        return self.estimate.reach(confidences(block), block.parents)
 
     def judged(self, verified: DraftBlock, ids: tuple[int, ...]) -> int:
         """The text goes on with `ids` where a part of it, or nothing, was verified; how many tokens of that stand."""
         seen = seen_of(verified, self.block)
         path = agreed(seen, ids)
-        self.estimate.judged(len(seen.tokens), len(path), tried(seen, path))
+        self.estimate.judged(depth(seen.tokens, seen.parents), len(path), tried(seen, path))
         return min(len(path), len(verified.tokens))
 
     def beside(self, verified: DraftBlock, more: int, device: DraftBlock, forecast: Forecast) -> None:
         """A step verified `verified` beside a chain of the device, of which `forecast` tells: `more` tokens of it stand
         than of that."""
         if verified.tokens and device.tokens:
-            independent = tokens_beside(
-                self.estimate.forecast[:2], forecast[:2], len(verified.tokens), len(device.tokens)
-            )
+            own = depth(verified.tokens, verified.parents)
+            independent = tokens_beside(self.estimate.forecast[:2], forecast[:2], own, len(device.tokens))
             self.estimate.beside(max(0, more), float(independent))

@@ -229,9 +229,7 @@ class Session:
             drafted = verified(pending.rest, piece.draft, self.limits, self.budget, self.sequence, now)
         own = NO_DRAFT
         if self.own is not None and piece.decide:
-            own = self.own.verified(
-                piece.own, drafted, self.sequence, self.limits.max_tree, self.limits.tree_reads
-            )
+            own = self.own.verified(piece.own, drafted, self.sequence, self.limits)
         block = together(drafted, own)
         segment = self.sequence.segment(piece, block)
         check = hint = None

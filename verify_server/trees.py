@@ -99,13 +99,15 @@ def without_twins(block: DraftBlock) -> DraftBlock:
 
 
 def together(first: DraftBlock, second: DraftBlock) -> DraftBlock:
-    """Two chains that follow the same text as one tree, their common prefix once; a chain if one begins the other."""
+    """A chain and a chain or tree that follow the same text as one tree, what both begin with once; a chain if one
+    begins the other."""
     if not (first.tokens and second.tokens):
         return first if first.tokens else second
-    assert not (first.parents or second.parents), "both are chains"
-    tokens, fork = first.tokens + second.tokens, len(first.tokens)
-    parents = tuple([-1 if index == fork else index - 1 for index in range(len(tokens))])
-    both = DraftBlock(first.base, tokens, parents)
+    assert not first.parents, "the first one is a chain"
+    fork = len(first.tokens)
+    behind = second.parents or range(-1, len(second.tokens) - 1)
+    parents = (*range(-1, fork - 1), *[parent + fork if parent >= 0 else -1 for parent in behind])
+    both = DraftBlock(first.base, first.tokens + second.tokens, parents)
     return depth_first(without_twins(both))
 
 

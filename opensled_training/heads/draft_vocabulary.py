@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-MOST = 8192  # beyond it the output layer costs more than the head (shared/facts.md 9.7)
 NONE = -1  # what cannot be drafted, in place of an id
 
 
-def draft_ids(written: np.ndarray, vocabulary: int, most: int = MOST) -> np.ndarray:
+def draft_ids(written: np.ndarray, vocabulary: int, most: int) -> np.ndarray:
     """int32, ascending: the `most` commonest of the ids `written`, or all of a smaller vocabulary."""
     counts = np.bincount(written, minlength=vocabulary)
     return np.sort(np.argsort(-counts, kind="stable")[:most]).astype(np.int32)

@@ -83,8 +83,8 @@ def _texts(batch: Batch) -> list[list[int]]:
 def agreed(trie: Trie, text: Sequence[int]) -> int:
     """Tokens of `text` that are a path of the trie."""
     children = {(parent, id): node for node, (parent, id) in enumerate(zip(trie.parents, trie.ids))}
-    node, depth = ROOT, 0
+    node = ROOT
     for depth, id in enumerate(text):
         if (node := children.get((node, id), ROOT - 1)) < ROOT:
             return depth
-    return depth + 1
+    return len(text)

@@ -53,7 +53,7 @@ def ctc(log_probs: Tensor, aims: Aims) -> Tensor:
     """
     labels = aims.tokens[:, :LABEL]
     sizes = ((labels != NONE) & aims.valid[:, :LABEL]).cumprod(1).sum(1)
-    asked = sizes > 0
+    asked = (sizes > 0) & (sizes + _repeats(labels, sizes) <= log_probs.shape[1])
     if not asked.any():
         return log_probs.sum() * 0
     frames = log_probs[asked].transpose(0, 1)
@@ -76,7 +76,12 @@ LOSSES: dict[str, Loss] = {
     "hard": hard,
     "ctc": ctc,
 }
-OF_KIND = {"specformer": "lk", "ctc": "ctc", "parallel": "hard"}
+
+
+def _repeats(labels: Tensor, sizes: Tensor) -> Tensor:
+    """[B]: tokens of labels [B, n] that are the same as the one before; a blank must stand between the two."""
+    inside = torch.arange(1, labels.shape[1]) < sizes[:, None]
+    return ((labels[:, 1:] == labels[:, :-1]) & inside).sum(1)
 
 
 def _gathered(log_probs: Tensor, aims: Aims) -> Tensor:

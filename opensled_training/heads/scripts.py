@@ -29,6 +29,7 @@ from opensled_training.item import Item, split_of
 from opensled_training.tasks import TASKS
 from verify_server.text.gguf_text import GgufText
 
+LENGTH = 960  # tokens of a text, at most; longer ones are not written
 LONG_SHARE = 0.3  # of the scripts: those that quote
 HELDOUT_TOKENS = 128  # of an answer, at most
 HELDOUT_ITEMS = 12  # of each task of the tiny family
@@ -41,6 +42,11 @@ class Asker:
         """Raises NotFound."""
         self._text, self._is_tiny = text, name in FAMILY
         self._lines = _lines(data) if data else []
+        for split in ("train", "heldout") if data else ():
+            if not any(self._fits(line) for line in self._lines if split_of(line) == split):
+                raise NotFound(
+                    f"{data}: all prompts are too long; a text has {LENGTH} tokens at most", "data"
+                )
 
     def scripts(self, seed: int) -> Iterator[Script]:
         """Endless; the same ones for the same seed."""
@@ -85,6 +91,9 @@ class Asker:
         return Given(
             self._text.render([ChatMessage(turn["role"], turn["content"]) for turn in item.messages])
         )
+
+    def _fits(self, line: str) -> bool:
+        return Script("line", (self._chat(line), Written(ANSWER_TOKENS, 0.0, answer=True))).most <= LENGTH
 
     def _chat(self, line: str) -> Given:
         return Given(self._text.render([ChatMessage("user", line)]))

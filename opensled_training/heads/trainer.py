@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from opensled.errors import NotFound
 from opensled_training.heads.batches import drawn_rows, groups_of_windows
 from opensled_training.heads.heldout import tokens_per_step
 from opensled_training.heads.losses import LOSSES
@@ -81,7 +82,7 @@ class Trainer:
         return self._epoch_steps * self.plan.epochs
 
     def run(self) -> None:
-        """Until the end of the plan, or until it stops rising; then the head has its best weights."""
+        """Until the end of the plan, or until it stops rising; then the head has its best weights. Raises NotFound."""
         saved = time.monotonic()
         if not self.progress.steps:
             self._measure()
@@ -94,16 +95,23 @@ class Trainer:
             if time.monotonic() - saved > CHECKPOINT_S:
                 self._save()
                 saved = time.monotonic()
-        if self.progress.steps % self.plan.measure_steps:
+        if self._losses:  # of steps behind the last point
             self._measure()
         self._save()
         self._head.load_state_dict(self._best)
 
     def _groups(self) -> Iterator[list[Window]]:
-        """Endless. A run that goes on begins with a new order."""
+        """Endless. A run that goes on begins with a new order. Raises NotFound."""
         rng = random.Random(f"{self.plan.seed} {self.progress.steps}")
+        taps, read = self._head.shape.taps, self.plan.read
         while True:
-            yield from groups_of_windows(self._paths, self._head.shape.taps, self.plan.read, rng)
+            groups = groups_of_windows(self._paths, taps, read, rng)
+            if (first := next(groups, None)) is None:
+                raise NotFound(
+                    "the texts have no place from which a head can draft: their answers are too short"
+                )
+            yield first
+            yield from groups
 
     def _step(self, windows: list[Window]) -> None:
         started, progress = time.monotonic(), self.progress

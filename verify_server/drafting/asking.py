@@ -21,4 +21,5 @@ def asked_of(item: StepItem) -> Ask | None:
         session.key,
         item.blocks,
         session.emitted,
+        session.limits.max_tree > 1 and not session.limits.tree_reads,
     )

@@ -24,10 +24,10 @@ class Ask(NamedTuple):
     most: int  # tokens of the draft
     params: SamplingParams
     key: bytes  # noise key
-    blocks: tuple[
-        int, ...
-    ] = ()  # KV blocks that the session holds for the draft's positions, too, if memory allows
+    # KV blocks that the session holds; for the draft's positions, too, if the drafter needs that and memory allows
+    blocks: tuple[int, ...] = ()
     emitted: TokenCounts | None = None  # the answer so far; None = there are no penalties
+    takes_tree: bool = False  # whether the draft may be a tree
 
     @property
     def length(self) -> int:

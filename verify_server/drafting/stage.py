@@ -1,7 +1,8 @@
 """The drafter beside the target in a step: after the rules have decided, it drafts for the sessions that ask.
 
-What it proposes is trusted as little as a device's drafts: a draft that is no chain of known ids is cut, a confidence
-that is none counts as 0, and an error of the drafter, or a proposal that is none, costs drafts and no answer.
+What it proposes is trusted as little as a device's drafts: a draft that is no chain or tree of known ids is cut, a
+confidence that is none counts as 0, and an error of the drafter, or a proposal that is none, costs drafts and no
+answer.
 """
 
 from __future__ import annotations
@@ -116,11 +117,18 @@ class DraftStage:
     def _usable(self, ask: Ask, proposal: Proposal) -> Proposal:
         """The draft up to the first id that the target does not know, of `most` tokens, and counts that can be true."""
         block = proposal.block
-        follows = block.base == ask.length and not block.parents
-        chain = map(_token, block.tokens[: ask.most] if follows else ())
-        known = tuple(takewhile(lambda token: 0 <= token.id < self._vocab_size, chain))
+        follows = block.base == ask.length and (not block.parents or (ask.takes_tree and _is_tree(block)))
+        tokens = map(_token, block.tokens[: ask.most] if follows else ())
+        known = tuple(takewhile(lambda token: 0 <= token.id < self._vocab_size, tokens))
         read, unread = (min(ask.length, max(0, operator.index(count))) for count in proposal[1:])
-        return Proposal(DraftBlock(ask.length, known), read, unread)
+        return Proposal(DraftBlock(ask.length, known, tuple(block.parents[: len(known)])), read, unread)
+
+
+def _is_tree(block: DraftBlock) -> bool:
+    """Whether a parent stands before each token; raises TypeError where a parent is no whole number."""
+    parents = map(operator.index, block.parents)
+    is_before = all(-1 <= parent < index for index, parent in enumerate(parents))
+    return is_before and len(block.parents) == len(block.tokens)
 
 
 def _token(token: DraftToken) -> DraftToken:

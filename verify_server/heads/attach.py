@@ -30,7 +30,7 @@ def ctc(config: ServeConfig, target: Target) -> HeadDrafter:
 
 def shipped(target: str, kind: str) -> Path:
     """The folder of the head that comes with OpenSLED for a target; it need not be there."""
-    return bundled_folder() / f"_{target}-{kind}"
+    return bundled_folder() / "_heads" / f"{target}-{kind}"
 
 
 def _loaded(kind: str, drafter: type[HeadDrafter], config: ServeConfig, target: Target) -> HeadDrafter:
@@ -79,4 +79,8 @@ def _check(found: HeadFile, kind: str, engine: TorchEngine, target: Target) -> N
         raise UnsupportedModel(
             f"the head in {found.folder} is of a target with hidden states of {shape.size} and at least "
             f"{max(shape.taps)} layers; {target.model_id!r} has {text.hidden_size} and {text.num_hidden_layers}"
+        )
+    if found.draft_ids[-1] >= text.vocab_size:
+        raise UnsupportedModel(
+            f"the head in {found.folder} drafts id {found.draft_ids[-1]}; {target.model_id!r} has {text.vocab_size} ids"
         )

@@ -16,7 +16,7 @@ ROOT = -1  # as a parent: the text that the draft follows
 
 
 class Trie(NamedTuple):
-    """Nodes, each behind its parent; among these the better one first."""
+    """Nodes, each behind its parent."""
 
     ids: list[int]  # of the draft vocabulary
     parents: list[int]  # index of a node, or ROOT
@@ -32,16 +32,24 @@ def collapse(path: Sequence[int], blank: int) -> list[int]:
 def best_trie(
     log_probs: NDArray[np.float32], blank: int, top_k: int = 4, beam: int = 32, most: int = 16
 ) -> Trie:
-    """The `most` best nodes of what the likeliest `beam` paths stand for, each over `top_k` ids a frame.
+    """Ranked: the `most` best nodes of what the likeliest `beam` paths stand for, each over `top_k` ids a frame.
 
     `log_probs` [frames, V + 1], of which the column `blank` is no token.
     """
     paths, scores = _likeliest_paths(log_probs, top_k, beam)
-    return _best_nodes(*_merged(paths, scores, blank), most)
+    return ranked(_merged(paths, scores, blank), most)
+
+
+def ranked(trie: Trie, most: int) -> Trie:
+    """The `most` best of its nodes, the better ones first. A child's score is at most its parent's: they are a trie."""
+    order = np.argsort(-np.array(trie.scores), kind="stable")[:most].tolist()
+    places = {ROOT: ROOT, **{node: place for place, node in enumerate(order)}}
+    parents = [places[trie.parents[node]] for node in order]
+    return Trie([trie.ids[node] for node in order], parents, [trie.scores[node] for node in order])
 
 
 def best_chain(trie: Trie) -> Trie:
-    """From the root along the best-scored children."""
+    """Of a ranked trie the nodes from the root along the best children."""
     ids, scores, last = [], [], ROOT
     for node, parent in enumerate(trie.parents):
         # Of a parent's children the best one stands first.
@@ -70,23 +78,26 @@ def _top(log_probs: NDArray[np.float32], count: int) -> tuple[NDArray[np.int64],
     """Ids and values [frames, count], the largest first: for few of many ids faster than a partition of them."""
     left, every = log_probs.copy(), np.arange(len(log_probs))
     ids = np.empty((len(log_probs), min(count, log_probs.shape[1])), np.int64)
-    for column in ids.T:
-        column[:] = left.argmax(1)
-        left[every, column] = -np.inf
-    return ids, log_probs[every[:, None], ids].astype(np.float64)
+    found = np.empty(ids.shape, np.float64)
+    for column in range(ids.shape[1]):
+        ids[:, column] = best = left.argmax(1)
+        # Of what is left: where nothing is, an id that was taken comes again, and must not count twice.
+        found[:, column] = left[every, best]
+        left[every, best] = -np.inf
+    return ids, found
 
 
-Nodes = dict[tuple[int, int], int]  # (parent, id) -> node
+def _merged(paths: NDArray[np.int64], scores: NDArray[np.float64], blank: int) -> Trie:
+    """All nodes of the collapsed paths, parents first; an empty text has none.
 
-
-def _merged(
-    paths: NDArray[np.int64], scores: NDArray[np.float64], blank: int
-) -> tuple[Nodes, NDArray[np.float64]]:
-    """All nodes of the collapsed paths, parents first, and their scores; an empty text has none."""
+    A path that weighs nothing beside the best one has none either, nor has one of NaN.
+    """
     best = scores.max()
-    nodes: Nodes = {}
+    nodes: dict[tuple[int, int], int] = {}  # (parent, id) -> node
     sums: list[float] = []
     for path, weight in zip(paths.tolist(), np.exp(scores - best).tolist()):
+        if not weight > 0:
+            continue
         node, previous = ROOT, blank
         for id in path:
             if id not in (blank, previous):
@@ -95,13 +106,5 @@ def _merged(
                     sums.append(0.0)
                 sums[node] += weight
             previous = id
-    return nodes, np.log(sums) + best
-
-
-def _best_nodes(nodes: Nodes, scores: NDArray[np.float64], most: int) -> Trie:
-    """A child's score is at most its parent's, so those with the best scores are a trie."""
-    order = np.argsort(-scores, kind="stable")[:most].tolist()
-    places = {node: place for place, node in enumerate(order)}
-    keys = list(nodes)
-    parents = [places.get(keys[node][0], ROOT) for node in order]
-    return Trie([keys[node][1] for node in order], parents, scores[order].tolist())
+    found = np.log(sums) + best if sums else ()
+    return Trie([id for _, id in nodes], [parent for parent, _ in nodes], list(map(float, found)))

@@ -28,6 +28,7 @@ ABOUT, WEIGHTS = "head.json", "head.safetensors"
 FORMAT = 1
 DRAFT_IDS, SCALES = "draft_ids", ".scales"
 LARGEST = 127  # of an int8 weight
+WIDEST = torch.finfo(torch.float32).max  # base of a rotation
 # What must be the same in the target that a head was trained for.
 OF_TARGET = (
     "model_type",
@@ -86,14 +87,17 @@ def load(folder: Path) -> HeadFile:
     about = _about(folder)
     head = _built(about, folder)
     tensors = _tensors(folder)
-    ids = tensors.pop(DRAFT_IDS, None)
-    if ids is None or ids.shape != (head.shape.vocabulary,):
+    try:
+        ids = _draft_ids(tensors.pop(DRAFT_IDS, None), head.shape.vocabulary)
+        # Only now, from what the file really holds, do the weights take memory.
+        head.load_state_dict(_unpacked(tensors), assign=True)
+    except (RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
         raise UnsupportedModel(
-            f"{folder / WEIGHTS} does not say which {head.shape.vocabulary} ids the head drafts; {_AGAIN}"
-        )
-    _fill(head, _unpacked(tensors), folder)
+            f"{folder / WEIGHTS} does not fit {ABOUT}: {reason[:300]}; {_AGAIN}"
+        ) from error
     target, vocabulary, config = (str(about.get(name, "")) for name in ("target", "vocabulary", "config"))
-    return HeadFile(folder, head.eval(), ids.numpy(), target, vocabulary, config, about.get("training", {}))
+    return HeadFile(folder, head.eval(), ids, target, vocabulary, config, about.get("training", {}))
 
 
 _AGAIN = "copy the head's folder again, or train it anew"
@@ -107,11 +111,32 @@ def _packed(name: str, weight: Tensor) -> dict[str, Tensor]:
 
 
 def _unpacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Raises ValueError for what `_packed` does not make."""
     return {
-        name: tensor.float() * tensors[name + SCALES][:, None] if name + SCALES in tensors else tensor
+        name: _weight(name, tensor, tensors.get(name + SCALES))
         for name, tensor in tensors.items()
         if not name.endswith(SCALES)
     }
+
+
+def _weight(name: str, tensor: Tensor, scales: Tensor | None) -> Tensor:
+    known = torch.float32 if scales is None else torch.int8
+    if tensor.dtype != known or (scales is not None and scales.shape != tensor.shape[:-1]):
+        raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)} without the scales of its rows")
+    weight = tensor if scales is None else tensor.float() * scales[..., None]
+    if not weight.isfinite().all():
+        raise ValueError(f"not all numbers of {name} are finite")
+    return weight
+
+
+def _draft_ids(ids: Tensor | None, count: int) -> np.ndarray:
+    """Raises ValueError."""
+    if ids is None or ids.shape != (count,) or ids.dtype != torch.int32:
+        raise ValueError(f"it does not say which {count} ids the head drafts")
+    if ids[0] < 0 or (ids[1:] <= ids[:-1]).any():
+        raise ValueError("the ids that the head drafts are not ascending from 0 on")
+    found: np.ndarray = ids.numpy()
+    return found
 
 
 def _about(folder: Path) -> dict[str, Any]:
@@ -122,7 +147,7 @@ def _about(folder: Path) -> dict[str, Any]:
         raise NotFound(
             f"{folder} holds no draft head: {path} cannot be read ({error.strerror})", "head"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnsupportedModel(f"{path} is no JSON: {first_line(error)}; {_AGAIN}") from error
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise UnsupportedModel(f"{path} is not of format {FORMAT}, the only one known here; {_AGAIN}")
@@ -130,15 +155,16 @@ def _about(folder: Path) -> dict[str, Any]:
 
 
 def _built(about: dict[str, Any], folder: Path) -> DraftHead:
-    """The head with weights of no meaning."""
+    """The head without weights: whatever sizes a file claims, they take no memory."""
     try:
         shape = _shape(about["shape"])
-        head: DraftHead = HEADS.get(shape.kind)(shape)
+        with torch.device("meta"):
+            head: DraftHead = HEADS.get(shape.kind)(shape)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UnsupportedModel(
             f"{folder / ABOUT}: its shape is not that of a head: {first_line(error)}"
         ) from error
-    except UsageError as error:
+    except (UsageError, UnsupportedModel) as error:
         raise UnsupportedModel(f"{folder / ABOUT}: {error}") from error
     return head
 
@@ -149,8 +175,16 @@ def _shape(values: dict[str, Any]) -> HeadShape:
     sizes = [
         getattr(shape, each.name) for each in fields(shape) if each.type == "int" and each.name != "markov"
     ]
-    if not all(isinstance(size, int) and size > 0 for size in sizes) or shape.heads % shape.kv_heads:
+    if not all(type(size) is int and size > 0 for size in sizes) or shape.heads % shape.kv_heads:
         raise ValueError(f"sizes {sizes}")
+    if shape.head_size % 2:
+        raise ValueError(f"head_size {shape.head_size}; it must be even, for its halves are turned")
+    if not shape.taps or not all(type(tap) is int and tap >= 0 for tap in shape.taps):
+        raise ValueError(f"taps {shape.taps}")
+    if type(shape.markov) is not int or shape.markov < 0:
+        raise ValueError(f"markov {shape.markov!r}")
+    if type(shape.rope_theta) not in (int, float) or not 0 < shape.rope_theta <= WIDEST:
+        raise ValueError(f"rope_theta {shape.rope_theta!r}")
     return shape
 
 
@@ -163,13 +197,3 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError) as error:
         raise UnsupportedModel(f"{path} cannot be read: {first_line(error)}; {_AGAIN}") from error
     return found
-
-
-def _fill(head: DraftHead, weights: dict[str, Tensor], folder: Path) -> None:
-    try:
-        head.load_state_dict(weights)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise UnsupportedModel(
-            f"{folder / WEIGHTS} does not fit {ABOUT}: {reason[:300]}; {_AGAIN}"
-        ) from error

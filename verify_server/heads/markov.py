@@ -1,7 +1,8 @@
 """A bias between neighbouring tokens of a draft, of low rank: what one pass cannot know, because it drafts all at once.
 
-DSpark has one (docs/methods): one row of a matrix is looked up, and one small product is made. It holds for logits, so
-it works for every head whose outputs stand for tokens; behind a head with a blank, an output stands for no place.
+Heads of the kind DSpark (https://github.com/vllm-project/speculators) have it: one row of a matrix is looked up, and
+one small product is made. It is added to logits, so it works for every head whose outputs stand for tokens. Behind a
+head with a blank an output stands for no place.
 """
 
 from __future__ import annotations

@@ -1,0 +1,200 @@
+"""Trees of a drafter beside the target: what may be proposed, what of it is verified, and what it brings.
+
+Run: pytest tests/test_own_trees.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opensled.messages import DraftBlock, DraftToken, SamplingParams
+from scheduler.estimates import DeviceBook
+from scheduler.fcfs import Fcfs
+from tests.fakes import FakeEngine, OracleDrafter, next_token
+from tests.test_server_drafters import EXPECTED, FOUR, counted, engine
+from verify_server.drafting.base import Ask, Proposal, ServerDrafter
+from verify_server.drafting.stage import DraftStage
+from verify_server.engine.base import EngineInfo
+from verify_server.own_draft import NO_DRAFT, OwnDraft
+from verify_server.pending_draft import DraftLimits
+from verify_server.trees import path_to, together
+
+EIGHT = Fcfs(float("inf"), 8)
+
+
+def wrong(id: int) -> int:
+    return 1 + id % 40
+
+
+class TwoWays(ServerDrafter):
+    """At each place a wrong token that looks likelier, and beside it the right one, which the text goes on behind."""
+
+    def __init__(self, parents: Sequence[object] = ()) -> None:
+        self._parents = tuple(parents)  # () = those of the tree
+        self.asked: list[Ask] = []
+
+    def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+        self.asked += asks
+        return [Proposal(self._tree(ask)) for ask in asks]
+
+    def _tree(self, ask: Ask) -> DraftBlock:
+        text, tokens, parents, last = list(ask.tokens), [], [], -1
+        for _ in range(3):
+            right = next_token(text)
+            tokens += [DraftToken(wrong(right), 0.6), DraftToken(right, 0.4)]
+            parents += [last, last]
+            last = len(tokens) - 1
+            text.append(right)
+        return DraftBlock(ask.length, tuple(tokens), self._parents or tuple(parents))
+
+
+def test_a_tree_brings_what_no_chain_of_it_would() -> None:
+    texts, stats = counted(TwoWays(), engine(), policy=EIGHT)
+    assert texts == [EXPECTED]
+    assert stats.steps <= 12 and stats.own.accepted >= 28
+
+
+def test_of_a_tree_the_likeliest_tokens_are_verified() -> None:
+    """Four of six: of the pairs, in the order of their chances, three of the first two and the likelier third."""
+    texts, stats = counted(TwoWays(), engine(), policy=FOUR)
+    assert texts == [EXPECTED]
+    assert 14 <= stats.steps <= 16
+
+
+class OfChains(FakeEngine):
+    @property
+    def info(self) -> EngineInfo:
+        return replace(super().info, max_tree=0)
+
+
+def test_where_no_trees_are_taken_none_is_asked_for() -> None:
+    drafter = TwoWays()
+    texts, stats = counted(drafter, OfChains(num_blocks=400), policy=EIGHT)
+    assert texts == [EXPECTED]
+    assert drafter.asked and not any(ask.takes_tree for ask in drafter.asked)
+    assert stats.own.tokens == 0
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.6, 1.0])
+def test_a_chain_of_the_device_and_a_tree_of_the_server_are_one_tree(acceptance) -> None:
+    texts, stats = counted(
+        TwoWays(), engine(), device=lambda: OracleDrafter(acceptance, seed=1), policy=EIGHT
+    )
+    assert texts == [EXPECTED]
+    assert stats.own.accepted > 10
+
+
+BAD = {
+    "a parent behind its child": (-1, 2, 1, 1, 3, 3),
+    "its own parent": (0, -1, 1, 1, 3, 3),
+    "below the text": (-2, -1, 1, 1, 3, 3),
+    "too few": (-1, -1),
+    "too many": (-1,) * 9,
+    "half a parent": (-1, -1, 0.5, 1, 3, 3),
+    "a word": ("a",) * 6,
+    "nothing": (None,) * 6,
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_tree_costs_drafts_only(name) -> None:
+    texts, stats = counted(TwoWays(BAD[name]), engine(), policy=EIGHT)
+    assert texts == [EXPECTED]
+    assert stats.own.tokens == 0 and stats.steps == 40
+
+
+def test_a_tree_ends_before_an_id_that_the_target_does_not_know() -> None:
+    block = DraftBlock(5, tuple(DraftToken(id, 0.5) for id in (1, 2, 99, 3)), (-1, -1, 0, 1))
+
+    class Once(ServerDrafter):
+        def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
+            return [Proposal(block)]
+
+    ask = Ask(7, "t", [1, 2, 3, 4, 5], 8, SamplingParams(), b"", takes_tree=True)
+    (made, _) = DraftStage(Once(), 50).run([ask]).proposals[7]
+    assert made.block == DraftBlock(5, block.tokens[:2], (-1, -1))
+
+
+class Text:
+    """A sequence of 100 tokens: how many more may follow, and how many its memory holds."""
+
+    def __init__(self, useful: int = 50, free: int = 50) -> None:
+        self.useful, self.table, self._free = useful, self, free
+
+    def __len__(self) -> int:
+        return 100
+
+    def reach(self) -> int:
+        return 100 + self._free
+
+
+LIMITS = DraftLimits(1000, max_draft=4, max_tree=6)
+BUSHY = (-1, 0, -1, 1, 0, 2, 3)  # the likeliest tokens first
+
+
+def own_tree(*parents: int) -> OwnDraft:
+    draft = OwnDraft(DeviceBook().of("t", ""))
+    tokens = tuple(DraftToken(10 + place, 0.5) for place in range(len(parents)))
+    draft.take(Proposal(DraftBlock(5, tokens, parents)), len(parents), 5)
+    return draft
+
+
+def verified(
+    text: Text, most: int | None = None, device: DraftBlock = NO_DRAFT, limits: DraftLimits = LIMITS
+) -> set[int]:
+    return set(own_tree(*BUSHY).verified(most, device, text, limits).ids)
+
+
+def test_how_much_of_a_tree_is_verified() -> None:
+    assert len(verified(Text())) == 6, "the largest tree"
+    assert len(verified(Text(), 3)) == 3, "what was planned"
+    assert len(verified(Text(free=5))) == 5, "what memory holds"
+    assert len(verified(Text(free=0))) == 4, "as much as a chain, for which others may lose memory"
+    assert len(verified(Text(useful=1), None)) == 2, "one more token may follow: the two first ones"
+    assert not verified(Text(useful=0))
+
+
+def test_beside_a_device_a_tree_takes_what_its_draft_leaves() -> None:
+    device = DraftBlock(100, tuple(map(DraftToken, (1, 2, 3))))
+    assert len(verified(Text(), None, device)) == 3
+    assert len(verified(Text(free=4), None, device)) == 1
+    assert not verified(Text(), None, DraftBlock(100, device.tokens, (-1, 0, 0))), "two trees are not joined"
+    assert not verified(Text(), None, device, LIMITS._replace(tree_reads=150))
+
+
+def test_what_stands_of_a_tree_is_learned_by_its_depth() -> None:
+    draft = own_tree(-1, -1, 0, 1)
+    before = draft.estimate.forecast
+    whole = draft.verified(None, NO_DRAFT, Text(), LIMITS)
+    assert draft.judged(whole, (11, 13, 7)) == 2
+    assert draft.estimate.forecast.first > before.first and draft.estimate.forecast.later > before.later
+
+
+def paths(block: DraftBlock) -> set[tuple[int, ...]]:
+    parents = block.parents or range(-1, len(block.tokens) - 1)
+    return {tuple(block.ids[place] for place in path_to(parents, node)) for node in range(len(block.tokens))}
+
+
+ids = st.integers(0, 2)
+trees = st.lists(st.tuples(ids, st.floats(0, 0.999)), min_size=1, max_size=8).map(
+    lambda nodes: DraftBlock(
+        5,
+        tuple(DraftToken(id) for id, _ in nodes),
+        tuple(int(share * (place + 1)) - 1 for place, (_, share) in enumerate(nodes)),
+    )
+)
+chains = st.lists(ids, max_size=5).map(lambda found: DraftBlock(5, tuple(map(DraftToken, found))))
+
+
+@given(chains, trees)
+def test_a_chain_and_a_tree_are_joined(chain: DraftBlock, tree: DraftBlock) -> None:
+    both = together(chain, tree)
+    assert paths(both) == paths(chain) | paths(tree)
+    assert all(parent < place for place, parent in enumerate(both.parents))
+    if chain.tokens:
+        assert len(paths(both)) == len(both.tokens), "each path is there once"
