@@ -16,6 +16,7 @@ OWN: Mapping[str, Callable[[Any], list[str]]] = {
     "doctor": doctor_view.section,
     "real_prompts": real_view.section,
     "server_drafts": server_drafts_view.section,
+    "heads": server_drafts_view.section,
 }
 HEAD = """# Benchmarks
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.server_drafts [--engines torch,llamacpp] [--drafters none,lookup,cacheback,model]
         [--users 1,4,8] [--kinds chat,...] [--prompts 10] [--max-tokens 64] [--samplings greedy]
-        [--quick] [--out FOLDER]
+        [--figure server_drafts|heads] [--quick] [--out FOLDER]
 
 One `opensled serve --drafter NAME` for each drafter, on core 0 with one thread; every prompt goes to all of them in
 turns, over their OpenAI API. With N users a turn is N prompts of a kind at the same time. At level exact their texts
@@ -50,7 +50,12 @@ from opensled_testbed.provenance import SEED, provenance
 
 COMMAND = "python -m benchmarks.server_drafts"
 ENGINES = "torch,llamacpp"
-DRAFTERS, QUICK_DRAFTERS = "none,lookup,cacheback,model", "none,lookup"
+# By the name of the figure
+DRAFTERS = {
+    "server_drafts": "none,lookup,cacheback,model",
+    "heads": "none,specformer,ctc,lookup,cacheback,model",
+}
+QUICK_DRAFTERS = "none,lookup"
 
 
 def main(words: list[str] | None = None) -> int:
@@ -59,7 +64,10 @@ def main(words: list[str] | None = None) -> int:
     add("--target", default="smollm2", help="model that the server verifies with; default %(default)s")
     add("--draft-model", default="smollm2-draft", help="of drafter model; default %(default)s")
     add("--engines", help=f"of {', '.join(SETUPS)}; default {ENGINES}, with --quick torch")
-    add("--drafters", help=f"of `serve --drafter`; default {DRAFTERS}, with --quick {QUICK_DRAFTERS}")
+    add("--figure", choices=tuple(DRAFTERS), default="server_drafts", help="default %(default)s")
+    add(
+        "--drafters", help=f"of `serve --drafter`; default those of the figure, with --quick {QUICK_DRAFTERS}"
+    )
     add("--users", help="at once; default 1,4,8, with --quick 1")
     add(
         "--kinds", help=f"of {', '.join((*KINDS, *MORE_KINDS))}; default {','.join(KINDS)}, with --quick chat"
@@ -93,7 +101,7 @@ class Task:
     def of(cls, arguments: Namespace) -> Task:
         """Raises UsageError for names and numbers that there are not."""
         quick, out = arguments.quick, folder_of(arguments)
-        names = _drafters(arguments.drafters or (QUICK_DRAFTERS if quick else DRAFTERS))
+        names = _drafters(arguments.drafters or (QUICK_DRAFTERS if quick else DRAFTERS[arguments.figure]))
         kinds = arguments.kinds or ("chat" if quick else ",".join(KINDS))
         about = {
             "target": arguments.target,
@@ -108,7 +116,7 @@ class Task:
             prompts=_positive((1 if quick else 10) if arguments.prompts is None else arguments.prompts),
             runs=list(_runs(arguments)),
             kinds=names_of(kinds, (*KINDS, *MORE_KINDS)),
-            path=out / "server_drafts.json" if out else None,
+            path=out / f"{arguments.figure}.json" if out else None,
         )
 
     def lacking(self, raw: Raw, run: Run) -> Iterator[list[Group]]:
@@ -123,9 +131,7 @@ def _drafters(text: str) -> list[str]:
     """With none, which all others are compared with, as the first one."""
     names = list(dict.fromkeys((NONE, *(name.strip() for name in text.split(",")))))
     if len(names) == 1:
-        raise UsageError(
-            f"there is nothing to compare with {NONE}; name drafters, such as --drafters {DRAFTERS}"
-        )
+        raise UsageError(f"there is nothing to compare with {NONE}; name drafters, such as --drafters lookup")
     return names
 
 

@@ -1,4 +1,4 @@
-"""server_drafts.json for docs/benchmarks/README.md and the terminal: ratios by kind of text, drafts, verdicts."""
+"""server_drafts.json and heads.json for docs/benchmarks/README.md and the terminal: ratios, drafts, verdicts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ IDLE = 0.02  # cores that the other servers may take while one is measured
 def section(document: Found) -> list[str]:
     """For README.md."""
     return [
-        "## The server's own drafters on a real pair",
+        f"## {document['title']}",
         "",
-        "![Ratios to no drafts by kind of text](server_drafts.svg)",
+        f"![Ratios to no drafts by kind of text]({document['figure']}.svg)",
         "",
         *tables(document),
     ]
@@ -32,8 +32,9 @@ def tables(document: Found) -> list[str]:
         "Ratios of tokens/s to no drafts: geometric means over the prompts of a kind (with several users: over groups "
         "of prompts asked at the same time, by the mean seconds of an answer), in brackets a bootstrap interval of "
         "95 % over them (none for a single one). ▼: below 1. *drafted*: the share of the sessions' steps, the reading "
-        "of prompts included, that verified a draft of the server's own, and how many of its tokens stood. Required: "
-        f"{REQUIRED:g} of each kind, {ENOUGH:g} where answers copy ({', '.join(COPYING)}).",
+        "of prompts included, that verified a draft of the server's own, how many of its tokens stood, and the tokens "
+        f"that a step of the target wrote. Required: {REQUIRED:g} of each kind; of drafters that copy {ENOUGH:g} where "
+        f"answers do ({', '.join(COPYING)}).",
         "",
         *(line for run in document["facts"]["runs"] for line in _run(run)),
     ]
@@ -50,7 +51,9 @@ def _run(run: Found) -> Iterator[str]:
     yield from table(("text", "turns", "none, tokens/s", *names), list(_ratios(run, names)))
     yield ""
     if names:
-        yield from table(("drafted; stood", *names), [_drafted(run, kind, names) for kind in run["drafting"]])
+        yield from table(
+            ("drafted; stood; a step", *names), [_drafted(run, kind, names) for kind in run["drafting"]]
+        )
         yield ""
         yield from _verdict(run, names)
         yield ""
@@ -73,7 +76,7 @@ def _drafted(run: Found, kind: str, names: Sequence[str]) -> list[str]:
 def _told(found: Found) -> str:
     if not found["drafts"]:
         return "never"
-    return f"{found['share']:.0%}; {found['accepted']} of {found['drafted']}"
+    return f"{found['share']:.0%}; {found['accepted']} of {found['drafted']}; {found['tokens a step']:.2f}"
 
 
 def _verdict(run: Found, names: Sequence[str]) -> Iterator[str]:

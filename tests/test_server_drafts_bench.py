@@ -127,7 +127,9 @@ def test_the_summary_has_ratios_of_pairs_and_what_was_drafted() -> None:
         "drafts": 40,
         "drafted": 160,
         "accepted": 120,
+        "tokens": 240,
         "share": 0.5,
+        "tokens a step": 2.0,
     }
     assert found["none, tokens/s"] == {"chat": 20.0, "extraction": 20.0}
 
@@ -137,6 +139,13 @@ def test_what_is_missed_is_named_and_copying_kinds_must_reach_more() -> None:
     missed = {(each["drafter"], each["kind"]): each["required"] for each in found["missed"]}
     assert missed == {("lookup", "chat"): 0.97, ("model", "extraction"): 1.5}
     assert found["never drafted"] == [["model", "extraction"]]
+
+
+def test_heads_copy_nothing_and_need_not() -> None:
+    unit = _unit("extraction", 0, lookup=_turn(5.0), model=_turn(5.0))
+    unit["answers"]["ctc"] = _turn(5.0)
+    missed = summary(RUN, [unit])["missed"]
+    assert {each["drafter"] for each in missed} == {"lookup", "model"}
 
 
 def test_a_changed_text_is_told_at_level_exact_only_and_asked_again() -> None:
@@ -182,7 +191,7 @@ def test_the_section_says_what_was_missed_and_what_shows_nothing(tmp_path) -> No
     document = _document(_units())
     text = "\n".join(section(document))
     assert "### torch, greedy, 4 users" in text and "| ▼ 0.75 |" in text
-    assert "| chat | 10%; 24 of 32 | 50%; 120 of 160 |" in text
+    assert "| chat | 10%; 24 of 32; 1.11 | 50%; 120 of 160; 2.00 |" in text
     assert "- `lookup`: MISSED: chat 0.75 (required 0.97)." in text
     assert "extraction 1.00 (required 1.5); never drafted, which shows nothing: extraction." in text
     assert "Level exact: all texts are equal. A server had 100% of its core at least" in text
