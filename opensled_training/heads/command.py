@@ -15,6 +15,7 @@ from opensled_training.heads.capture import Source, capture, load_source, writer
 from opensled_training.heads.config import TrainHeadConfig
 from opensled_training.heads.draft_vocabulary import draft_ids
 from opensled_training.heads.heldout import tokens_per_step
+from opensled_training.heads.onnx_form import write_onnx
 from opensled_training.heads.pupil import Pupil, new_pupil
 from opensled_training.heads.scripts import LENGTH, Asker
 from opensled_training.heads.trainer import Plan, Trainer
@@ -97,6 +98,9 @@ def _write(
     head = HeadFile(folder, pupil.head, ids, Path(config.target).stem, fingerprint, digest, training)
     save(head)
     # What users get is rounded to 8 bits: it is measured as well.
-    found = tokens_per_step(replace(pupil, head=load(folder).head), heldout)
+    rounded = load(folder).head
+    if config.onnx:
+        write_onnx(rounded, folder)
+    found = tokens_per_step(replace(pupil, head=rounded), heldout)
     save(replace(head, training={**training, "rounded_tokens_per_step": found}))
     return folder

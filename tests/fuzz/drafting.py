@@ -87,9 +87,16 @@ class Whims(ServerDrafter):
         )
         tokens = tuple([DraftToken(id - choose.pick((0, 0, 0, 100)), choose.number()) for id in ids])
         base = ask.length if choose.byte() < 230 else choose.id()
-        parents = tuple(range(-1, len(ids) - 1)) if choose.byte() > 240 else ()
+        parents = self._parents(len(ids)) if choose.flag() else ()
         counts = (0, 0) if choose.flag() else (choose.id(), choose.pick((0, 3, -1, 2.5, float("nan"))))
         return Proposal(DraftBlock(base, tokens, parents), *counts)
+
+    def _parents(self, tokens: int) -> tuple[object, ...]:
+        """Of a tree mostly, and now and then of none."""
+        choose = self.choose
+        tree = [choose.below(place + 1) - 1 for place in range(tokens)]
+        broken = choose.pick((0, 0, 0, 1, -2, 0.5, None)) if tree else 0
+        return tuple(tree if not broken else [*tree[:-1], broken] + [0] * choose.below(2))
 
 
 @cache

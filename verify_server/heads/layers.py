@@ -11,8 +11,22 @@ from verify_server.heads.base import HeadShape
 EPS = 1e-5
 
 
-def norm(size: int) -> nn.RMSNorm:
-    return nn.RMSNorm(size, eps=EPS)
+class RmsNorm(nn.Module):
+    """Of the last dimension, `size` long; in plain operations, which the ONNX exporter knows."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, states: Tensor) -> Tensor:
+        # Squares of bfloat16 have too few bits; float64 keeps its own.
+        wide = states if states.dtype == torch.float64 else states.float()
+        scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS)
+        return scaled.to(states.dtype) * self.weight.to(states.dtype)
+
+
+def norm(size: int) -> RmsNorm:
+    return RmsNorm(size)
 
 
 class SwiGlu(nn.Module):
@@ -62,10 +76,9 @@ class Queries(nn.Module):
 
 def among_themselves(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Attention of [B, Q, heads, size] over keys and values [B, Q, KV heads, size], all those of the same draft."""
-    found = scaled_dot_product_attention(
-        queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), enable_gqa=True
-    )
-    return found.transpose(1, 2)
+    group = queries.shape[2] // keys.shape[2]
+    keys, values = (each.repeat_interleave(group, dim=2).transpose(1, 2) for each in (keys, values))
+    return scaled_dot_product_attention(queries.transpose(1, 2), keys, values).transpose(1, 2)
 
 
 def rotated(vectors: Tensor, positions: Tensor, theta: float) -> Tensor:
