@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.accuracy import agreement, live_anchor
 from benchmarks.cell_turns import DILATION, LIVE, PlannedRun, Run, as_json, finish, fleet_of, turns
-from opensled_testbed.baselines import PIPESD
+from opensled_testbed.baselines import OF_HEADS, PIPESD, SERVER_SD
 from opensled_testbed.cells import Cell
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.load import Item, Load
@@ -21,7 +21,8 @@ from opensled_testbed.traces import TraceSet
 from opensled_testbed.tuning import TRIGGERS, Tuning
 
 LENGTHS = tuple(map(Tuning, (2, 4, 8)))  # draft lengths that are looked at
-DRAFTING = ("server-sd", "sled-static", "sled-continuous")  # baselines that have one
+# Baselines that have one
+DRAFTING = (SERVER_SD, "sled-static", "sled-continuous", *filter(lambda name: SERVER_SD in name, OF_HEADS))
 LOOK = Load(warmup=3, duration=20)  # of the simulations that choose the draft length and the window
 OUTCOMES = {True: "holds", False: "fails", None: "VOID: this machine was too slow"}
 ALONE = "device-only"  # no server: its capacity is no question

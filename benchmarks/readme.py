@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import doctor_view, look_ahead_view, program, real_view, server_drafts_view
+from benchmarks import doctor_view, head_curves_view, look_ahead_view, program, real_view, server_drafts_view
 from benchmarks.grid_table import by_drafts
 
 # Results with a section of their own
@@ -17,6 +17,7 @@ OWN: Mapping[str, Callable[[Any], list[str]]] = {
     "real_prompts": real_view.section,
     "server_drafts": server_drafts_view.section,
     "heads": server_drafts_view.section,
+    "head_curves": head_curves_view.section,
 }
 HEAD = """# Benchmarks
 

@@ -31,7 +31,7 @@ from benchmarks.cell_turns import DILATION, LATE, Run, short_items, shortened
 from benchmarks.drafts_option import add_drafts, drafts_of
 from benchmarks.program import add_quick_and_out, exit_code, folder_of, mapped, parser_of, say, write_json
 from opensled.errors import UsageError
-from opensled_testbed.baselines import PARTS, PIPESD, USUAL
+from opensled_testbed.baselines import OF_HEADS, PARTS, PIPESD, USUAL
 from opensled_testbed.cells import CELLS, Cell
 from opensled_testbed.emulation.recorded_items import recorded_items
 from opensled_testbed.fleet import Fleet
@@ -59,7 +59,8 @@ def main(words: list[str] | None = None) -> int:
     def work() -> int:
         source, run = drafts_of(arguments), None if arguments.simulated else emulate
         chosen, out = _cells(arguments.cells), folder_of(arguments)
-        names = (*USUAL, *(PARTS if arguments.parts else ()), *((PIPESD,) if arguments.pipesd else ()))
+        more = {PARTS: arguments.parts, tuple(OF_HEADS): arguments.heads, (PIPESD,): arguments.pipesd}
+        names = (*USUAL, *(name for several, asked in more.items() if asked for name in several))
         cells = measure(chosen, scale, command, out, run, arguments.jobs, source, names)["cells"]
         print("simulated against emulated:", *(each for cell in cells for each in compared(cell)), sep="\n")
         print("opensled against the best of the others:", *shares(cells), sep="\n")
@@ -79,6 +80,7 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     add("--simulated", action="store_true", help="emulate nothing")
     add("--pipesd", action="store_true", help="PipeSD's dual trigger as one more baseline")
     add("--parts", action="store_true", help=f"also {' and '.join(PARTS)}")
+    add("--heads", action="store_true", help=f"also {', '.join(OF_HEADS)}")
     return parser.parse_args(words)
 
 
@@ -88,6 +90,7 @@ def _flags(arguments: argparse.Namespace) -> str:
     words += [f" --acceptance {arguments.acceptance}"] if arguments.acceptance else []
     words += [" --simulated"] if arguments.simulated else []
     words += [" --parts"] if arguments.parts else []
+    words += [" --heads"] if arguments.heads else []
     return "".join([*words, " --pipesd"] if arguments.pipesd else words)
 
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hw_profiles.draft_head import HeadCost
 from hw_profiles.profiles import AcceleratorProfile, TargetShape
 
 
@@ -79,6 +80,19 @@ class TargetCost:
     accelerator: AcceleratorProfile
     target: TargetShape
 
+    @property
+    def weight_bytes(self) -> float:
+        return self.target.weight_bytes
+
+    @property
+    def kv_bytes(self) -> float:
+        return self.target.kv_bytes
+
+    @property
+    def longest(self) -> float:
+        """Tokens of a draft of this model at most."""
+        return inf
+
     def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
         """By this law the number of sessions itself costs nothing."""
         if tokens <= 0:
@@ -93,16 +107,23 @@ class TargetCost:
         """Seconds in which this model, as a draft on the server, drafts `tokens` tokens for each of `sessions`."""
         return tokens * self.verify_s(sessions, contexts)
 
-    def kv_positions(self, draft: "TargetCost | None" = None) -> int:
+    def context_s(self, rows: float) -> float:
+        """Seconds that it adds, as a draft on the server, to a step of the target: it reads texts in its own passes."""
+        return 0.0
+
+    def kv_positions(self, draft: "DraftCost | None" = None) -> int:
         """KV positions that fit beside the weights; 0 if the weights themselves do not.
 
-        `draft`: a model on the same accelerator, whose weights and KV take their part of the memory.
+        `draft`: a model or a head on the same accelerator, whose weights and KV take their part of the memory.
         """
         room = self.accelerator.memory_gib * 2**30 * self.accelerator.usable_memory.typical
-        models = (self.target, draft.target) if draft else (self.target,)
+        models = (self, draft) if draft else (self,)
         weights, kv = sum(one.weight_bytes for one in models), sum(one.kv_bytes for one in models)
         return max(0, int((room - weights) / kv))
 
-    def sessions_that_fit(self, context: int, draft: "TargetCost | None" = None) -> int:
+    def sessions_that_fit(self, context: int, draft: "DraftCost | None" = None) -> int:
         """Sessions of `context` positions whose KV is resident at the same time; `draft`: see `kv_positions`."""
         return self.kv_positions(draft) // max(1, context)
+
+
+DraftCost = TargetCost | HeadCost  # of what drafts on the target's accelerator

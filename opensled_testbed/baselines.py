@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from edge_client.lengths.base import LengthOptions
+from hw_profiles.draft_head import KINDS
 from opensled_testbed.fleet import Fleet, Group, Server
 
 LONGEST = 8  # draft tokens that a device drafts where the server asks for as many; more were not recorded
@@ -82,6 +83,16 @@ def opensled_device(fleet: Fleet) -> Fleet:
     return replace(fleet, groups=groups, server=replace(fleet.server, policy="goodput"))
 
 
+def with_head(baseline: Callable[[Fleet], Fleet], kind: str) -> Callable[[Fleet], Fleet]:
+    """A baseline with a draft beside the target, where that is a head of this kind instead of a model."""
+
+    def fleet_of(fleet: Fleet) -> Fleet:
+        found = baseline(fleet)
+        return replace(found, server=replace(found.server, draft=kind))
+
+    return fleet_of
+
+
 def device_only(fleet: Fleet) -> Fleet:
     """The draft model alone: no server, and only the draft's own quality."""
     groups = tuple(replace(group, drafter="alone", live=False) for group in fleet.groups)
@@ -102,9 +113,15 @@ BASELINES: dict[str, Callable[[Fleet], Fleet]] = {
     "pipesd": pipesd,
 }
 OPENSLED, CENTRALIZED, PIPESD, SERVER_SD = "opensled", "centralized", "pipesd", "server-sd"
-DRAFT_BESIDE = (SERVER_SD, OPENSLED, "opensled-server")  # with a draft beside the target
+# server-sd-specformer and so on: with a draft head beside the target
+OF_HEADS = {
+    f"{name}-{kind}": with_head(BASELINES[name], kind) for name in (SERVER_SD, OPENSLED) for kind in KINDS
+}
+BASELINES |= OF_HEADS
+DRAFT_BESIDE = (SERVER_SD, OPENSLED, "opensled-server", *OF_HEADS)  # with a draft beside the target
 PARTS = (OPENSLED_DEVICES, "opensled-server")  # of OPENSLED: one drafter each
-USUAL = tuple(name for name in BASELINES if name not in (PIPESD, *PARTS))  # where nothing else is asked for
+# Where nothing else is asked for
+USUAL = tuple(name for name in BASELINES if name not in (PIPESD, *PARTS, *OF_HEADS))
 RIVALS = (
     CENTRALIZED,
     SERVER_SD,

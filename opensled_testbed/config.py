@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 
+from hw_profiles.draft_head import KINDS
 from opensled.config import option
 from opensled_testbed.planner.task_acceptance import check_acceptance, told
 from opensled_testbed.recordings import DEFAULT_PAIR, PAIRS, check_pair
 from scheduler.goodput.objective import MAX_USD, POWERS
+
+MODEL = "model"  # what drafts beside a target: the devices' draft model; else a kind of head
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,12 @@ class PlanConfig:
     weight_bits: float = option(16.0, "bits of each weight of the target", low=1, high=32, metavar="BITS")
     accelerator: str = option(
         "", "profile of the GPU that the target runs on; default: every one there is", often=True
+    )
+    drafter: str = option(
+        MODEL,
+        "what drafts beside the target: model, the devices' draft model, or a draft head, whose size and speed are "
+        "derived from the target's sizes",
+        choices=(MODEL, *KINDS),
     )
     context: int = option(
         1024,

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from hw_profiles import catalog
-from hw_profiles.step_cost import TargetCost
+from hw_profiles.draft_head import KINDS, HeadCost, HeadProfile
+from hw_profiles.step_cost import DraftCost, TargetCost
 from opensled.config import read_file
 from opensled.errors import UsageError
 
@@ -65,7 +66,7 @@ class Server:
     policy: str = "fcfs"
     batch: int = 0  # drafts that policy `static` waits for; 0 = all sessions there are
     draft_wait: float = 0.25  # seconds, emulated where time is
-    # Size of a draft that runs on the same accelerator, for server-side speculation; "" = none
+    # Size of a draft model on the same accelerator, or kind of a draft head (specformer, ctc); "" = none
     draft: str = ""
     draft_length: int = 4  # tokens of its drafts under policy `fcfs`
 
@@ -76,10 +77,17 @@ class Server:
         return TargetCost(catalog.accelerator(self.accelerator), shape)
 
     @property
-    def draft_cost(self) -> TargetCost | None:
+    def has_head(self) -> bool:
+        """Whether a draft head drafts beside the target."""
+        return self.draft in KINDS
+
+    @property
+    def draft_cost(self) -> DraftCost | None:
         """The law of the draft on the same accelerator."""
         if not self.draft:
             return None
+        if self.has_head:
+            return HeadCost(self.cost.accelerator, HeadProfile.usual(self.draft, self.cost.target))
         shape = catalog.target(f"draft-{self.draft}").at(self.weight_bits)
         return TargetCost(catalog.accelerator(self.accelerator), shape)
 

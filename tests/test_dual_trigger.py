@@ -19,7 +19,7 @@ from opensled.codec import encode_client
 from opensled.errors import UsageError
 from opensled.messages import Draft, DraftBlock, DraftToken, SparseDistribution
 from opensled.protocol import common_prefix
-from opensled_testbed.baselines import BASELINES, LONGEST, PARTS, PIPESD, USUAL
+from opensled_testbed.baselines import BASELINES, LONGEST, OF_HEADS, PARTS, PIPESD, USUAL
 from opensled_testbed.fleet import Fleet, Group, Server, read_fleet
 from opensled_testbed.load.load import Load
 from opensled_testbed.rules import rule_of, stretched_rule_of
@@ -143,7 +143,7 @@ def test_devices_of_the_baseline_have_the_rule_at_a_server_that_waits_for_none()
     usual = DualTrigger(LONGEST, product=LengthOptions.product, newest=LengthOptions.confidence)
     assert rule_of(group, lambda: 0.0) == stretched_rule_of(group, 2.0) == usual
     assert (group.pace, fleet.server.policy) == (0.0, "fcfs")
-    assert {*BASELINES} - {*USUAL} == {PIPESD, *PARTS}
+    assert {*BASELINES} - {*USUAL} == {PIPESD, *PARTS, *OF_HEADS}
 
 
 def test_tuned_thresholds_stay():

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import regimes
 from benchmarks.cell_run import CellRun, Scale
 from benchmarks.cell_turns import short_items, shortened
-from opensled_testbed.baselines import PARTS, USUAL
+from opensled_testbed.baselines import OF_HEADS, PARTS, USUAL
 from opensled_testbed.cells import CELLS
 from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.traces import read_traces
@@ -63,8 +63,13 @@ def test_pipesd_takes_its_turns_in_a_cell_where_it_is_asked_for():
 
 @pytest.mark.parametrize(
     ("words", "names"),
-    [([], USUAL), (["--pipesd"], (*USUAL, "pipesd")), (["--parts"], (*USUAL, *PARTS))],
-    ids=["usual", "pipesd", "parts"],
+    [
+        ([], USUAL),
+        (["--pipesd"], (*USUAL, "pipesd")),
+        (["--parts"], (*USUAL, *PARTS)),
+        (["--heads"], (*USUAL, *OF_HEADS)),
+    ],
+    ids=["usual", "pipesd", "parts", "heads"],
 )
 def test_regimes_measure_pipesd_where_they_are_told(words, names, monkeypatch):
     asked = []

@@ -82,6 +82,7 @@ PLOT_HOMES = (
     "opensled_testbed/report/plots",
     "benchmarks/look_ahead_plot.py",
     "benchmarks/real_plot.py",
+    "benchmarks/head_curves_plot.py",
 )
 # library -> the files, or folders with a slash, that may import it
 HOMES = {
@@ -94,13 +95,7 @@ HOMES = {
     "starlette": ("http_api/", "verify_server/http_front/"),
     "uvicorn": ("http_api/server.py", "http_api/http_connection.py"),
     "httpx": ("opensled_testbed/", "benchmarks/"),
-    "matplotlib": (
-        "opensled_testbed/planner/picture.py",
-        "opensled_testbed/planner/tradeoff_picture.py",
-        "opensled_testbed/report/plots",
-        "benchmarks/look_ahead_plot.py",
-        "benchmarks/real_plot.py",
-    ),
+    "matplotlib": PLOT_HOMES,
     "rich": ("opensled_testbed/demo_view.py", "opensled_testbed/load/load_view.py"),
     "prometheus_client": (
         "opensled/exposition.py",

@@ -259,7 +259,7 @@ def test_without_a_recording_an_emulated_server_has_no_draft() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["server-sd", "opensled"])
+@pytest.mark.parametrize("name", ["server-sd", "opensled", "opensled-specformer"])
 def test_the_simulator_foretells_an_emulated_run_with_a_draft_beside_the_target(name: str) -> None:
     """Real processes, the target's own texts. The tolerances are those of any cell."""
     cell = replace(CELLS[4], users=4)

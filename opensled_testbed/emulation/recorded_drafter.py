@@ -15,9 +15,12 @@ from pathlib import Path
 from time import sleep
 from typing import ClassVar
 
+from hw_profiles.draft_head import HeadCost
 from opensled.messages import DraftBlock, DraftToken
 from opensled.protocol import common_prefix
 from opensled_testbed.emulation.emulated_accelerator import settings
+from opensled_testbed.emulation.recorded_head import RecordedHead
+from opensled_testbed.emulation.recorded_texts import RecordedTexts
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.traces import ItemTrace, read_traces
 from verify_server.config import ServeConfig
@@ -26,11 +29,19 @@ from verify_server.drafting.model import NEAR, READ
 from verify_server.target import Target
 
 
-def load(config: ServeConfig, target: Target) -> RecordedDrafter:
+def load(config: ServeConfig, target: Target) -> ServerDrafter:
     """The drafter of the server that the environment names; raises UsageError where it is not told its recording."""
     server, dilation, drafts = settings()
     items = read_traces(Path(drafts)).items
-    return RecordedDrafter(items, StepLaw.of(server), lambda seconds: sleep(dilation * seconds))
+    return drafter_of(items, StepLaw.of(server), lambda seconds: sleep(dilation * seconds))
+
+
+def drafter_of(
+    items: Iterable[ItemTrace], law: StepLaw, spend: Callable[[float], None]
+) -> RecordedDrafter | RecordedHead:
+    """A model, or a head, as `law` says."""
+    kind = RecordedHead if isinstance(law.draft, HeadCost) else RecordedDrafter
+    return kind(items, law, spend)
 
 
 @dataclass
@@ -85,8 +96,7 @@ class RecordedDrafter(ServerDrafter):
     def __init__(self, items: Iterable[ItemTrace], law: StepLaw, spend: Callable[[float], None]) -> None:
         """`spend`: lets seconds of the law pass."""
         self._law, self._spend = law, spend
-        self._items = {item.prompt_ids: item for item in items}
-        self._lengths = sorted({len(prompt) for prompt in self._items})
+        self._recorded = RecordedTexts(items)
         self._texts: dict[int, _Text] = {}  # by session
 
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
@@ -119,14 +129,5 @@ class RecordedDrafter(ServerDrafter):
 
     def _text(self, ask: Ask) -> _Text:
         if ask.session not in self._texts:
-            self._texts[ask.session] = _Text(self._recorded(ask))
+            self._texts[ask.session] = _Text(self._recorded.find(ask))
         return self._texts[ask.session]
-
-    def _recorded(self, ask: Ask) -> ItemTrace:
-        """The item that a text belongs to."""
-        text = tuple(ask.tokens)
-        for length in self._lengths:
-            trace = self._items.get(text[:length])
-            if trace is not None and trace.target_ids[: len(text) - length] == text[length:]:
-                return trace
-        raise AssertionError(f"nothing is recorded for a text of {len(text)} tokens")

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hw_profiles.step_cost import DraftingCost, TargetCost
+from hw_profiles.draft_head import HeadCost
+from hw_profiles.step_cost import DraftCost, DraftingCost, StepCost, TargetCost
 from opensled_testbed.fleet import Server
 from verify_server.drafting.model import READ
 from verify_server.engine.base import Segment
@@ -29,25 +30,28 @@ class StepPiece(NamedTuple):
 
 @dataclass(frozen=True)
 class ResidentCost:
-    """`StepCost` of a target for whose server sessions begin with their requests: it does not count the `context` KV
+    """`StepCost` of a model for whose server sessions begin with their requests: it does not count the `context` KV
     positions that each of them is charged for besides."""
 
-    target: TargetCost
+    model: StepCost
     context: int
+    draft: DraftCost | None = None  # beside a target: a head writes its context in the target's steps
 
     def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
-        return self.target.verify_s(tokens, contexts + sessions * self.context)
+        seconds = self.model.verify_s(tokens, contexts + sessions * self.context)
+        return seconds + (self.draft.context_s(tokens) if self.draft else 0.0)
 
 
 @dataclass(frozen=True)
 class StepLaw:
     """`context` KV positions were there in every session before its request came, and are read in every step.
 
-    A pass of a `draft` on the same accelerator costs what a step of a target of its size costs.
+    A pass of a `draft` on the same accelerator costs what a step of a target of its size costs; a draft head has one
+    pass, over the newest row of each text.
     """
 
     target: TargetCost
-    draft: TargetCost | None = None
+    draft: DraftCost | None = None
     context: int = 0
 
     @classmethod
@@ -58,7 +62,7 @@ class StepLaw:
     @property
     def cost(self) -> ResidentCost:
         """Of the target, as a scheduling policy reckons with it."""
-        return ResidentCost(self.target, self.context)
+        return ResidentCost(self.target, self.context, self.draft)
 
     def step_s(self, pieces: Sequence[StepPiece]) -> float:
         """Seconds of one step of the target over `pieces`."""
@@ -78,10 +82,13 @@ class StepLaw:
         """Of the draft, as a policy reckons with it before the first step; None without one.
 
         A pass reads the weights, and each token of it the KV of its session. What a token computes is the mean of a
-        pass over so much text as the draft reads at once.
+        pass over so much text as the draft reads at once. A head reads no text, and attends once for a whole draft.
         """
         if self.draft is None:
             return None
         pass_s = self.draft.verify_s(1, 0)
+        attend_s = self.draft.verify_s(1, self.context) - pass_s
+        if isinstance(self.draft, HeadCost):
+            return DraftingCost(pass_s, attend_s / self.draft.longest, 0.0, most_passes=1)
         read_s = (self.draft.verify_s(READ, 0) - pass_s) / READ
-        return DraftingCost(pass_s, read_s + self.draft.verify_s(1, self.context) - pass_s, read_s)
+        return DraftingCost(pass_s, read_s + attend_s, read_s)

@@ -64,7 +64,8 @@ async def serving(
 ) -> AsyncIterator[Running]:
     """Run `opensled serve` for `server` while inside; raises UsageError when its target does not fit.
 
-    A draft beside an emulated target replays `traces`; beside a real one it is the model that belongs to the target.
+    A draft beside an emulated target replays `traces`; beside a real one it is the model, or the head, that belongs to
+    the target.
     """
     with TemporaryDirectory() as folder:
         told = _told(server, dilation, traces, Path(folder)) if server.accelerator else {}
@@ -122,12 +123,9 @@ def command(server: Server, dilation: float) -> list[str]:
 def _drafter(server: Server) -> tuple[str, ...]:
     if not server.draft:
         return ()
-    return (
-        "--drafter",
-        RECORDED if server.accelerator else "model",
-        "--server-draft",
-        str(server.draft_length),
-    )
+    real = server.draft if server.has_head else "model"
+    drafter = RECORDED if server.accelerator else real
+    return "--drafter", drafter, "--server-draft", str(server.draft_length)
 
 
 def sessions(server: Server) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil, floor, inf
 
 from hw_profiles.profiles import DraftSpeed, LinkProfile
-from hw_profiles.step_cost import HardwareProfile, TargetCost
+from hw_profiles.step_cost import DraftCost, HardwareProfile, TargetCost
 from opensled_testbed.baselines import DRAFT_BESIDE
 from opensled_testbed.planner.acceptance import LENGTHS, DraftWorth
 from opensled_testbed.planner.trip import mean_s, slowest_s
@@ -25,7 +25,7 @@ class Setting:
     """What the law is asked about: one target on one accelerator, and devices of one kind on one link."""
 
     cost: TargetCost
-    draft_cost: TargetCost | None  # the draft on the same accelerator, for server-sd; None = it has none
+    draft_cost: DraftCost | None  # the draft on the same accelerator, for server-sd; None = it has none
     speed: DraftSpeed  # the draft on the device
     link: LinkProfile
     context: int  # KV positions that a session holds on average
@@ -48,9 +48,9 @@ class Setting:
         return seconds + (sessions - low) * (self._whole_step_s(low + 1, drafted, tokens) - seconds)
 
     def _whole_step_s(self, sessions: int, drafted: float, tokens: float) -> float:
-        return self.cost.verify_s(ceil(sessions * self._positions(drafted, tokens)), sessions * self.context)
+        return self.cost.verify_s(ceil(sessions * self.positions(drafted, tokens)), sessions * self.context)
 
-    def _positions(self, drafted: float, tokens: float) -> float:
+    def positions(self, drafted: float, tokens: float) -> float:
         """Computed for one round: its draft, the newest token, and its share of prompts to come."""
         return drafted + 1 + tokens * self.prompt / self.answer
 
@@ -61,7 +61,7 @@ class Setting:
 
     def most_sessions(self, drafted: float, tokens: float) -> float:
         """Sessions whose rounds one step has room for."""
-        return self.most_tokens / self._positions(drafted, tokens)
+        return self.most_tokens / self.positions(drafted, tokens)
 
     def draft_s(self, drafted: float) -> float:
         """Seconds in which the device drafts `drafted` tokens, a mean."""
@@ -77,17 +77,18 @@ def centralized(setting: Setting, length: int, pace: float) -> float:
 
 
 def server_sd(setting: Setting, length: int, pace: float) -> float:
-    """Users when the accelerator drafts as well: k steps of the draft for all sessions, then one of the target."""
-    if setting.draft_cost is None:
+    """Users when the accelerator drafts as well: k steps of the draft for all sessions, or one pass of a draft head
+    that writes its context in the target's steps; then one step of the target."""
+    if setting.draft_cost is None or length > setting.draft_cost.longest:
         return 0.0
     draft_cost, tokens = setting.draft_cost, setting.acceptance.tokens[length]
     limit = setting.acceptance.unlucky[length] / pace
 
     def round_s(sessions: float) -> float:
         whole = ceil(sessions)
-        return draft_cost.draft_s(length, whole, whole * setting.context) + setting.step_s(
-            sessions, length, tokens
-        )
+        draft_s = draft_cost.draft_s(length, whole, whole * setting.context)
+        context_s = draft_cost.context_s(ceil(sessions * setting.positions(length, tokens)))
+        return draft_s + context_s + setting.step_s(sessions, length, tokens)
 
     return _in_lockstep(setting, round_s, length, tokens, limit)
 

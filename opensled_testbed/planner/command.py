@@ -18,12 +18,14 @@ from opensled_testbed.planner.plan_view import as_json, text
 from opensled_testbed.planner.planning import (
     Plan,
     baseline_fleet,
+    beside,
     fleet_of,
     make_plan,
     prices_of,
+    setting_of,
     trade_off_of,
 )
-from opensled_testbed.planner.setting import of_fleet, recorded
+from opensled_testbed.planner.setting import recorded
 
 if TYPE_CHECKING:  # the simulator takes a second to load
     from opensled_testbed.planner.tradeoff_simulated import SimulatedPoint
@@ -61,12 +63,12 @@ def _simulated(found: Plan) -> dict[str, Any] | None:
         return None
     pace = row.pace
     traces = traces_of(found.source)
-    fleet = fleet_of(found.config, row.accelerator)
+    config = found.config
     mode, length = row.found.mode, row.found.draft_length
-    expected = capacity(of_fleet(fleet, recorded(traces)), mode, length, pace)
+    expected = capacity(setting_of(config, row.accelerator, recorded(traces)), mode, length, pace)
     most = min(MOST, expected.kv_fits)
     print(f"simulating {mode} on {row.accelerator}", file=sys.stderr, flush=True)
-    users = simulated_capacity(baseline_fleet(fleet, row), traces, pace, expected.users, most=most)
+    users = simulated_capacity(baseline_fleet(config, row), traces, pace, expected.users, most=most)
     place = {"accelerator": row.accelerator, "mode": mode, "draft_length": length}
     return {"label": "simulated", **place, **asdict(users), "most": most, "law": expected.users}
 
@@ -78,7 +80,8 @@ def _draw(found: Plan, path: Path) -> None:
     config = found.config
     own = (fleet_of(config, config.accelerator).server,) if config.accelerator else TARGETS
     servers = panels(targets=own)
-    draw(points(servers, found.work, config.draft), path, found.work.acceptance.source)
+    places = points(servers, found.work, config.draft, beside(config))
+    draw(places, path, found.work.acceptance.source)
     print(f"map: {path}", file=sys.stderr)
 
 
@@ -115,7 +118,7 @@ def _servers(found: Plan, accelerator: str) -> list[SimulatedPoint]:
 
     config, traces = found.config, traces_of(found.source)
     fleet = fleet_of(config, accelerator)
-    setting = of_fleet(fleet, recorded(traces))
+    setting = setting_of(config, accelerator, recorded(traces))
     plain = best(setting, "centralized", config.pace).users
     fits = opensled(fleet).server.sessions_that_fit
     users = min(config.users or max(1, plain // 2), MOST, fits)

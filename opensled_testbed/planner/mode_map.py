@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import isinf
 from typing import Any
 
+from opensled_testbed.baselines import SERVER_SD
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.planner.capacity_law import MODES, best
 from opensled_testbed.planner.setting import Work, of_fleet
@@ -49,10 +50,12 @@ def panels(contexts: Sequence[int] = CONTEXTS, targets: Sequence[Server] = TARGE
     return [replace(server, context=context) for server in targets for context in contexts]
 
 
-def points(servers: Sequence[Server], work: Work, draft: str = "0.5b") -> list[Point]:
-    """Every server with all DEVICES, LINKS and PACES."""
+def points(
+    servers: Sequence[Server], work: Work, draft: str = "0.5b", beside: str = SERVER_SD
+) -> list[Point]:
+    """Every server with all DEVICES, LINKS and PACES; `beside`: see `of_fleet`."""
     return [
-        _point(server, device, link, pace, work, draft)
+        _point(Fleet(server, (Group(1, device, link, draft=draft),)), pace, work, beside)
         for server in servers
         for link in LINKS
         for device in DEVICES
@@ -60,12 +63,13 @@ def points(servers: Sequence[Server], work: Work, draft: str = "0.5b") -> list[P
     ]
 
 
-def _point(server: Server, device: str, link: str, pace: float, work: Work, draft: str) -> Point:
-    setting = of_fleet(Fleet(server, (Group(1, device, link, draft=draft),)), work)
+def _point(fleet: Fleet, pace: float, work: Work, beside: str) -> Point:
+    setting, (group,) = of_fleet(fleet, work, beside), fleet.groups
+    place = fleet.server, group.device, group.link, pace
     found = [best(setting, mode, pace) for mode in MODES]
     top = max(found, key=lambda each: each.users)  # the first of equals
     if not top.users:
-        return Point(server, device, link, pace, "", 0, 0, 1.0)
+        return Point(*place, "", 0, 0, 1.0)
     plain = found[0].users
     gain = top.users / plain if plain else float("inf")
-    return Point(server, device, link, pace, top.mode, top.draft_length, top.users, gain)
+    return Point(*place, top.mode, top.draft_length, top.users, gain)

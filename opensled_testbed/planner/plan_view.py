@@ -8,6 +8,8 @@ from math import isinf
 from typing import Any
 
 from hw_profiles import catalog
+from hw_profiles.draft_head import HeadProfile
+from opensled_testbed.config import MODEL
 from opensled_testbed.planner.planning import Plan, PlanRow
 from opensled_testbed.planner.trip import mean_s
 from opensled_testbed.planner.verdict import details, verdict
@@ -63,12 +65,13 @@ def _shown(plan: Plan) -> tuple[list[PlanRow], list[str]]:
 
 
 def as_json(plan: Plan, checked: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    choice = plan.choice
+    choice, head = plan.choice, _head(plan)
     return {
         "label": "derived",
         "question": asdict(plan.config),
         "acceptance": asdict(plan.work.acceptance),
         "assumes": {**plan.source._asdict(), "rate": plan.source.rate, "words": plan.source.words},
+        "head": _head_json(head) if head else None,
         "rows": [_row_json(plan, row) for row in plan.rows],
         "choice": None if choice is None else {"accelerator": choice.accelerator, "mode": choice.found.mode},
         "verdict": verdict(plan),
@@ -91,7 +94,7 @@ def _row_json(plan: Plan, row: PlanRow) -> dict[str, Any]:
 def _question(plan: Plan) -> str:
     config, acceptance = plan.config, plan.work.acceptance
     speed = catalog.device(config.device).draft(config.draft).decode_per_s
-    link = catalog.link(config.link)
+    link, head = catalog.link(config.link), _head(plan)
     return "\n".join(
         [
             f"{config.pace:g} tokens/s for every user of {config.target}, {config.weight_bits:g}-bit weights, "
@@ -99,9 +102,31 @@ def _question(plan: Plan) -> str:
             *([f"objective  {config.objective}, at that pace or a faster one"] if config.objective else []),
             f"devices    {config.device}, {config.draft} draft at {speed} tokens/s",
             f"link       {config.link}, {1000 * mean_s(link):.3g} ms there and back on average",
+            *([_head_words(head)] if head else []),
             f"acceptance {acceptance.source}; {acceptance.tokens[4]:.2f} tokens a round of 4 drafted",
         ]
     )
+
+
+def _head(plan: Plan) -> HeadProfile | None:
+    """The draft head beside the target; None where a model drafts."""
+    config = plan.config
+    if config.drafter == MODEL:
+        return None
+    return HeadProfile.usual(config.drafter, catalog.target(config.target))
+
+
+def _head_words(head: HeadProfile) -> str:
+    return (
+        f"head       {head.kind}: {head.length} tokens as good as the draft's, {head.params / 1e9:.2g} B weights, "
+        f"{head.kv_bytes / 1024:.3g} KiB a position (derived)"
+    )
+
+
+def _head_json(head: HeadProfile) -> dict[str, Any]:
+    """What a head is taken for."""
+    sizes = ("kind", "length", "params", "weight_bytes", "kv_bytes", "pass_bytes", "draft_operations")
+    return {"label": "derived", **{name: getattr(head, name) for name in sizes}}
 
 
 def _table(plan: Plan, shown: Sequence[PlanRow], width: int) -> str:

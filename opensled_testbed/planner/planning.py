@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from hw_profiles import catalog
-from opensled_testbed.baselines import BASELINES, PIPESD
-from opensled_testbed.config import PlanConfig
+from opensled_testbed.baselines import BASELINES, PIPESD, SERVER_SD
+from opensled_testbed.config import MODEL, PlanConfig
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.planner import setting as settings
 from opensled_testbed.planner.binding import what_binds
@@ -119,15 +119,27 @@ def fleet_of(config: PlanConfig, accelerator: str) -> Fleet:
     return Fleet(server, (Group(1, config.device, config.link, draft=config.draft),))
 
 
-def baseline_fleet(fleet: Fleet, row: PlanRow) -> Fleet:
+def beside(config: PlanConfig) -> str:
+    """The baseline with what drafts beside the target."""
+    return SERVER_SD if config.drafter == MODEL else f"{SERVER_SD}-{config.drafter}"
+
+
+def setting_of(config: PlanConfig, accelerator: str, work: settings.Work) -> Setting:
+    """What the law is asked about the plan on that accelerator."""
+    return settings.of_fleet(fleet_of(config, accelerator), work, beside(config))
+
+
+def baseline_fleet(config: PlanConfig, row: PlanRow) -> Fleet:
     """The fleet as `row` would run it."""
+    fleet = fleet_of(config, row.accelerator)
     groups = tuple(replace(group, draft_length=row.found.draft_length) for group in fleet.groups)
     server = replace(fleet.server, draft_wait=row.draft_wait)
-    return BASELINES[row.found.mode](replace(fleet, groups=groups, server=server))
+    name = beside(config) if row.found.mode == SERVER_SD else row.found.mode
+    return BASELINES[name](replace(fleet, groups=groups, server=server))
 
 
 def _rows(config: PlanConfig, accelerator: str, work: settings.Work) -> list[PlanRow]:
-    setting = settings.of_fleet(fleet_of(config, accelerator), work)
+    setting = setting_of(config, accelerator, work)
     prices = prices_of(config, setting)
     rows = [_row(config, setting, mode, prices) for mode in MODES]
     return [*rows, _pipesd(config, setting, prices)] if config.pipesd else rows
@@ -173,7 +185,7 @@ def _row_of(setting: Setting, found: Capacity, prices: PlanPrices, pace: float) 
 
 def trade_off_of(plan: Plan, accelerator: str) -> TradeOff:
     """What faster reading costs on that accelerator."""
-    setting = settings.of_fleet(fleet_of(plan.config, accelerator), plan.work)
+    setting = setting_of(plan.config, accelerator, plan.work)
     return trade_off(setting, prices_of(plan.config, setting), plan.config.pace)
 
 

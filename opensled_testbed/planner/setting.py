@@ -5,10 +5,10 @@ from math import inf
 from statistics import fmean
 
 from hw_profiles import catalog
-from hw_profiles.step_cost import TargetCost
+from hw_profiles.step_cost import DraftCost
 from opensled.errors import NotFound, UsageError
-from opensled_testbed.baselines import C_TH, server_sd
-from opensled_testbed.fleet import Fleet
+from opensled_testbed.baselines import BASELINES, C_TH, SERVER_SD
+from opensled_testbed.fleet import Fleet, Server
 from opensled_testbed.planner.acceptance import DraftWorth, geometric, of_traces
 from opensled_testbed.planner.capacity_law import Setting
 from opensled_testbed.planner.draft_source import DraftSource, traces_of
@@ -46,15 +46,18 @@ def work_of(source: DraftSource) -> Work:
     return Work(of_traces(traces), of_traces(traces, C_TH))
 
 
-def of_fleet(fleet: Fleet, work: Work) -> Setting:
-    """For a fleet whose devices all are of one kind; raises UsageError for one that has no profiles."""
+def of_fleet(fleet: Fleet, work: Work, beside: str = SERVER_SD) -> Setting:
+    """For a fleet whose devices all are of one kind; raises UsageError for one that has no profiles.
+
+    `beside`: the baseline that says what drafts beside the target.
+    """
     (group,) = fleet.groups
     if not (fleet.server.accelerator and group.device and group.link):
         raise UsageError("a plan needs the profiles of an accelerator, a device and a link")
     speed, link = catalog.device(group.device).draft(group.draft), catalog.link(group.link)
     return Setting(
         cost=fleet.server.cost,
-        draft_cost=_draft_cost(fleet),
+        draft_cost=_draft_cost(BASELINES[beside](fleet).server),
         speed=speed,
         link=link,
         context=round(fleet.server.context + work.held),
@@ -66,9 +69,9 @@ def of_fleet(fleet: Fleet, work: Work) -> Setting:
     )
 
 
-def _draft_cost(fleet: Fleet) -> TargetCost | None:
+def _draft_cost(server: Server) -> DraftCost | None:
     """Of the draft beside the target; None for a size that only devices know."""
     try:
-        return server_sd(fleet).server.draft_cost
+        return server.draft_cost
     except NotFound:
         return None

@@ -2,6 +2,7 @@
 
 from math import isinf
 
+from opensled_testbed.config import MODEL
 from opensled_testbed.planner.planning import Plan, PlanRow
 from opensled_testbed.planner.task_acceptance import TASKS
 from opensled_testbed.recordings import PAIRS
@@ -48,9 +49,14 @@ def _decode(plan: Plan, row: PlanRow) -> str:
 
 def _draft_beside(plan: Plan, row: PlanRow) -> str:
     return (
-        f"Drafting pays beside the target, not on the devices: with a {plan.config.draft} draft of {_tokens(row)} on "
+        f"Drafting pays beside the target, not on the devices: with a {_drafter(plan)} draft of {_tokens(row)} on "
         f"the accelerator, {row.accelerator} holds {_served(plan, row)}{_against(plan, row)}."
     )
+
+
+def _drafter(plan: Plan) -> str:
+    """What makes a draft beside the target."""
+    return plan.config.draft if plan.config.drafter == MODEL else f"{plan.config.drafter} head's"
 
 
 def _draft_on_devices(plan: Plan, row: PlanRow) -> str:
@@ -88,7 +94,10 @@ def _why(plan: Plan, row: PlanRow) -> str:
     if row.found.mode == "server-sd":
         devices = plan.of(row.accelerator, "sled-continuous")
         at = f" at {devices.pace:.3g} tokens/s each" if devices.pace != row.pace else ""
-        start = "Start the server with --drafter model: policy goodput decides when it drafts, and how much."
+        start = (
+            f"Start the server with --drafter {plan.config.drafter}: policy goodput decides when it drafts, and how "
+            "much."
+        )
         return f"{bound} Devices that draft hold {_users(devices.users)}{at}. {start}"
     return (
         f"{bound} Start the server as it is (policy goodput), and the edges as they are: the server hints to each how "

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from opensled_testbed.baselines import BASELINES, PARTS, RIVALS
+from opensled_testbed.baselines import BASELINES, OF_HEADS, PARTS, RIVALS
 from opensled_testbed.baselines import CENTRALIZED as PLAIN
 from opensled_testbed.baselines import OPENSLED as OURS
 from opensled_testbed.load.interval import Interval, interval
 
 LIVE = "sled-continuous"  # runs with the real drafters are of this baseline: in most cells opensled lets devices rest
 OTHER_TEXT = "device-only"  # writes the draft model's text, so it is no rival for the target's
-NO_RIVALS = (OURS, *PARTS, OTHER_TEXT)
+NO_RIVALS = (OURS, *PARTS, *OF_HEADS, OTHER_TEXT)
 Cell = Mapping[str, Any]
 ENOUGH = 0.95  # of the best rival: the 95 % interval must include or exceed it
 SHARED = {"output_throughput": "throughput", "pace_mean": "pace of a user"}

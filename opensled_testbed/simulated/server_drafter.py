@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.step_cost import DraftingCost
-from opensled_testbed.emulation.recorded_drafter import RecordedDrafter
+from opensled_testbed.emulation.recorded_drafter import drafter_of
 from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.traces import ItemTrace
 from scheduler.estimates import DeviceBook
@@ -23,9 +23,9 @@ class SimulatedDrafter:
 
     def __init__(self, law: StepLaw, items: Iterable[ItemTrace]) -> None:
         """`law`: of a server with a draft; `items`: all that its sessions may write."""
-        assert law.drafting is not None, "a drafter needs a draft model"
+        assert law.drafting is not None, "a drafter needs a draft model, or a head"
         self._spent_s = 0.0
-        drafter = RecordedDrafter(items, law, self._spend)
+        drafter = drafter_of(items, law, self._spend)
         self._stage = DraftStage(drafter, VOCABULARY, lambda: self._spent_s)
         self._costs = DraftingCostModel(law.drafting)
         self._book = DeviceBook()

@@ -56,9 +56,10 @@ KINDS = (
     ),
     TargetKind("torch-fcfs", "torch", ("--policy", "fcfs", "--draft-wait", "0.25", "--drafter", "model")),
     TargetKind("torch-static", "torch", ("--policy", "static")),
+    TargetKind("torch-head", "torch", ("--drafter", "ctc", *_TIGHT)),
     TargetKind("llamacpp-goodput", "llamacpp", ("--policy", "goodput", "--drafter", "lookup"), http=True),
     TargetKind("replicas", "torch", ("--drafter", "cacheback"), replicas=2, http=True),
-    TargetKind("replicas-proxy", "torch", replicas=2, proxy=True, edge=True),
+    TargetKind("replicas-proxy", "torch", ("--drafter", "specformer"), replicas=2, proxy=True, edge=True),
 )
 
 

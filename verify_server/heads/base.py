@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from verify_server.heads.markov import MarkovBias
+
 
 @dataclass(frozen=True)
 class HeadShape:
@@ -54,6 +56,7 @@ class DraftHead(nn.Module):
     """Written for batches of B drafts, of any texts; a head is trained and served by the same two functions."""
 
     shape: HeadShape
+    markov: MarkovBias | None
 
     @abstractmethod
     def read(self, hidden: Tensor, positions: Tensor) -> Context:

@@ -36,7 +36,7 @@ class CtcHead(DraftHead):
         self.context_norm, self.context = norm(size), KeysValues(shape)
         self.frame_norm, self.own, self.queries = norm(size), KeysValues(shape), Queries(shape)
         self.inner_norm, self.inner = norm(size), SwiGlu(size, shape.inner)
-        self.markov = markov_of(shape)
+        self.markov = markov_of(shape.vocabulary, shape.markov)
         if shape.kind == BLANK_KIND:
             self.blank, self.blank_bias = nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(1))
 

@@ -6,6 +6,7 @@ temperature a head proposes what the target is likely to draw (opensled/noise.py
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
@@ -19,14 +20,17 @@ from opensled.messages import DraftBlock, DraftToken
 from opensled.noise import gumbel
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.heads.base import DraftHead
+from verify_server.heads.beam import Bias, likeliest_tree
 from verify_server.heads.collapse import ROOT, Trie, best_chain, best_trie, ranked
 from verify_server.heads.context import HeadContext
 from verify_server.heads.ctc import CtcHead
+from verify_server.heads.markov import NOT_DRAFTED
 from verify_server.heads.target_parts import TargetParts
 from verify_server.trees import depths
 
-TOP_K, BEAM = 5, 48  # ids of each frame, and paths of all, that are looked at
-NODES = 24  # of the trie of these
+NODES = 24  # of a tree, at most
+CANDIDATES, WIDTH = 64, 4  # ids of each place that are looked at, and ways from it to the next
+TOP_K, BEAM = 5, 48  # ids of each frame, and paths of all frames, that are looked at
 
 
 class HeadDrafter(ServerDrafter):
@@ -61,40 +65,53 @@ class HeadDrafter(ServerDrafter):
         )
         return self._parts.normed(hidden)
 
-    def _best(self, ask: Ask, place: int, log_probs: NDArray[np.float64], ids: NDArray[np.int64]) -> int:
-        """Which of `ids`, places in the draft vocabulary, is drawn for a place of the draft."""
-        if ask.params.temperature <= 0:
-            return int(log_probs.argmax())
-        noise = gumbel(ask.key, ask.length + place, self._ids[ids])
-        return int((log_probs / ask.params.temperature + noise).argmax())
-
-    def _token(self, id: int, chance: float) -> DraftToken:
-        return DraftToken(int(self._ids[id]), chance)
+    def _block(self, ask: Ask, trie: Trie) -> DraftBlock:
+        """Of a ranked trie, with the chance of each token behind its parent as confidence."""
+        if not ask.takes_tree:
+            trie = best_chain(trie)
+        chances = np.exp(_beyond_parents(trie)).tolist()
+        tokens = [DraftToken(int(self._ids[id]), chance) for id, chance in zip(trie.ids, chances)]
+        return DraftBlock(ask.length, tuple(tokens), tuple(trie.parents) if ask.takes_tree else ())
 
 
 class PlaceDrafter(HeadDrafter):
-    """`opensled serve --drafter specformer`: each output of the head stands for a place of the draft."""
+    """`opensled serve --drafter specformer`: each output of the head stands for a place of the draft.
+
+    The paper drafts a chain. Where a tree is taken, other likely tokens of each place are there, too.
+    """
 
     def __init__(self, head: DraftHead, context: HeadContext, parts: TargetParts) -> None:
         super().__init__(head, context, parts)
-        self._every = np.arange(len(self._ids))
         self._places = {int(id): place for place, id in enumerate(self._ids)}
+        # Looked up for a few ids at a time: not on a GPU, where each look-up is a round trip.
+        self._markov = copy.deepcopy(head.markov).float().cpu() if head.markov is not None else None
 
     def _drafts(self, asks: Sequence[Ask]) -> list[DraftBlock]:
-        logits = self._parts.logits(self._hidden(asks)).float()
-        drafts: list[list[DraftToken]] = [[] for _ in asks]
-        previous = [self._places.get(ask.tokens[-1], -1) for ask in asks]
-        for place in range(min(logits.shape[1], max(ask.most for ask in asks))):
-            log_probs = self._after(logits[:, place], previous).log_softmax(-1).cpu().numpy()
-            previous = [self._best(ask, place, row, self._every) for ask, row in zip(asks, log_probs)]
-            for draft, row, id in zip(drafts, log_probs, previous):
-                draft.append(self._token(id, float(np.exp(row[id]))))
-        return [DraftBlock(ask.length, tuple(draft)) for ask, draft in zip(asks, drafts)]
+        logits = self._parts.logits(self._hidden(asks)).float()[:, : max(ask.most for ask in asks)]
+        for place, ask in enumerate(asks):
+            if ask.params.temperature > 0:
+                logits[place] = self._with_noise(ask, logits[place])
+        found = logits.topk(min(CANDIDATES, logits.shape[-1]))
+        values, ids = found.values.cpu().numpy(), found.indices.cpu().numpy()
+        return [self._draft(ask, *own) for ask, *own in zip(asks, values, ids)]
 
-    def _after(self, logits: Tensor, previous: Sequence[int]) -> Tensor:
-        """[B, V] with what the tokens before say, where the head has learned that."""
-        bias = getattr(self._head, "markov", None)
-        return logits if bias is None else logits + bias(torch.tensor(previous, device=logits.device)).float()
+    def _with_noise(self, ask: Ask, logits: Tensor) -> Tensor:
+        noise = [gumbel(ask.key, ask.length + place, self._ids) for place in range(len(logits))]
+        return logits / ask.params.temperature + torch.from_numpy(np.array(noise)).to(logits)
+
+    def _draft(self, ask: Ask, logits: NDArray[np.float32], ids: NDArray[np.int64]) -> DraftBlock:
+        newest = self._places.get(ask.tokens[-1], NOT_DRAFTED)
+        width = WIDTH if ask.takes_tree else 1
+        trie = likeliest_tree(
+            logits[: ask.most], ids, newest, width, self._bias(ask.params.temperature or 1.0)
+        )
+        return self._block(ask, ranked(trie, NODES))
+
+    def _bias(self, temperature: float) -> Bias | None:
+        markov = self._markov
+        if markov is None:
+            return None
+        return lambda tokens, ids: markov.among(tokens, ids) / temperature
 
 
 class FrameDrafter(HeadDrafter):
@@ -115,11 +132,7 @@ class FrameDrafter(HeadDrafter):
         trie = best_trie(frames, len(self._ids), TOP_K, BEAM, NODES)
         if ask.params.temperature > 0:
             trie = ranked(self._drawn(ask, trie), NODES)
-        if not ask.takes_tree:
-            trie = best_chain(trie)
-        chances = np.exp(_beyond_parents(trie)).tolist()
-        tokens = tuple(map(self._token, trie.ids, chances))
-        return DraftBlock(ask.length, tokens, tuple(trie.parents) if ask.takes_tree else ())
+        return self._block(ask, trie)
 
     def _drawn(self, ask: Ask, trie: Trie) -> Trie:
         """With the chance of each node to be drawn by the target. The noise makes it likely which of the children of a

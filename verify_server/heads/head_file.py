@@ -77,6 +77,7 @@ def save(head: HeadFile) -> None:
     }
     part = head.folder / f"{WEIGHTS}.part"
     save_file(tensors, part)
+    part.chmod(0o644)  # safetensors makes files that only their owner reads
     part.replace(head.folder / WEIGHTS)
     part.write_text(json.dumps(about, indent=2) + "\n")
     part.replace(head.folder / ABOUT)
@@ -123,7 +124,8 @@ def _weight(name: str, tensor: Tensor, scales: Tensor | None) -> Tensor:
     known = torch.float32 if scales is None else torch.int8
     if tensor.dtype != known or (scales is not None and scales.shape != tensor.shape[:-1]):
         raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)} without the scales of its rows")
-    weight = tensor if scales is None else tensor.float() * scales[..., None]
+    # Copied: what is read here lies in the file, which may change under a running server.
+    weight = tensor.clone() if scales is None else tensor.float() * scales[..., None]
     if not weight.isfinite().all():
         raise ValueError(f"not all numbers of {name} are finite")
     return weight
@@ -135,7 +137,7 @@ def _draft_ids(ids: Tensor | None, count: int) -> np.ndarray:
         raise ValueError(f"it does not say which {count} ids the head drafts")
     if ids[0] < 0 or (ids[1:] <= ids[:-1]).any():
         raise ValueError("the ids that the head drafts are not ascending from 0 on")
-    found: np.ndarray = ids.numpy()
+    found: np.ndarray = ids.numpy().copy()
     return found
 
 
@@ -172,6 +174,8 @@ def _built(about: dict[str, Any], folder: Path) -> DraftHead:
 def _shape(values: dict[str, Any]) -> HeadShape:
     """Raises KeyError, TypeError and ValueError."""
     shape = HeadShape(**{**values, "taps": tuple(values["taps"])})
+    if type(shape.kind) is not str:
+        raise ValueError(f"kind {shape.kind!r}")
     sizes = [
         getattr(shape, each.name) for each in fields(shape) if each.type == "int" and each.name != "markov"
     ]

@@ -7,12 +7,15 @@ head with a blank an output stands for no place.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 
-from verify_server.heads.base import HeadShape
-
+NOT_DRAFTED = -1  # in place of an id that is not in the draft vocabulary
 SPREAD = 0.02  # of the weights that are not zero at first
 
 
@@ -29,9 +32,15 @@ class MarkovBias(nn.Module):
         found = linear(embedding(previous.clamp_min(0), self.after), self.towards)
         return found.masked_fill(previous[..., None] < 0, 0)
 
+    def among(self, previous: Sequence[int], ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """[W, C]: of the tokens before [W] for ids [C] alone."""
+        rows = torch.tensor(previous)
+        found = self.after[rows.clamp_min(0)] @ self.towards[torch.from_numpy(ids)].T
+        return found.masked_fill(rows[:, None] < 0, 0).detach().numpy()
 
-def markov_of(shape: HeadShape) -> MarkovBias | None:
-    return MarkovBias(shape.vocabulary, shape.markov) if shape.markov else None
+
+def markov_of(vocabulary: int, rank: int) -> MarkovBias | None:
+    return MarkovBias(vocabulary, rank) if rank else None
 
 
 def greedy_chain(logits: Tensor, previous: Tensor, bias: MarkovBias | None) -> Tensor:

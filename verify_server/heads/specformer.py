@@ -35,7 +35,7 @@ class SpecFormerHead(DraftHead):
         self.places_norm, self.places = norm(size), nn.Linear(size, shape.length * size)
         self.mixed_norm, self.mixed, self.mixing = norm(size), KeysValues(shape), Queries(shape)
         self.inner_norm, self.inner = norm(size), SwiGlu(size, shape.inner)
-        self.markov = markov_of(shape)
+        self.markov = markov_of(shape.vocabulary, shape.markov)
 
     def read(self, hidden: Tensor, positions: Tensor) -> Context:
         states = [norm(state) for norm, state in zip(self.tap_norms, hidden.unbind(1))]

@@ -1,0 +1,47 @@
+"""head_curves.json as a picture: one panel for each target, one line for each head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from opensled_testbed.report.plots import ACCENT, OTHER, OURS, STYLE, THEIRS
+
+COLOURS = (OURS, OTHER, ACCENT, THEIRS)
+DARK = "#222222"
+INKED: Any = dict.fromkeys(
+    ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), DARK
+)
+Curves = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
+
+
+def write_plot(curves: Curves, path: Path) -> None:
+    """Tokens a step by rows; 1 is plain decoding."""
+    with matplotlib.rc_context(STYLE | INKED | {"svg.hashsalt": "head_curves"}):
+        figure = plot(curves)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(path, bbox_inches="tight", metadata=metadata, dpi=120)
+
+
+def plot(curves: Curves) -> Figure:
+    figure = Figure(figsize=(5.2 * len(curves), 4.0), facecolor="white")
+    axes = figure.subplots(1, len(curves), squeeze=False)[0]
+    names = list(dict.fromkeys(name for lines in curves.values() for name in lines))
+    for axis, (target, lines) in zip(axes, curves.items()):
+        for name, points in lines.items():
+            rows, found = zip(*points)
+            axis.plot([count / 1000 for count in rows], found, color=COLOURS[names.index(name)], label=name)
+        axis.axhline(1, color=DARK, lw=0.8)
+        axis.set_title(target, fontsize=9.5, loc="left")
+        axis.set_xlabel("rows drafted from, thousands")
+        axis.set_ylabel("tokens a step")
+        axis.set_ylim(bottom=0.9)
+    handles, labels = max((axis.get_legend_handles_labels() for axis in axes), key=lambda each: len(each[1]))
+    figure.legend(handles, labels, loc="lower center", ncols=2, frameon=False)
+    figure.subplots_adjust(wspace=0.25, bottom=0.28)
+    return figure

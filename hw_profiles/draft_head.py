@@ -1,0 +1,184 @@
+"""A draft head beside its target, as verify_server/heads/ builds it: weights, bytes, operations, and their seconds.
+
+All of it is derived from the sizes of the target; no head of such a target was measured. Seconds follow the law by
+which a draft model beside the target costs (`TargetCost`), a roofline over what a pass reads and what it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from hw_profiles.profiles import AcceleratorProfile, TargetShape
+from opensled.errors import UsageError
+
+WINDOW = 256  # newest positions of a text that a draft attends to (verify_server/heads/context.py)
+TAPS = 4  # hidden states that a SpecFormer reads (verify_server/heads/specformer.py); a CTC head reads one
+# Ids that can be drafted, where training is told nothing else (opensled_training/heads/config.py)
+VOCABULARY = 8192
+BITS = 16.0  # of a weight: a head computes in the working type of its target, however that is quantized
+
+
+class HeadWeights(NamedTuple):
+    """Numbers of weights, by how often they are multiplied with."""
+
+    row: float  # once for each row of the target, in the target's own step: they make the head's context
+    draft: float  # once for each draft
+    place: float  # for each place of a draft; all places are computed, however few tokens are asked for
+    looked_up: float  # never: single rows are added
+
+
+@dataclass(frozen=True)
+class HeadProfile:
+    """A head of one of KINDS. Raises UsageError for a target whose profile does not say what a head is built by."""
+
+    kind: str
+    target: TargetShape
+    length: int  # places or frames; no draft is longer
+    markov: int = 0  # rank of the bias between neighbouring tokens; 0 = there is none
+    vocabulary: int = VOCABULARY
+
+    @classmethod
+    def usual(cls, kind: str, target: TargetShape) -> HeadProfile:
+        """As it is trained where nothing else is said."""
+        form = FORMS[kind]
+        return cls(kind, target, form.length, form.markov)
+
+    def __post_init__(self) -> None:
+        sizes = ("hidden_size", "heads", "inner_size")
+        if missing := [name for name in sizes if not getattr(self.target, name)]:
+            raise UsageError(
+                f"the profile of target {self.target.id} does not say {', '.join(missing)}, which a draft head is "
+                "built by; add that to the file"
+            )
+
+    @cached_property
+    def weights(self) -> HeadWeights:
+        return FORMS[self.kind].weights(self)
+
+    @property
+    def params(self) -> float:
+        """What is in the head's file."""
+        return sum(self.weights)
+
+    @property
+    def output_params(self) -> float:
+        """Of the target's output layer, the rows of the draft vocabulary."""
+        return self.vocabulary * self.target.hidden_size
+
+    @property
+    def weight_bytes(self) -> float:
+        """What it takes of the memory: its weights, and its copy of those rows (target_parts.py)."""
+        return (self.params + self.output_params) * BITS / 8
+
+    @property
+    def attended_bytes(self) -> float:
+        """Keys and values of one position of its context."""
+        return 2 * self.target.kv_heads * self.target.head_dim * self.target.kv_bits / 8
+
+    @property
+    def kv_bytes(self) -> float:
+        """Of its context for one position: keys, values, and the input from which it drafts."""
+        return self.attended_bytes + self.target.hidden_size * self.target.kv_bits / 8
+
+    @property
+    def pass_bytes(self) -> float:
+        """Read by a pass, whatever it drafts."""
+        return (self.weights.draft + self.weights.place + self.output_params) * BITS / 8
+
+    @property
+    def draft_operations(self) -> float:
+        """Of one draft, two for each weight; those of attention are not counted, as for a target."""
+        return 2 * (self.weights.draft + self.length * (self.weights.place + self.output_params))
+
+
+def _attention(target: TargetShape) -> tuple[float, float]:
+    """Weights that make keys and values of a hidden state, and those of queries and of what they find."""
+    width = target.head_dim * target.hidden_size
+    return 2 * target.kv_heads * width, 2 * target.heads * width
+
+
+def _specformer(head: HeadProfile) -> HeadWeights:
+    """verify_server/heads/specformer.py: terms with d alone are norms and biases."""
+    d, length = head.target.hidden_size, head.length
+    keys_values, queries = _attention(head.target)
+    row = TAPS * (d + d * d) + d + keys_values
+    draft = queries + (d + d * d) + (d + length * (d + 1) * d)
+    place = (d + keys_values + queries) + (d + 3 * d * head.target.inner_size)
+    bias = head.vocabulary * head.markov
+    return HeadWeights(row, draft, place + bias, bias)
+
+
+def _ctc(head: HeadProfile) -> HeadWeights:
+    """verify_server/heads/ctc.py: its last d + 1 weights are the blank. There is no bias between neighbours."""
+    d = head.target.hidden_size
+    keys_values, queries = _attention(head.target)
+    draft = 2 * d + (2 * d + 1) * d
+    place = (d + keys_values + queries) + (d + 3 * d * head.target.inner_size) + (d + 1)
+    return HeadWeights(d + keys_values, draft, place, head.length * d)
+
+
+class HeadForm(NamedTuple):
+    """Of a kind of heads, as they are trained where nothing else is said (opensled_training/heads/config.py)."""
+
+    weights: Callable[[HeadProfile], HeadWeights]
+    length: int
+    markov: int
+
+
+FORMS = {"specformer": HeadForm(_specformer, 5, 128), "ctc": HeadForm(_ctc, 7, 0)}
+KINDS = tuple(FORMS)  # those of `opensled serve --drafter`
+
+
+@dataclass(frozen=True)
+class HeadCost:
+    """One head on the accelerator of its target: a `StepCost`, for a draft begins from one row of its text."""
+
+    accelerator: AcceleratorProfile
+    head: HeadProfile
+
+    @property
+    def weight_bytes(self) -> float:
+        return self.head.weight_bytes
+
+    @property
+    def kv_bytes(self) -> float:
+        return self.head.kv_bytes
+
+    @property
+    def longest(self) -> float:
+        """Tokens of a draft at most."""
+        return self.head.length
+
+    def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
+        """Seconds of the pass that makes a whole draft behind each of `tokens` rows; 0 for none.
+
+        `contexts`: positions of these texts, of which it reads the newest ones.
+        """
+        if tokens <= 0:
+            return 0.0
+        work = self._work_s(self.head.pass_bytes, tokens * self.head.draft_operations)
+        seen = min(contexts, tokens * WINDOW) * self.head.attended_bytes / self._bandwidth
+        return work + seen + self.accelerator.step_overhead_ms.typical / 1000
+
+    def draft_s(self, tokens: int, sessions: int, contexts: int) -> float:
+        """Seconds in which it drafts `tokens` tokens for each of `sessions`: those of one pass."""
+        return self.verify_s(sessions, contexts) if tokens else 0.0
+
+    def context_s(self, rows: float) -> float:
+        """Seconds for which the target's step over `rows` is longer: it writes their context.
+
+        What launching that costs is in the overhead of the step.
+        """
+        weights = self.head.weights.row
+        return self._work_s(weights * BITS / 8, rows * 2 * weights) if rows > 0 else 0.0
+
+    def _work_s(self, read: float, operations: float) -> float:
+        """The roofline: bytes and operations."""
+        return max(read / self._bandwidth, operations / (self.accelerator.tflops.typical * 1e12))
+
+    @property
+    def _bandwidth(self) -> float:
+        return self.accelerator.bandwidth_gb_s.typical * 1e9

@@ -1,0 +1,94 @@
+"""The draft heads that come with OpenSLED: small, whole, of their targets, and worth their pass.
+
+Run: pytest tests/test_shipped_heads.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from edge_client.drafters.none import NoneDrafter
+from opensled.messages import ChatMessage, SamplingParams
+from opensled.store import bundled_folder, heldout_path, model_path
+from opensled_testbed.reference import Reference
+from opensled_training.heldout import read_heldout
+from scheduler.fcfs import Fcfs
+from tests.system import ask, running
+from verify_server.config import ServeConfig
+from verify_server.drafting import SERVER_DRAFTERS
+from verify_server.heads import head_file
+from verify_server.heads.head_file import ABOUT, WEIGHTS
+from verify_server.target import Target, load
+
+MEGABYTE = 1e6
+HEADS = sorted(path.parent for path in (bundled_folder() / "_heads").glob("*/" + ABOUT))
+ROOT = Path(__file__).resolve().parents[1]
+TOKENS, EIGHT = 40, Fcfs(float("inf"), 8)
+
+
+def test_there_is_a_head_of_each_kind_for_each_target() -> None:
+    targets, kinds = ("smollm2", "tiny"), ("ctc", "specformer")
+    assert [path.name for path in HEADS] == [f"{target}-{kind}" for target in targets for kind in kinds]
+
+
+@pytest.mark.parametrize("folder", HEADS, ids=lambda path: path.name)
+def test_a_head_is_whole_and_small(folder: Path) -> None:
+    assert (folder / WEIGHTS).stat().st_size <= 12 * MEGABYTE
+    head = head_file.load(folder)
+    target, _, kind = folder.name.partition("-")
+    assert (head.target, head.head.shape.kind) == (target, kind)
+    rounded = list(head.training["rounded_tokens_per_step"].values())[-1]
+    assert rounded > 0.97 * head.training["heldout_tokens_per_step"] > 0.97
+    assert (folder / "curve.jsonl").is_file()
+
+
+def test_all_models_together_are_small_and_devices_get_no_head() -> None:
+    files = [path for path in (ROOT / "models").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 80 * MEGABYTE
+    assert "_heads" not in (ROOT / "deploy/edge/pyproject.toml").read_text()
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    return Reference(model_path("tiny"))
+
+
+def prompts_of(target: Target) -> list[tuple[int, ...]]:
+    """One task of each kind that no head has learned from."""
+    items = [item for [item] in read_heldout(heldout_path(), 1).values()]
+    return [
+        tuple(
+            target.text.render([ChatMessage(turn["role"], turn["content"]) for turn in item.messages])
+            if item.chat
+            else target.text.encode(item.text)
+        )
+        for item in items
+    ]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("kind", ["ctc", "specformer"])
+def test_the_heads_of_tiny_draft_what_tiny_writes(
+    reference: Reference, kind: str, temperature: float
+) -> None:
+    config = ServeConfig(model="tiny", dtype="float64", numerics="fast", kv_tokens=4000, drafter=kind)
+    target = load(config)
+    drafter = SERVER_DRAFTERS.get(kind)(config, target)
+    prompts = prompts_of(target)
+    params = SamplingParams(temperature=temperature, max_tokens=TOKENS, seed=3)
+
+    async def scenario():
+        async with running(target.engine, drafter=drafter, policy=EIGHT, text=target.text) as network:
+            asking = [ask(network, prompt, NoneDrafter(), params) for prompt in prompts]
+            return [answer.tokens for answer in await asyncio.gather(*asking)], network.manager.loop.stats
+
+    texts, stats = asyncio.run(scenario())
+    for prompt, text in zip(prompts, texts):
+        expected, _ = reference.generate(
+            prompt, temperature=temperature, max_tokens=TOKENS, seed=3, ignore_eos=False
+        )
+        assert list(text) == expected
+    assert stats.tokens / (stats.tokens - stats.own.accepted) > (2.5 if temperature == 0 else 1.7)

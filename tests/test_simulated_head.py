@@ -1,0 +1,225 @@
+"""A draft head beside the target in the simulator, in the replay of an emulated server, and in `opensled plan`.
+
+Run: pytest tests/test_simulated_head.py -q
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hw_profiles.draft_head import KINDS, HeadCost, HeadProfile
+from opensled.cli import main
+from opensled.errors import UsageError
+from opensled.messages import SamplingParams
+from opensled_testbed.baselines import BASELINES, DRAFT_BESIDE, OF_HEADS, OPENSLED, SERVER_SD, USUAL
+from opensled_testbed.emulation.emulated_accelerator import VARIABLE, environment
+from opensled_testbed.emulation.recorded_drafter import load
+from opensled_testbed.emulation.recorded_head import RecordedHead
+from opensled_testbed.emulation.step_law import StepLaw, StepPiece
+from opensled_testbed.fleet import Fleet, Group, Server, read_fleet
+from opensled_testbed.load.load import Load
+from opensled_testbed.load.records import RequestRecord, RunResult
+from opensled_testbed.load.server_process import RECORDED, command
+from opensled_testbed.planner import capacity_law as law
+from opensled_testbed.planner.setting import assumed, of_fleet
+from opensled_testbed.report.cell_figures import NO_RIVALS
+from opensled_testbed.simulated.compare import throughput
+from opensled_testbed.simulator import simulate
+from opensled_testbed.traces import TraceSet, write_traces
+from tests.made_traces import made
+from verify_server.config import ServeConfig
+from verify_server.drafting.base import Ask
+from verify_server.drafting.stage import DraftStage
+
+SHORT = Load(warmup=2.0, duration=10.0)
+HUB = Server(accelerator="agx-orin", target="dense-8b", weight_bits=8, context=512)
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def fleet(name: str, length: int = 4, users: int = 4) -> Fleet:
+    group = Group(users, "orin-nano-super", "wifi-good", draft_length=length)
+    return BASELINES[name](Fleet(HUB, (group,)))
+
+
+def law_of(kind: str) -> StepLaw:
+    return StepLaw.of(replace(HUB, draft=kind))
+
+
+# -- what it drafts, and what that takes ------------------------------------------------------------------------
+
+
+def ask(traces: TraceSet, place: int, most: int = 4, session: int = 1) -> Ask:
+    """After `place` tokens of the first text."""
+    item = traces.items[0]
+    return Ask(session, "", (*item.prompt_ids, *item.target_ids[:place]), most, SamplingParams(), b"")
+
+
+@every_kind
+def test_it_proposes_what_was_recorded_in_one_pass_whatever_is_asked_for(kind: str) -> None:
+    traces, law, spent = made(acceptance=1.0, tokens=32), law_of(kind), list[float]()
+    head = RecordedHead(traces.items, law, spent.append)
+    item = traces.items[0]
+    for most in (1, 3, 16):
+        [found] = head.propose([ask(traces, 1, most)])
+        longest = {"specformer": 5, "ctc": 7}[kind]
+        assert [token.id for token in found.block.tokens] == list(item.proposals[1].ids[: min(most, longest)])
+        assert (found.block.base, found.read, found.unread) == (len(item.prompt_ids) + 1, 0, 0)
+    assert spent == [law.pass_s([StepPiece(1, len(item.prompt_ids))])] * 3
+    head.propose([ask(traces, 1, 2), ask(traces, 1, 5, session=2)])
+    assert spent[0] < spent[3] < 1.1 * spent[0]
+
+
+def test_where_nothing_more_was_recorded_a_draft_ends() -> None:
+    traces, spent = made(acceptance=1.0, tokens=8), list[float]()
+    head = RecordedHead(traces.items, law_of("ctc"), spent.append)
+    item = traces.items[0]
+    [found] = head.propose([ask(traces, len(item.target_ids), 4)])
+    assert found.block.tokens == () and len(spent) == 1
+    with pytest.raises(AssertionError, match="nothing is recorded"):
+        head.propose([Ask(2, "", (1, 2, 3, 4), 4, SamplingParams(), b"")])
+
+
+@every_kind
+def test_an_emulated_server_replays_a_head_where_it_is_told_of_one(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = replace(HUB, draft=kind)
+    write_traces(path := tmp_path / "drafts.jsonl.gz", traces := made())
+    monkeypatch.setenv(VARIABLE, environment(server, 0.001, str(path))[VARIABLE])
+    drafter = load(ServeConfig(), None)
+    assert isinstance(drafter, RecordedHead) and drafter.reads_blocks and not drafter.needs_kv
+    assert drafter.propose([ask(traces, 1)])[0].block.tokens
+    assert DraftStage(drafter, 1 << 31).first_cost(law_of(kind).cost).most_passes == 1
+
+
+@every_kind
+def test_a_server_process_is_told_of_its_head(kind: str) -> None:
+    for server, drafter in ((replace(HUB, draft=kind), RECORDED), (Server(draft=kind), kind)):
+        words = command(server, 1.0)
+        assert words[words.index("--drafter") + 1] == drafter
+
+
+def test_a_fleet_s_file_may_name_a_head(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text('[server]\naccelerator = "agx-orin"\nweight_bits = 8\ndraft = "specformer"\n')
+    assert isinstance(read_fleet(path).server.draft_cost, HeadCost)
+
+
+# -- in the simulator -------------------------------------------------------------------------------------------
+
+
+def test_heads_are_baselines_that_are_asked_for_by_name() -> None:
+    assert {*OF_HEADS} == {f"{name}-{kind}" for name in (SERVER_SD, OPENSLED) for kind in KINDS}
+    assert {*OF_HEADS} <= {*DRAFT_BESIDE} & {*NO_RIVALS} and not {*OF_HEADS} & {*USUAL}
+    for name in (SERVER_SD, OPENSLED):
+        whole, headed = fleet(name), fleet(f"{name}-ctc")
+        assert headed == replace(whole, server=replace(whole.server, draft="ctc"))
+
+
+def verdicts(result: RunResult) -> dict[str, list[int]]:
+    """By item of each finished request the tokens of its verdicts."""
+    done: list[RequestRecord] = [record for record in result.requests if record.finish_reason]
+    return {record.item: [arrival.tokens for arrival in record.arrivals] for record in done}
+
+
+@every_kind
+def test_a_head_that_is_as_often_right_writes_the_same_verdicts_in_less_time(kind: str) -> None:
+    """A model has as many passes as its drafts have tokens, and reads prompts."""
+    traces = made(12, 0.8, tokens=48)
+    head, model = (
+        simulate(fleet(name, users=1), traces, SHORT) for name in (f"{SERVER_SD}-{kind}", SERVER_SD)
+    )
+    shared = verdicts(head).keys() & verdicts(model).keys()
+    assert len(shared) >= 4
+    assert all(verdicts(head)[item] == verdicts(model)[item] for item in shared)
+    assert (throughput(head) or 0) > (throughput(model) or 0) > 0
+    assert head.server.drafting_s / head.server.steps < 0.7 * model.server.drafting_s / model.server.steps
+
+
+@every_kind
+def test_a_step_s_drafts_take_one_pass_whatever_their_length(kind: str) -> None:
+    traces = made(12, 1.0, tokens=48)
+    runs = [simulate(fleet(f"{SERVER_SD}-{kind}", length, 1), traces, SHORT).server for length in (1, 2, 4)]
+    pass_s = law_of(kind).pass_s([StepPiece(1, 90)])  # behind the longest text
+    assert all(0.7 * pass_s < run.drafting_s / run.steps < pass_s for run in runs)
+    tokens = [run.tokens / run.step_sessions for run in runs]
+    assert tokens == sorted(tokens) and tokens[2] > 1.5 * tokens[0]
+
+
+@every_kind
+def test_a_head_that_drafts_in_vain_soon_drafts_no_more(kind: str) -> None:
+    traces = made(12, 0.0, tokens=48)
+    vain, plain, fixed = (
+        throughput(simulate(fleet(name), traces, SHORT)) or 0
+        for name in (f"{OPENSLED}-{kind}", "opensled-device", f"{SERVER_SD}-{kind}")
+    )
+    assert vain > 0.9 * plain > fixed
+
+
+@every_kind
+def test_a_head_takes_memory_from_sessions(kind: str) -> None:
+    beside = replace(HUB, draft=kind, context=8192)
+    assert 0 < beside.sessions_that_fit < replace(beside, draft="").sessions_that_fit
+    with pytest.raises(UsageError, match=f"beside a {kind} draft"):
+        simulate(Fleet(replace(beside, context=10_000_000)), made(), SHORT)
+
+
+# -- in the plan ------------------------------------------------------------------------------------------------
+
+
+def test_the_law_of_a_head_is_one_pass_and_its_context() -> None:
+    """A lone user: one pass, one step over the draft and the newest token, whose context the head writes."""
+    place = Fleet(HUB, (Group(1, "laptop-cpu", "ethernet"),))
+    setting = of_fleet(place, assumed(0.8), f"{SERVER_SD}-specformer")
+    head = HeadCost(setting.cost.accelerator, HeadProfile.usual("specformer", setting.cost.target))
+    assert setting.draft_cost == head
+    step_s = setting.cost.verify_s(5, 512) + head.context_s(5)
+    pace = setting.acceptance.tokens[4] / (head.verify_s(1, 512) + step_s)
+    assert law.server_sd(setting, 4, 0.999 * pace) >= 1
+    assert law.server_sd(setting, 4, 1.001 * pace) == 0
+    assert law.server_sd(setting, 6, 1.0) == 0 < law.server_sd(setting, 5, 1.0)
+
+
+@every_kind
+def test_with_the_same_acceptance_a_head_holds_at_least_the_users_of_a_model(kind: str) -> None:
+    place = Fleet(HUB, (Group(1, "laptop-cpu", "ethernet"),))
+    head, model = (of_fleet(place, assumed(0.8), beside) for beside in (f"{SERVER_SD}-{kind}", SERVER_SD))
+    for length in (2, 3, 5):
+        assert law.server_sd(head, length, 10) > law.server_sd(model, length, 10) > 0
+
+
+PLAN = ("plan", "--accelerator", "agx-orin", "--weight-bits", "8", "--acceptance", "0.8", "--pace", "20")
+
+
+def test_the_plan_sets_a_head_beside_the_target(capsys: pytest.CaptureFixture[str]) -> None:
+    plans = {}
+    for drafter in ("model", "specformer"):
+        assert main([*PLAN, "--json", "--drafter", drafter]) == 0
+        plans[drafter] = json.loads(capsys.readouterr().out)
+    head, model = plans["specformer"], plans["model"]
+    assert model["head"] is None and head["head"]["label"] == "derived" and head["head"]["params"] > 4e8
+    rows = [{row["mode"]: row["by_speed"] for row in plan["rows"]} for plan in (head, model)]
+    assert rows[0].pop(SERVER_SD) > rows[1].pop(SERVER_SD)
+    assert rows[0] == rows[1]
+    assert main([*PLAN, "--drafter", "specformer"]) == 0
+    out = capsys.readouterr().out
+    assert "with a specformer head's draft of" in " ".join(out.split())
+    assert "Start the server with --drafter specformer" in " ".join(out.split())
+    assert "head       specformer: 5 tokens" in out and max(map(len, out.splitlines())) <= 100
+
+
+def test_a_target_whose_sizes_are_not_known_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'name = "m"\nsource = "s"\nparams = 8e9\nactive_params = 8e9\nlayers = 32\nkv_heads = 8\nhead_dim = 128\n'
+    )
+    assert main([*PLAN, "--target", str(path), "--drafter", "ctc"]) == 2
+    assert "does not say hidden_size, heads, inner_size" in capsys.readouterr().err
+    assert main([*PLAN, "--target", str(path)]) == 0
