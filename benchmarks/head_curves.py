@@ -22,8 +22,9 @@ from opensled_testbed.provenance import provenance
 
 COMMAND = "python -m benchmarks.head_curves"
 NAMES = {
-    "specformer": {"chain": "SpecFormer"},
+    "specformer": {"chain": "SpecFormer, a chain", "tree": "SpecFormer, as a tree"},
     "ctc": {"chain": "CTC, collapsed, as a chain", "tree": "CTC, collapsed, as a tree"},
+    "ctc-released": {"chain": "CTC as released, as a chain", "tree": "CTC as released, as a tree"},
     "parallel": {"chain": "the same network, cross-entropy, not collapsed"},
 }
 Curves = dict[str, dict[str, list[list[float]]]]  # target -> name of a line -> points (rows, tokens a step)
@@ -55,7 +56,9 @@ def read_curves(work: Path) -> Curves:
         target, kind = path.parts[-3:-1]
         points = [json.loads(line) for line in path.read_text().splitlines()]
         for key, name in NAMES.get(kind, {}).items():
-            found.setdefault(target, {})[name] = [[point["rows"], point[key]] for point in points]
+            # A curve of a head that was not measured in this way has no such points.
+            if line := [[point["rows"], point[key]] for point in points if key in point]:
+                found.setdefault(target, {})[name] = line
     if not found:
         raise NotFound(
             f"{work} has no TARGET/KIND/curve.jsonl; train a head with opensled train-head", "work"

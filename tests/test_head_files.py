@@ -41,8 +41,7 @@ def made(folder: Path, shape: HeadShape = SHAPE) -> HeadFile:
     with torch.no_grad():
         for weight in head.parameters():
             weight.copy_(torch.randn_like(weight) * 10.0 ** torch.randint(-6, 3, (*weight.shape[:-1], 1)))
-    ids = IDS if shape.vocabulary == len(IDS) else np.arange(shape.vocabulary, dtype=np.int32)
-    own = HeadFile(folder, head.eval(), ids, "some target", "its vocabulary", "its sizes", {"rows": 7})
+    own = HeadFile(folder, head.eval(), IDS, "some target", "its vocabulary", "its sizes", {"rows": 7})
     save(own)
     return own
 
@@ -192,7 +191,7 @@ def with_number(name: str, value: float) -> Callable[[Tensors], object]:
 
 
 def with_ids(*ids: float, dtype: torch.dtype = torch.int32) -> Callable[[Tensors], object]:
-    return lambda tensors: tensors.update({DRAFT_IDS: torch.tensor(ids, dtype=dtype)})
+    return changed(DRAFT_IDS, lambda _: torch.tensor(ids, dtype=dtype))
 
 
 def changed(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Tensors], object]:

@@ -108,13 +108,13 @@ def test_a_label_that_the_frames_cannot_write_counts_nothing(infeasible: list[in
     assert nothing.item() == 0 and torch.autograd.grad(nothing, frames)[0].eq(0).all()
 
 
-@pytest.mark.parametrize("tokens", [[0, 0, 1, NONE], [1, 1, NONE, NONE]])
-def test_a_label_that_just_fits_counts(tokens: list[int]) -> None:
-    """Repeats behind its end are none: of [1, 1, NONE, NONE] there is one."""
-    label = [id for id in tokens if id != NONE]
+@pytest.mark.parametrize("behind", [NONE, 0, 1])
+def test_a_label_that_just_fits_counts(behind: int) -> None:
+    """Repeats behind its end are none."""
     frames = log_probs(1, 4, TOKENS + 1)
-    wanted = by_alignments(frames[0].detach().numpy(), label) / len(label)
-    assert LOSSES["ctc"](frames, labelled([tokens])).item() == pytest.approx(wanted, abs=1e-5)
+    wanted = by_alignments(frames[0].detach().numpy(), [0, 0, 1]) / 3
+    found = LOSSES["ctc"](frames, labelled([[0, 0, 1, behind]], [[True, True, True, False]]))
+    assert found.item() == pytest.approx(wanted, abs=1e-5)
 
 
 @pytest.mark.parametrize("outside", [0.0, 0.4])

@@ -166,7 +166,7 @@ def of_blocks(context: Context, sizes: list[int], rows: list[list[int]]) -> Atte
     order = torch.randperm(9, generator=torch.Generator().manual_seed(2)).tolist()
     blocks = [[order.pop() for _ in range(0, size, BLOCK_SIZE)] for size in sizes]
     slots = torch.cat([slots_of(own)[:size] for own, size in zip(blocks, sizes)])
-    left = [torch.full_like(part[:1], value) for part, value in zip(context, (torch.nan, 1e100, torch.nan))]
+    left = [torch.full_like(part[:1], torch.nan) for part in context]
     head = Given(Context(*(part.repeat_interleave(9 * BLOCK_SIZE, 0) for part in left)))
     held = HeadContext(head, 9)
     held.read(torch.empty(0), torch.empty(0), torch.arange(9 * BLOCK_SIZE))

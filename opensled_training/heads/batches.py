@@ -31,6 +31,7 @@ class Aims:
 @dataclass(frozen=True)
 class Batch:
     hidden: Tensor  # [n, taps, d] of all rows, window by window
+    ids: Tensor  # [n], the target's
     positions: Tensor  # [n]
     sizes: list[int]  # rows of each window
     rows: list[Tensor]  # of each window the rows that drafts start from, counted from its beginning
@@ -45,16 +46,17 @@ def batch_of(windows: Sequence[Window], rows: Sequence[np.ndarray], places: np.n
     offsets = np.cumsum([0, *sizes[:-1]])
     starts = np.concatenate([offset + own for offset, own in zip(offsets, rows)])
     ends = np.repeat(offsets + sizes, [len(own) for own in rows])
-    ids = np.concatenate([window.ids for window in windows])
+    ids = np.concatenate([window.ids for window in windows]).astype(np.int64)
     positions = np.concatenate([window.first + np.arange(len(window)) for window in windows])
     hidden = np.concatenate([window.hidden for window in windows])
     return Batch(
         torch.from_numpy(hidden).float(),
+        torch.from_numpy(ids),
         torch.from_numpy(positions),
         sizes,
         [torch.from_numpy(own) for own in rows],
         torch.from_numpy(starts),
-        torch.from_numpy(ids[starts + 1].astype(np.int64)),
+        torch.from_numpy(ids[starts + 1]),
         _aims(windows, ids, starts, ends, places, length),
     )
 

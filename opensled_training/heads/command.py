@@ -9,14 +9,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from opensled.errors import UsageError
 from opensled_training.heads import windows
 from opensled_training.heads.batches import tapped_windows
 from opensled_training.heads.capture import Source, capture, load_source, writer_of
-from opensled_training.heads.config import TrainHeadConfig
+from opensled_training.heads.config import RELEASED, SERVED, TrainHeadConfig
 from opensled_training.heads.draft_vocabulary import draft_ids
 from opensled_training.heads.heldout import tokens_per_step
+from opensled_training.heads.learner import Learner
 from opensled_training.heads.onnx_form import write_onnx
 from opensled_training.heads.pupil import Pupil, new_pupil
+from opensled_training.heads.released import new_released
 from opensled_training.heads.scripts import LENGTH, Asker
 from opensled_training.heads.trainer import Plan, Trainer
 from opensled_training.heads.windows import Window
@@ -33,17 +36,23 @@ def train_head(config: TrainHeadConfig) -> int:
 
     Raises NotFound, UnsupportedModel, UsageError.
     """
+    _check(config)
     torch.set_num_threads(config.threads)
     source = load_source(config.target)
     _capture(source, config)
     if not config.capture_only:
-        folder = _train(source, config)
-        print(
-            f"wrote {folder}; serve it: opensled serve --model {config.target} --drafter {config.head} "
-            f"--draft-model {folder}",
-            flush=True,
-        )
+        print(_train(source, config), flush=True)
     return 0
+
+
+def _check(config: TrainHeadConfig) -> None:
+    """Raises UsageError."""
+    asked = [name for name in ("out", "onnx", "loss", "markov") if getattr(config, name)]
+    if config.head == RELEASED and asked:
+        raise UsageError(
+            f"--{asked[0]} is for heads that are written; {RELEASED} is a baseline, which has its own loss and leaves "
+            "nothing but its curve"
+        )
 
 
 def _capture(source: Source, config: TrainHeadConfig) -> None:
@@ -59,22 +68,34 @@ def _capture(source: Source, config: TrainHeadConfig) -> None:
         capture(source, writer, texts, config.positions)
 
 
-def _train(source: Source, config: TrainHeadConfig) -> Path:
+def _train(source: Source, config: TrainHeadConfig) -> str:
+    """What there is now, for people."""
     folder = config.shop / config.head
     folder.mkdir(parents=True, exist_ok=True)
     paths = windows.shards(config.shop / TEXTS)
     pupil = _pupil(source, config, paths)
     plan = Plan(config.form.loss, config.epochs)
-    heldout = heldout_windows(config.shop / HELDOUT, pupil.head.shape.taps)
+    heldout = heldout_windows(config.shop / HELDOUT, pupil.shape.taps)
     trainer = Trainer(pupil, paths, heldout, folder, plan)
     trainer.run()
-    return _write(source, config, pupil, trainer, heldout)
+    if not isinstance(pupil, Pupil):
+        return f"wrote the curve of {config.head} in {folder}; a baseline, so there is no head to serve"
+    written = _write(source, config, pupil, trainer, heldout)
+    if config.head not in SERVED:
+        return f"wrote {written}; a baseline, which no server drafts with"
+    return (
+        f"wrote {written}; serve it: opensled serve --model {config.target} --drafter {config.head} "
+        f"--draft-model {written}"
+    )
 
 
-def _pupil(source: Source, config: TrainHeadConfig, paths: Sequence[Path]) -> Pupil:
+def _pupil(source: Source, config: TrainHeadConfig, paths: Sequence[Path]) -> Learner:
     torch.manual_seed(SEED)
     network, form = source.network, config.form
-    ids = draft_ids(windows.own_ids(paths), network.config.vocab_size, config.vocabulary)
+    written = windows.own_ids(paths)
+    ids = draft_ids(written, network.config.vocab_size, config.vocabulary)
+    if config.head == RELEASED:
+        return new_released(network, written, ids, form.length, source.dtype)
     return new_pupil(network, config.head, ids, form.length, form.markov, source.dtype)
 
 

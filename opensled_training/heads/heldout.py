@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from opensled_training.heads.batches import Batch
-from opensled_training.heads.pupil import Pupil, has_blank
+from opensled_training.heads.learner import Learner
 from opensled_training.heads.windows import Window
-from verify_server.heads.collapse import ROOT, Trie, best_chain, best_trie
-from verify_server.heads.markov import greedy_chain
+from verify_server.heads.collapse import ROOT, Trie
 
 NODES = 16  # of a tree
 
@@ -43,35 +42,20 @@ class Walk:
 
 
 @torch.inference_mode()
-def tokens_per_step(pupil: Pupil, windows: Sequence[Window]) -> dict[str, float]:
-    """`chain`: with the likeliest chain; of kind `ctc` also `tree`: with the best NODES nodes of a trie."""
-    names = ("chain", "tree") if has_blank(pupil.head) else ("chain",)
-    walks = {name: Walk() for name in names}
+def tokens_per_step(pupil: Learner, windows: Sequence[Window]) -> dict[str, float]:
+    """`chain`: with the likeliest chain; `tree`: with the best NODES nodes of a tree."""
+    walks = {way: Walk() for way in pupil.ways}
     for window in windows:
         rows = window.starts()
         batch = pupil.batch([window], [rows])
-        accepted = zip(*(_of_tries if has_blank(pupil.head) else _of_chains)(pupil, batch))
-        for walk, counts in zip(walks.values(), accepted):
-            walk.along(rows, counts)
-    return {name: round(walk.mean, 4) for name, walk in walks.items()}
+        for way, drafts in pupil.drafts(batch).items():
+            walks[way].along(rows, map(agreed, drafts, _texts(batch)))
+    return {way: round(walk.mean, 4) for way, walk in walks.items()}
 
 
-def _of_chains(pupil: Pupil, batch: Batch) -> list[tuple[int]]:
-    """Accepted tokens of each draft."""
-    previous = torch.from_numpy(pupil.places)[batch.newest]
-    chains = greedy_chain(pupil.logits(batch), previous, pupil.head.markov)
-    agreed = (chains == batch.aims.tokens) & batch.aims.valid
-    return [(count,) for count in agreed.cumprod(1).sum(1).tolist()]
-
-
-def _of_tries(pupil: Pupil, batch: Batch) -> list[tuple[int, int]]:
-    """Accepted tokens of each draft as a chain, and as a tree."""
-    log_probs = pupil.log_probs(batch).numpy()
-    found = []
-    for frames, text in zip(log_probs, _texts(batch)):
-        trie = best_trie(frames, frames.shape[-1] - 1, most=NODES)
-        found.append((agreed(best_chain(trie), text), agreed(trie, text)))
-    return found
+def chain_of(ids: Sequence[int]) -> Trie:
+    """Without scores, which a walk does not read."""
+    return Trie(list(ids), list(range(ROOT, len(ids) - 1)), [])
 
 
 def _texts(batch: Batch) -> list[list[int]]:

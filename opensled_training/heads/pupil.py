@@ -12,24 +12,58 @@ from transformers import LlamaForCausalLM
 
 from opensled_training.heads.batches import Batch, batch_of
 from opensled_training.heads.draft_vocabulary import places_of
+from opensled_training.heads.heldout import NODES, chain_of
+from opensled_training.heads.losses import LOSSES
 from opensled_training.heads.window_attention import WindowAttention
 from opensled_training.heads.windows import Window
 from verify_server.heads import HEADS
 from verify_server.heads.base import DraftHead, HeadShape
+from verify_server.heads.beam import CANDIDATES, WIDTH, likeliest_tree
+from verify_server.heads.collapse import Trie, best_chain, best_trie, ranked
 from verify_server.heads.ctc import BLANK_KIND
+from verify_server.heads.markov import greedy_chain
 from verify_server.heads.specformer import default_taps
 from verify_server.heads.target_parts import TargetParts
 
 
 @dataclass(frozen=True)
 class Pupil:
+    """A `Learner`."""
+
     head: DraftHead  # in float32
     parts: TargetParts
     places: np.ndarray  # of the target's ids in the draft vocabulary
     dtype: torch.dtype  # that it multiplies in
 
+    @property
+    def shape(self) -> HeadShape:
+        return self.head.shape
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        return "chain", "tree"
+
     def batch(self, windows: Sequence[Window], rows: Sequence[np.ndarray]) -> Batch:
         return batch_of(windows, rows, self.places, self.head.shape.length)
+
+    def loss(self, batch: Batch, name: str) -> Tensor:
+        return LOSSES[name](self.log_probs(batch), batch.aims)
+
+    def drafts(self, batch: Batch) -> dict[str, list[Trie]]:
+        if has_blank(self.head):
+            frames = self.log_probs(batch).numpy()
+            tries = [best_trie(own, own.shape[-1] - 1, most=NODES) for own in frames]
+            return {"chain": list(map(best_chain, tries)), "tree": tries}
+        logits, previous = self.logits(batch), torch.from_numpy(self.places)[batch.newest]
+        chains = greedy_chain(logits, previous, self.head.markov)
+        return {"chain": list(map(chain_of, chains.tolist())), "tree": self._trees(logits, previous)}
+
+    def _trees(self, logits: Tensor, previous: Tensor) -> list[Trie]:
+        bias = self.head.markov.among if self.head.markov is not None else None
+        found = logits.topk(min(CANDIDATES, logits.shape[-1]))
+        drafts = zip(found.values.numpy(), found.indices.numpy(), previous.tolist())
+        trees = (likeliest_tree(values, ids, newest, WIDTH, bias) for values, ids, newest in drafts)
+        return [ranked(tree, NODES) for tree in trees]
 
     def logits(self, batch: Batch) -> Tensor:
         """[B, length, V] of a batch, without the bias between neighbours; of kind `ctc` with the blank as last id."""
@@ -65,8 +99,17 @@ def new_pupil(
     dtype: torch.dtype = torch.float32,
 ) -> Pupil:
     """An untrained head for a target. Raises UsageError and UnsupportedModel."""
+    head = HEADS.get(kind)(shape_of(network, kind, len(ids), length, markov))
+    parts = TargetParts(network, torch.from_numpy(ids.astype(np.int64)))
+    return Pupil(head, parts, places_of(ids, network.config.vocab_size), dtype)
+
+
+def shape_of(
+    network: LlamaForCausalLM, kind: str, vocabulary: int, length: int, markov: int = 0
+) -> HeadShape:
+    """Of a head that is as wide as a layer of its target."""
     config = network.config
-    shape = HeadShape(
+    return HeadShape(
         kind=kind,
         taps=default_taps(config.num_hidden_layers)[0 if kind == "specformer" else -1 :],
         size=config.hidden_size,
@@ -75,10 +118,7 @@ def new_pupil(
         head_size=config.head_dim,
         inner=config.intermediate_size,
         length=length,
-        vocabulary=len(ids),
+        vocabulary=vocabulary,
         rope_theta=config.rope_parameters["rope_theta"],
         markov=markov,
     )
-    head = HEADS.get(kind)(shape)
-    parts = TargetParts(network, torch.from_numpy(ids.astype(np.int64)))
-    return Pupil(head, parts, places_of(ids, config.vocab_size), dtype)

@@ -6,6 +6,7 @@ is given is the one that was measured best.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import random
@@ -17,11 +18,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from opensled.errors import NotFound
+from opensled.errors import NotFound, UsageError
 from opensled_training.heads.batches import drawn_rows, groups_of_windows
 from opensled_training.heads.heldout import tokens_per_step
-from opensled_training.heads.losses import LOSSES
-from opensled_training.heads.pupil import Pupil
+from opensled_training.heads.learner import Learner
 from opensled_training.heads.windows import Window, rows
 from opensled_training.train import adamw
 
@@ -60,13 +60,16 @@ class Progress:
 
 
 class Trainer:
-    """Trains `pupil` on the shards `paths`; keeps checkpoint and curve in `folder`."""
+    """Trains `pupil` on the shards `paths`; keeps checkpoint and curve in `folder`.
+
+    Raises UsageError where the checkpoint there is of another training.
+    """
 
     def __init__(
-        self, pupil: Pupil, paths: Sequence[Path], heldout: Sequence[Window], folder: Path, plan: Plan
+        self, pupil: Learner, paths: Sequence[Path], heldout: Sequence[Window], folder: Path, plan: Plan
     ) -> None:
         self.pupil, self.plan = pupil, plan
-        self._paths, self._heldout, self._loss = list(paths), heldout, LOSSES[plan.loss]
+        self._paths, self._heldout = list(paths), heldout
         self._checkpoint, self._curve = folder / "head.pt", folder / "curve.jsonl"
         self._head = pupil.head.train()
         self._optimizer = adamw(self._head.parameters(), plan.decay)
@@ -74,6 +77,9 @@ class Trainer:
         self._losses: list[float] = []
         self._epoch_steps = math.ceil(sum(map(rows, paths)) / plan.read)
         self.progress = Progress()
+        # What another training in this folder could not go on with.
+        ids = hashlib.sha256(pupil.places.tobytes()).hexdigest()
+        self._about = {"loss": plan.loss, "shape": repr(pupil.shape), "ids": ids}
         if self._checkpoint.exists():
             self._load()
 
@@ -103,7 +109,7 @@ class Trainer:
     def _groups(self) -> Iterator[list[Window]]:
         """Endless. A run that goes on begins with a new order. Raises NotFound."""
         rng = random.Random(f"{self.plan.seed} {self.progress.steps}")
-        taps, read = self._head.shape.taps, self.plan.read
+        taps, read = self.pupil.shape.taps, self.plan.read
         while True:
             groups = groups_of_windows(self._paths, taps, read, rng)
             if (first := next(groups, None)) is None:
@@ -119,7 +125,7 @@ class Trainer:
             settings["lr"] = self._rate()
         rng = np.random.default_rng((self.plan.seed, progress.steps))
         batch = self.pupil.batch(windows, drawn_rows(windows, self.plan.starts, rng))
-        loss = self._loss(self.pupil.log_probs(batch), batch.aims)
+        loss = self.pupil.loss(batch, self.plan.loss)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self._head.parameters(), 1.0)
         self._optimizer.step()
@@ -139,7 +145,7 @@ class Trainer:
         progress, mean = self.progress, np.mean(self._losses[-REPORT_STEPS:])
         rate = progress.rows / progress.seconds
         print(
-            f"{self._head.shape.kind} {progress.steps}/{self.all_steps}: {progress.rows:,} rows, "
+            f"{self.pupil.shape.kind} {progress.steps}/{self.all_steps}: {progress.rows:,} rows, "
             f"{self.plan.loss} {mean:.3f}, {rate:.0f}/s",
             flush=True,
         )
@@ -170,11 +176,16 @@ class Trainer:
         """Written beside and moved: a run killed while saving must not lose the last good checkpoint."""
         part = self._checkpoint.with_suffix(".part")
         state = {"weights": self._weights(), "best": self._best, "optimizer": self._optimizer.state_dict()}
-        torch.save({**state, "progress": asdict(self.progress)}, part)
+        torch.save({**state, "progress": asdict(self.progress), "about": self._about}, part)
         part.replace(self._checkpoint)
 
     def _load(self) -> None:
         state = torch.load(self._checkpoint, weights_only=True)
+        if other := [name for name, value in self._about.items() if state["about"][name] != value]:
+            raise UsageError(
+                f"{self._checkpoint} is of a training with another {' and '.join(other)}; remove its folder, or name "
+                "another one with --work"
+            )
         self._head.load_state_dict(state["weights"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._best, self.progress = state["best"], Progress(**state["progress"])

@@ -13,7 +13,7 @@ from verify_server.engine.torch_engine import TorchEngine
 from verify_server.heads.base import HeadShape
 from verify_server.heads.context import HeadContext
 from verify_server.heads.drafter import FrameDrafter, HeadDrafter, PlaceDrafter
-from verify_server.heads.head_file import HeadFile, load
+from verify_server.heads.head_file import HeadFile, config_digest, load
 from verify_server.heads.target_parts import TargetParts
 from verify_server.target import Target
 
@@ -74,6 +74,11 @@ def _check(found: HeadFile, kind: str, engine: TorchEngine, target: Target) -> N
         raise VocabularyMismatch(
             f"the head in {found.folder} has another vocabulary than the target {target.model_id!r}; take a head that "
             "was trained for it"
+        )
+    if found.config != config_digest(text):
+        raise UnsupportedModel(
+            f"the head in {found.folder} was trained for {found.target!r}, a target of other sizes than "
+            f"{target.model_id!r}; train one with `opensled train-head`"
         )
     if shape.size != text.hidden_size or max(shape.taps) > text.num_hidden_layers:
         raise UnsupportedModel(

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from verify_server.heads.collapse import ROOT, Trie
 
+CANDIDATES, WIDTH = 64, 4  # ids of each place that are looked at, and ways from it to the next
 # What the tokens before, [W], add to the logits of ids [C]: [W, C].
 Bias = Callable[[Sequence[int], NDArray[np.int64]], NDArray[np.float32]]
 

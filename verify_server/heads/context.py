@@ -70,7 +70,8 @@ class HeadContext:
         )
         seen = torch.arange(most * BLOCK_SIZE, device=self._device) <= ends[:, None]
         # What lies behind a text is another one's, and NaN would survive the mask.
-        return _Attending(keys, values.masked_fill(~seen[..., None, None], 0), seen)
+        hidden = ~seen[..., None, None]
+        return _Attending(keys.masked_fill(hidden, 0), values.masked_fill(hidden, 0), seen)
 
     @property
     def _device(self) -> torch.device:

@@ -20,7 +20,7 @@ from opensled.messages import DraftBlock, DraftToken
 from opensled.noise import gumbel
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.heads.base import DraftHead
-from verify_server.heads.beam import Bias, likeliest_tree
+from verify_server.heads.beam import CANDIDATES, WIDTH, Bias, likeliest_tree
 from verify_server.heads.collapse import ROOT, Trie, best_chain, best_trie, ranked
 from verify_server.heads.context import HeadContext
 from verify_server.heads.ctc import CtcHead
@@ -29,7 +29,6 @@ from verify_server.heads.target_parts import TargetParts
 from verify_server.trees import depths
 
 NODES = 24  # of a tree, at most
-CANDIDATES, WIDTH = 64, 4  # ids of each place that are looked at, and ways from it to the next
 TOP_K, BEAM = 5, 48  # ids of each frame, and paths of all frames, that are looked at
 
 

@@ -1,0 +1,260 @@
+"""The training loop of draft heads, how their drafts are measured, what targets are asked, and all of it together.
+
+Run: pytest tests/test_head_trainer.py
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from opensled.errors import NotFound, UsageError
+from opensled.messages import ChatMessage
+from opensled.store import bundled_folder
+from opensled_training.heads import capture, command, trainer
+from opensled_training.heads.config import TrainHeadConfig
+from opensled_training.heads.heldout import Walk, agreed, tokens_per_step
+from opensled_training.heads.scripts import LENGTH, Asker
+from opensled_training.heads.trainer import Plan, Trainer
+from opensled_training.heads.windows import Shard, save_shard
+from opensled_training.item import split_of
+from tests.test_head_training import around, drafts, heldout, pupil_of, saved, window
+from tests.test_head_training import target as target
+from verify_server.heads.collapse import ROOT, Trie
+from verify_server.heads.head_file import load
+from verify_server.text.gguf_text import GgufText
+
+PLAN = Plan("hard", epochs=4, read=64, starts=8, warming=3, measure_steps=5)
+STEPS = 4 * 3  # of all epochs; the texts have 192 rows
+QUESTIONS = [f"What is {number}?" for number in range(30)]
+
+
+def new_trainer(target, folder: Path, plan: Plan = PLAN) -> Trainer:
+    return Trainer(pupil_of(target, "specformer"), saved(target, folder), heldout(target), folder, plan)
+
+
+def points(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "curve.jsonl").read_text().splitlines()]
+
+
+def same(one: object, other: object) -> bool:
+    """Of states, tensors and what else is kept in a checkpoint."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    return one == other
+
+
+def test_a_run_that_was_stopped_goes_on(target, tmp_path, monkeypatch) -> None:
+    """With the weights, the optimizer and the best weights that it had."""
+    monkeypatch.setattr(trainer, "CHECKPOINT_S", -1.0)  # one after each step
+    first, step = new_trainer(target, tmp_path), Trainer._step
+
+    def stopping(self, windows) -> None:
+        if self.progress.steps == 7:
+            raise KeyboardInterrupt
+        step(self, windows)
+
+    monkeypatch.setattr(Trainer, "_step", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    monkeypatch.setattr(Trainer, "_step", step)
+    second = new_trainer(target, tmp_path)
+    assert second.progress == first.progress and second.progress.steps == 7
+    assert second.progress.rows == 7 * 2 * PLAN.starts and second.progress.best > 0
+    assert same(second._head.state_dict(), first._head.state_dict())
+    assert same(second._optimizer.state_dict(), first._optimizer.state_dict())
+    assert same(second._best, first._best) and not same(second._best, second._head.state_dict())
+    second.run()
+    assert second.progress.steps == STEPS == second.all_steps
+    assert [point["steps"] for point in points(tmp_path)] == [0, 5, 10, STEPS]
+
+
+def test_a_run_that_has_ended_does_nothing_more(target, tmp_path) -> None:
+    (first := new_trainer(target, tmp_path)).run()
+    seen, curve = first._head.state_dict(), points(tmp_path)
+    again = new_trainer(target, tmp_path)
+    again.run()
+    assert again.progress == first.progress and same(again._head.state_dict(), seen)
+    assert points(tmp_path) == curve
+
+
+def test_another_training_does_not_go_on_from_there(target, tmp_path) -> None:
+    new_trainer(target, tmp_path).run()
+    with pytest.raises(UsageError, match="another loss; remove its folder"):
+        new_trainer(target, tmp_path, replace(PLAN, loss="lk"))
+    fewer = pupil_of(target, "specformer")
+    places = np.where(fewer.places == 3, -1, fewer.places)
+    with pytest.raises(UsageError, match="another ids"):
+        Trainer(replace(fewer, places=places), saved(target, tmp_path), heldout(target), tmp_path, PLAN)
+
+
+def test_the_curve_says_where_each_point_stands(target, tmp_path) -> None:
+    own = new_trainer(target, tmp_path)
+    own.run()
+    found = points(tmp_path)
+    assert [(point["steps"], point["rows"]) for point in found] == [
+        (steps, steps * 2 * PLAN.starts) for steps in (0, 5, 10, STEPS)
+    ]
+    assert found[0]["loss"] is None and all(point["loss"] > 0 for point in found[1:])
+    assert max(point["tree"] for point in found) == own.progress.best
+    assert tokens_per_step(own.pupil, heldout(target))["tree"] == own.progress.best
+
+
+def test_training_stops_where_it_no_longer_rises(target, tmp_path, monkeypatch) -> None:
+    """After three flat points; the head is then the one that was best, if only by a little."""
+    seen = []
+    script = iter([1.0, 2.0, 2.001, 2.0, 1.5, 9.0])
+
+    def measured(pupil, _) -> dict[str, float]:
+        seen.append({name: weight.clone() for name, weight in pupil.head.state_dict().items()})
+        return {"chain": 0.0, "tree": next(script)}
+
+    monkeypatch.setattr(trainer, "tokens_per_step", measured)
+    own = new_trainer(target, tmp_path, replace(PLAN, epochs=50, patience=3))
+    own.run()
+    assert own.progress.steps == 20 < own.all_steps and own.progress.best == 2.001
+    assert [point["tree"] for point in points(tmp_path)] == [1.0, 2.0, 2.001, 2.0, 1.5]
+    assert same(own._head.state_dict(), seen[2]) and not same(seen[2], seen[4])
+    assert same(torch.load(tmp_path / "head.pt")["weights"], seen[4])
+
+
+def test_the_rate_rises_and_falls(target, tmp_path) -> None:
+    own = new_trainer(target, tmp_path, replace(PLAN, epochs=40))
+    rates = []
+    for _ in range(own.all_steps + 1):
+        rates.append(own._rate())
+        own.progress.steps += 1
+    assert np.argmax(rates) == PLAN.warming - 1 and math.isclose(max(rates), PLAN.rate, rel_tol=1e-2)
+    assert rates[:3] == sorted(rates[:3]) and rates[3:] == sorted(rates[3:], reverse=True)
+    assert rates[0] > rates[-1] == 0
+
+
+def test_texts_without_a_place_to_draft_from_are_refused(target, tmp_path) -> None:
+    """And not looked through for ever."""
+    own = new_trainer(target, tmp_path)
+    for path in own._paths:
+        save_shard(Shard((0, 1, 2, 3), [window(target, around(0), given=31)]), path)
+    with pytest.raises(NotFound, match="no place"):
+        own.run()
+
+
+@pytest.mark.parametrize(
+    ("rows", "accepted", "steps", "tokens"),
+    [
+        (range(8), [2, 9, 9, 1, 9, 0, 0, 3], 5, 11),  # 0, 3, 5, 6, 7
+        (range(5), [4, 0, 0, 0, 0], 1, 5),
+        ([0, 1, 5, 6, 7], [3, 9, 1, 9, 0], 3, 7),  # row 4 is not the target's: the walk goes on at 5
+        ([], [], 0, 0),
+    ],
+)
+def test_a_walk_by_hand(rows: Iterable[int], accepted: list[int], steps: int, tokens: int) -> None:
+    (walk := Walk()).along(rows, accepted)
+    assert (walk.steps, walk.tokens) == (steps, tokens)
+    walk.along([3], [1])  # another window begins anew
+    assert walk.mean == (tokens + 2) / (steps + 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss", "epochs"), [("specformer", "hard", 2), ("specformer", "hard", 9), ("ctc", "ctc", 20)]
+)
+def test_tokens_of_a_step_are_those_of_a_server(target, tmp_path, kind: str, loss: str, epochs: int) -> None:
+    """Which drafts where it stands, and takes what agrees and one token more, as long as the text is the target's."""
+    pupil, [held, other] = pupil_of(target, kind), heldout(target, kind)
+    plan = replace(PLAN, loss=loss, rate=3e-3, epochs=epochs, measure_steps=50)
+    Trainer(pupil, saved(target, tmp_path), [other], tmp_path, plan).run()
+    held = replace(held, own=np.arange(26) < 20)
+    text, row, steps = held.ids[:20].tolist(), 0, 0
+    while row + 2 < len(text):
+        [draft] = drafts(pupil, held, np.array([row]))
+        pairs = zip(draft, text[row + 2 :])
+        row += 1 + sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        steps += 1
+    assert row > steps  # it has learned a little, or much
+    assert tokens_per_step(pupil, [held])["chain"] == round(row / steps, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [([5, 8, 6], 2), ([6, 5, 9], 3), ([6, 5, 9, 1], 3), ([7], 0), ([6, -2], 1), ([], 0)]
+)
+def test_what_of_a_text_is_a_path_of_a_trie(text: list[int], count: int) -> None:
+    trie = Trie([5, 6, 8, 5, 9], [ROOT, ROOT, 0, 1, 3], [0.0] * 5)
+    assert agreed(trie, text) == count
+
+
+@pytest.fixture(scope="module")
+def tiny() -> GgufText:
+    return GgufText(bundled_folder() / "tiny/tiny-f16.gguf")
+
+
+def prompts(scripts) -> set[tuple[int, ...]]:
+    return {script.parts[0].ids for script in scripts}
+
+
+def lines_in(folder: Path, lines: list[str]) -> Path:
+    (path := folder / "prompts.txt").write_text("\n".join(["", *lines, "  "]))
+    return path
+
+
+@pytest.mark.parametrize("name", ["tiny", "some other"])
+def test_no_prompt_that_is_held_out_is_learned(tiny, name: str) -> None:
+    asker = Asker(name, tiny)
+    held, learned = prompts(asker.heldout()), prompts(itertools.islice(asker.scripts(1), 60))
+    assert len(held) > 20 and len(learned) > 20 and not held & learned
+    again, other = (prompts(itertools.islice(asker.scripts(seed), 9)) for seed in (1, 2))
+    assert again < learned and not other <= again
+
+
+def test_prompts_of_a_file_are_shared_out(tiny, tmp_path) -> None:
+    asker = Asker("tiny", tiny, lines_in(tmp_path, QUESTIONS))
+    held, learned = prompts(asker.heldout()), prompts(itertools.islice(asker.scripts(1), 200))
+    rendered = {tiny.render([ChatMessage("user", line)]): split_of(line) for line in QUESTIONS}
+    assert held == {ids for ids, split in rendered.items() if split == "heldout"}
+    assert learned == {ids for ids, split in rendered.items() if split == "train"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], "0 prompts"),
+        (["What is 1?"] * 40, "40 prompts"),
+        ([f"{number} and{' so on and' * LENGTH}" for number in range(60)], "too long"),
+    ],
+)
+def test_a_file_of_prompts_of_no_use_is_refused(tiny, tmp_path, lines: list[str], said: str) -> None:
+    path = lines_in(tmp_path, lines)
+    with pytest.raises(NotFound, match=said) as caught:
+        Asker("tiny", tiny, path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tiny, tmp_path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\x00\xfe")
+    for name in ("binary", "nowhere", "."):
+        with pytest.raises(NotFound, match="cannot be read"):
+            Asker("tiny", tiny, tmp_path / name)
+
+
+def test_a_head_is_trained_from_the_first_prompt_to_its_files(tmp_path, monkeypatch) -> None:
+    """On very little; a second run finds everything done."""
+    monkeypatch.setattr(capture, "SHARD_ROWS", 300)
+    monkeypatch.setattr(command, "ROWS", 8)
+    data = str(lines_in(tmp_path, QUESTIONS))
+    config = TrainHeadConfig("tiny", data=data, positions=100, epochs=1, work=str(tmp_path), threads=1)
+    assert command.train_head(config) == 0
+    found = load(config.shop / "specformer" / "head")
+    assert found.target == "tiny" and found.head.shape.kind == "specformer"
+    assert found.training["rows"] > 0 and found.training["heldout_tokens_per_step"] >= 1
+    kept = {path: path.stat().st_mtime_ns for path in config.shop.rglob("*.npz")}
+    command.train_head(config)
+    assert {path: path.stat().st_mtime_ns for path in config.shop.rglob("*.npz")} == kept
+    assert load(found.folder).training == found.training
