@@ -2,8 +2,8 @@
 
     python -m benchmarks.head_curves build/heads [--out FOLDER]
 
-Reads the curves that `opensled train-head` has left in its work folder, TARGET/KIND/curve.jsonl. `ctc` is drawn twice:
-with the likeliest chain of what its frames collapse to, and with the best 16 nodes of the trie of these.
+Reads the curves that `opensled train-head` has left in its work folder, TARGET/KIND/curve.jsonl: of the likeliest chain
+of a draft, and of the best 16 nodes of its tree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from benchmarks.head_curves_plot import write_plot
+from benchmarks.head_curves_plot import WAYS, write_plot
 from benchmarks.head_curves_view import section
 from benchmarks.program import FOLDER, exit_code, parser_of, write_json
 from benchmarks.readme import write_readme
@@ -21,11 +21,11 @@ from opensled.errors import NotFound
 from opensled_testbed.provenance import provenance
 
 COMMAND = "python -m benchmarks.head_curves"
-NAMES = {
-    "specformer": {"chain": "SpecFormer, a chain", "tree": "SpecFormer, as a tree"},
-    "ctc": {"chain": "CTC, collapsed, as a chain", "tree": "CTC, collapsed, as a tree"},
-    "ctc-released": {"chain": "CTC as released, as a chain", "tree": "CTC as released, as a tree"},
-    "parallel": {"chain": "the same network, cross-entropy, not collapsed"},
+HEADS = {
+    "specformer": "SpecFormer",
+    "ctc": "CTC",
+    "ctc-released": "CTC as released",
+    "parallel": "the network of CTC, cross-entropy",
 }
 Curves = dict[str, dict[str, list[list[float]]]]  # target -> name of a line -> points (rows, tokens a step)
 
@@ -55,10 +55,10 @@ def read_curves(work: Path) -> Curves:
     for path in sorted(work.glob("*/*/curve.jsonl")):
         target, kind = path.parts[-3:-1]
         points = [json.loads(line) for line in path.read_text().splitlines()]
-        for key, name in NAMES.get(kind, {}).items():
+        for way in WAYS:
             # A curve of a head that was not measured in this way has no such points.
-            if line := [[point["rows"], point[key]] for point in points if key in point]:
-                found.setdefault(target, {})[name] = line
+            if line := [[point["rows"], point[way]] for point in points if way in point]:
+                found.setdefault(target, {})[f"{HEADS.get(kind, kind)}, {way}"] = line
     if not found:
         raise NotFound(
             f"{work} has no TARGET/KIND/curve.jsonl; train a head with opensled train-head", "work"

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from opensled_testbed.report.plots import ACCENT, OTHER, OURS, STYLE, THEIRS
 
-COLOURS = (OURS, OTHER, ACCENT, THEIRS)
+COLOURS = (OURS, OTHER, ACCENT, THEIRS)  # of heads
+WAYS = {"chain": "--", "tree": "-"}  # in which a draft is verified
 DARK = "#222222"
 INKED: Any = dict.fromkeys(
     ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), DARK
@@ -31,11 +32,13 @@ def write_plot(curves: Curves, path: Path) -> None:
 def plot(curves: Curves) -> Figure:
     figure = Figure(figsize=(5.2 * len(curves), 4.0), facecolor="white")
     axes = figure.subplots(1, len(curves), squeeze=False)[0]
-    names = list(dict.fromkeys(name for lines in curves.values() for name in lines))
+    heads = list(dict.fromkeys(_parts(name)[0] for lines in curves.values() for name in lines))
     for axis, (target, lines) in zip(axes, curves.items()):
         for name, points in lines.items():
             rows, found = zip(*points)
-            axis.plot([count / 1000 for count in rows], found, color=COLOURS[names.index(name)], label=name)
+            head, way = _parts(name)
+            style = {"color": COLOURS[heads.index(head)], "ls": WAYS[way]}
+            axis.plot([count / 1000 for count in rows], found, label=name, **style)
         axis.axhline(1, color=DARK, lw=0.8)
         axis.set_title(target, fontsize=9.5, loc="left")
         axis.set_xlabel("rows drafted from, thousands")
@@ -45,3 +48,9 @@ def plot(curves: Curves) -> Figure:
     figure.legend(handles, labels, loc="lower center", ncols=2, frameon=False)
     figure.subplots_adjust(wspace=0.25, bottom=0.28)
     return figure
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Head and way."""
+    head, _, way = name.rpartition(", ")
+    return head, way

@@ -319,6 +319,10 @@ def test_heads_that_do_not_belong_here_are_refused(trained: HeadFile, tmp_path: 
         attach.specformer(ServeConfig(model="of/nobody"), target())
     with pytest.raises(NotFound, match="holds no draft head"):
         attach.specformer(replace(config, draft_model=str(tmp_path)), target())
+    save(replace(trained, config="of a wider one"))
+    with pytest.raises(UnsupportedModel, match="a target of other sizes"):
+        attach.specformer(config, target())
+    save(trained)
     wide = load(trained.folder)
     wide.head.shape = replace(wide.head.shape, taps=(0, 2, 3, 40))
     save(wide)

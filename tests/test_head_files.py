@@ -25,7 +25,17 @@ from verify_server.config import ServeConfig
 from verify_server.engine import torch_engine
 from verify_server.heads import HEADS, attach
 from verify_server.heads.base import HeadShape
-from verify_server.heads.head_file import ABOUT, DRAFT_IDS, LARGEST, SCALES, WEIGHTS, HeadFile, load, save
+from verify_server.heads.head_file import (
+    ABOUT,
+    DRAFT_IDS,
+    LARGEST,
+    SCALES,
+    WEIGHTS,
+    HeadFile,
+    config_digest,
+    load,
+    save,
+)
 from verify_server.target import Target
 
 SHAPE = HeadShape("specformer", (0, 1, 2), 24, 4, 2, 8, 40, 5, 11, 500.0, 3)
@@ -238,7 +248,7 @@ def test_an_id_that_the_target_does_not_have_is_refused(tmp_path: Path) -> None:
     engine = torch_engine.load(str(model_path("tiny")), device="cpu", kv_tokens=160)
     config = engine.network.config
     own = made(tmp_path, replace(SHAPE, size=config.hidden_size))
-    own = replace(own, vocabulary=FakeText().fingerprint)
+    own = replace(own, vocabulary=FakeText().fingerprint, config=config_digest(config))
     target, serving = Target("tiny", engine, FakeText()), ServeConfig(model="tiny", draft_model=str(tmp_path))
     for last, fits in ((config.vocab_size - 1, True), (config.vocab_size, False)):
         save(replace(own, draft_ids=np.array([*IDS[:-1], last], np.int32)))
