@@ -39,8 +39,9 @@ def folder_of(arguments: Namespace) -> Path | None:
 
 
 def names_of(text: str, known: Collection[str]) -> list[str]:
-    """The names of a list with commas; raises UsageError for one that is not known."""
-    chosen = [name.strip() for name in text.split(",")]
+    """The names of a list with commas, or with semicolons, as names with commas need; raises UsageError for one that is
+    not known."""
+    chosen = [name.strip() for name in text.rstrip("; ").split(";" if ";" in text else ",")]
     if unknown := [name for name in chosen if name not in known]:
         raise UsageError(f"{unknown[0]!r} is none of {', '.join(known)}")
     return chosen

@@ -63,7 +63,10 @@ def main(words: list[str] | None = None) -> int:
     add = parser.add_argument
     add("--target", default="smollm2", help="model that the server verifies with; default %(default)s")
     add("--draft-model", default="smollm2-draft", help="of drafter model; default %(default)s")
-    add("--engines", help=f"of {', '.join(SETUPS)}; default {ENGINES}, with --quick torch")
+    add(
+        "--engines",
+        help=f"of {'; '.join(SETUPS)} (then with semicolons); default {ENGINES}, with --quick torch",
+    )
     add("--figure", choices=tuple(DRAFTERS), default="server_drafts", help="default %(default)s")
     add(
         "--drafters", help=f"of `serve --drafter`; default those of the figure, with --quick {QUICK_DRAFTERS}"

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from benchmarks.program import names_of
 from benchmarks.real_contenders import NONE
 from benchmarks.real_plot import write_plot
 from benchmarks.real_texts import KINDS, prompts
@@ -139,6 +140,13 @@ def test_what_is_missed_is_named_and_copying_kinds_must_reach_more() -> None:
     missed = {(each["drafter"], each["kind"]): each["required"] for each in found["missed"]}
     assert missed == {("lookup", "chat"): 0.97, ("model", "extraction"): 1.5}
     assert found["never drafted"] == [["model", "extraction"]]
+
+
+def test_names_with_commas_stand_between_semicolons() -> None:
+    known = ("torch", "torch, fast")
+    assert names_of("torch", known) == ["torch"]
+    assert names_of("torch, fast;", known) == ["torch, fast"]
+    assert names_of("torch; torch, fast", known) == ["torch", "torch, fast"]
 
 
 def test_heads_copy_nothing_and_need_not() -> None:
