@@ -16,7 +16,7 @@ from opensled.messages import DraftBlock, DraftToken, SamplingParams
 from scheduler.estimates import DeviceBook
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeEngine, OracleDrafter, next_token
-from tests.test_server_drafters import EXPECTED, FOUR, counted, engine
+from tests.test_server_drafters import EXPECTED, counted, engine
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
 from verify_server.drafting.stage import DraftStage
 from verify_server.engine.base import EngineInfo
@@ -59,11 +59,11 @@ def test_a_tree_brings_what_no_chain_of_it_would() -> None:
     assert stats.steps <= 12 and stats.own.accepted >= 28
 
 
-def test_of_a_tree_the_likeliest_tokens_are_verified() -> None:
-    """Four of six: of the pairs, in the order of their chances, three of the first two and the likelier third."""
-    texts, stats = counted(TwoWays(), engine(), policy=FOUR)
+def test_a_tree_has_four_tokens_for_each_of_a_chain() -> None:
+    """Four of the six, asked for one: two of each step stand."""
+    texts, stats = counted(TwoWays(), engine(), policy=Fcfs(float("inf"), 1))
     assert texts == [EXPECTED]
-    assert 14 <= stats.steps <= 16
+    assert 13 <= stats.steps <= 15
 
 
 class OfChains(FakeEngine):
@@ -76,7 +76,7 @@ def test_where_no_trees_are_taken_none_is_asked_for() -> None:
     drafter = TwoWays()
     texts, stats = counted(drafter, OfChains(num_blocks=400), policy=EIGHT)
     assert texts == [EXPECTED]
-    assert drafter.asked and not any(ask.takes_tree for ask in drafter.asked)
+    assert drafter.asked and not any(ask.most_of_tree for ask in drafter.asked)
     assert stats.own.tokens == 0
 
 
@@ -115,7 +115,7 @@ def test_a_tree_ends_before_an_id_that_the_target_does_not_know() -> None:
         def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
             return [Proposal(block)]
 
-    ask = Ask(7, "t", [1, 2, 3, 4, 5], 8, SamplingParams(), b"", takes_tree=True)
+    ask = Ask(7, "t", [1, 2, 3, 4, 5], 2, SamplingParams(), b"", most_of_tree=8)
     (made, _) = DraftStage(Once(), 50).run([ask]).proposals[7]
     assert made.block == DraftBlock(5, block.tokens[:2], (-1, -1))
 

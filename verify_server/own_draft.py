@@ -66,7 +66,7 @@ class OwnDraft:
         return tuple(table.blocks) if self.needs_kv or self.reads_blocks else ()
 
     def take(self, proposal: Proposal, asked: int, length: int) -> None:
-        """The drafter was asked for `asked` tokens after a text of `length`, and this came of it."""
+        """The drafter was asked for `asked` tokens of a chain after a text of `length`, and this came of it."""
         self.block, self.read = proposal.block, length - proposal.unread
         if self.block.parents:
             tree = without_twins(self.block)
@@ -74,7 +74,7 @@ class OwnDraft:
         self.reach = self._chances(self.block)
         tokens = len(self.block.tokens)
         if not proposal.unread:
-            self.share.add(tokens, asked)
+            self.share.add(min(tokens, asked), asked)
         if tokens:
             self.estimate.arrived(0.0, tokens, 0.0)
 

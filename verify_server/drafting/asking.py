@@ -5,6 +5,10 @@ from __future__ import annotations
 from verify_server.drafting.base import Ask
 from verify_server.session import StepItem
 
+# Tokens of a tree for each of a chain: a policy plans with the depth of drafts, and leaves out later what of a tree is
+# not worth its row.
+WAYS = 4
+
 
 def asked_of(item: StepItem) -> Ask | None:
     """What one session asks for after its step is committed; None = nothing, as where it has ended."""
@@ -21,5 +25,5 @@ def asked_of(item: StepItem) -> Ask | None:
         session.key,
         item.blocks,
         session.emitted,
-        session.limits.max_tree > 1 and not session.limits.tree_reads,
+        0 if session.limits.tree_reads else min(session.limits.max_tree, WAYS * most),
     )

@@ -21,13 +21,13 @@ class Ask(NamedTuple):
     session: int
     tenant: str
     tokens: Sequence[int]  # its text, prompt included; not to be kept beyond the call
-    most: int  # tokens of the draft
+    most: int  # tokens of the draft, if it is a chain
     params: SamplingParams
     key: bytes  # noise key
     # KV blocks that the session holds; for the draft's positions, too, if the drafter needs that and memory allows
     blocks: tuple[int, ...] = ()
     emitted: TokenCounts | None = None  # the answer so far; None = there are no penalties
-    takes_tree: bool = False  # whether the draft may be a tree
+    most_of_tree: int = 0  # tokens of the draft, if it is a tree; 0 = a chain is wanted
 
     @property
     def length(self) -> int:
@@ -60,7 +60,7 @@ class ServerDrafter(ABC):
 
     @abstractmethod
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        """A draft for each of `asks`, of `most` tokens or fewer, that follows its text."""
+        """A draft for each of `asks`, of as many tokens as it wants or fewer, that follows its text."""
 
     def forget(self, session: int) -> None:  # noqa: B027
         """The session is over."""

@@ -117,8 +117,9 @@ class DraftStage:
     def _usable(self, ask: Ask, proposal: Proposal) -> Proposal:
         """The draft up to the first id that the target does not know, of `most` tokens, and counts that can be true."""
         block = proposal.block
-        follows = block.base == ask.length and (not block.parents or (ask.takes_tree and _is_tree(block)))
-        tokens = map(_token, block.tokens[: ask.most] if follows else ())
+        follows = block.base == ask.length and (not block.parents or _is_tree(block))
+        most = ask.most_of_tree if block.parents else ask.most
+        tokens = map(_token, block.tokens[:most] if follows else ())
         known = tuple(takewhile(lambda token: 0 <= token.id < self._vocab_size, tokens))
         read, unread = (min(ask.length, max(0, operator.index(count))) for count in proposal[1:])
         return Proposal(DraftBlock(ask.length, known, tuple(block.parents[: len(known)])), read, unread)

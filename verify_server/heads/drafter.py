@@ -44,7 +44,10 @@ class HeadDrafter(ServerDrafter):
 
     @torch.inference_mode()
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:
-        return [Proposal(draft.first(ask.most)) for ask, draft in zip(asks, self._drafts(asks))]
+        return [
+            Proposal(draft.first(ask.most_of_tree or ask.most))
+            for ask, draft in zip(asks, self._drafts(asks))
+        ]
 
     @abstractmethod
     def _drafts(self, asks: Sequence[Ask]) -> list[DraftBlock]:
@@ -66,11 +69,11 @@ class HeadDrafter(ServerDrafter):
 
     def _block(self, ask: Ask, trie: Trie) -> DraftBlock:
         """Of a ranked trie, with the chance of each token behind its parent as confidence."""
-        if not ask.takes_tree:
+        if not ask.most_of_tree:
             trie = best_chain(trie)
         chances = np.exp(_beyond_parents(trie)).tolist()
         tokens = [DraftToken(int(self._ids[id]), chance) for id, chance in zip(trie.ids, chances)]
-        return DraftBlock(ask.length, tuple(tokens), tuple(trie.parents) if ask.takes_tree else ())
+        return DraftBlock(ask.length, tuple(tokens), tuple(trie.parents) if ask.most_of_tree else ())
 
 
 class PlaceDrafter(HeadDrafter):
@@ -86,7 +89,7 @@ class PlaceDrafter(HeadDrafter):
         self._markov = copy.deepcopy(head.markov).float().cpu() if head.markov is not None else None
 
     def _drafts(self, asks: Sequence[Ask]) -> list[DraftBlock]:
-        logits = self._parts.logits(self._hidden(asks)).float()[:, : max(ask.most for ask in asks)]
+        logits = self._parts.logits(self._hidden(asks)).float()
         for place, ask in enumerate(asks):
             if ask.params.temperature > 0:
                 logits[place] = self._with_noise(ask, logits[place])
@@ -100,7 +103,7 @@ class PlaceDrafter(HeadDrafter):
 
     def _draft(self, ask: Ask, logits: NDArray[np.float32], ids: NDArray[np.int64]) -> DraftBlock:
         newest = self._places.get(ask.tokens[-1], NOT_DRAFTED)
-        width = WIDTH if ask.takes_tree else 1
+        width = WIDTH if ask.most_of_tree else 1
         trie = likeliest_tree(
             logits[: ask.most], ids, newest, width, self._bias(ask.params.temperature or 1.0)
         )
