@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol
 
-import numpy as np
-
 from hw_profiles.draft_head import HeadCost
 from hw_profiles.profiles import AcceleratorProfile, TargetShape
 
@@ -52,7 +50,10 @@ class DraftingCost:
 
     def passes(self, longest: Any) -> Any:
         """For drafts the longest of which has `longest` tokens: a number, or an array."""
-        return np.minimum(longest, self.most_passes)
+        if self.most_passes == inf:
+            return longest
+        # In plain arithmetic: what only reads profiles must do without numpy (`opensled doctor` where it is broken).
+        return longest - (longest - self.most_passes) * (longest > self.most_passes)
 
     def seconds(self, longest: Any, tokens: Any, read: Any) -> Any:
         """Of drafts of `tokens` tokens together, the longest of which has `longest`, after `read` tokens of text:

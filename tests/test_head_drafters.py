@@ -140,7 +140,7 @@ def written(engine, drafter, prompts, devices, params, loop_type=Evicting):
     async def scenario():
         limits = SessionLimits(linger=0.2)
         async with running(
-            engine, drafter=drafter, policy=FOUR, loop_type=loop_type, limits=limits, max_step_tokens=48
+            engine, drafter=drafter, policy=FOUR, loop_type=loop_type, limits=limits, max_step_tokens=160
         ) as network:
             asking = [
                 ask(network, prompt, device, own)

@@ -69,8 +69,7 @@ def prompts_of(target: Target) -> list[tuple[int, ...]]:
     ]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("kind", ["ctc", "specformer"])
+@pytest.mark.parametrize(("kind", "temperature"), [("ctc", 0.8), ("specformer", 0.0)])
 def test_the_heads_of_tiny_draft_what_tiny_writes(
     reference: Reference, kind: str, temperature: float
 ) -> None:
