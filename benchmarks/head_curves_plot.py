@@ -4,29 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 
-from opensled_testbed.report.plots import ACCENT, OTHER, OURS, STYLE, THEIRS
+from benchmarks.picture import DARK, write_picture
+from opensled_testbed.report.plots import ACCENT, OTHER, OURS, THEIRS
 
 COLOURS = (OURS, OTHER, ACCENT, THEIRS)  # of heads
 WAYS = {"chain": "--", "tree": "-"}  # in which a draft is verified
-DARK = "#222222"
-INKED: Any = dict.fromkeys(
-    ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), DARK
-)
 Curves = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
 
 
 def write_plot(curves: Curves, path: Path) -> None:
     """Tokens a step by rows; 1 is plain decoding."""
-    with matplotlib.rc_context(STYLE | INKED | {"svg.hashsalt": "head_curves"}):
-        figure = plot(curves)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        metadata = {"Date": None} if path.suffix == ".svg" else None
-        figure.savefig(path, bbox_inches="tight", metadata=metadata, dpi=120)
+    write_picture(lambda: plot(curves), path)
 
 
 def plot(curves: Curves) -> Figure:

@@ -6,31 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 
 from benchmarks.look_ahead_cells import ADAPTIVE, CENTRALIZED, EVERYTHING, PLAIN
 from benchmarks.look_ahead_view import ENOUGH, NAMES, Document, Entry, ratio
-from opensled_testbed.report.plots import ACCENT, OTHER, OURS, STYLE, THEIRS
+from benchmarks.picture import DARK, write_picture
+from opensled_testbed.report.plots import ACCENT, OTHER, OURS, THEIRS
 
 COLOURS = {PLAIN: THEIRS, ADAPTIVE: OTHER, EVERYTHING: OURS}
 PANELS = {
     "hub": "bandwidth-poor: 8B at 8 bits on an AGX Orin",
     "dense-8k": "dense, 8k context: 32B on an H200",
 }
-DARK = "#222222"
-INKED: Any = dict.fromkeys(
-    ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), DARK
-)
 
 
 def write_plot(document: Document, path: Path) -> None:
     """Each cell's contenders over centralized decoding, which is 1; crosses are simulated."""
-    with matplotlib.rc_context(STYLE | INKED | {"svg.hashsalt": "look_ahead"}):
-        figure = plot(document)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        metadata = {"Date": None} if path.suffix == ".svg" else None
-        figure.savefig(path, bbox_inches="tight", metadata=metadata, dpi=120)
+    write_picture(lambda: plot(document), path)
 
 
 def plot(document: Document) -> Figure:

@@ -6,17 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 
+from benchmarks.picture import DARK, write_picture
 from benchmarks.real_contenders import BOTH
 from benchmarks.real_view import ENOUGH
-from opensled_testbed.report.plots import ACCENT, OTHER, OURS, STYLE, THEIRS
+from opensled_testbed.report.plots import ACCENT, OTHER, OURS, THEIRS
 
-DARK = "#222222"
-INKED: Any = dict.fromkeys(
-    ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), DARK
-)
 COLOURS = (OURS, OTHER, ACCENT, "#8e5bb5", "#c0475b", "#5c7f2a", "#4a4a4a", THEIRS)
 OVER_ALL = "all kinds"
 Run = Mapping[str, Any]
@@ -24,10 +20,7 @@ Run = Mapping[str, Any]
 
 def write_plot(runs: Mapping[str, Run], path: Path) -> None:
     """One panel for each run, by its title; dots are means, lines their intervals."""
-    with matplotlib.rc_context(STYLE | INKED | {"svg.hashsalt": path.stem}):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        metadata = {"Date": None} if path.suffix == ".svg" else None
-        plot(runs).savefig(path, bbox_inches="tight", metadata=metadata, dpi=120)
+    write_picture(lambda: plot(runs), path)
 
 
 def plot(runs: Mapping[str, Run]) -> Figure:

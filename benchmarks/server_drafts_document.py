@@ -16,6 +16,7 @@ from benchmarks.real_summary import Unit, by_kind, rate, ratio
 from benchmarks.real_texts import KINDS, MORE_KINDS
 from benchmarks.real_view import ENOUGH
 from benchmarks.server_drafts_plan import Run, place, run_of
+from hw_profiles import draft_head
 from opensled.errors import UsageError
 
 # By the name of the figure its title, and where it loses.
@@ -32,7 +33,6 @@ FIGURES = {
     ),
 }
 COPYING = ("extraction", "summary", "rewriting")  # their answers repeat the prompt
-HEADS = ("ctc", "specformer")  # they copy nothing
 OWN_CORE = 0.9  # of it, which the server that is measured must have
 EXACT = "exact"  # level at which a text must not depend on drafts
 
@@ -177,8 +177,8 @@ def summary(run: Run, units: Sequence[Unit]) -> dict[str, Any]:
 
 
 def required(kind: str, name: str) -> float:
-    """Of tokens/s without drafts: what a drafter must reach on a kind of text."""
-    return ENOUGH if kind in COPYING and name not in HEADS else REQUIRED
+    """Of tokens/s without drafts: what a drafter must reach on a kind of text. Draft heads copy nothing."""
+    return ENOUGH if kind in COPYING and name not in draft_head.KINDS else REQUIRED
 
 
 def _missed(ratios: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[dict[str, Any]]:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from opensled_training.heads import config
 from opensled_training.heads.batches import Aims
 from opensled_training.heads.draft_vocabulary import NONE
 from opensled_training.heads.losses import LABEL, LEAST, LOSSES
@@ -182,3 +183,8 @@ def test_a_head_that_gives_nothing_loses_a_bounded_amount() -> None:
     aims.probs[..., 2] = 0
     logits = torch.zeros(1, 1, 2).scatter(-1, aims.top[..., 1:2], -1e4)
     assert LOSSES["lk"](logits.log_softmax(-1), aims).item() == pytest.approx(-math.log(LEAST))
+
+
+def test_the_command_names_all_losses() -> None:
+    """It lists them without importing torch."""
+    assert set(config.LOSSES) == set(LOSSES)

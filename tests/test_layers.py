@@ -80,6 +80,7 @@ PLOT_HOMES = (
     "opensled_testbed/planner/picture.py",
     "opensled_testbed/planner/tradeoff_picture.py",
     "opensled_testbed/report/plots",
+    "benchmarks/picture.py",
     "benchmarks/look_ahead_plot.py",
     "benchmarks/real_plot.py",
     "benchmarks/head_curves_plot.py",

@@ -22,7 +22,8 @@ from opensled.store import model_file
 from opensled_training.distil.self_prompts import Script
 from opensled_training.distil.self_text import GIVEN, SelfTextWriter, Text
 from opensled_training.distil.target_model import load_target, working_dtype
-from opensled_training.heads.windows import TOP, WINDOW, Shard, Window, save_shard, shards, written
+from opensled_training.heads.windows import TOP, Shard, Window, save_shard, shards, written
+from verify_server.heads.context import WINDOW
 from verify_server.heads.specformer import default_taps
 from verify_server.text.gguf_text import GgufText
 

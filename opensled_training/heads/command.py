@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from hw_profiles.draft_head import KINDS
 from opensled.errors import UsageError
 from opensled_training.heads import windows
 from opensled_training.heads.batches import tapped_windows
 from opensled_training.heads.capture import Source, capture, load_source, writer_of
-from opensled_training.heads.config import RELEASED, SERVED, TrainHeadConfig
+from opensled_training.heads.config import RELEASED, TrainHeadConfig
 from opensled_training.heads.draft_vocabulary import draft_ids
 from opensled_training.heads.heldout import tokens_per_step
 from opensled_training.heads.learner import Learner
@@ -81,7 +82,7 @@ def _train(source: Source, config: TrainHeadConfig) -> str:
     if not isinstance(pupil, Pupil):
         return f"wrote the curve of {config.head} in {folder}; a baseline, so there is no head to serve"
     written = _write(source, config, pupil, trainer, heldout)
-    if config.head not in SERVED:
+    if config.head not in KINDS:
         return f"wrote {written}; a baseline, which no server drafts with"
     return (
         f"wrote {written}; serve it: opensled serve --model {config.target} --drafter {config.head} "

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from opensled.config import option
 
-SERVED = ("specformer", "ctc")  # by `opensled serve --drafter`; the others are there to be compared with
 RELEASED = "ctc-released"  # see opensled_training/heads/released.py
 
 

@@ -19,6 +19,7 @@ from opensled_training.heads.windows import Window
 from verify_server.heads.collapse import ROOT, Trie
 
 NODES = 16  # of a tree
+WAYS = ("chain", "tree")  # of drafts; the last one is what a head is judged by
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Walk:
 @torch.inference_mode()
 def tokens_per_step(pupil: Learner, windows: Sequence[Window]) -> dict[str, float]:
     """`chain`: with the likeliest chain; `tree`: with the best NODES nodes of a tree."""
-    walks = {way: Walk() for way in pupil.ways}
+    walks = {way: Walk() for way in WAYS}
     for window in windows:
         rows = window.starts()
         batch = pupil.batch([window], [rows])

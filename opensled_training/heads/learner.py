@@ -27,10 +27,6 @@ class Learner(Protocol):
     def places(self) -> np.ndarray:
         """Of the target's ids in the draft vocabulary."""
 
-    @property
-    def ways(self) -> tuple[str, ...]:
-        """Names of its drafts, `chain` first; the last one is what a head is judged by."""
-
     def batch(self, windows: Sequence[Window], rows: Sequence[np.ndarray]) -> Batch:
         """With drafts from `rows` of each window."""
 
@@ -38,4 +34,4 @@ class Learner(Protocol):
         """`name`: see losses.LOSSES; a learner with a loss of its own takes that."""
 
     def drafts(self, batch: Batch) -> dict[str, list[Trie]]:
-        """For each of its `ways` a draft from each start; ids are of the draft vocabulary."""
+        """For each of heldout.WAYS a draft from each start; ids are of the draft vocabulary."""

@@ -39,10 +39,6 @@ class Pupil:
     def shape(self) -> HeadShape:
         return self.head.shape
 
-    @property
-    def ways(self) -> tuple[str, ...]:
-        return "chain", "tree"
-
     def batch(self, windows: Sequence[Window], rows: Sequence[np.ndarray]) -> Batch:
         return batch_of(windows, rows, self.places, self.head.shape.length)
 

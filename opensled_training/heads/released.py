@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -32,7 +31,7 @@ from opensled_training.heads.window_attention import WindowAttention
 from opensled_training.heads.windows import Window
 from verify_server.heads.base import Attention, Context, HeadShape
 from verify_server.heads.collapse import Trie, best_trie, collapse
-from verify_server.heads.layers import KeysValues, Queries, SwiGlu, norm, rotated
+from verify_server.heads.layers import KeysValues, Queries, RmsNorm, SwiGlu, rotated
 from verify_server.heads.target_parts import TargetParts
 
 TOP_K = 10  # ids of each step
@@ -48,7 +47,7 @@ class ReleasedHead(nn.Module):
         self.shape = shape
         self.joined = nn.Linear(2 * shape.size, shape.size)
         self.context, self.queries = KeysValues(shape), Queries(shape)
-        self.inner_norm, self.inner = norm(shape.size), SwiGlu(shape.size, shape.inner)
+        self.inner_norm, self.inner = RmsNorm(shape.size), SwiGlu(shape.size, shape.inner)
 
     def read(self, hidden: Tensor, embedded: Tensor, positions: Tensor) -> Context:
         """Of n rows at `positions`: hidden states [n, d], and embeddings [n, d] of the token behind each."""
@@ -75,7 +74,6 @@ class ReleasedPupil:
     places: np.ndarray  # of the target's ids in the draft vocabulary
     blank: int  # of the draft vocabulary
     dtype: torch.dtype  # that it multiplies in
-    ways: ClassVar[tuple[str, ...]] = ("chain", "tree")
 
     @property
     def shape(self) -> HeadShape:

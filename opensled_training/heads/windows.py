@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 TOP = 32  # likeliest tokens that are kept of each distribution
-WINDOW = 256  # rows at most: what a head attends to when it is served (verify_server/heads/context.py)
 
 
 @dataclass(frozen=True)

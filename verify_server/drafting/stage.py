@@ -115,7 +115,8 @@ class DraftStage:
         return {ask.session: (self._usable(ask, made), ask.most) for ask, made in zip(asks, proposals)}
 
     def _usable(self, ask: Ask, proposal: Proposal) -> Proposal:
-        """The draft up to the first id that the target does not know, of `most` tokens, and counts that can be true."""
+        """The draft up to the first id that the target does not know, no longer than asked, and counts that can be
+        true."""
         block = proposal.block
         follows = block.base == ask.length and (not block.parents or _is_tree(block))
         most = ask.most_of_tree if block.parents else ask.most

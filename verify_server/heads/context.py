@@ -26,7 +26,7 @@ KEYS, INPUTS = 0, 1  # layers of the memory
 
 
 class HeadContext:
-    """`verify_server.engine.base.RowReader` for one head."""
+    """`verify_server.engine.tap.RowReader` for one head."""
 
     def __init__(self, head: DraftHead, num_blocks: int) -> None:
         self._head = head

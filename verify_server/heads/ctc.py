@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from opensled.errors import UnsupportedModel
 from verify_server.heads.base import Attention, Context, DraftHead, HeadShape
-from verify_server.heads.layers import KeysValues, Queries, SwiGlu, norm, rotated
+from verify_server.heads.layers import KeysValues, Queries, RmsNorm, SwiGlu, rotated
 from verify_server.heads.markov import SPREAD, markov_of
 
 BLANK_KIND = "ctc"
@@ -30,12 +30,12 @@ class CtcHead(DraftHead):
                 "frames with blanks have no neighbours in the text: no bias between tokens"
             )
         size = shape.size
-        self.state_norm, self.token_norm = norm(size), norm(size)
+        self.state_norm, self.token_norm = RmsNorm(size), RmsNorm(size)
         self.joined = nn.Linear(2 * size, size)
         self.frames = nn.Parameter(torch.randn(shape.length, size) * SPREAD)
-        self.context_norm, self.context = norm(size), KeysValues(shape)
-        self.frame_norm, self.own, self.queries = norm(size), KeysValues(shape), Queries(shape)
-        self.inner_norm, self.inner = norm(size), SwiGlu(size, shape.inner)
+        self.context_norm, self.context = RmsNorm(size), KeysValues(shape)
+        self.frame_norm, self.own, self.queries = RmsNorm(size), KeysValues(shape), Queries(shape)
+        self.inner_norm, self.inner = RmsNorm(size), SwiGlu(size, shape.inner)
         self.markov = markov_of(shape.vocabulary, shape.markov)
         if shape.kind == BLANK_KIND:
             self.blank, self.blank_bias = nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(1))

@@ -104,9 +104,7 @@ class PlaceDrafter(HeadDrafter):
     def _draft(self, ask: Ask, logits: NDArray[np.float32], ids: NDArray[np.int64]) -> DraftBlock:
         newest = self._places.get(ask.tokens[-1], NOT_DRAFTED)
         width = WIDTH if ask.most_of_tree else 1
-        trie = likeliest_tree(
-            logits[: ask.most], ids, newest, width, self._bias(ask.params.temperature or 1.0)
-        )
+        trie = likeliest_tree(logits, ids, newest, width, self._bias(ask.params.temperature or 1.0))
         return self._block(ask, ranked(trie, NODES))
 
     def _bias(self, temperature: float) -> Bias | None:

@@ -25,10 +25,6 @@ class RmsNorm(nn.Module):
         return scaled.to(states.dtype) * self.weight.to(states.dtype)
 
 
-def norm(size: int) -> RmsNorm:
-    return RmsNorm(size)
-
-
 class SwiGlu(nn.Module):
     """[..., size] to [..., size] over `inner`."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from verify_server.heads.base import Attention, Context, DraftHead, HeadShape
-from verify_server.heads.layers import KeysValues, Queries, SwiGlu, among_themselves, norm, rotated
+from verify_server.heads.layers import KeysValues, Queries, RmsNorm, SwiGlu, among_themselves, rotated
 from verify_server.heads.markov import markov_of
 
 
@@ -27,14 +27,14 @@ class SpecFormerHead(DraftHead):
         super().__init__()
         self.shape = shape
         size = shape.size
-        self.tap_norms = nn.ModuleList(norm(size) for _ in shape.taps)
+        self.tap_norms = nn.ModuleList(RmsNorm(size) for _ in shape.taps)
         self.down = nn.Linear(len(shape.taps) * size, size, bias=False)
-        self.context_norm, self.context = norm(size), KeysValues(shape)
+        self.context_norm, self.context = RmsNorm(size), KeysValues(shape)
         self.queries = Queries(shape)
-        self.token_norm, self.token = norm(size), nn.Linear(size, size, bias=False)
-        self.places_norm, self.places = norm(size), nn.Linear(size, shape.length * size)
-        self.mixed_norm, self.mixed, self.mixing = norm(size), KeysValues(shape), Queries(shape)
-        self.inner_norm, self.inner = norm(size), SwiGlu(size, shape.inner)
+        self.token_norm, self.token = RmsNorm(size), nn.Linear(size, size, bias=False)
+        self.places_norm, self.places = RmsNorm(size), nn.Linear(size, shape.length * size)
+        self.mixed_norm, self.mixed, self.mixing = RmsNorm(size), KeysValues(shape), Queries(shape)
+        self.inner_norm, self.inner = RmsNorm(size), SwiGlu(size, shape.inner)
         self.markov = markov_of(shape.vocabulary, shape.markov)
 
     def read(self, hidden: Tensor, positions: Tensor) -> Context:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
@@ -39,8 +38,3 @@ class TargetParts:
             return linear(normed, self._rows)
         flat = self._output(normed.flatten(0, -2)[None])[0]
         return flat.index_select(-1, self.draft_ids).unflatten(0, normed.shape[:-1])
-
-
-def working_dtype(network: PreTrainedModel) -> torch.dtype:
-    """What a head beside this network computes in."""
-    return network.dtype
