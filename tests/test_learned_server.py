@@ -21,7 +21,7 @@ from tests.fakes import FakeEngine, FakeText
 from tests.serving import finish, linked, serving
 from tests.tiny_models import random_model
 from verify_server.config import ServeConfig
-from verify_server.costs import first_cost
+from verify_server.costs import MEASURE_S, first_cost, measured
 from verify_server.engine import torch_engine
 from verify_server.engine.base import Segment
 from verify_server.target import Target, load_llamacpp
@@ -105,6 +105,51 @@ def test_first_costs():
     assert first_cost(Target("fake", FakeEngine(), FakeText(), known), "h200") is known
     with pytest.raises(NotFound, match="choose from"):
         first_cost(target, "abacus")
+
+
+class Timed(FakeEngine):
+    """Takes 20 ms a step, 2 ms a token up to eight, and 10 ms for each beyond them, on a clock of its own."""
+
+    def __init__(self, num_blocks=100, broken_from=None):
+        super().__init__(num_blocks=num_blocks)
+        self.now, self.steps, self.held, self.broken_from = 0.0, [], set(), broken_from
+
+    def forward(self, segments):
+        blocks = [block for segment in segments for block in segment.blocks]
+        assert len(blocks) == len(set(blocks)) and not self.held & set(blocks)
+        self.held.update(blocks)
+        tokens = sum(len(segment.tokens) for segment in segments)
+        self.steps.append(tokens)
+        if len(self.steps) == self.broken_from:
+            raise RuntimeError("out of order")
+        self.now += 0.02 + 0.002 * min(tokens, 8) + 0.01 * max(0, tokens - 8)
+
+    def forget(self, blocks):
+        self.held -= set(blocks)
+
+
+def test_a_server_measures_its_steps_before_it_serves():
+    engine = Timed()
+    cost = measured(engine, Roofline(), lambda: engine.now)
+    for tokens, seconds in ((1, 0.022), (8, 0.036), (16, 0.116), (32, 0.276)):
+        assert cost.verify_s(tokens, tokens, min(8, tokens)) == pytest.approx(seconds, rel=0.15)
+    assert not engine.held and max(engine.steps) == 32
+
+
+def test_a_slow_target_or_a_small_memory_measures_less():
+    slow = Timed()
+    clock = iter(range(100))  # each look at it is a second later
+    measured(slow, Roofline(), lambda: next(clock))
+    assert len(slow.steps) <= 1 + MEASURE_S
+    small = Timed(num_blocks=1)
+    measured(small, Roofline(), lambda: small.now)
+    assert small.steps and not small.held
+
+
+def test_a_target_that_fails_while_it_is_measured_is_served_by_a_guess(caplog):
+    engine, seed = Timed(broken_from=4), Roofline()
+    assert measured(engine, seed, lambda: engine.now) is seed
+    assert not engine.held and "could not be measured" in caplog.text
 
 
 def test_an_unknown_accelerator_is_refused_before_anything_is_loaded():

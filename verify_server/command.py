@@ -29,7 +29,7 @@ from verify_server import service
 from verify_server.acceptance.served import ServedRules
 from verify_server.client_limits import BURST, MOST_OPENING, ClientLimits, Rate, message_bytes
 from verify_server.config import ServeConfig
-from verify_server.costs import first_cost, objective, tell_assumption
+from verify_server.costs import first_cost, measured, objective, tell_assumption
 from verify_server.drafting.stage import drafting_of
 from verify_server.engine import ENGINES
 from verify_server.loop import VerifyLoop
@@ -131,6 +131,8 @@ def make_manager(
     options = PolicyOptions(config.draft_wait, config.batch, config.server_draft, objective(config))
     policy = make_policy(config.policy, options)
     drafting, cost = drafting_of(config, target), first_cost(target, config.accelerator)
+    if target.cost is None:
+        cost = measured(target.engine, cost)
     profile = HardwareProfile(config.max_step_tokens, cost, drafting.first_cost(cost) if drafting else None)
     # SLED as published (policy static) shares no KV, and pads its batches with positions that shared blocks would hold.
     shares = config.prefix_cache and config.policy != "static"
