@@ -44,7 +44,7 @@ class AnswerStream:
         self._telemetry, self._started, self._truth = telemetry, started, session.truth
         self._text = AnswerText(tokenizer, task.stop)
         self._ends = end_rules(info, task, self._truth)
-        self._stats = Stats(prompt_tokens=len(self._truth), completion_tokens=0)
+        self._stats = Stats(prompt_tokens=len(self._truth), completion_tokens=0, rule=session.rule)
         goes_on = offline.mode == PROVISIONAL and thread.drafts
         self._provisional = ProvisionalDrafting(thread, self._ends, offline.most) if goes_on else None
         self._drafting: Drafting = self._provisional or thread

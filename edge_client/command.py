@@ -91,7 +91,7 @@ def _report(chunks: list[Chunk], rule: str) -> dict[str, object]:
         "text": "".join(chunk.text for chunk in chunks),
         "token_ids": [id for chunk in chunks for id in chunk.token_ids],
         "finish_reason": last.finish_reason,
-        "rule": LOCAL_ONLY if stats.local_tokens else rule,
+        "rule": LOCAL_ONLY if stats.local_tokens else stats.rule or rule,
         **stats.figures(),
     }
 

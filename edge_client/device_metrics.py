@@ -54,6 +54,9 @@ def metrics(device: Device) -> list[Metric]:
             lambda: device.status.server_rate or 0,
         ),
         Metric("tokens_committed_total", "Tokens of answers.", lambda: counts.tokens),
+        Metric(
+            "tokens_loose_total", "Of them, drafted ones that are not the target's own.", lambda: counts.loose
+        ),
         Metric("tokens_unasked_total", "Of them, decoded without a draft.", lambda: counts.unasked),
         Metric("tokens_local_total", "Of them, written by the draft model alone.", lambda: counts.local),
         Metric("answers_total", "Answers by their end.", lambda: counts.answers, label="finish_reason"),

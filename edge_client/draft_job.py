@@ -46,6 +46,7 @@ class BlockBudget(NamedTuple):
     policy: DraftLengthPolicy | None = None  # of this block alone, instead of the device's own
     awaited: bool = False  # the server waits for the block
     behind: int = 0  # tokens of the block before, which may be continued without its verdict; 0 = it may not
+    least: int = 0  # tokens of the shortest chain that the acceptance rule makes full use of; 0 = any
 
 
 class DraftJob:
@@ -229,6 +230,8 @@ class DraftJob:
         # While the server reads the prompt there is as much time as while a block travels.
         if length and self._fresh and self._looks_ahead and not budget.awaited:
             length = max(length, policy.ahead(budget.length, budget.hint))
+        if length:
+            length = max(length, min(budget.least, budget.length))
         if length > ready:
             if not (yield from self._catch_up(budget)):
                 return 0.0
@@ -236,7 +239,7 @@ class DraftJob:
         # The first token after a long text, or after a rest, comes with the end of the reading: no pace of a token.
         untimed, self._fresh = max(ready, self._fresh or self._rested), False
         self._rested = not length
-        tokens = pulled(policy, self._drafter.propose(), length, lambda: self._ends(nodes))
+        tokens = pulled(policy, self._drafter.propose(), length, lambda: self._ends(nodes), budget.least)
         for token in islice(tokens, ready):
             nodes.append(TreeNode(token, len(nodes) - 1))
         if len(nodes) < ready or len(nodes) >= length:

@@ -26,6 +26,7 @@ class Commit:
     accepted: int  # how many of `tokens` came from that draft
     logprobs: tuple[TokenLogprobs, ...] = ()  # of each of `tokens`, when asked for
     whole: bool = False  # a whole path of that draft stands, so that a token after it is the bonus token
+    loose: tuple[int, ...] = ()  # indices into `tokens` of drafted ones that are not the target's own
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -35,7 +36,10 @@ class Commit:
         if others > 1 or not self.drafted:
             own = "server"
         written: list[Origin] = ["accepted"] * self.accepted
-        return (*written, *([own] * others))
+        written += [own] * others
+        for index in self.loose:
+            written[index] = "loose"
+        return tuple(written)
 
 
 async def generate(
@@ -193,7 +197,8 @@ class Exchange:
         last = min(truth.prompt_length + self._params.max_tokens, limits.context_length)
         turn = self._sequence.turn
         room = max(0, min(last - base - 1, limits.max_draft))
-        return BlockBudget(room, limits.max_tree, turn.hint, awaited=not turn.server_drives)
+        awaited = not turn.server_drives
+        return BlockBudget(room, limits.max_tree, turn.hint, awaited=awaited, least=limits.least_draft)
 
 
 def _cut(drafted: Drafted, turn: Turn) -> Drafted:
@@ -207,13 +212,20 @@ def _cut(drafted: Drafted, turn: Turn) -> Drafted:
 
 def _commit(news: tuple[int, ...], base: int, verdict: Verdict, block: DraftBlock | None) -> Commit:
     logprobs = verdict.logprobs[-len(news) :] if news else ()
+    known = base - verdict.base  # of its tokens
+    loose = tuple([index - known for index in verdict.loose if index >= known])
     if verdict.logprobs and len(logprobs) < len(news):
         raise ProtocolError("the server left log-probabilities out; reopen the sequence")
     if block is None:
-        return Commit(news, 0, 0, logprobs)
+        return Commit(news, 0, 0, logprobs, loose=loose)
     accepted = block.base + verdict.num_accepted - base  # of the accepted tokens, those not known before
     return Commit(
-        news, len(block.tokens), min(len(news), max(0, accepted)), logprobs, _is_whole(block, verdict)
+        news,
+        len(block.tokens),
+        min(len(news), max(0, accepted)),
+        logprobs,
+        _is_whole(block, verdict),
+        loose,
     )
 
 

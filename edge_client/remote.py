@@ -71,6 +71,7 @@ class RemoteSession:
     draft_probs: bool
     limits: Limits
     turn: Turn
+    rule: str = ""  # of the server, with all its options; "" = no server has opened it
 
     def __init__(self, connect: Connect, request: Open, patience: RetryPolicy = RetryPolicy()) -> None:
         self._connect, self._request, self._patience = connect, request, patience
@@ -89,6 +90,7 @@ class RemoteSession:
         self.truth = Truth(opened.prompt_ids, self._request.committed)
         self.noise_key = opened.noise_key
         self.limits, self.turn, self.draft_probs = opened.limits, Turn(opened.hint), opened.draft_probs
+        self.rule = opened.rule
         self._request = replace(self._request, prompt=opened.prompt_ids, noise_key=opened.noise_key)
 
     async def submit(self, draft: Draft) -> None:

@@ -26,6 +26,7 @@ class Telemetry:
 
     drafts: DraftCounts = field(default_factory=DraftCounts)
     tokens: int = 0  # of answers
+    loose: int = 0  # of `tokens`, drafted ones that are not the target's own
     wasted: int = 0  # drafted ahead of verdicts, and in vain
     unasked: int = 0  # of `tokens`, decoded by the server without a draft
     local: int = 0  # of `tokens`, written by the draft model alone while no server could be reached
@@ -60,6 +61,9 @@ class Telemetry:
             self.first_token.add(seconds)
         stats.completion_tokens += tokens
         self.tokens += tokens
+        loose = sum(index < tokens for index in commit.loose)
+        stats.loose += loose
+        self.loose += loose
         if commit.drafted:
             accepted = min(commit.accepted, tokens)
             stats.rounds += 1

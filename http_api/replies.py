@@ -212,6 +212,10 @@ def draft_figures() -> Schema:
         "rounds": NATURAL,
         "drafted": NATURAL,
         "accepted": NATURAL,
+        "loose": {
+            **NATURAL,
+            "description": "of the accepted, tokens that are not the target's own; 0 by every rule but loose ones",
+        },
         "tokens_per_round": NUMBER,
         "wasted": NATURAL,
         "server_decoded": NATURAL,

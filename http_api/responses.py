@@ -36,17 +36,21 @@ def usage(stats: Stats, rule: str) -> dict[str, Any]:
             "accepted_prediction_tokens": stats.accepted,
             "rejected_prediction_tokens": stats.drafted - stats.accepted,
         },
-        "opensled": {"rule": LOCAL_ONLY if stats.local_tokens else rule, **stats.figures()},
+        "opensled": {
+            "rule": LOCAL_ONLY if stats.local_tokens else stats.rule or rule,
+            **stats.figures(),
+        },
     }
 
 
 def total(choices: Sequence[Stats], per_prompt: int) -> Stats:
     """The statistics of all choices together; a prompt counts once, however many answers it has."""
-    sums = {item.name: sum(getattr(stats, item.name) for stats in choices) for item in fields(Stats)}
+    counted = [item.name for item in fields(Stats) if item.name != "rule"]
+    sums = {name: sum(getattr(stats, name) for stats in choices) for name in counted}
     sums["prompt_tokens"] = sum(stats.prompt_tokens for stats in choices[::per_prompt])
     for name in ("first_token", "seconds"):
         sums[name] = max(getattr(stats, name) for stats in choices)
-    return Stats(**sums)
+    return Stats(**sums, rule=choices[0].rule)
 
 
 def fingerprint(info: ModelInfo, rule: str) -> str:

@@ -6,8 +6,9 @@ from typing import Literal
 from opensled.messages import Guide, Prompt, SamplingParams, TokenLogprobs
 
 # Where a token comes from: a draft that was accepted, the target in place of a draft token (recovered) or after a whole
-# accepted draft (bonus), the server without a draft, or the draft model alone, without verification (local).
-Origin = Literal["accepted", "recovered", "bonus", "server", "local"]
+# accepted draft (bonus), the server without a draft, or the draft model alone, without verification (local). Loose: a
+# draft token that a loose rule let stand, where the target's own is another one.
+Origin = Literal["accepted", "loose", "recovered", "bonus", "server", "local"]
 LOCAL_ONLY = "local-only"  # the mode in which it may, and in place of a rule's name then
 LOCAL_WARNING = "no server can be reached: the draft model alone writes what follows, and nothing verifies it"
 
@@ -35,12 +36,14 @@ class Stats:
     rounds: int = 0
     drafted: int = 0  # tokens proposed in those rounds
     accepted: int = 0  # of `drafted`, tokens that stand in the answer
+    loose: int = 0  # of `accepted`, tokens that are not the target's own
     round_tokens: int = 0  # tokens committed by those rounds: accepted, recovered and bonus
     wasted: int = 0  # tokens drafted ahead of verdicts, and in vain
     server_decoded: int = 0  # tokens the server committed without a draft
     local_tokens: int = 0  # tokens that the draft model wrote alone, without verification
     first_token: float = 0.0  # seconds from the request to the first token
     seconds: float = 0.0  # from the request to the last token
+    rule: str = ""  # acceptance rule with all its options; "" = no server said
 
     @property
     def tokens_per_round(self) -> float:
@@ -56,6 +59,7 @@ class Stats:
             "rounds": self.rounds,
             "drafted": self.drafted,
             "accepted": self.accepted,
+            "loose": self.loose,
             "tokens_per_round": round(self.tokens_per_round, 3),
             "wasted": self.wasted,
             "server_decoded": self.server_decoded,

@@ -8,6 +8,7 @@ ids are a million.
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from opensled.errors import InvalidRequest
@@ -75,7 +76,11 @@ def check_draft(tokens: int, parents: Sequence[int], confidences: bytes, sources
 
 
 def check_verdict(message: Any) -> None:
-    """Raises InvalidRequest, naming the field, for a protobuf `Verdict` with invalid log-probabilities."""
+    """Raises InvalidRequest, naming the field, for a protobuf `Verdict` with invalid log-probabilities or loose
+    tokens."""
+    loose = [-1, *message.loose]
+    if not all(last < index < len(message.tokens) for last, index in pairwise(loose)):
+        raise InvalidRequest("loose tokens are ascending indices into the tokens", "loose")
     if len(message.logprobs) > len(message.tokens):
         raise InvalidRequest("more log-probabilities than tokens", "logprobs")
     for entry in message.logprobs:

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from opensled import bounds
 from opensled.errors import InvalidRequest, ProtocolError, RequestError
 from opensled.messages import (
+    MATCH,
     Cancel,
     ClientMessage,
     Draft,
@@ -201,7 +202,9 @@ def tokenizer_reply(tokenizer_json: bytes, chat_template: str) -> pb.GetTokenize
 
 
 def _limits(limits: pb.Limits) -> Limits:
-    return Limits(limits.max_draft, limits.context_length, limits.max_tree, limits.continuations)
+    return Limits(
+        limits.max_draft, limits.context_length, limits.max_tree, limits.continuations, limits.least_draft
+    )
 
 
 def _encode_limits(limits: Limits) -> pb.Limits:
@@ -273,6 +276,7 @@ def _decode_opened(message: pb.Opened) -> Opened:
         hint=message.hint if message.HasField("hint") else None,
         draft_probs=message.draft_probs,
         shaping=decode_shaping(message),
+        rule=message.rule or MATCH,
     )
 
 
@@ -288,6 +292,8 @@ def _encode_verdict(message: Verdict) -> pb.ServerMessage:
         verdict.hint = message.hint
     for entry in message.logprobs:
         verdict.logprobs.append(_encode_logprobs(entry))
+    if message.loose:
+        verdict.loose.extend(message.loose)
     return encoded
 
 
@@ -306,4 +312,5 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         finish_reason=message.finish_reason,
         hint=message.hint if message.HasField("hint") else None,
         logprobs=tuple(tuple(zip(entry.ids, entry.logprobs)) for entry in message.logprobs),
+        loose=tuple(message.loose),
     )

@@ -16,9 +16,7 @@ MATCH = "match"  # the default acceptance rule
 GUIDE = "guide"  # the capability of a server whose answers can be guided (`Open.guide`)
 PENALTIES = "penalties"  # of a server that serves min_p and the penalties of `SamplingParams`
 
-# Logits over a smaller temperature would overflow, and draw what 0 draws.
-MIN_TEMPERATURE = 1e-6
-
+MIN_TEMPERATURE = 1e-6  # logits over a smaller one would overflow, and draw what 0 draws
 MAX_BIAS = 100  # OpenAI's range
 MAX_BIASES = 1024
 MAX_PENALTY = 2  # of all three; OpenAI's range of presence and frequency, vLLM's of repetition
@@ -41,8 +39,7 @@ class DraftToken(NamedTuple):
 
     id: int
     confidence: float = 1.0  # chance that it stands if those before it do, by its drafter; 1 = untold
-    # What the id was sampled from; for rules with `draft_probs` only.
-    drawn_from: SparseDistribution | None = None
+    drawn_from: SparseDistribution | None = None  # for rules with `draft_probs` only
     entropy: float = 0.0  # of the draft model's candidates, nats; stays on the device
     margin: float = 1.0  # between the probabilities of its two likeliest ids; stays on the device
 
@@ -63,8 +60,7 @@ class DraftBlock:
 
     base: int
     tokens: tuple[DraftToken, ...] = ()
-    # Of each token, index into `tokens`, -1 = it follows the base; () = a chain
-    parents: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()  # of each token, index into `tokens`, -1 = the base; () = a chain
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -236,6 +232,7 @@ class Limits:
     context_length: int  # positions, prompt included
     max_tree: int = 0  # tokens of a tree; 0 = chains only
     continuations: bool = False  # whether a chain may continue one that has no verdict yet
+    least_draft: int = 0  # tokens of the shortest chain that its rule makes full use of; 0 = any
 
 
 @dataclass(frozen=True)
@@ -249,6 +246,7 @@ class Opened:
     hint: int | None = None  # longest useful first block, as `Verdict.hint`
     draft_probs: bool = False  # whether each draft token must bring the distribution that it was drawn from
     shaping: Shaping | None = None  # that holds on this stream
+    rule: str = MATCH  # of this sequence, with all its options
 
 
 # Log-probabilities at one position, (id, nats): the committed id first, then the likeliest in descending order.
@@ -265,6 +263,7 @@ class Verdict(NamedTuple):
     finish_reason: str = ""  # "" = goes on; else "eos", "stop" (a stop id) or "length" (max_tokens, context)
     hint: int | None = None  # longest useful next block, a tree's depth; 0 = do not draft, None = no advice
     logprobs: tuple[TokenLogprobs, ...] = ()  # of the last of `tokens`, when asked for
+    loose: tuple[int, ...] = ()  # indices into `tokens`: draft tokens that are not the target's own
 
 
 @dataclass(frozen=True)

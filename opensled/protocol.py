@@ -127,6 +127,11 @@ class EndRules:
     stop_ids: frozenset[int]
     last_length: int  # committed length, prompt included, at which max_tokens or the context ends it
 
+    @property
+    def ids(self) -> frozenset[int]:
+        """Those that end it, of both kinds."""
+        return self.eos_ids | self.stop_ids if self.stop_ids else self.eos_ids
+
 
 def cut(tokens: Sequence[int], base: int, ends: EndRules) -> tuple[tuple[int, ...], str]:
     """The part of newly decided `tokens` that commits at `base`, and the finish reason ("" = goes on).

@@ -45,6 +45,8 @@ class SessionView:
     left: int = 1 << 30  # tokens that it may still write
     # For each token of the pending draft the chance that it stands with all before it; () = the device does not say
     reach: tuple[float, ...] = ()
+    # Tokens of its drafts where its rule needs long ones, all or nothing; 0 = any
+    least_draft: int = 0
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ class FakeScores(Scores):
     def __init__(self, contexts: list[list[int]], target: Callable[[Sequence[int]], int]) -> None:
         self._contexts, self._target = contexts, target
 
+    vocab_size = VOCAB
+
     def sample(self, requests):
         return [self._answer(request) for request in requests]
 

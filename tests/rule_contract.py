@@ -16,6 +16,7 @@ from opensled.errors import EngineError, InvalidRequest, NonFiniteLogits
 from opensled.messages import DraftToken, SamplingParams
 from opensled.noise import noise_key
 from opensled.sampling import SparseSampler
+from verify_server.acceptance import RULES
 from verify_server.acceptance.base import AcceptanceResult, AcceptanceRule, DraftCheck, SessionScores, decided
 from verify_server.acceptance.served import ServedRules
 from verify_server.engine.base import EngineInfo, SampleRequest, Scores, Segment, TargetEngine
@@ -82,8 +83,12 @@ def item(rule: AcceptanceRule, check: DraftCheck) -> StepItem:
 class RuleContract:
     name: str  # as `--rule` takes it
 
+    def served(self) -> ServedRules:
+        loose = "" if RULES.get(self.name).lossless else self.name
+        return ServedRules(self.name, trust_devices=True, loose=loose)
+
     def rule(self) -> AcceptanceRule:
-        return ServedRules(self.name, trust_devices=True).create(self.name)
+        return self.served().create(self.name).rule
 
     def draft(self, seed: int, count: int, params: SamplingParams = WARM) -> tuple[DraftToken, ...]:
         """Random draft tokens, each with its distribution where the rule needs it."""
@@ -100,7 +105,7 @@ class RuleContract:
     def test_the_facts_have_their_types_and_name_what_the_rule_calls(self):
         rule = self.rule()
         assert all(isinstance(fact, bool) for fact in (rule.lossless, rule.trees, rule.draft_probs))
-        assert rule.draft_lengths is None or 0 <= rule.draft_lengths[0] <= rule.draft_lengths[1]
+        assert rule.least_draft >= 0
         assert not (rule.trees and rule.draft_probs), "the device's distributions are those of a chain"
         for seed in range(40):
             recording = Recording(NumpyScores(np.random.default_rng(seed).normal(size=(4, VOCABULARY))))
@@ -109,7 +114,7 @@ class RuleContract:
 
     def test_unknown_options_are_refused_by_name(self):
         with pytest.raises(InvalidRequest) as caught:
-            ServedRules(self.name, trust_devices=True).create(f"{self.name}:?")
+            self.served().create(f"{self.name}:?")
         assert caught.value.field == "rule"
 
     @pytest.mark.parametrize(

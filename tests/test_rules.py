@@ -29,8 +29,6 @@ for name in RULES.names():
 class AtMost(AcceptanceRule):
     """A rule of a third party: `match`, but of no more than so many draft tokens; it counts its drafts."""
 
-    draft_lengths = (0, 2)
-
     def __init__(self, options: str = "") -> None:
         if not options.isdecimal() and options:
             raise InvalidRequest(f"{options!r} is no number of draft tokens", "rule")
@@ -74,7 +72,7 @@ def test_a_rule_of_a_third_party_is_served_end_to_end(asked, most):
 
 def test_each_sequence_has_a_rule_object_of_its_own():
     rules = ServedRules(OURS)
-    assert rules.create(OURS) is not rules.create(OURS)
+    assert rules.create(OURS).rule is not rules.create(OURS).rule
 
 
 def test_a_device_cannot_name_a_rule_that_is_not_served():

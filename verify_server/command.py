@@ -130,6 +130,8 @@ def make_manager(
     """
     options = PolicyOptions(config.draft_wait, config.batch, config.server_draft, objective(config))
     policy = make_policy(config.policy, options)
+    limits = _limits(config, tenants)
+    limits.rules.load(config.model, config.pivots, target.engine, target.text.fingerprint)
     drafting, cost = drafting_of(config, target), first_cost(target, config.accelerator)
     if target.cost is None:
         cost = measured(target.engine, cost)
@@ -137,7 +139,7 @@ def make_manager(
     # SLED as published (policy static) shares no KV, and pads its batches with positions that shared blocks would hold.
     shares = config.prefix_cache and config.policy != "static"
     loop = VerifyLoop(target.engine, policy, profile, time.monotonic, shares, prefix_key, drafting)
-    return SessionManager(loop, target, _limits(config, tenants), signer)
+    return SessionManager(loop, target, limits, signer)
 
 
 async def _serve(
@@ -197,7 +199,7 @@ def _limits(config: ServeConfig, tenants: Tenants) -> SessionLimits:
         max_sessions=config.max_sessions,
         max_draft=config.max_draft,
         max_tree=config.max_tree,
-        rules=ServedRules(config.rules, config.trust_device_probabilities),
+        rules=ServedRules(config.rules, config.trust_device_probabilities, config.loose_rules),
         tenants=tenants,
         min_pace=config.min_pace,
         max_pace=max(config.max_pace, config.min_pace) or None,

@@ -274,6 +274,17 @@ class ServeConfig:
         "empty = all registered rules",
         metavar="NAMES",
     )
+    loose_rules: str = option(
+        "",
+        "rules that sequences may ask for though they change what users read, comma-separated: fly, pad, or your own "
+        "module:Class; read docs/loose-rules.md first; empty = none",
+        metavar="NAMES",
+    )
+    pivots: str = option(
+        "",
+        "folder of the pivot classifier for rule pad (opensled train-pivots); empty = the one that comes with OpenSLED",
+        metavar="FOLDER",
+    )
     pad_frames: bool = option(
         False,
         "require of every device that frames have fixed sizes, which do not tell how many tokens they hold",

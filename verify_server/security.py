@@ -13,7 +13,9 @@ from opensled.files import Identity, read_authorities, read_identity, read_secre
 log = logging.getLogger(__name__)
 
 LOCAL_TENANT = "local"
-LINE = "TOKEN TENANT [max_sessions=N] [max_prompt=N] [positions_per_s=N] [kv_tokens=N] [max_pace=N]"
+LINE = (
+    "TOKEN TENANT [max_sessions=N] [max_prompt=N] [positions_per_s=N] [kv_tokens=N] [max_pace=N] [strict=1]"
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class TenantLimits:
     positions_per_s: int = 0  # draft tokens that the target verifies, accepted or not
     kv_tokens: int = 0  # tokens of KV memory that all sequences hold together
     max_pace: int = 0  # tokens/s that are promised to one sequence at most
+    strict: int = 0  # 1 = no rule may change what its users read, whatever they ask for
 
 
 @dataclass(frozen=True)

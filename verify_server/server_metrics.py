@@ -48,6 +48,11 @@ def _step_metrics(loop: VerifyLoop) -> list[Metric]:
             lambda: stats.positions,
         ),
         Metric("tokens_committed_total", "Tokens committed.", lambda: stats.tokens),
+        Metric(
+            "tokens_loose_total",
+            "Of them, draft tokens that a loose rule let stand; by no other rule there are any.",
+            lambda: stats.loose,
+        ),
         Metric("tokens_unasked_total", "Of them, tokens decoded without a draft.", lambda: stats.unasked),
     ]
 

@@ -42,6 +42,7 @@ class Session:
     key: bytes
     rule: AcceptanceRule
     limits: DraftLimits
+    rule_label: str = ""  # its name with all options
     top_logprobs: int | None = None
     constraint: Constraint | None = None  # what a guided answer may go on with; knows all that is committed
     background: bool = False
@@ -50,6 +51,7 @@ class Session:
     timing: SessionTiming = field(default_factory=SessionTiming)
     stats: LoopStats = field(default_factory=LoopStats)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the last tokens: those committed here
+    loose: list[int] = field(default_factory=list)  # positions of tokens that its rule let stand
     pending: PendingDraft | None = None
     following: PendingDraft | None = None  # the continuation of `pending`
     in_step: bool = False
@@ -59,7 +61,6 @@ class Session:
     has_reader: bool = False
     listens: bool = False  # its device sends nothing more, and reads on
     outbox: Outbox = field(default_factory=Outbox)
-
     _view: SessionView | None = None  # None: something has changed since
 
     def __post_init__(self) -> None:
@@ -172,6 +173,7 @@ class Session:
                 finish_reason=self.sequence.finish_reason,
                 hint=self.turn.hint,
                 logprobs=tuple(self.logprobs[-len(since) :]) if since else (),
+                loose=tuple([position - base for position in self.loose if position >= base]),
             )
         )
 
@@ -192,8 +194,7 @@ class Session:
 
     def view(self, now: float) -> SessionView:
         """What a policy sees of it; made anew only when something has changed, for most sessions of a plan rest."""
-        view = self._view
-        if view is None or view.paused != self.outbox.full:
+        if (view := self._view) is None or view.paused != self.outbox.full:
             view = view_of(self, now)
             self._view = view if self.budget.quota is None else None  # what is left of it changes with time
         return view
@@ -242,6 +243,7 @@ class Session:
                 self.top_logprobs,
                 parents=block.parents,
                 emitted=self.emitted.along(block.ids, block.parents) if self.emitted is not None else None,
+                ends=self.sequence.ends.ids,
             )
             self.pending, self.following = self.following, None
             self.budget.take(len(drafted.tokens), length, now)
@@ -261,6 +263,8 @@ class Session:
             return 0
         base, draft, ids = len(self.sequence), item.draft, decided(item.check, result)
         news = self.sequence.commit(ids, result.num_accepted)
+        loose = [base + index for index in result.loose if index < len(news)]
+        self.loose, self.stats.loose = self.loose + loose, self.stats.loose + len(loose)
         num_accepted = self._judge_own(item, ids, result.num_accepted)
         self.logprobs.extend(result.logprobs[: len(news)])
         if self.constraint is not None:

@@ -15,6 +15,7 @@ from opensled.shaping import Shaping
 from scheduler.admission import AdmissionRequest
 from scheduler.estimates import DeviceBook
 from verify_server.acceptance.base import AcceptanceRule
+from verify_server.acceptance.consent import require_rule
 from verify_server.acceptance.served import ServedRules
 from verify_server.admission_controller import AdmissionController
 from verify_server.counters import SessionStats
@@ -107,10 +108,19 @@ class SessionManager:
         token = self._signer.sign(session.id, session.tenant)
         takes = session.limits
         limits = replace(
-            self.inputs.limits_of(tenant), max_tree=takes.max_tree, continuations=takes.continuations
+            self.inputs.limits_of(tenant),
+            max_tree=takes.max_tree,
+            continuations=takes.continuations,
+            least_draft=takes.least_draft,
         )
         return session, Opened(
-            prompt_ids, session.key, token, limits, session.turn.hint, session.rule.draft_probs
+            prompt_ids,
+            session.key,
+            token,
+            limits,
+            session.turn.hint,
+            session.rule.draft_probs,
+            rule=session.rule_label,
         )
 
     def leave(self, session: Session) -> None:
@@ -194,7 +204,9 @@ class SessionManager:
         return 0.0 if message.background else self.limits.min_pace
 
     async def _create(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session:
-        rule = self.rules.create(message.rule)
+        served = self.rules.create(message.rule)
+        require_rule(served, message.guide, self.limits.tenants.limits_of(tenant), self.limits.max_draft)
+        label, rule = served
         ends = self.inputs.ends(message, len(prompt_ids), tenant)
         self.inputs.check(message, prompt_ids, ends, tenant)
         constraint = await self.inputs.constraint(message, tenant)
@@ -216,6 +228,7 @@ class SessionManager:
             params=message.params,
             key=message.noise_key or (secrets.token_bytes(KEY_BYTES) if seed is None else noise_key(seed)),
             rule=rule,
+            rule_label=label,
             limits=self._limits_under(rule),
             top_logprobs=message.top_logprobs,
             constraint=constraint,
@@ -231,10 +244,13 @@ class SessionManager:
         return session
 
     def _limits_under(self, rule: AcceptanceRule) -> DraftLimits:
-        """A rule that must know what tokens are drawn from takes chains on committed tokens only."""
+        """A rule that must know what tokens are drawn from takes chains on committed tokens only, one that needs long
+        chains takes no continuations, for they are short."""
         limits = self._draft_limits
         return limits._replace(
-            max_tree=limits.max_tree if rule.trees else 0, continuations=not rule.draft_probs
+            max_tree=limits.max_tree if rule.trees else 0,
+            continuations=not (rule.draft_probs or rule.least_draft),
+            least_draft=rule.least_draft,
         )
 
     def _own_draft(self, tenant: str, rule: AcceptanceRule) -> OwnDraft | None:

@@ -63,4 +63,5 @@ def view_of(session: _Viewed, now: float) -> SessionView:
         length - own.read if own and own.needs_kv else 0,
         sequence.ends.last_length - length,
         pending.reach if pending else (),
+        session.limits.least_draft,
     )

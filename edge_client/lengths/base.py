@@ -156,12 +156,17 @@ class DraftLengthPolicy(ABC):
 
 
 def pulled(
-    policy: DraftLengthPolicy, proposals: Iterator[DraftToken], length: int, interrupted: Callable[[], bool]
+    policy: DraftLengthPolicy,
+    proposals: Iterator[DraftToken],
+    length: int,
+    interrupted: Callable[[], bool],
+    least: int = 0,
 ) -> Iterator[DraftToken]:
-    """The tokens of a block, until it has `length`, the policy ends it, or `interrupted` says so."""
+    """The tokens of a block, until it has `length`, the policy ends it behind its first `least`, or `interrupted` says
+    so."""
     for index in range(length):
-        stops = interrupted() or not policy.goes_on(index)
+        stops = interrupted() or not (index < least or policy.goes_on(index))
         token = None if stops else next(proposals, None)
-        if token is None or not policy.belongs(token, index):
+        if token is None or not (index < least or policy.belongs(token, index)):
             return
         yield token

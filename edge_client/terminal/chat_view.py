@@ -17,6 +17,7 @@ from opensled.tokenizer import TargetTokenizer
 
 COLOURS: dict[Origin, str] = {
     "accepted": "green",
+    "loose": "red",
     "recovered": "yellow",
     "bonus": "cyan",
     "server": "magenta",
@@ -24,6 +25,7 @@ COLOURS: dict[Origin, str] = {
 LOCAL = "blue"  # text of the draft model alone
 LEGEND: dict[Origin, str] = {
     "accepted": "drafted on this device, and accepted by the target",
+    "loose": "drafted on this device, and let stand by a loose rule: the target's own token is another one",
     "recovered": "of the target, in place of a draft token that it rejected",
     "bonus": "of the target, one more after a draft that it accepted as a whole",
     "server": "decoded by the server, without a draft",
@@ -155,6 +157,8 @@ class View:
             parts.append(f"the last {answer.origins.count('local')} by the draft model alone")
         elif answer.stats and answer.stats.drafted:
             parts.append(f"{answer.stats.accepted} of {answer.stats.drafted} draft tokens accepted")
+        if answer.stats and answer.stats.loose:
+            parts.append(f"{answer.stats.loose} of them loose, by rule {answer.stats.rule}")
         if not answer.stats:
             parts = ["stopped", *parts, f"{answer.origins.count('accepted')} of them from drafts"]
         self.note(", ".join(filter(None, parts)))

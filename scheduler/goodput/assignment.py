@@ -50,6 +50,12 @@ NO_DRAFTING = DraftingCost(0.0, 0.0, 0.0)
 NO_FORECAST = Forecast(0.0, 0.0)
 
 
+def _whole(device: NDArray[np.int_], least: NDArray[np.int_]) -> NDArray[np.int_]:
+    """[arm, session]: `least` tokens of the device in the place of the longest draft of its own, else none."""
+    longest = np.arange(len(device)) == len(LENGTHS) - 1
+    return np.where(longest[:, None], least, 0)
+
+
 class DraftPlanner:
     """The law over all sessions at once: arrays have one column per session, and a row per arm."""
 
@@ -76,7 +82,12 @@ class DraftPlanner:
         first, later, delay, draft, continued, earlier = columns
         has_own = np.array([one.own_forecast is not None for one in sessions])
         self.arms = ARMS[bool(has_own.any())]
-        lengths = self.arms.device[:, None]
+        # A rule that needs long drafts has two choices: none, and in the place of the longest one its own.
+        least = np.array([one.least_draft for one in sessions])
+        lengths = np.broadcast_to(self.arms.device[:, None], (len(self.arms.device), len(sessions)))
+        if least.any():
+            lengths = np.where(least > 0, _whole(self.arms.device, least), lengths)
+        self._lengths = lengths
         self._tokens = 1 + accepted_tokens(first, later, lengths)
         self._own = self._own_tokens(sessions, (first, later))
         drafting = self._longest > 0
@@ -84,6 +95,7 @@ class DraftPlanner:
         self._usual = (
             self._tokens[:, drafting].mean(axis=1, keepdims=True) if drafting.any() else self._tokens
         )
+        self._usual = np.where(least > 0, self._tokens, self._usual)
         self._device_s = lengths * draft  # for which the device drafts
         whole = np.where(lengths > 0, first * later ** np.maximum(0, lengths - 1), 0.0)
         # A draft that was sent on waits for no verdict: it is drafted while the step with the last one runs.
@@ -93,7 +105,8 @@ class DraftPlanner:
         away += continued * whole * np.minimum(0.0, ahead_s - away)
         self._away = np.where(lengths > 0, away, 0.0)
         self._messages = 1.0 + (lengths > 0)  # of a round: a verdict, and a draft
-        self._allowed = (lengths <= self._longest) & ((self.arms.own[:, None] == 0) | has_own)
+        fits = (lengths <= self._longest) & ((least == 0) | (lengths > 0) | (self.arms.device[:, None] == 0))
+        self._allowed = fits & ((self.arms.own[:, None] == 0) | has_own)
         self._positions = lengths + self._own + 1.0
         self._all = np.arange(len(sessions))
         self._counts = self._present(np.array([one.uncomputed - 1 for one in sessions], float))
@@ -130,6 +143,10 @@ class DraftPlanner:
         debts = [one.own_unread / max(1.0, min(one.left / 2, ANSWER)) for one in sessions]
         self._read = np.where(own > 0, self._tokens * (1 + np.array(debts)), 0.0)
         return own * offered
+
+    def hints(self, arms: NDArray[np.int_]) -> NDArray[np.int_]:
+        """Tokens that each device drafts, where the sessions have these arms."""
+        return self._lengths[arms, self._all]
 
     def best(self, rule: int, costs: MarginalCosts) -> tuple[Assignment, Assignment]:
         """The assignment of the present rule, and the best one; both are the same unless another is clearly better."""
@@ -185,7 +202,8 @@ class DraftPlanner:
         if rule == RESPONSE:
             return np.asarray(self._gains(costs).argmax(axis=0))
         if rule < len(LENGTHS):
-            return np.minimum(rule, self._allowed[: len(LENGTHS)].sum(axis=0) - 1)
+            arms = np.arange(rule + 1)[:, None]
+            return np.where(self._allowed[: rule + 1], arms, 0).max(axis=0)
         if rule < len(self.arms.own):
             return np.where(self._allowed[rule], rule, 0)
         return np.zeros_like(self._all)  # the server drafts for none of these sessions
@@ -209,7 +227,7 @@ class DraftPlanner:
         """What the objective counts, for all sessions."""
         rounds = share / step_s
         drafting = float((self._device_s[arms, self._all] * rounds).sum())
-        messages = float((self._messages[arms, 0] * rounds).sum())
+        messages = float((self._messages[arms, self._all] * rounds).sum())
         return self._objective.spent(Consumption(min(1.0, float(share.sum())), drafting, messages))
 
     def _fixed_point(self, arms: NDArray[np.int_]) -> tuple[float, Numbers, float]:

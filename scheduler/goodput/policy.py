@@ -190,7 +190,11 @@ def _cut(
     `second`: tokens that a second of the target is worth.
     """
     drafts, own = [0] * len(chosen), [0] * len(chosen)
-    devices = [place for place, each in enumerate(chosen) if each.draft]
+    for place, each in enumerate(chosen):
+        if each.draft and each.least_draft:  # asked for as a whole, and of little use as a part
+            drafts[place] = min(_draft(each), room)
+            room -= drafts[place]
+    devices = [place for place, each in enumerate(chosen) if each.draft and not each.least_draft]
     servers = [place for place, each in enumerate(chosen) if each.own]
     if not (devices or servers):
         return drafts, own

@@ -137,7 +137,7 @@ def _with_new(
         return replace(old, newest=sessions[-1].id, held=frozenset())
     planner = DraftPlanner(new, profile, old.prompts, objective)
     arms = planner.by(old.rule, old.present_costs)
-    hints, own = _hints(new, planner.arms.device[arms]), planner.arms.own[arms]
+    hints, own = _hints(new, planner.hints(arms)), planner.arms.own[arms]
     asks = _asks(new, own, _waits_from(old, now))
     return replace(
         old,
@@ -174,7 +174,7 @@ def _reviewed(
     asks = _asks(present, own, _waits_from(old, now))
     state = replace(
         old,
-        hints=_hints(present, planner.arms.device[taken.arms]),
+        hints=_hints(present, planner.hints(taken.arms)),
         asks=asks,
         rule=taken.rule,
         rate=taken.rate,

@@ -4,5 +4,10 @@ from opensled.registry import Registry
 
 RULES = Registry(
     "rule",
-    {"match": "verify_server.acceptance.match:Match", "ratio": "verify_server.acceptance.ratio:Ratio"},
+    {
+        "match": "verify_server.acceptance.match:Match",
+        "ratio": "verify_server.acceptance.ratio:Ratio",
+        "fly": "verify_server.acceptance.fly:Fly",
+        "pad": "verify_server.acceptance.pad:Pad",
+    },
 )

@@ -1,12 +1,18 @@
 """What an acceptance rule is: it decides which prefix of a draft stands."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from opensled.errors import InvalidRequest
 from opensled.messages import DraftToken, SamplingParams, SparseDistribution, TokenLogprobs
-from verify_server.engine.base import EmittedRows, Masks, SampleRequest, Scores
+from verify_server.engine.base import EmittedRows, Masks, SampleRequest, Scores, TargetEngine
 from verify_server.trees import depth
 
 
@@ -21,6 +27,7 @@ class DraftCheck(NamedTuple):
     masks: Masks = None  # k + 1 of them, when the answer is guided
     parents: tuple[int, ...] = ()  # of each draft token, if they are a tree (`DraftBlock`); () = a chain
     emitted: EmittedRows = None  # k + 1 of them, when there are penalties
+    ends: frozenset[int] = frozenset()  # ids that end the sequence
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -39,6 +46,7 @@ class AcceptanceResult(NamedTuple):
     next_token: int  # recovered or bonus
     logprobs: tuple[TokenLogprobs, ...] = ()  # of the accepted tokens and the next one, when asked for
     path: tuple[int, ...] = ()  # of a tree: the indices of the accepted tokens
+    loose: tuple[int, ...] = ()  # indices of accepted draft tokens that are not the target's own
 
 
 def decided(check: DraftCheck, result: AcceptanceResult) -> tuple[int, ...]:
@@ -80,6 +88,20 @@ class SessionScores:
         """The target's probability of `ids[i]` at `rows[i]`."""
         return self._scores.probs_of(self._shift(rows), ids, self._check.params, *self._shaping(rows))
 
+    def keeps(self, rows: Sequence[int], ids: Sequence[int]) -> list[bool]:
+        """Whether `ids[i]` may follow at `rows[i]` by mask, top_k, top_p and min_p; at temperature 0 by what they are
+        at temperature 1, for at 0 nothing but the likeliest id would be left."""
+        check, masks, emitted = self._check, self._check.masks, self._check.emitted
+        params = replace(check.params, temperature=check.params.temperature or 1.0)
+        probs = self._scores.probs_of(
+            self._shift(rows),
+            ids,
+            params,
+            None if masks is None else [masks[row] for row in rows],
+            None if emitted is None else [emitted[row] for row in rows],
+        )
+        return [prob > 0 for prob in probs]
+
     def sample_residual(self, row: int, draft_probs: SparseDistribution, key: bytes) -> int:
         """A token of max(0, target - draft), normalised, at a row of a chain; `key`: of the random stream."""
         check = self._check
@@ -92,6 +114,15 @@ class SessionScores:
     def entropy(self, rows: Sequence[int]) -> list[float]:
         """See `Scores`."""
         return self._scores.entropy(self._shift(rows))
+
+    @property
+    def vocab_size(self) -> int:
+        """See `Scores`."""
+        return self._scores.vocab_size
+
+    def hidden(self, rows: Sequence[int]) -> NDArray[np.float32]:
+        """See `Scores`."""
+        return self._scores.hidden(self._shift(rows))
 
     def top(self, rows: Sequence[int], count: int) -> list[TokenLogprobs]:
         """See `Scores`."""
@@ -120,19 +151,31 @@ class AcceptanceRule(ABC):
     Runs in the engine's thread, right after the forward pass.
     """
 
-    lossless: ClassVar[bool] = True  # the text has the target's distribution
+    lossless: ClassVar[bool] = True  # the text has the target's distribution; else a loose rule, see loose.py
     trees: ClassVar[bool] = False  # decides draft trees as well as chains
     # It needs the distribution of each draft token, so that the text depends on the device.
     draft_probs: ClassVar[bool] = False
-    # Least and most useful draft tokens; None = any number.
-    draft_lengths: ClassVar[tuple[int, int] | None] = None
-    # Methods of `SessionScores` that it calls, besides `request`.
+    least_draft: int = 0  # draft tokens of the shortest chain that it makes full use of; 0 = any
+    guided: bool = True  # decides guided answers as well
+    settings: str = ""  # all its options, as they would follow its name
+    # What of `Scores` it uses, besides `sample`.
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, options: str = "") -> None:
         """`options`: what follows the name of the rule behind a colon. Raises InvalidRequest for unknown ones."""
         if options:
             raise InvalidRequest(f"this rule takes no options, not {options[:80]!r}", "rule")
+
+    @classmethod
+    def beside(
+        cls, model: str, pivots: str, engine: TargetEngine, vocabulary: str
+    ) -> Callable[[str], AcceptanceRule]:
+        """What makes the rule of a sequence of one target from its options. Raises the errors of loading what it needs.
+
+        `model`: the target as the operator named it; `pivots`: folder of its pivot classifier, "" = the one that comes
+        with OpenSLED; `vocabulary`: its fingerprint.
+        """
+        return cls
 
     @abstractmethod
     def decide(self, check: DraftCheck, scores: SessionScores) -> Decision:

@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hw_profiles.profiles import TargetShape
-from opensled.errors import NonFiniteLogits
+from opensled.errors import EngineError, NonFiniteLogits, UnsupportedModel
 from opensled.messages import SamplingParams, SparseDistribution, TokenLogprobs
 from opensled.penalties import Emitted
 from verify_server.trees import depths
@@ -84,6 +87,11 @@ class Scores(ABC):
     methods raise it.
     """
 
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """Ids that a row scores, padding included."""
+
     @abstractmethod
     def sample(self, requests: Sequence[SampleRequest]) -> list[list[int] | NonFiniteLogits]:
         """The target's own tokens for the rows of each request; one call serves all sequences of a step.
@@ -126,6 +134,10 @@ class Scores(ABC):
     def entropy(self, rows: Sequence[int]) -> list[float]:
         """Entropy in nats of the target's raw distribution at each row, as `logprobs` has it."""
 
+    def hidden(self, rows: Sequence[int]) -> NDArray[np.float32]:
+        """[rows, size]: the states of the layer that the engine keeps (`TargetEngine.keep`) at each row."""
+        raise EngineError("this engine keeps no hidden states")
+
     @abstractmethod
     def top(self, rows: Sequence[int], count: int) -> list[TokenLogprobs]:
         """The `count` likeliest ids of each row with their raw log-probabilities; ties: lowest id first."""
@@ -160,6 +172,7 @@ class EngineInfo:
     # them read it once.
     tree_reads: int = 0
     runtime: str = "custom"  # what computes it: "torch", "llama.cpp"
+    hidden_size: int = 0  # of its hidden states; 0 = it gives none
 
 
 class TargetEngine(ABC):
@@ -178,6 +191,13 @@ class TargetEngine(ABC):
         `info.max_tree` says that the engine computes draft trees.
         """
         raise NotImplementedError("an engine without draft trees has nothing to compact")
+
+    def keep(self, layer: int) -> None:
+        """From now on `Scores.hidden` has the states that leave `layer`, numbered as in HiddenTap (tap.py); its states
+        stay where they were computed until a rule asks. Raises UnsupportedModel."""
+        raise UnsupportedModel(
+            f"engine {self.info.runtime} gives no hidden states, which this rule needs; use --engine torch"
+        )
 
     def forget(self, blocks: Sequence[int]) -> None:  # noqa: B027
         """The content of these KV blocks is not needed any more. Called from any thread, also during a step."""

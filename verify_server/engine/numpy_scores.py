@@ -21,6 +21,11 @@ class NumpyScores(Scores):
     def __init__(self, logits: np.ndarray) -> None:
         self.logits = logits
 
+    @property
+    def vocab_size(self) -> int:
+        """See `verify_server.engine.base.Scores`."""
+        return int(self.logits.shape[-1])
+
     def sample(self, requests: Sequence[SampleRequest]) -> list[list[int] | NonFiniteLogits]:
         """See `verify_server.engine.base.Scores`."""
         return sample(requests, self.logits.__getitem__, ARITHMETIC)

@@ -41,6 +41,7 @@ class TorchEngine(TargetEngine):
         self.info = info
         self._reader: RowReader | None = None
         self._tap: HiddenTap | None = None
+        self._kept: HiddenTap | None = None
 
     @property
     def network(self) -> PreTrainedModel:
@@ -51,6 +52,10 @@ class TorchEngine(TargetEngine):
         """From now on `reader` reads what it taps of every row. Raises UnsupportedModel, see `HiddenTap`."""
         self._tap = HiddenTap(self._model.network, reader.taps)
         self._reader = reader
+
+    def keep(self, layer: int) -> None:
+        """See `verify_server.engine.base.TargetEngine`; raises UnsupportedModel, see `HiddenTap`."""
+        self._kept = HiddenTap(self._model.network, (layer,))
 
     def forward(self, segments: Sequence[Segment]) -> TorchScores:
         """See `verify_server.engine.base.TargetEngine`. Raises EngineError for a token the model does not know.
@@ -63,7 +68,11 @@ class TorchEngine(TargetEngine):
             rows = len(batch.slots)
             with torch.inference_mode():
                 self._reader.read(self._tap.taken(rows), batch.positions[0, :rows], batch.slots)
-        return TorchScores(logits)
+        if self._kept is None:
+            return TorchScores(logits)
+        # Of wanted rows only, and on the device: a step does not wait for a copy that no rule may ask for.
+        wanted = batch.wanted[: batch.num_wanted]
+        return TorchScores(logits, self._kept.taken(len(batch.slots))[:, 0].index_select(0, wanted))
 
     def compact(self, blocks: Sequence[int], moves: Sequence[tuple[int, int]]) -> None:
         """See `verify_server.engine.base.TargetEngine`."""
@@ -131,6 +140,7 @@ def load(
         max_tree=MAX_TREE,
         tree_reads=GATHER_TOKENS if level == "exact" else 0,
         runtime="torch",
+        hidden_size=network.config.get_text_config(decoder=True).hidden_size,
     )
     return TorchEngine(dataclasses.replace(tested, memory=memory), info)
 

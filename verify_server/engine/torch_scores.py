@@ -29,8 +29,14 @@ from verify_server.engine.torch_sampling import (
 class TorchScores(Scores):
     """`Scores` over logits of shape [rows, vocabulary]."""
 
-    def __init__(self, logits: Tensor) -> None:
-        self.logits = logits
+    def __init__(self, logits: Tensor, states: Tensor | None = None) -> None:
+        """`states`: [rows, size] of the layer that the engine keeps."""
+        self.logits, self._states = logits, states
+
+    @property
+    def vocab_size(self) -> int:
+        """See `verify_server.engine.base.Scores`."""
+        return int(self.logits.shape[-1])
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[list[int] | NonFiniteLogits]:
         """See `verify_server.engine.base.Scores`."""
@@ -90,6 +96,12 @@ class TorchScores(Scores):
         """See `verify_server.engine.base.Scores`."""
         with torch.inference_mode():
             return torch.special.entr(self._raw(rows).softmax(dim=-1)).sum(dim=-1).tolist()
+
+    def hidden(self, rows: Sequence[int]) -> np.ndarray:
+        """See `verify_server.engine.base.Scores`."""
+        if self._states is None:
+            return super().hidden(rows)
+        return self._states[list(rows)].float().cpu().numpy()
 
     def top(self, rows: Sequence[int], count: int) -> list[TokenLogprobs]:
         """See `verify_server.engine.base.Scores`."""
