@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +33,9 @@ def _splitmix(x: int) -> int:
     return x ^ x >> 31
 
 
+@lru_cache(maxsize=1024)
 def noise(key: bytes, position: int, vocab_size: int) -> np.ndarray:
-    """Gumbel noise of every token id at `position`, float64.
+    """Gumbel noise of every token id at `position`, float64, read-only.
 
     In unbounded Python integers where the product uses wrapping 64-bit arithmetic.
     """
@@ -42,7 +44,9 @@ def noise(key: bytes, position: int, vocab_size: int) -> np.ndarray:
     row = _splitmix(low ^ _splitmix(high + golden * (position + 1)))
     hashes = [_splitmix(row + golden * (token + 1)) for token in range(vocab_size)]
     uniform = (np.array([value >> 12 for value in hashes], dtype=np.float64) + 0.5) / 2.0**52
-    return -np.log(-np.log(uniform))
+    found = -np.log(-np.log(uniform))
+    found.setflags(write=False)
+    return found
 
 
 def masked(
@@ -156,6 +160,17 @@ class Reference:
         """Logits after each of the `last` tokens of `ids`, shape [last, vocabulary], float64."""
         output = self.model(input_ids=torch.tensor([list(ids)]), use_cache=False, logits_to_keep=last)
         return output.logits[0].double().numpy()
+
+    @torch.no_grad()
+    def logits_and_states(self, ids: Sequence[int], last: int, layer: int) -> tuple[np.ndarray, np.ndarray]:
+        """`logits`, and the hidden states of a layer at the same tokens, shape [last, size], float64."""
+        output = self.model(
+            input_ids=torch.tensor([list(ids)]),
+            use_cache=False,
+            output_hidden_states=True,
+            logits_to_keep=last,
+        )
+        return output.logits[0].double().numpy(), output.hidden_states[layer][0, -last:].double().numpy()
 
     def generate(
         self,

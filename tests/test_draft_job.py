@@ -244,6 +244,24 @@ def test_work_yields_before_the_first_pass_and_after_each_one(ready, length, cou
         assert end.value.seconds == max(0, seen - 1)
 
 
+@pytest.mark.parametrize(
+    ("length", "least", "room", "drafted"),
+    [(2, 6, 9, 6), (2, 6, 4, 4), (8, 6, 9, 8), (0, 6, 9, 0), (3, 0, 9, 3)],
+)
+def test_a_rule_that_needs_long_chains_gets_them_or_none(length, least, room, drafted) -> None:
+    """Whatever the policy thinks of single tokens before that length is reached."""
+
+    class Doubts(FixedLength):
+        def goes_on(self, index):
+            return index < length
+
+        def belongs(self, token, index):
+            return index < length
+
+    work = DraftJob(Says(9, 0), Doubts(length), 0).draft((), BlockBudget(room, least=least))
+    assert len(finished(work).block.tokens) == drafted
+
+
 def test_a_job_that_is_over_does_no_more_work() -> None:
     job = DraftJob(Says(5, 0), FixedLength(5), 0)
     work = job.draft((), BlockBudget(9))

@@ -145,6 +145,23 @@ def test_drafts_are_cut_where_their_tokens_cost_more_than_they_are_worth() -> No
     assert {piece.draft for piece in plan(*crowd, profile=READS).slices} <= {None, 8}
 
 
+def test_a_rule_that_needs_long_drafts_gets_whole_ones_or_none() -> None:
+    crowd = [drafting(id, draft=15, least_draft=15) for id in range(1, 30)]
+    assert set(hints(plan(*crowd[:2], profile=READS)).values()) == {15}
+    assert set(hints(plan(*crowd, profile=COMPUTES)).values()) == {0}
+    short = [drafting(id, draft=8, least_draft=15, max_draft=8) for id in (1, 2)]
+    assert set(hints(plan(*short, profile=READS)).values()) == {0}, (
+        "the server takes none that is long enough"
+    )
+    doubtful = GOOD._replace(first=0.3, later=0.3)
+    both = [
+        drafting(1, draft=15, forecast=doubtful, least_draft=15),
+        *[drafting(id, draft=8, forecast=doubtful) for id in range(2, 25)],
+    ]
+    pieces = {piece.session: piece.draft for piece in plan(*both, profile=COMPUTES).slices}
+    assert pieces[1] == 15 and max(pieces[id] or 0 for id in range(2, 25)) < 4
+
+
 # -- a full step ------------------------------------------------------------------------------------------------
 
 

@@ -115,7 +115,9 @@ HOMES = {
     "opensled.v1.verify_pb2_grpc": ("edge_client/link.py",),
 }
 # Files whose worth is that they share nothing with the product.
-INDEPENDENT = ("opensled_testbed/reference.py", "opensled_testbed/gguf_reference.py")
+INDEPENDENT = tuple(
+    f"opensled_testbed/{name}.py" for name in ("reference", "loose_reference", "gguf_reference")
+)
 
 PRODUCT = ("opensled", "hw_profiles", "scheduler", "http_api", "edge_client", "verify_server")
 # Files that may share their name: each of them does the same for its own package.

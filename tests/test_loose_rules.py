@@ -1,0 +1,195 @@
+"""Loose rules run by consent only: the operator names them, the tenant may have them, the sequence asks.
+
+Every answer tells which tokens they let stand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from edge_client.generate import Commit
+from edge_client.remote import RetryPolicy
+from edge_client.telemetry import Telemetry
+from edge_client.terminal.chat_view import COLOURS, LEGEND
+from http_api.responses import total, usage
+from opensled.answer import Stats
+from opensled.codec import decode_server, encode_server
+from opensled.errors import InvalidRequest, ProtocolError, Unsupported, UsageError
+from opensled.messages import Guide, Open, SamplingParams, Verdict
+from tests.fakes import FakeEngine, OracleDrafter, Weather, continuation
+from tests.system import ask, running
+from verify_server.acceptance.base import AcceptanceRule
+from verify_server.acceptance.consent import require_rule
+from verify_server.acceptance.loose import LooseRule
+from verify_server.acceptance.served import ServedRule, ServedRules
+from verify_server.security import TenantLimits, Tenants
+from verify_server.session_manager import SessionLimits
+
+STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=4)
+IMPATIENT = RetryPolicy(silence=0.05, first_retry=0.001, slowest_retry=0.01, first_open=60.0, give_up=60.0)
+PROMPT = [3, 1, 4]
+
+
+class Lenient(LooseRule):
+    """Lets every second mismatch of a sequence stand."""
+
+    guided = False
+    settings = "every=2"
+
+    def __init__(self, options: str = "") -> None:
+        super().__init__(options)
+        self._met = 0
+
+    def _stands(self, index, ids, own, scores):
+        self._met += 1
+        return self._met % 2 == 0
+
+
+LENIENT = f"{__name__}:Lenient"
+
+
+def serving_loose(tenant: TenantLimits = TenantLimits()) -> SessionLimits:
+    return SessionLimits(linger=1.0, rules=ServedRules(loose=LENIENT), tenants=Tenants(default=tenant))
+
+
+# -- consent ----------------------------------------------------------------------------------------------------
+
+
+def test_no_loose_rule_is_served_unless_the_operator_names_it():
+    assert [rule.name for rule in ServedRules().facts()] == ["match"]
+    with pytest.raises(Unsupported, match="--loose-rules fly"):
+        ServedRules().create("fly:theta=0.5")
+    served = ServedRules(loose="fly")
+    assert [(rule.name, rule.lossless, rule.trees) for rule in served.facts()] == [
+        ("match", True, True),
+        ("fly", False, False),
+    ]
+    assert served.create("fly:theta=0.5").label == "fly:theta=0.5,window=6,entropy=normalized"
+    assert served.create("match").label == "match"
+
+
+@pytest.mark.parametrize(("names", "loose"), [("fly", ""), ("", "match"), ("", "ratio"), ("", "telepathy")])
+def test_an_operator_is_told_what_is_wrong_with_the_names(names, loose):
+    with pytest.raises(UsageError):
+        ServedRules(names, loose=loose)
+
+
+def _served(rule: str = "fly") -> ServedRule:
+    return ServedRules(loose="fly").create(rule)
+
+
+def test_a_tenant_can_be_barred():
+    require_rule(_served(), None, TenantLimits(), 16)
+    require_rule(_served("match"), None, TenantLimits(strict=1), 16)
+    with pytest.raises(Unsupported, match="barred loose rules") as caught:
+        require_rule(_served(), None, TenantLimits(strict=1), 16)
+    assert caught.value.field == "rule"
+
+
+def test_structured_output_needs_a_word_more():
+    guide = Guide(json_schema="{}")
+    require_rule(_served("match"), guide, TenantLimits(), 16)
+    require_rule(_served("fly:guided"), guide, TenantLimits(), 16)
+    require_rule(_served(), Guide(tool_choice="none"), TenantLimits(), 16)  # masks nothing
+    with pytest.raises(Unsupported, match="guided=yes"):
+        require_rule(_served(), guide, TenantLimits(), 16)
+
+
+def test_a_server_whose_drafts_are_too_short_says_so():
+    with pytest.raises(Unsupported, match="--max-draft 15"):
+        require_rule(_served(), None, TenantLimits(), 14)
+
+
+def test_a_sequence_under_a_loose_rule_leaves_a_line_in_the_log(caplog):
+    with caplog.at_level(logging.INFO):
+        require_rule(_served("match"), None, TenantLimits(), 16)
+        assert not caplog.records
+        require_rule(_served(), None, TenantLimits(), 16)
+    assert [record.rule for record in caplog.records] == ["fly:theta=0.3,window=6,entropy=normalized"]
+
+
+def test_a_barred_tenant_is_refused_end_to_end():
+    async def scenario():
+        async with running(FakeEngine(), limits=serving_loose(TenantLimits(strict=1))) as network:
+            with pytest.raises(Unsupported, match="barred"):
+                await ask(network, PROMPT, OracleDrafter(0.5), rule=LENIENT)
+            answer = await ask(network, PROMPT, OracleDrafter(0.5))
+            assert list(answer.tokens) == continuation(PROMPT, 40)
+
+    asyncio.run(scenario())
+
+
+def test_opened_says_what_the_rule_takes():
+    async def scenario():
+        rules = ServedRules(loose="fly")
+        async with running(FakeEngine(), limits=SessionLimits(linger=0.2, rules=rules)) as network:
+            for asked in ("match", "fly"):
+                _, opened = await network.manager.open(Open((1, 2), rule=asked), "t")
+                takes = opened.limits
+                is_loose = asked == "fly"
+                assert opened.rule.startswith(asked)
+                assert (takes.least_draft, takes.max_tree > 0) == (15 * is_loose, not is_loose)
+                assert takes.continuations is not is_loose
+
+    asyncio.run(scenario())
+
+
+# -- what is told of loose tokens -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
+def test_every_loose_token_is_told_and_nothing_else_is_called_loose(weather):
+    async def scenario():
+        params = SamplingParams(temperature=0, max_tokens=60)
+        async with running(FakeEngine(), draft_wait=0.05, limits=serving_loose(), weather=weather) as network:
+            answer = await ask(
+                network, PROMPT, OracleDrafter(0.6, seed=2), params, patience=IMPATIENT, rule=LENIENT
+            )
+            text, loose = list(PROMPT), 0
+            for commit in answer.commits:
+                for index, (token, origin) in enumerate(zip(commit.tokens, commit.origins)):
+                    [own] = continuation(text, 1)
+                    assert (token != own) == (index in commit.loose) == (origin == "loose")
+                    loose += origin == "loose"
+                    text.append(token)
+            assert loose
+            if weather is STORM:
+                assert answer.reopened
+            else:
+                assert network.manager.loop.stats.loose == loose
+
+    asyncio.run(scenario())
+
+
+def test_origins_and_statistics():
+    commit = Commit((7, 8, 9), 4, 2, loose=(1,))
+    assert commit.origins == ("accepted", "loose", "recovered")
+    counts, stats = Telemetry(), Stats(3, 0, rule="fly:theta=0.1")
+    counts.commit(stats, commit, 3, seconds=0.5)
+    counts.commit(
+        stats, Commit((1, 2, 3), 4, 2, loose=(0, 1)), 1, seconds=0.6
+    )  # a stop string after its first token
+    assert (stats.loose, counts.loose, stats.accepted) == (2, 2, 3)
+    told = usage(total([stats, stats], 2), "fly")["opensled"]
+    assert (told["rule"], told["loose"]) == ("fly:theta=0.1", 4)
+    assert usage(Stats(1, 1), "match")["opensled"]["rule"] == "match"
+    assert "loose" in COLOURS and "loose" in LEGEND
+
+
+def test_a_verdict_keeps_its_loose_tokens_on_the_wire():
+    verdict = Verdict(5, (1, 2, 3), 2, 1, loose=(0, 2))
+    assert decode_server(encode_server(verdict)) == verdict
+    for wrong in ((3,), (1, 1), (2, 0)):
+        with pytest.raises((InvalidRequest, ProtocolError)):
+            decode_server(encode_server(verdict._replace(loose=wrong)))
+
+
+def test_a_rule_without_options_tells_its_name_alone():
+    class Plain(AcceptanceRule):
+        def decide(self, check, scores):
+            raise NotImplementedError
+
+    assert Plain().settings == "" and Plain.lossless
