@@ -11,7 +11,7 @@ steps fade, and fade faster the more the predictions err to one side.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -27,6 +27,8 @@ Array = NDArray[np.float64]
 TABLE = 1024  # tokens of a step up to which costs are tabled; beyond, they go on as straight as they ended
 # Tokens at which the broken line may bend; between its ends it can take any monotone shape.
 KNOTS = (8, 16, 32, 64, 128, 256)
+# Rows up to which engines that pad steps do so by a few at a time, so that the first row of these costs what all do
+PADDED = 32
 LEARN_EVERY = 16  # steps between two fits
 FIRST_FITS = (4, 8)  # steps after which the first ones come
 REMEMBERED = 64  # errors of the latest predictions
@@ -72,17 +74,31 @@ class LearnedCost:
         line = left + (tokens - below) * (self.table[below + 1] - left)
         return line + contexts * self.context_s + sessions * self.session_s
 
+    def padded(self, row_step: int) -> LearnedCost:
+        """The same on an engine that computes a multiple of `row_step` rows."""
+        if row_step == 1:
+            return self
+        places = [padded(tokens, row_step) for tokens in range(len(self.table))]
+        return replace(self, table=tuple([self.table[place] for place in places]))
+
     def times(self, factor: float) -> LearnedCost:
         """The same on a machine that takes `factor` times as long."""
         table = tuple(factor * seconds for seconds in self.table)
         return LearnedCost(table, factor * self.context_s, factor * self.session_s)
 
 
+def padded(tokens: int, row_step: int) -> int:
+    """Rows that are computed for so many."""
+    return -(-tokens // row_step) * row_step if tokens <= PADDED else tokens
+
+
 class CostModel:
     """Learns what steps cost; `cost` is what it knows now, a new object whenever that has changed."""
 
-    def __init__(self, seed: StepCost = Roofline()) -> None:
+    def __init__(self, seed: StepCost = Roofline(), row_step: int = 1) -> None:
+        """`row_step`: the engine computes a multiple of so many rows, where there are few (`EngineInfo`)."""
         self.cost: StepCost = seed
+        self._row_step = row_step
         self.steps = 0  # that it has learned from
         self._errors: deque[float] = deque(maxlen=REMEMBERED)  # predicted / real - 1
         self._news: list[tuple[float, float, float, float]] = []  # steps since the last fit
@@ -99,7 +115,7 @@ class CostModel:
         if seconds <= 0:  # a clock too coarse for it
             return
         self._errors.append(self.cost.verify_s(tokens, contexts, sessions) / seconds - 1)
-        self._news.append((tokens, contexts, sessions, seconds))
+        self._news.append((padded(tokens, self._row_step), contexts, sessions, seconds))
         self.steps += 1
         if self.steps in FIRST_FITS or self.steps % LEARN_EVERY == 0:
             self._learn()
@@ -112,7 +128,7 @@ class CostModel:
         bias = abs(median(self._errors))
         half_life = min(HALF_LIFE, max(LEAST_HALF_LIFE, (FADING / max(bias, LEAST_SPREAD)) ** 2))
         self._fit.learn(news, max(self.error, LEAST_SPREAD), half_life)
-        self.cost = self._fit.cost()
+        self.cost = self._fit.cost().padded(self._row_step)
 
     def _take_scale(self, news: Array) -> None:
         """Right a seed that is wrong by a factor: one of another machine, or a mere guess."""

@@ -241,13 +241,15 @@ class DeviceBook:
     A new device is assumed to be like the others of its tenant; tenants learn nothing of each other.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, guess: Forecast = GUESS) -> None:
+        """`guess`: of the first device of a tenant."""
+        self._guess = guess
         self._tenants: dict[str, DeviceEstimate] = {}  # the mean device of each
         self._devices: dict[str, OrderedDict[str, DeviceEstimate]] = {}
 
     def of(self, tenant: str, device: str) -> DraftEstimate:
         """The estimate of a new sequence from a tenant's device; "" = a device without a name, always a new one."""
-        mean = self._tenants.setdefault(tenant, DeviceEstimate())
+        mean = self._tenants.setdefault(tenant, DeviceEstimate(self._guess))
         devices = self._devices.setdefault(tenant, OrderedDict())
         found = devices.pop(device, None) or mean.another()
         if device:

@@ -192,3 +192,14 @@ def test_learning_and_asking_are_cheap():
 
     assert min(cost_of(learn) for _ in range(7)) < 60e-6
     assert min(cost_of(ask) for _ in range(7)) < 4e-6
+
+
+def test_the_stairs_of_an_engine_that_pads_its_steps_are_seen():
+    """5 rows cost what 8 do: a line through both would call the first of them cheap, and the others dear."""
+    model = CostModel(row_step=4)
+    for _ in range(40):
+        for rows in (1, 4, 5, 8, 12, 100):
+            model.observe(rows, 0, 1, 0.1 + 0.004 * -(-rows // 4) * 4)
+    seconds = [model.cost.verify_s(rows, 0, 1) for rows in (1, 4, 5, 8, 9)]
+    assert seconds[0] == seconds[1] and seconds[2] == seconds[3]
+    assert seconds == pytest.approx([0.116, 0.116, 0.132, 0.132, 0.148], rel=0.03)

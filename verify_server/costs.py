@@ -46,7 +46,7 @@ def measured(
 
     The first users of a server would else be planned for by guesses: what a row more costs on this machine.
     """
-    model, began = CostModel(seed), clock()
+    model, began = CostModel(seed, engine.info.row_step), clock()
     try:
         _seconds(engine, _step(engine, *MEASURED[0]), clock)  # the first one sets up what all others use
         for shape in MEASURED * 2:

@@ -58,7 +58,7 @@ class VerifyLoop:
         self.pool = BlockPool(info.num_blocks, info.block_size, self._freed, key, info.most_cached)
         self.sessions: dict[int, Session] = {}
         self.stats = LoopStats()
-        self.costs = CostModel(profile.cost)
+        self.costs = CostModel(profile.cost, info.row_step)
         self.drafting_costs = DraftingCostModel(profile.drafting or DraftingCost())
         self.planned_at = 0.0  # when the latest step was planned
         self.left_out: frozenset[int] = frozenset()  # sessions without KV in it: first in the next one

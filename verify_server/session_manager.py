@@ -13,7 +13,7 @@ from opensled.messages import Limits, Open, Opened, is_chat
 from opensled.noise import KEY_BYTES, noise_key
 from opensled.shaping import Shaping
 from scheduler.admission import AdmissionRequest
-from scheduler.estimates import DeviceBook
+from scheduler.estimates import GUESS, DeviceBook
 from verify_server.acceptance.base import AcceptanceRule
 from verify_server.acceptance.consent import require_rule
 from verify_server.acceptance.served import ServedRules
@@ -84,7 +84,8 @@ class SessionManager:
             loop, limits.max_sessions, limits.tenants, self._quotas, limits.max_pace
         )
         self._devices = DeviceBook()
-        self._drafters = DeviceBook()  # of the server's own drafts: tenants learn nothing of each other
+        guess = loop.drafting.guess if loop.drafting else GUESS
+        self._drafters = DeviceBook(guess)  # of the server's own drafts: tenants learn nothing of each other
 
     @property
     def remembered(self) -> tuple[Session, ...]:

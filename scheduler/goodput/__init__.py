@@ -33,7 +33,8 @@ others lose because its positions make steps longer:
 `slowdown` = sum of rate * share / t: a step that is one second longer slows each session by the share of its round.
 A candidate's worth is the sum of rates (or what the objective makes of it), plus PROMISE * pace for each session by the
 chance that it keeps its pace. The best candidate replaces the present one when it is BETTER in DOUBTS reviews in a row;
-where only the server's own drafts change, at once and for OWN_BETTER.
+where only the server's own drafts change, at once and for OWN_BETTER. Assignments with own drafts count DOUBT less than
+plain decoding: what they gain is an estimate, and sessions that get no draft wait for longer steps all the same.
 While RESPONSE is the present one, each review takes the next response, to the costs that the present lengths make, if
 it is worth more than these: hints that followed every response would go back and forth, as all devices answer the same
 costs at once.

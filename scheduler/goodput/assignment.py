@@ -36,6 +36,9 @@ ANSWER = 64
 # Share of all tokens/s by which another assignment must be better: against flapping; where no device drafts, and where
 # one does.
 OWN_BETTER, BETTER = 0.005, 0.03
+# The same, by which the server's own drafts must be better than plain decoding: what they gain is estimated, and those
+# who get none wait for longer steps.
+DOUBT = 0.03
 PROMISE = 5.0  # weight of tokens up to the promised pace, beside 1 for any token: a kept promise comes first
 AHEAD = 8  # steps for which an assignment is made, about as many as from one review to the next
 NEEDED = 0.5  # chance that a draft of the server is used, where a device is late (chosen)
@@ -157,9 +160,13 @@ class DraftPlanner:
     def chosen(self, kept: Assignment, others: Sequence[Assignment]) -> Assignment:
         """The best of `others`, if it is better than `kept` by BETTER, or by OWN_BETTER where only the server's own
         drafts change: no device pauses for that."""
-        best = max(others, key=lambda one: one.worth)
+        best = max(others, key=self._trusted)
         better = BETTER if self.arms.device[[kept.arms, best.arms]].any() else OWN_BETTER
-        return best if best.worth > kept.worth + better * kept.value else kept
+        return best if self._trusted(best) > self._trusted(kept) + better * kept.value else kept
+
+    def _trusted(self, found: Assignment) -> float:
+        """What an assignment is worth, less DOUBT."""
+        return found.worth - (DOUBT * found.value if self.arms.own[found.arms].any() else 0.0)
 
     def _candidates(self, kept: Assignment) -> Iterator[Assignment]:
         uniform = [self.assignment(int(arm)) for arm in np.flatnonzero(self._allowed.any(axis=1))]

@@ -28,8 +28,7 @@ from scheduler.plan import BatchPlan, PolicyOptions, SessionView, Slice, Snapsho
 JITTERS = 4.0  # usual deviations that a draft may be late before its session is decoded
 # Times its price that a draft token must be likely, where sessions wait for their devices: a longer step delays those.
 CAUTION = 1.3
-# Positions over which the price of one more is measured, or more: so many prices at most
-PRICED, PRICES = 8, 64
+PRICES = 64  # places at most where the cost of a step is asked for: one behind another where rows are few
 PROMPTS = 0.25  # share of a full step that prompts may claim: first tokens against the pace of answers
 
 
@@ -231,11 +230,11 @@ def _hint(session: SessionView, told: Mapping[int, int]) -> int | None:
 def _price(
     chosen: Sequence[SessionView], drafted: NDArray[np.int_], second: float, profile: HardwareProfile
 ) -> Numbers:
-    """What the first `drafted` draft tokens cost, in tokens, `second` of them for a second; exact at every
-    PRICED of them, or at PRICES places, which a bend of the cost needs, and linear in between."""
+    """What the first `drafted` draft tokens cost, in tokens, `second` of them for a second; exact at PRICES places, and
+    linear in between: the cost of an engine that pads its steps has stairs."""
     count, contexts = len(chosen), sum([session.context for session in chosen])
     last = int(drafted[-1])
-    knots = [*range(0, last, max(PRICED, last // PRICES)), last]
+    knots = [*range(0, last, max(1, last // PRICES)), last]
     seconds = [profile.cost.verify_s(count + knot, contexts, count) for knot in knots]
     return second * np.interp(drafted, knots, seconds)
 

@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from opensled.messages import DraftBlock, DraftToken, SamplingParams
 from opensled.penalties import Emitted, TokenCounts
+from scheduler.estimates import GUESS, Forecast
 
 
 class Ask(NamedTuple):
@@ -57,6 +58,7 @@ class ServerDrafter(ABC):
 
     needs_kv: ClassVar[bool] = False  # it computes with KV of its own, in the blocks of the sessions
     reads_blocks: ClassVar[bool] = False  # it reads what lies in the blocks of the sessions beside KV
+    guess: Forecast = GUESS  # how its drafts fare, as far as that is known before the first one
 
     @abstractmethod
     def propose(self, asks: Sequence[Ask]) -> list[Proposal]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from hw_profiles.drafting_cost import DraftingCostModel
 from hw_profiles.step_cost import DraftingCost, StepCost
 from opensled.messages import DraftBlock, DraftToken
-from scheduler.estimates import DraftEstimate
+from scheduler.estimates import DraftEstimate, Forecast
 from verify_server.config import ServeConfig
 from verify_server.drafting import SERVER_DRAFTERS
 from verify_server.drafting.base import Ask, Proposal, ServerDrafter
@@ -67,6 +67,11 @@ class DraftStage:
     def needs_kv(self) -> bool:
         """Whether sessions that ask hold KV blocks for the positions of their draft, too."""
         return self._drafter.needs_kv
+
+    @property
+    def guess(self) -> Forecast:
+        """See `ServerDrafter`."""
+        return self._drafter.guess
 
     def own_draft(self, estimate: DraftEstimate) -> OwnDraft:
         """The place of its drafts in a session."""

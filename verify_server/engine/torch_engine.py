@@ -140,6 +140,7 @@ def load(
         max_tree=MAX_TREE,
         tree_reads=GATHER_TOKENS if level == "exact" else 0,
         runtime="torch",
+        row_step=tested.geometry.rows,
         hidden_size=network.config.get_text_config(decoder=True).hidden_size,
     )
     return TorchEngine(dataclasses.replace(tested, memory=memory), info)

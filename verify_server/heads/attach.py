@@ -8,6 +8,7 @@ import torch
 
 from opensled.errors import NotFound, UnsupportedModel, UsageError, VocabularyMismatch
 from opensled.store import bundled_folder, is_name
+from scheduler.estimates import GUESS, Forecast
 from verify_server.config import ServeConfig
 from verify_server.engine.torch_engine import TorchEngine
 from verify_server.heads.base import HeadShape
@@ -47,7 +48,20 @@ def _loaded(kind: str, drafter: type[HeadDrafter], config: ServeConfig, target: 
     context = HeadContext(head, engine.info.num_blocks)
     parts = TargetParts(network, torch.as_tensor(found.draft_ids, dtype=torch.int64))
     engine.attach(context)
-    return drafter(head, context, parts)
+    made = drafter(head, context, parts)
+    made.guess = _measured(found)
+    return made
+
+
+def _measured(found: HeadFile) -> Forecast:
+    """What the head's chains have shown along held-out answers: of their tokens a step, as if all places were alike."""
+    try:
+        gained = float(found.training["rounded_tokens_per_step"]["chain"]) - 1
+    except (KeyError, TypeError, ValueError):
+        return GUESS
+    # first + first ** 2 + ... = gained; a number that no head can have says nothing.
+    chance = gained / (1 + gained) if gained > 0 else GUESS.first
+    return GUESS._replace(first=chance, later=chance) if chance < 1 else GUESS
 
 
 def _folder(kind: str, config: ServeConfig) -> Path:
