@@ -7,6 +7,7 @@ after a server was lost. `theta` = infinity and `sigma` < 0 are `match`, and mut
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -34,7 +35,7 @@ from verify_server.engine.torch_engine import load
 from verify_server.session_manager import SessionLimits
 
 STORM = Weather(loss=0.2, duplicate=0.1, reorder=0.1, seed=5)
-IMPATIENT = RetryPolicy(silence=0.5, first_retry=0.001, slowest_retry=0.02, first_open=60.0, give_up=120.0)
+IMPATIENT = RetryPolicy(silence=0.4, first_retry=0.001, slowest_retry=0.02, first_open=60.0, give_up=120.0)
 QUESTIONS = ("Tell me a short story about a fox.", "How do I make tea?", "Describe a small red house.")
 TEMPERATURES = (0.0, 0.8, 1.0)
 LAYER = 3
@@ -48,7 +49,7 @@ def target() -> Reference:
 
 @cache
 def draft_model() -> Reference:
-    return Reference(model_path("tiny-draft"))
+    return Reference(model_path("tiny-draft"), "float32")
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def classifier() -> PivotClassifier:
     """With random weights: it lets about half of all tokens stand."""
     draw = np.random.default_rng(3).normal
     sizes = {"state": (256, 8), "facts": (2, 4), "inner": (12, 16), "inner_bias": (16,), "outer": (16,)}
-    weights = {name: draw(size=size).astype(np.float32) for name, size in sizes.items()}
+    weights = {name: draw(scale=0.2, size=size).astype(np.float32) for name, size in sizes.items()}
     return PivotClassifier(LAYER, {**weights, "outer_bias": np.zeros(1, np.float32)})
 
 
@@ -146,6 +147,7 @@ def pad(sigma=0.5, floor=1e-4):
 
 RULES = {
     "fly": (fly(), FlyLaw(0.02, 1)),
+    "fly-bare": (fly(0.05, 0), FlyLaw(0.05, 0)),
     "fly-top3": (fly(0.2, 1, entropy="top3"), FlyLaw(0.2, 1, top3=True)),
     "pad": (pad(), PadLaw(0.5, 1e-4, LAYER, classifier().weights)),
 }
@@ -160,17 +162,19 @@ def sampling_of(params: SamplingParams, seed: int) -> Sampling:
 
 
 class Patient(Fcfs):
-    """Waits for the first draft of a sequence as well."""
+    """Decides nothing without a draft but the very last token, which needs none: a lost device comes back."""
 
     def _may_decide(self, session, now):
-        return session.forecast is not None and super()._may_decide(session, now)
+        return session.draft is not None or (session.left <= 1 and super()._may_decide(session, now))
 
 
-async def answers_of(engine, make, params, *, weather=Weather(), policy=Fcfs(1.0)):
+async def answers_of(engine, make, params, *, weather=Weather()):
     """The answers to all questions at once, each with its decisions."""
     rules = Recording(make)
     limits = SessionLimits(linger=5.0, rules=rules)
-    async with running(engine, policy=policy, max_step_tokens=256, limits=limits, weather=weather) as network:
+    async with running(
+        engine, policy=Patient(FOREVER), max_step_tokens=256, limits=limits, weather=weather
+    ) as network:
         asked = []
         for seed, prompt in enumerate(prompts()):
             own = replace(params, seed=seed)
@@ -203,8 +207,16 @@ def loose_of(answer) -> list[int]:
     return places
 
 
-@pytest.mark.parametrize("temperature", TEMPERATURES)
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    ("name", "temperature"),
+    [
+        ("fly", 0.0),
+        ("fly", 0.8),
+        ("fly-bare", 1.0),
+        ("fly-top3", 0.0),
+        *itertools.product(["pad"], TEMPERATURES),
+    ],
+)
 def test_every_decision_over_a_lossy_link_is_the_references(engine, name, temperature):
     make, law = RULES[name]
     params = SamplingParams(temperature=temperature, top_p=0.95, max_tokens=32)
@@ -221,7 +233,7 @@ def test_every_decision_over_a_lossy_link_is_the_references(engine, name, temper
 def test_the_whole_text_is_that_of_the_closed_loop(engine, name, temperature):
     make, law = RULES[name]
     params = SamplingParams(temperature=temperature, max_tokens=32)
-    answers, _ = asyncio.run(answers_of(engine, make, params, policy=Patient(FOREVER)))
+    answers, _ = asyncio.run(answers_of(engine, make, params))
     some = 0
     for seed, (prompt, answer) in enumerate(zip(prompts(), answers)):
         sampling = sampling_of(params, seed)
@@ -287,7 +299,7 @@ class _Shifted:
 
 
 MUTANTS = {
-    "window": (lambda: ShortWindow("theta=0.02,window=2"), FlyLaw(0.02, 2)),
+    "window": (lambda: ShortWindow("theta=0,window=1"), FlyLaw(0.0, 1)),
     "shaped entropy": (lambda: ShapedEntropy("theta=0.05,window=1"), FlyLaw(0.05, 1)),
     "late entropy": (lambda: LateEntropy("theta=0.05,window=1"), FlyLaw(0.05, 1)),
     "early state": (
