@@ -93,6 +93,13 @@ VERBS = {
         "opensled_testbed.config:ReportConfig",
         "opensled_testbed.report.page:bench_report",
     ),
+    "quality": Verb(
+        "measure what a loose rule costs: right answers, and speed",
+        "opensled quality --model tiny --rule fly:theta=0.1 --items 100 --out quality",
+        "opensled_testbed.quality.config:QualityConfig",
+        "opensled_testbed.quality.command:quality",
+        starts="verify_server",
+    ),
     "profile list": Verb(
         "list profiles of devices, links, accelerators and targets",
         "opensled profile list --kind devices",
@@ -128,6 +135,12 @@ VERBS = {
         "opensled train-head --target smollm2 --head specformer --out heads/mine",
         "opensled_training.heads.config:TrainHeadConfig",
         "opensled_training.heads.command:train_head",
+    ),
+    "train-pivots": Verb(
+        "train a classifier for the loose rule pad",
+        "opensled train-pivots --target tiny --draft tiny-draft --out pivots/mine",
+        "opensled_training.pivots.config:TrainPivotsConfig",
+        "opensled_training.pivots.command:train_pivots",
     ),
     "pull": Verb(
         "fetch a model by its name, or from Hugging Face",

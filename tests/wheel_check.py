@@ -34,6 +34,7 @@ MODELS = {
     "tiny-draft/tiny-draft.table",
     "heldout.jsonl",
     "_heads/smollm2-ctc/head.safetensors",
+    "_pivots/tiny/pivots.npz",
 }
 
 
@@ -71,7 +72,8 @@ def check_contents(wheel: Path) -> None:
 def check_device(wheel: Path, whole: Path, folder: Path) -> None:
     """The device's wheel, with each of its extras, against a server of this checkout; with every Python there is."""
     files = zipfile.ZipFile(wheel).namelist()
-    assert not [name for name in files if "_heads/" in name], "the device's wheel carries draft heads"
+    for kind in ("_heads/", "_pivots/"):
+        assert not [name for name in files if kind in name], f"the device's wheel carries {kind}"
     packages = {name.split("/")[0] for name in files if ".dist-info/" not in name}
     assert not packages & SERVERS and packages < PACKAGES, f"the device's wheel installs {sorted(packages)}"
     with Process(["serve", "--model", "tiny", "--listen", "127.0.0.1:0"], isolated=True) as server:

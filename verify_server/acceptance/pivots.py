@@ -58,7 +58,8 @@ class PivotClassifier:
         """
         own = self.weights
         hidden = np.maximum(0.0, features(states, entropies, probs, own) @ own["inner"] + own["inner_bias"])
-        return np.asarray(1.0 / (1.0 + np.exp(-(hidden @ own["outer"] + own["outer_bias"][0]))), np.float32)
+        # The logistic function, without an exponential that overflows.
+        return np.asarray(0.5 + 0.5 * np.tanh((hidden @ own["outer"] + own["outer_bias"][0]) / 2), np.float32)
 
 
 def features(states: Array, entropies: Array, probs: Array, weights: Mapping[str, Array]) -> Array:

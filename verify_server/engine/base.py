@@ -172,9 +172,7 @@ class EngineInfo:
     # them read it once.
     tree_reads: int = 0
     runtime: str = "custom"  # what computes it: "torch", "llama.cpp"
-    row_step: int = (
-        1  # it computes a multiple of so many rows, where there are few: the others of them cost nothing
-    )
+    row_step: int = 1  # it computes a multiple of so many rows, where there are few
     hidden_size: int = 0  # of its hidden states; 0 = it gives none
 
 

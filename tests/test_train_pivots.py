@@ -1,0 +1,190 @@
+"""The training of a pivot classifier, its sigma, and `opensled train-pivots` on the tiny target.
+
+Run: pytest tests/test_train_pivots.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from opensled.errors import NotFound, UsageError
+from opensled_training.pivots import command, labels, network, trainer
+from opensled_training.pivots.config import TrainPivotsConfig
+from opensled_training.pivots.labels import FOLDS, Labels, read_labels, save_shard
+from opensled_training.pivots.network import PivotNetwork, batch_of, fit
+from opensled_training.pivots.questions import Question
+from opensled_training.pivots.rollouts import TokenFacts
+from opensled_training.pivots.sigma import choose, measure, sweep, wilson
+from opensled_training.pivots.trainer import train
+from opensled_training.pivots.walk import Labeller, Mismatch, Walked
+from verify_server.acceptance.pivots import PivotClassifier, load
+
+SIZE = 8
+
+
+@pytest.mark.parametrize(
+    ("hits", "of", "low", "high"),
+    [(0, 10, 0, 0.2775), (10, 10, 0.7225, 1), (50, 100, 0.4038, 0.5962), (0, 0, 0, 1), (1, 1, 0.2065, 1)],
+)
+def test_wilson_by_the_book(hits: int, of: int, low: float, high: float) -> None:
+    assert wilson(hits, of) == pytest.approx((low, high), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("count", "by"), [(20, "point estimate"), (150, "point estimate"), (900, "lower end")]
+)
+def test_sigma_is_the_largest_that_finds_enough(count: int, by: str) -> None:
+    chance = np.random.default_rng(count)
+    pivots = np.arange(2 * count) < count
+    chances = np.where(pivots, chance.beta(5, 2, 2 * count), chance.beta(2, 5, 2 * count))
+    chosen = choose(chances, pivots)
+
+    def enough(sigma: float) -> bool:
+        recall = measure(chances, pivots, sigma)["recall"]
+        return bool((recall["low"] if by == "lower end" else recall["share"]) >= 0.99)
+
+    assert chosen.by == by and enough(chosen.sigma)
+    larger = min(each for each in chances[pivots] if each > chosen.sigma)
+    assert not enough(float(larger)) and larger - chosen.sigma <= 2e-6
+
+
+def test_sigma_without_pivots_and_with_a_certain_one() -> None:
+    none = np.zeros(4, bool)
+    assert choose(np.array([0.1, 0.2, 0.3, 1.0]), none).sigma == pytest.approx(1, abs=2e-6)
+    assert choose(np.array([0.0, 1.0]), np.array([True, True])).sigma == 0
+
+
+def test_a_sweep_counts() -> None:
+    chances, pivots = np.array([0.05, 0.4, 0.6, 0.95]), np.array([False, True, False, True])
+    points = {point["sigma"]: point for point in sweep(chances, pivots, 0.45)}
+    assert sorted(points) == list(points) and points[1.0]["others_standing"]["share"] == 1
+    found = {name: (each["hits"], each["of"]) for name, each in points[0.45].items() if name != "sigma"}
+    assert found == {"recall": (1, 2), "precision": (1, 2), "others_standing": (1, 2)}
+    assert points[1.0]["precision"]["share"] is None and points[0.0]["recall"]["share"] == 1
+
+
+def made_labels(count: int = 400, clear: bool = True) -> Labels:
+    """Pivots show in one direction of the state, or nowhere."""
+    chance = np.random.default_rng(1)
+    pivots = chance.random(count) < 0.7
+    states = chance.normal(size=(count, SIZE)).astype(np.float32)
+    states[:, 2] += 4.0 * (2 * pivots - 1) * clear
+    facts = chance.uniform(0, 2, count).astype(np.float32), chance.uniform(0, 1, count).astype(np.float32)
+    folds, tasks = chance.integers(FOLDS, size=count), chance.choice(["one", "two"], count)
+    return Labels(states, *facts, pivots, folds, tasks, count)
+
+
+def test_what_can_be_told_apart_is_learned(monkeypatch) -> None:
+    monkeypatch.setattr(network, "MOST_STEPS", 120)
+    trained = train(made_labels(), 3)
+    held = trained.report["held_out"]
+    assert held["recall"]["share"] >= 0.99 and held["others_standing"]["share"] > 0.9
+    assert held["sigma"] == trained.sigma and 0 < trained.sigma < 1
+    assert trained.report["other_tasks_chose"]["recall"]["share"] > 0.95
+    assert set(trained.report["kinds"]) == {"one", "two"}
+    json.dumps(trained.report)
+    again = train(made_labels(), 3)
+    assert all(np.array_equal(again.weights[name], weight) for name, weight in trained.weights.items())
+
+
+def test_what_cannot_be_told_apart_is_not_said_to_be() -> None:
+    """Chances come from classifiers that never saw the task: otherwise they would be learned by heart."""
+    held = train(made_labels(clear=False), 3).report["held_out"]
+    assert held["others_standing"]["share"] < 0.15
+
+
+def test_pivots_and_others_weigh_alike() -> None:
+    """With nothing to tell them apart, the chance of either is a half, however rare the others are."""
+    mine = made_labels(clear=False)
+    mine = replace(
+        mine, states=np.zeros_like(mine.states), entropies=mine.entropies * 0, probs=mine.probs * 0 + 1
+    )
+    batch = batch_of(mine, np.arange(len(mine)))
+    assert fit(batch, batch, 1).chances(batch) == pytest.approx(0.5, abs=0.02)
+
+
+def test_torch_and_numpy_compute_the_same() -> None:
+    mine = made_labels()
+    torch.manual_seed(5)
+    trained = PivotNetwork(SIZE)
+    served = PivotClassifier(3, trained.weights()).chances(mine.states, mine.entropies, mine.probs)
+    assert np.abs(served - trained.chances(batch_of(mine, np.arange(len(mine))))).max() < 1e-5
+
+
+def test_too_few_labels_are_refused() -> None:
+    with pytest.raises(UsageError, match="too few"):
+        train(made_labels(30), 1)
+
+
+def walk_of(key: str, shares: Sequence[tuple[float, float]]) -> tuple[Question, Walked]:
+    facts = TokenFacts(np.arange(SIZE, dtype=np.float32), 1.5, 0.25)
+    mismatches = [Mismatch(place, (5, 6), facts, *pair) for place, pair in enumerate(shares)]
+    return Question("made up", key, (1, 2), any), Walked(0.9, mismatches)
+
+
+def test_shards_bring_back_the_labels(tmp_path: Path) -> None:
+    save_shard([walk_of("a", [(0.1, 0.9), (0.9, 0.9)]), walk_of("b", [])], tmp_path / "0.npz")
+    save_shard([walk_of("none", [])], tmp_path / "1.npz")
+    save_shard([walk_of("a", [(0.8, 1.0)]), walk_of("c", [(0.95, 1.0)])], tmp_path / "2.npz")
+    assert (labels.asked(tmp_path), labels.counts(tmp_path)) == (5, (4, 2))
+    found = read_labels(tmp_path)
+    assert found.pivots.tolist() == [True, False, True, False] and found.asked == 5
+    assert found.states.shape == (4, SIZE) and found.states.dtype == np.float32
+    assert found.entropies.tolist() == [1.5] * 4 and found.probs.tolist() == [0.25] * 4
+    assert found.folds[0] == found.folds[1] == found.folds[2] and set(found.tasks) == {"made up"}
+
+
+def test_a_folder_without_a_mismatch_is_refused(tmp_path: Path) -> None:
+    save_shard([walk_of("none", [])], tmp_path / "0.npz")
+    with pytest.raises(NotFound, match="no mismatch"):
+        read_labels(tmp_path)
+
+
+def config(folder: Path, **changes) -> TrainPivotsConfig:
+    options = {"items": 6, "rollouts": 4, "tasks": "arithmetic", "answer_tokens": 20, "threads": 1}
+    return TrainPivotsConfig("tiny", work=str(folder), **{**options, **changes})
+
+
+def test_tiny_is_labelled_and_a_stopped_run_goes_on(tmp_path, monkeypatch, capsys) -> None:
+    """On very little; a run that was stopped labels what an unbroken one does."""
+    monkeypatch.setattr(command, "SHARD_S", -1.0)  # a shard for each task
+    monkeypatch.setattr(trainer, "LEAST", 0)
+    walk, walks = Labeller.walk, []
+
+    def stopping(self, question, seed):
+        walks.append(seed)
+        if len(walks) == 4:
+            raise KeyboardInterrupt
+        return walk(self, question, seed)
+
+    monkeypatch.setattr(Labeller, "walk", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        command.train_pivots(config(tmp_path / "one"))
+    assert labels.asked(tmp_path / "one/tiny") == 3
+    assert command.train_pivots(config(tmp_path / "one")) == 0
+    assert len(walks) == 4 + 3
+    assert command.train_pivots(config(tmp_path / "two", out=str(tmp_path / "out"))) == 0
+    one, two = (read_labels(tmp_path / name / "tiny") for name in ("one", "two"))
+    assert np.array_equal(one.states, two.states) and np.array_equal(one.pivots, two.pivots)
+    found = load(tmp_path / "out")
+    assert (found.target, found.layer, found.size) == ("tiny", 3, 256)
+    assert found.training["mismatches"] == len(two) and found.training["rollouts"] == 4
+    assert "6 tasks of 6 asked" in capsys.readouterr().out
+
+
+def test_labels_of_other_options_are_not_added_to(tmp_path, monkeypatch) -> None:
+    labels.claim(tmp_path / "tiny", {**config(tmp_path).labelling, "layer": 3})
+    labels.claim(tmp_path / "tiny", {**config(tmp_path, items=9).labelling, "layer": 3})
+    with pytest.raises(UsageError, match="another rollouts; remove it"):
+        command.train_pivots(config(tmp_path, rollouts=5))
+    with pytest.raises(UsageError, match="another seed and layer"):
+        command.train_pivots(config(tmp_path, seed=2, layer=2))
+    with pytest.raises(UsageError, match="--layer 6: tiny has 5 layers"):
+        command.train_pivots(config(tmp_path, layer=6))
