@@ -84,6 +84,7 @@ PLOT_HOMES = (
     "benchmarks/look_ahead_plot.py",
     "benchmarks/real_plot.py",
     "benchmarks/head_curves_plot.py",
+    "benchmarks/quality_plot.py",
 )
 # library -> the files, or folders with a slash, that may import it
 HOMES = {
