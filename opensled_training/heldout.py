@@ -15,10 +15,11 @@ DRAWS_PER_ITEM = 20
 
 def heldout_items(per_task: int, seed: int = HELDOUT_SEED) -> dict[str, list[Item]]:
     """Up to `per_task` items of each task, no prompt twice; fewer where the grammar has no more."""
-    return {task.name: _distinct(task, per_task, random.Random(f"{seed}-{task.name}")) for task in TASKS}
+    return {task.name: distinct(task, per_task, random.Random(f"{seed}-{task.name}")) for task in TASKS}
 
 
-def _distinct(task: Task, count: int, rng: random.Random) -> list[Item]:
+def distinct(task: Task, count: int, rng: random.Random) -> list[Item]:
+    """Held-out items, no prompt twice; fewer than `count` where the task has no more."""
     found: dict[str, Item] = {}
     for _ in range(count * DRAWS_PER_ITEM):
         item = task.draw_from(rng, "heldout")

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from opensled_testbed.quality.items import tasks_for
 from opensled_training.questions import QUESTIONS, notes
 from opensled_training.questions.replies import last_number, said
 
@@ -106,3 +107,19 @@ def test_an_answer_about_the_other_person_is_wrong():
 def test_what_checks_read():
     assert [last_number(text) for text in ("", "a 3 and 45.", "1,250 or 3,4")] == ["", "45", "4"]
     assert said("Berlin, oslo and Berlin; romeo", ("Oslo", "Rome", "Berlin")) == ["Berlin", "Oslo"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "right"),
+    [
+        ("66 - 46 = 20", True),
+        ("68 - 46 = 20", False),
+        ("68 - 46 is 20.", False),
+        ("The answer is 20.", True),
+        ("20", True),
+        ("66 - 46 = 21", False),
+    ],
+)
+def test_a_wrong_sum_before_a_right_number_is_wrong(reply, right):
+    [arithmetic] = tasks_for("tiny", "arithmetic")
+    assert arithmetic.check(reply, "20") is right

@@ -3,7 +3,7 @@
 import operator
 import re
 
-OPERATORS = {"+": operator.add, "x": operator.mul, "*": operator.mul}
+OPERATORS = {"+": operator.add, "-": operator.sub, "x": operator.mul, "*": operator.mul}
 
 
 def last_number(reply: str) -> str:
@@ -13,8 +13,8 @@ def last_number(reply: str) -> str:
 
 
 def is_worked_out(reply: str, answer: str) -> bool:
-    """The last number is `answer`, and every sum or product that the reply writes down is right."""
-    equations = re.findall(r"(\d+) ?([+x*]) ?(\d+) ?= ?(\d+)", reply)
+    """The last number is `answer`, and every sum, difference or product that the reply writes down is right."""
+    equations = re.findall(r"(\d+) ?([-+x*]) ?(\d+) ?(?:=|is) ?(\d+)", reply)
     holds = all(OPERATORS[sign](int(a), int(b)) == int(result) for a, sign, b, result in equations)
     return holds and last_number(reply) == answer
 
