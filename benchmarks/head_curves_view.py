@@ -35,11 +35,6 @@ def _rows(target: str, curves: Mapping[str, Sequence[Sequence[float]]]) -> Itera
     least = min(points[-1][0] for points in curves.values())
     for name, points in curves.items():
         rows = points[-1][0]
-        alike = max((point for point in points if point[0] <= least), key=lambda point: point[0])
-        yield [
-            target,
-            name,
-            f"{rows:,}",
-            f"{max(each for _, each in points):.2f}",
-            f"{alike[1]:.2f} at {alike[0]:,}",
-        ]
+        early = [point for point in points if point[0] <= least]
+        alike = f"{early[-1][1]:.2f} at {early[-1][0]:,}" if early else "not measured"
+        yield [target, name, f"{rows:,}", f"{max(each for _, each in points):.2f}", alike]

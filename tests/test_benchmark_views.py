@@ -1,0 +1,53 @@
+"""Figures of docs/benchmarks as tables: what was measured of some and not of others leaves a gap, and no error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import head_curves_view
+from benchmarks.quality_plot import sweeps
+from benchmarks.readme import write_readme
+
+FOLDER = Path(__file__).parents[1] / "docs/benchmarks"
+
+
+def test_a_head_that_was_measured_late_only_has_no_early_figure():
+    curves = {"long": [[0, 1.0], [10, 1.2], [40, 1.6]], "late": [[40, 1.9]], "short": [[0, 1.0], [20, 1.4]]}
+    lines = head_curves_view.section({"curves": {"tiny": curves}})
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| tiny")
+    ]
+    assert rows == [
+        ["tiny", "long", "40", "1.60", "1.20 at 10"],
+        ["tiny", "late", "40", "1.90", "not measured"],
+        ["tiny", "short", "20", "1.40", "1.40 at 20"],
+    ]
+
+
+def test_the_table_of_all_figures_is_the_one_in_the_folder(tmp_path):
+    """The README is generated, and by the code of today."""
+    for path in FOLDER.glob("*.json"):
+        (tmp_path / path.name).symlink_to(path)
+    assert write_readme(tmp_path).read_text() == (FOLDER / "README.md").read_text()
+
+
+def test_rules_of_a_kind_are_one_line_in_the_order_of_what_they_gain():
+    def rows(tokens_per_round, mean):
+        compared = {"difference": {"mean": mean, "low": mean - 0.01, "high": mean + 0.01}}
+        return [{"tokens_per_round": tokens_per_round, "compared": compared}]
+
+    document = {
+        "baseline": "match",
+        "rules": {
+            "match": rows(2.0, 0.0),
+            "fly:theta=0.1,window=6,entropy=normalized": rows(3.0, -0.02),
+            "fly:theta=0.3,window=6,entropy=normalized": rows(2.5, 0.0),
+            "pad:sigma=0.5,floor=0.0001": rows(4.0, -0.1),
+        },
+    }
+    found = sweeps(document)
+    assert [[point.label for point in points] for points in found.values()] == [["θ=0.3", "θ=0.1"], ["σ=0.5"]]
+    assert [point.gain for point in found["fly, window 6, normalised entropy"]] == [1.25, 1.5]
+    assert found["pad"][0].difference == pytest.approx((-10.0, -11.0, -9.0))
