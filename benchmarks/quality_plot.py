@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +21,8 @@ from matplotlib.figure import Figure
 from benchmarks.picture import write_picture
 
 MARGIN = -2.0  # points: above it, by the lower end of its bar, a rule is not inferior
-PLACES = 3  # names of points stand at so many heights in turn: neighbours would hide each other
-STEP = 11  # points between two of these heights
+# Heights of the names of a kind's points in turn, relative to them, in points: neighbours would hide each other
+HEIGHTS = ((-14, -25), (-36, -47), (8, 19))
 
 
 class Point(NamedTuple):
@@ -43,24 +44,20 @@ def plot(document: Mapping[str, Any]) -> Figure:
     """`document`: see the module."""
     figure = Figure(figsize=(8, 4.6))
     axes = figure.subplots()
-    for kind, points in sweeps(document).items():
+    for heights, (kind, points) in zip(cycle(HEIGHTS), sweeps(document).items()):
         lows = [each.difference[0] - each.difference[1] for each in points]
         highs = [each.difference[2] - each.difference[0] for each in points]
-        axes.errorbar(
-            [each.gain for each in points],
-            [each.difference[0] for each in points],
-            yerr=(lows, highs),
-            marker="o",
-            capsize=3,
-            label=kind,
-        )
-        for number, each in enumerate(points):
+        means = [each.difference[0] for each in points]
+        gains = [each.gain for each in points]
+        drawn = axes.errorbar(gains, means, yerr=(lows, highs), marker="o", capsize=3, label=kind)
+        for height, each in zip(cycle(heights), points):
             axes.annotate(
                 each.label,
                 (each.gain, each.difference[0]),
-                (4, 5 + STEP * (number % PLACES)),
+                (4, height),
                 textcoords="offset points",
                 fontsize=8,
+                color=drawn.lines[0].get_color(),
             )
     axes.axhline(0, color="#888888", linewidth=0.8)
     axes.axhline(MARGIN, color="#888888", linewidth=0.8, linestyle="--")
@@ -68,7 +65,9 @@ def plot(document: Mapping[str, Any]) -> Figure:
     axes.set_ylabel("right answers, points over match")
     settings = document["settings"]
     drafts = settings["draft_model"] or "its usual draft"
-    axes.set_title(f"{settings['model']}, drafts of {drafts}: speed against right answers (real)", loc="left")
+    axes.set_title(
+        f"{settings['model']}, drafts of {drafts}: speed against right answers (real)", loc="left", pad=16
+    )
     axes.legend(frameon=False)
     return figure
 
@@ -96,7 +95,7 @@ def _swept(name: str) -> tuple[str, str]:
     if rule == "fly":
         entropy = "top-3 entropy" if values["entropy"] == "top3" else "normalised entropy"
         return f"fly, window {values['window']}, {entropy}", f"θ={values['theta']}"
-    return rule, f"σ={values['sigma']}" if "sigma" in values else options
+    return rule, f"σ={float(values['sigma']):.2g}" if "sigma" in values else options
 
 
 if __name__ == "__main__":
