@@ -60,7 +60,7 @@ class DeviceConfig:
     rule: str = option(
         MATCH,
         "acceptance rule that the server serves: match is exact whatever the device sends, ratio trusts the device's "
-        "own probabilities; options follow a colon",
+        "own probabilities, fly and pad change what you read (docs/loose-rules.md); options follow a colon",
         metavar="NAME",
     )
     drafter: str = option(

@@ -133,13 +133,26 @@ def test_own_drafts_change_at_the_first_review() -> None:
 
 
 def test_own_drafts_follow_small_gains_and_devices_large_ones_only() -> None:
-    """A second assignment that is 1 to 2 % better, for the server's drafts and for a device's."""
+    """A second assignment that is 1.5 % better, for the server's drafts and for a device's."""
     planner = DraftPlanner([own(1, own_forecast=Forecast(0.5, 0.5))], server(), PromptLoad())
-    kept = planner.assignment(0)
-    better = kept._replace(rule=7, worth=kept.worth + 0.015 * kept.value, arms=kept.arms + len(LENGTHS))
-    device = better._replace(arms=kept.arms + 1)
-    assert planner.chosen(kept, [better]) is better
-    assert planner.chosen(kept, [device]) is kept
+    plain = planner.assignment(0)
+    short = plain._replace(rule=7, arms=plain.arms + len(LENGTHS))
+    longer = short._replace(rule=8, worth=short.worth + 0.015 * short.value, arms=short.arms + 1)
+    device = plain._replace(worth=plain.worth + 0.015 * plain.value, arms=plain.arms + 1)
+    assert planner.chosen(short, [longer]) is longer
+    assert planner.chosen(plain, [device]) is plain
+
+
+def test_own_drafts_must_be_clearly_better_than_plain_decoding() -> None:
+    """What they gain is an estimate, and who gets none waits for longer steps all the same."""
+    planner = DraftPlanner([own(1, own_forecast=Forecast(0.5, 0.5))], server(), PromptLoad())
+    plain = planner.assignment(0)
+    for gain, taken in ((0.015, False), (0.045, True)):
+        drafts = plain._replace(
+            rule=7, worth=plain.worth + gain * plain.value, arms=plain.arms + len(LENGTHS)
+        )
+        assert (planner.chosen(plain, [drafts]) is drafts) == taken
+        assert (planner.chosen(drafts, [plain]) is drafts) == taken
 
 
 def test_probes_of_a_dear_drafter_take_a_small_share_of_the_steps() -> None:
