@@ -33,7 +33,7 @@ def draw(rng: random.Random) -> Item:
 
 
 def check(reply: str, answer: str) -> bool:
-    """The last clause names this person and nobody else."""
+    """Whether the last clause names this person, and no other person."""
     return said(reply.strip().rstrip(".").rpartition(",")[2].rpartition(".")[2], NAMES) == [answer]
 
 

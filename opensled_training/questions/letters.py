@@ -45,7 +45,7 @@ def draw(rng: random.Random) -> Item:
 
 
 def check(reply: str, answer: str) -> bool:
-    """The reply names all facts and no others, whom it is for before whom it is from."""
+    """Whether the reply names all facts and no others, the receiver before the sender."""
     return [said(reply, words) for words in (NAMES, EVENTS, CITIES, DAYS, HOURS)] == json.loads(answer)
 
 

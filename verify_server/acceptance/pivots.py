@@ -43,7 +43,7 @@ class PivotClassifier:
     weights: Mapping[str, Array]
     target: str = ""  # name of the target
     vocabulary: str = ""  # fingerprint of the target's (opensled/vocabulary.py)
-    sigma: float = 0.5  # the largest chance at which a token stands, where nobody says otherwise
+    sigma: float = 0.5  # default: a token stands if its chance to be a pivot is at most this
     training: Mapping[str, Any] = field(default_factory=dict)  # how it was trained and measured, for people
 
     @property
