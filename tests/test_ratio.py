@@ -2,6 +2,8 @@
 
 import asyncio
 import math
+import threading
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -151,21 +153,39 @@ def test_the_same_device_under_rule_match_sends_no_distribution():
 class SureDrafter(OracleDrafter):
     """Names a distribution with each token: all of it on that token."""
 
+    def __init__(self, acceptance):
+        super().__init__(acceptance)
+        self.began = threading.Event()
+
     def begin(self, prompt, sampler):
         super().begin(prompt, sampler)
         self._sampler = sampler
 
     def propose(self):
+        self.began.set()
         for token in super().propose():
             yield self._sampler.certain(token.id, token.confidence)
+
+
+@dataclass
+class WaitingEngine(FakeEngine):
+    """Writes nothing before the device drafts: else, on a busy machine, the answer may be over by then."""
+
+    began: threading.Event = field(default_factory=threading.Event)
+
+    def forward(self, segments):
+        assert self.began.wait(60)
+        return super().forward(segments)
 
 
 def test_a_whole_answer_over_the_wire():
     async def scenario():
         limits = SessionLimits(linger=0.2, rules=ServedRules(trust_devices=True))
-        async with running(FakeEngine(), limits=limits) as network:
-            answer = await ask(network, [3, 1, 4], SureDrafter(0.7), rule="ratio")
-            assert list(answer.tokens) == continuation([3, 1, 4], 40)
+        drafter = SureDrafter(0.7)
+        async with running(WaitingEngine(began=drafter.began), limits=limits) as network:
+            params = SamplingParams(temperature=0.0, max_tokens=120)
+            answer = await ask(network, [3, 1, 4], drafter, params, rule="ratio")
+            assert list(answer.tokens) == continuation([3, 1, 4], 120)
             assert sum(round.accepted for round in answer.rounds) > 10
 
     asyncio.run(scenario())
