@@ -7,8 +7,9 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from edge_client.commits import Commit
 from edge_client.drafting import Drafting, DraftThread
-from edge_client.generate import Commit, generate
+from edge_client.generate import generate
 from edge_client.offline.local_only import local_commits, require_possible
 from edge_client.offline.modes import PROVISIONAL, Offline
 from edge_client.offline.provisional import ProvisionalDrafting

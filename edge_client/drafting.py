@@ -56,6 +56,7 @@ class JobDrafting(ABC):
         self._looks_ahead = looks_ahead
         self._job = DraftJob(drafter, stop, 0)
         self._job.interrupt()
+        self._wasted = self._rewinds = 0  # of earlier jobs of the sequence; of the truth that the job knows
 
     @abstractmethod
     def _begin(self, prompt: list[int], sampler: Sampler) -> None:
@@ -68,11 +69,17 @@ class JobDrafting(ABC):
     @property
     def wasted(self) -> int:
         """See `Drafting`; of the present sequence."""
-        return self._job.wasted
+        return self._wasted + self._job.wasted
 
     def begin(self, truth: Truth, sampler: Sampler) -> None:
         """See `Drafting`."""
+        self._wasted = 0
+        self._start(truth, sampler)
+
+    def _start(self, truth: Truth, sampler: Sampler) -> None:
+        """A new job, behind all that is known."""
         self.interrupt()
+        self._sampler, self._rewinds = sampler, truth.rewinds
         stop, sparse = self.stop, isinstance(sampler, SparseSampler)
         self._job = DraftJob(self._drafter, stop, len(truth), self._vocab_size, sparse)
         sampler = replace(
@@ -84,7 +91,13 @@ class JobDrafting(ABC):
         self._begin(list(truth.tokens), sampler)
 
     def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:
-        """See `Drafting`; the seconds are the drafter's own, without the wait for earlier work."""
+        """See `Drafting`; the seconds are the drafter's own, without the wait for earlier work.
+
+        Where a relay took tokens back the drafter begins again; a draft model keeps the part of its cache that agrees.
+        """
+        if truth.rewinds != self._rewinds:
+            self._wasted += self._job.wasted
+            self._start(truth, self._sampler)
         return self._run(self._job.draft(truth.tokens, budget))
 
     def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> asyncio.Future[Drafted] | None:
@@ -94,7 +107,10 @@ class JobDrafting(ABC):
 
     def heard(self, truth: Truth) -> None:
         """See `Drafting`; the work ahead of a block that the truth contradicts ends as well."""
-        self._job.heard(truth.tokens)
+        if truth.rewinds != self._rewinds:
+            self._job.interrupt()
+        else:
+            self._job.heard(truth.tokens)
 
     def interrupt(self) -> None:
         """See `Drafting`."""

@@ -3,43 +3,16 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from edge_client.commits import Commit, VettedDrafts, commit_of
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafting import Drafting
 from edge_client.verifier import OpenSequence, Verifier
-from opensled.answer import Origin
-from opensled.errors import ProtocolError
-from opensled.messages import Draft, DraftBlock, SamplingParams, TokenLogprobs, Verdict
+from opensled.messages import Draft, DraftBlock, SamplingParams, Verdict
 from opensled.protocol import agreed, rebase
 from opensled.sampling import sampler
 from opensled.turns import Turn, hear
-
-
-@dataclass(frozen=True)
-class Commit:
-    """Newly committed tokens, and what a draft had to do with them."""
-
-    tokens: tuple[int, ...]
-    drafted: int  # length of the draft this answers; 0 = decoded by the server unasked
-    accepted: int  # how many of `tokens` came from that draft
-    logprobs: tuple[TokenLogprobs, ...] = ()  # of each of `tokens`, when asked for
-    whole: bool = False  # a whole path of that draft stands, so that a token after it is the bonus token
-    loose: tuple[int, ...] = ()  # indices into `tokens` of drafted ones that are not the target's own
-
-    @property
-    def origins(self) -> tuple[Origin, ...]:
-        """Who wrote each of `tokens`. After a stale draft come tokens that the server decoded meanwhile."""
-        others = len(self.tokens) - self.accepted
-        own: Origin = "bonus" if self.whole else "recovered"
-        if others > 1 or not self.drafted:
-            own = "server"
-        written: list[Origin] = ["accepted"] * self.accepted
-        written += [own] * others
-        for index in self.loose:
-            written[index] = "loose"
-        return tuple(written)
 
 
 async def generate(
@@ -100,6 +73,8 @@ class Exchange:
         self._sequence, self._drafter, self._params, self._clock = sequence, drafter, params, clock
         self._ahead: asyncio.Future[Drafted] | None = None  # what may be sent on without a verdict
         self._counter = 0  # of the latest draft
+        self._rewinds = 0  # of the truth, when the block that is being drafted began
+        self._vetted = VettedDrafts()
         self._sent: dict[int, Sent] = {}  # by counter, those without a verdict
         self._reads_on = False  # the latest block was empty, for the drafter has much to read
         # When the latest verdict came that the server decoded by itself, 0 = something else
@@ -115,6 +90,7 @@ class Exchange:
         """Draft what is to follow the truth, if nothing else is under way and the server has use for it."""
         if self.drafting is None and self._sequence.turn.may_draft:
             truth, self._ahead = self._sequence.truth, None
+            self._rewinds = truth.rewinds
             self.drafting = self._drafter.draft(truth, self._budget(len(truth)))
 
     def drafted(self) -> Draft | None:
@@ -123,9 +99,9 @@ class Exchange:
             return self._drafted_ahead()
         if not self.drafting.done():
             return None
-        turn = self._sequence.turn
+        turn, truth = self._sequence.turn, self._sequence.truth
         (block, seconds, self._reads_on), self.drafting = _cut(self.drafting.result(), turn), None
-        if not turn.server_drives and rebase(block, self._sequence.truth.tokens) is None:
+        if truth.rewinds != self._rewinds or (not turn.server_drives and rebase(block, truth.tokens) is None):
             self.draft()  # the server went on without it, and elsewhere
         elif block.tokens or not turn.server_drives:  # an empty block hands the drive back to the server
             return self._numbered(block, seconds)
@@ -164,10 +140,11 @@ class Exchange:
     def hear(self, verdict: Verdict) -> Commit:
         """Extend the truth and take the turn that follows; the drafter goes on at once."""
         truth = self._sequence.truth
-        base, turn = len(truth), self._sequence.turn
+        base, known, turn = truth.confirmed, len(truth), self._sequence.turn
         continued = len(turn.unanswered) > 1
         news, answered = hear(verdict, truth, turn)
-        self._learn(news, answered)
+        block = answered.block if answered else None
+        self._learn(known, answered)
         if continued and answered is not None and len(turn.unanswered) < 2:
             self._drafter.stop.continued(bool(turn.unanswered))
         if truth.finish_reason:
@@ -175,20 +152,23 @@ class Exchange:
         else:
             self._drafter.heard(truth)
             self.draft()
-        return _commit(news, base, verdict, answered.block if answered else None)
+        if verdict.vetted or known > base:
+            return self._vetted.commit(news, known, verdict, block, truth)
+        return commit_of(news, base, verdict, block)
 
-    def _learn(self, news: tuple[int, ...], answered: Draft | None) -> None:
-        """Tell the length policy what came of the latest block, or how fast the server is by itself."""
+    def _learn(self, known: int, answered: Draft | None) -> None:
+        """Tell the length policy what came of the latest block, or how fast the server is by itself; `known`: tokens
+        before the verdict."""
         now, policy, truth = self._clock(), self._drafter.stop, self._sequence.truth
         streams = self._sequence.turn.server_drives and answered is None
         if answered is not None:
             block, sent = answered.block, self._sent[answered.counter]
             self._sent = {counter: each for counter, each in self._sent.items() if counter > answered.counter}
-            awaited = sent.awaited and len(truth) - len(news) == block.base
+            awaited = sent.awaited and known == block.base
             accepted = len(agreed(block, truth.tokens[block.base :]))
             policy.answered(block, accepted, now - sent.at, awaited)
-        elif streams and self._streamed_at and news:
-            policy.streamed(len(news), now - self._streamed_at)
+        elif streams and self._streamed_at and len(truth) > known:
+            policy.streamed(len(truth) - known, now - self._streamed_at)
         self._streamed_at = now if streams else 0.0
 
     def _budget(self, base: int) -> BlockBudget:
@@ -208,30 +188,3 @@ def _cut(drafted: Drafted, turn: Turn) -> Drafted:
     if block.parents or allowed == length:
         return drafted
     return Drafted(block.first(allowed), seconds * allowed / length)
-
-
-def _commit(news: tuple[int, ...], base: int, verdict: Verdict, block: DraftBlock | None) -> Commit:
-    logprobs = verdict.logprobs[-len(news) :] if news else ()
-    known = base - verdict.base  # of its tokens
-    loose = tuple([index - known for index in verdict.loose if index >= known])
-    if verdict.logprobs and len(logprobs) < len(news):
-        raise ProtocolError("the server left log-probabilities out; reopen the sequence")
-    if block is None:
-        return Commit(news, 0, 0, logprobs, loose=loose)
-    accepted = block.base + verdict.num_accepted - base  # of the accepted tokens, those not known before
-    return Commit(
-        news,
-        len(block.tokens),
-        min(len(news), max(0, accepted)),
-        logprobs,
-        _is_whole(block, verdict),
-        loose,
-    )
-
-
-def _is_whole(block: DraftBlock, verdict: Verdict) -> bool:
-    """Whether the accepted tokens reach an end of the block."""
-    if not block.parents:
-        return verdict.num_accepted == len(block.tokens)
-    path = agreed(block, verdict.tokens[: verdict.num_accepted])
-    return (path[-1] if path else -1) not in block.parents

@@ -114,7 +114,7 @@ class RemoteSession:
             if isinstance(message, Moved):
                 await self._reopen(message)
             if isinstance(message, Verdict):  # else an Opened said twice
-                if message.base <= len(self.truth):
+                if message.base <= self.truth.confirmed:
                     return self._within_bounds(message)
                 await self._reopen()  # what lies before this one will not come any more
 
@@ -150,13 +150,15 @@ class RemoteSession:
         pause = self._pace.pause(asyncio.get_running_loop().time(), len(self.truth))
         if pause:
             await asyncio.sleep(pause)
+        self.truth.forget_vetted()  # who answers now may never have heard of it
         self._request = replace(self._request, committed=self.truth.generated)
         opened = await self._persist(moved, self._patience.give_up)
         self.limits = opened.limits  # another server than before may take less
         self.reopened += 1
         self.draft_probs = opened.draft_probs
         for draft in self.turn.reopened(opened.hint):
-            await self.submit(draft)
+            if draft.block.base <= len(self.truth):
+                await self.submit(draft)
 
     async def _persist(self, moved: Moved, seconds: float) -> Opened:
         """Open a stream, however often it takes: first where `moved` says, then where the device asks first.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from edge_client.generate import Commit
+from edge_client.commits import Commit
 from opensled.answer import Stats
 from opensled.errors import OpenSledError
 from opensled.metrics import SECONDS, DraftCounts, Histogram
@@ -65,7 +65,7 @@ class Telemetry:
         stats.loose += loose
         self.loose += loose
         if commit.drafted:
-            accepted = min(commit.accepted, tokens)
+            accepted = min(commit.accepted, tokens) if commit.written is None else commit.accepted
             stats.rounds += 1
             stats.drafted += commit.drafted
             stats.accepted += accepted

@@ -294,6 +294,8 @@ def _encode_verdict(message: Verdict) -> pb.ServerMessage:
         verdict.logprobs.append(_encode_logprobs(entry))
     if message.loose:
         verdict.loose.extend(message.loose)
+    if message.vetted:
+        verdict.vetted = message.vetted
     return encoded
 
 
@@ -313,4 +315,5 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         hint=message.hint if message.HasField("hint") else None,
         logprobs=tuple(tuple(zip(entry.ids, entry.logprobs)) for entry in message.logprobs),
         loose=tuple(message.loose),
+        vetted=message.vetted,
     )

@@ -264,6 +264,7 @@ class Verdict(NamedTuple):
     hint: int | None = None  # longest useful next block, a tree's depth; 0 = do not draft, None = no advice
     logprobs: tuple[TokenLogprobs, ...] = ()  # of the last of `tokens`, when asked for
     loose: tuple[int, ...] = ()  # indices into `tokens`: draft tokens that are not the target's own
+    vetted: int = 0  # of the last of `tokens`, those that a relay wrote and the target has not confirmed
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """The position rules, without I/O: the whole consistency model between a device and a server.
 
 The server's committed tokens are the truth and only grow; everything else is an account of them that starts at
-a `base`. Both ends use these functions, and nothing else decides what a position means (docs/protocol.md).
+a `base`. Behind the truth a relay may know more: vetted tokens, which are what comes next in all likelihood, until the
+target confirms them or says otherwise. Both ends use these functions, and nothing else decides what a position means
+(docs/protocol.md).
 """
 
 from collections.abc import Sequence
@@ -87,36 +89,67 @@ def common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
 
 
 class Truth:
-    """One end's copy of the committed tokens of a sequence, fed by verdicts in any order, any number of times."""
+    """One end's copy of the committed tokens of a sequence, fed by verdicts in any order, any number of times.
+
+    `tokens` is all that is known: the first `confirmed` of them are committed, the others vetted by a relay. Without a
+    relay the two are the same. `rewinds` counts how often vetted tokens were taken back; `kept` is what was left of the
+    known tokens the last time.
+    """
 
     def __init__(self, prompt_ids: Sequence[int], committed: Sequence[int] = ()) -> None:
         self.prompt_length = len(prompt_ids)
         self.tokens = [*prompt_ids, *committed]
+        self.confirmed = len(self.tokens)
         self.finish_reason = ""
+        self.rewinds = self.kept = 0
 
     def __len__(self) -> int:
+        """Tokens that are known."""
         return len(self.tokens)
 
     @property
     def generated(self) -> tuple[int, ...]:
         """The tokens committed after the prompt."""
-        return tuple(self.tokens[self.prompt_length :])
+        return tuple(self.tokens[self.prompt_length : self.confirmed])
 
     def extend(self, verdict: Verdict) -> tuple[int, ...] | None:
-        """Apply what lies beyond what is known and return it; None for a gap (an earlier verdict is missing)."""
-        if verdict.base > len(self.tokens):
+        """Apply what lies beyond what is known and return what is committed by it; None for a gap (an earlier verdict
+        is missing)."""
+        base, confirmed = verdict.base, self.confirmed
+        if base > confirmed:
             return None
-        known = len(self.tokens) - verdict.base
-        if tuple(self.tokens[verdict.base :][: len(verdict.tokens)]) != verdict.tokens[:known]:
+        end = base + len(verdict.tokens)
+        final, known = end - verdict.vetted, confirmed - base
+        held = tuple(self.tokens[base : min(confirmed, final)])
+        if held != verdict.tokens[: len(held)]:
             raise TruthConflict(
-                f"server and device disagree on a token committed after position {verdict.base}; "
+                f"server and device disagree on a token committed after position {base}; "
                 "the answer cannot be continued"
             )
-        news = verdict.tokens[known:]
-        self.tokens.extend(news)
-        if len(self.tokens) == verdict.base + len(verdict.tokens):
+        if self.is_newer(verdict):
+            self._replace_tail(verdict.tokens[known:])
+            self.confirmed = final
+        if self.confirmed == end:
             self.finish_reason = self.finish_reason or verdict.finish_reason
-        return news
+        return verdict.tokens[known : final - base]
+
+    def is_newer(self, verdict: Verdict) -> bool:
+        """Whether a verdict says more than is known. Vetted tokens are taken back only as others are confirmed, so the
+        verdicts on one number of committed tokens are as old as they are short."""
+        end = verdict.base + len(verdict.tokens)
+        return (end - verdict.vetted, end) > (self.confirmed, len(self.tokens))
+
+    def forget_vetted(self) -> None:
+        """Go back to what is committed: nobody may know the rest any more."""
+        self._replace_tail(())
+
+    def _replace_tail(self, tail: Sequence[int]) -> None:
+        """What is known behind the committed tokens."""
+        if self.confirmed < len(self.tokens):
+            kept = self.confirmed + common_prefix(self.tokens[self.confirmed :], tail)
+            if kept < len(self.tokens):
+                self.rewinds, self.kept = self.rewinds + 1, kept
+        self.tokens[self.confirmed :] = tail
 
 
 @dataclass(frozen=True)

@@ -142,11 +142,12 @@ class Turn:
 
 
 def hear(verdict: Verdict, truth: Truth, turn: Turn) -> tuple[tuple[int, ...], Draft | None]:
-    """A device hears a verdict: extend the truth, take the turn. Returns the new tokens, and the draft it answers.
+    """A device hears a verdict: extend the truth, take the turn. Returns the tokens that it commits, and
+    the draft it answers.
 
     Of several hints the one of the verdict that reaches furthest counts: a repeated verdict brings no old one back.
     """
-    is_newest = verdict.base + len(verdict.tokens) >= len(truth)
+    is_newest = truth.is_newer(verdict) or verdict.base + len(verdict.tokens) == len(truth)
     news, answered = truth.extend(verdict) or (), turn.answered(verdict.answers)
     turn.verdict(verdict.answers, verdict.hint if is_newest else None, truth.tokens)
     return news, answered

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from edge_client.commits import Commit
 from edge_client.drafting import DraftThread
-from edge_client.generate import Commit, generate
+from edge_client.generate import generate
 from edge_client.lengths.fixed import FixedLength
 from edge_client.remote import RemoteSession, RetryPolicy
 from hw_profiles.step_cost import HardwareProfile

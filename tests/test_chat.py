@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client.generate import Commit
+from edge_client.commits import Commit
 from edge_client.lengths.base import DraftStatus
 from edge_client.prompt_config import ChatConfig
 from edge_client.terminal.chat import Chat, Runner

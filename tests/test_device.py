@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from edge_client.commits import Commit
 from edge_client.device import connect
-from edge_client.generate import Commit
 from edge_client.lengths.base import UNADVISED, pulled
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength

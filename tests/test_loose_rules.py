@@ -10,7 +10,7 @@ import logging
 
 import pytest
 
-from edge_client.generate import Commit
+from edge_client.commits import Commit
 from edge_client.remote import RetryPolicy
 from edge_client.telemetry import Telemetry
 from edge_client.terminal.chat_view import COLOURS, LEGEND

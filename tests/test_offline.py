@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from edge_client import answer_stream
+from edge_client.commits import Commit
 from edge_client.draft_job import BlockBudget
 from edge_client.drafting import DraftThread
-from edge_client.generate import Commit
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.modes import LOCAL_GIVE_UP, PROVISIONAL, STALL, Offline, retry_policy

@@ -230,7 +230,7 @@ class VerifyLoop:
             self.remove(session)
             session.fail(error)
             return
-        if session.sequence.finish_reason or session.closed:
+        if session.sequence.over or session.closed:
             self.remove(session)
         elif session.leaving:
             session.hand_over()

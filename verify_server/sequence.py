@@ -30,6 +30,11 @@ class Sequence:
         return len(self.tokens)
 
     @property
+    def over(self) -> bool:
+        """Whether nothing more can follow."""
+        return bool(self.finish_reason)
+
+    @property
     def uncomputed(self) -> int:
         """Known tokens whose KV is missing, >= 1."""
         return len(self.tokens) - self.computed

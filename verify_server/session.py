@@ -156,7 +156,7 @@ class Session:
         if not self.sequence.finish_reason:
             self.stats.drop(len(block.tokens))
             self.timing.asked(len(self.sequence), now)
-            known = min(depth(block.tokens, block.parents), len(self.sequence) - block.base)
+            known = max(0, min(depth(block.tokens, block.parents), len(self.sequence) - block.base))
             self.timing.estimate.judged(known, stands)
         self.turn.verdict(draft.counter, None, self.sequence.tokens)
         self._tell(block.base, draft.counter, stands)

@@ -57,6 +57,9 @@ class SessionLimits:
 class SessionManager:
     """Turns `Open` messages into sessions of the loop."""
 
+    _session_type: type[Session] = Session
+    _sequence_type: type[Sequence] = Sequence
+
     def __init__(
         self, loop: VerifyLoop, target: Target, limits: SessionLimits, signer: TokenSigner | None = None
     ) -> None:
@@ -115,7 +118,7 @@ class SessionManager:
             least_draft=takes.least_draft,
         )
         return session, Opened(
-            prompt_ids,
+            tuple(session.sequence.tokens[: session.sequence.prompt_length]),
             session.key,
             token,
             limits,
@@ -217,10 +220,10 @@ class SessionManager:
             self.forget(absent)
         kv_tokens, seed = self.limits.tenants.limits_of(tenant).kv_tokens, message.params.seed
         quota, record = self._quotas.of(tenant), self._records.of(tenant, message.device)
-        session = Session(
+        session = self._session_type(
             id=next(self._ids),
             tenant=tenant,
-            sequence=Sequence(
+            sequence=self._sequence_type(
                 (*prompt_ids, *message.committed),
                 len(prompt_ids),
                 ends,

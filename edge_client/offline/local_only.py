@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 
+from edge_client.commits import Commit
 from edge_client.drafting import DraftThread
-from edge_client.generate import Commit
 from edge_client.offline.provisional import SEGMENT
 from opensled.answer import Origin, Task
 from opensled.chat_render import ChatRenderer, TemplateRefused

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from edge_client.generate import _commit
+from edge_client.commits import commit_of
 from edge_client.moves import destination
 from edge_client.remote import RemoteSession, RetryPolicy
 from http_api.app import build_app
@@ -156,7 +156,7 @@ async def _read(session: RemoteSession, drafted: DraftBlock) -> None:
         while not truth.finish_reason:
             verdict = await session.next_verdict()
             base, news = len(truth), truth.extend(verdict) or ()
-            commit = _commit(news, base, verdict, drafted if verdict.answers == 1 else None)
+            commit = commit_of(news, base, verdict, drafted if verdict.answers == 1 else None)
             assert 0 <= commit.accepted <= len(commit.tokens) == len(commit.origins) and base + len(
                 news
             ) == len(truth)

@@ -1,0 +1,107 @@
+"""What a verdict commits, as the readers of an answer hear of it."""
+
+from dataclasses import dataclass
+
+from opensled.answer import Origin
+from opensled.errors import ProtocolError
+from opensled.messages import DraftBlock, TokenLogprobs, Verdict
+from opensled.protocol import Truth, agreed
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Newly committed tokens, and what a draft had to do with them."""
+
+    tokens: tuple[int, ...]
+    drafted: int  # length of the draft this answers; 0 = decoded by the server unasked
+    accepted: int  # how many of `tokens` came from that draft
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of each of `tokens`, when asked for
+    whole: bool = False  # a whole path of that draft stands, so that a token after it is the bonus token
+    loose: tuple[int, ...] = ()  # indices into `tokens` of drafted ones that are not the target's own
+    # Who wrote each of `tokens`, where a relay vets drafts before the target confirms them: `accepted` then says how
+    # much of the draft was vetted, and `tokens` come from earlier ones. None = as counted above
+    written: tuple[Origin, ...] | None = None
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """Who wrote each of `tokens`. After a stale draft come tokens that the server decoded meanwhile."""
+        if self.written is not None:
+            return self.written
+        others = len(self.tokens) - self.accepted
+        own: Origin = "bonus" if self.whole else "recovered"
+        if others > 1 or not self.drafted:
+            own = "server"
+        written: list[Origin] = ["accepted"] * self.accepted
+        written += [own] * others
+        for index in self.loose:
+            written[index] = "loose"
+        return tuple(written)
+
+
+class VettedDrafts:
+    """Which of the tokens that a relay has vetted its device had drafted; of one sequence."""
+
+    def __init__(self) -> None:
+        self._places: set[int] = set()
+        self._rewinds = 0
+
+    def commit(
+        self,
+        news: tuple[int, ...],
+        known: int,
+        verdict: Verdict,
+        block: DraftBlock | None,
+        truth: Truth,
+    ) -> Commit:
+        """What a relay's verdict commits, and what it says of `block`, the draft that it answers.
+
+        `known`: tokens before it, vetted ones included.
+        """
+        if truth.rewinds != self._rewinds:
+            self._rewinds = truth.rewinds
+            self._places = {place for place in self._places if place < truth.kept}
+        accepted = 0
+        if block is not None:
+            vetted = block.base + verdict.num_accepted
+            self._places.update(range(block.base, vetted))
+            accepted = min(verdict.num_accepted, max(0, vetted - known))
+        base = truth.confirmed - len(news)
+        written: list[Origin] = [
+            "accepted" if base + index in self._places else "server" for index in range(len(news))
+        ]
+        self._places = {place for place in self._places if place >= truth.confirmed}
+        drafted = len(block.tokens) if block else 0
+        return Commit(news, drafted, accepted, _logprobs(news, verdict), written=tuple(written))
+
+
+def commit_of(news: tuple[int, ...], base: int, verdict: Verdict, block: DraftBlock | None) -> Commit:
+    """What a verdict commits behind `base`; `block`: the draft that it answers."""
+    known, logprobs = base - verdict.base, _logprobs(news, verdict)  # `known`: of its tokens
+    loose = tuple([index - known for index in verdict.loose if index >= known])
+    if block is None:
+        return Commit(news, 0, 0, logprobs, loose=loose)
+    accepted = block.base + verdict.num_accepted - base  # of the accepted tokens, those not known before
+    return Commit(
+        news,
+        len(block.tokens),
+        min(len(news), max(0, accepted)),
+        logprobs,
+        _is_whole(block, verdict),
+        loose,
+    )
+
+
+def _logprobs(news: tuple[int, ...], verdict: Verdict) -> tuple[TokenLogprobs, ...]:
+    """Those of `news`; raises ProtocolError where only some of them have any."""
+    logprobs = verdict.logprobs[-len(news) :] if news else ()
+    if verdict.logprobs and len(logprobs) < len(news):
+        raise ProtocolError("the server left log-probabilities out; reopen the sequence")
+    return logprobs
+
+
+def _is_whole(block: DraftBlock, verdict: Verdict) -> bool:
+    """Whether the accepted tokens reach an end of the block."""
+    if not block.parents:
+        return verdict.num_accepted == len(block.tokens)
+    path = agreed(block, verdict.tokens[: verdict.num_accepted])
+    return (path[-1] if path else -1) not in block.parents

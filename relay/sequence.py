@@ -1,0 +1,46 @@
+"""The tokens of one sequence at a relay: those that the target has confirmed, and behind them those vetted here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ids
+
+from opensled.messages import DraftBlock
+from opensled.protocol import common_prefix
+from verify_server.sequence import Sequence
+
+
+class RelaySequence(Sequence):
+    """What its own model decides is vetted, not confirmed; only `correct` confirms."""
+
+    def commit(self, ids: Ids[int], num_accepted: int) -> tuple[int, ...]:
+        """See `Sequence.extend`."""
+        return self.extend(ids, num_accepted)
+
+    def rebase(self, block: DraftBlock) -> DraftBlock | None:
+        """See `Sequence.rebase`; a draft on tokens that were taken back meanwhile is stale."""
+        return super().rebase(block) if block.base <= len(self.tokens) else None
+
+    @property
+    def vetted(self) -> tuple[int, ...]:
+        """The tokens that the target has not confirmed."""
+        return tuple(self.tokens[self.confirmed :])
+
+    @property
+    def over(self) -> bool:
+        """Whether its end is confirmed, too."""
+        return bool(self.finish_reason) and self.confirmed == len(self.tokens)
+
+    def correct(self, news: Ids[int]) -> int:
+        """The target has committed `news` behind what was confirmed; returns how many of them were vetted already.
+
+        Where it says another token than was vetted, that one and all behind it are taken back.
+        """
+        start = self.confirmed
+        agreed = common_prefix(self.tokens[start:], news)
+        self.confirm(start + agreed)
+        if agreed < len(news):
+            self.truncate(start + agreed)
+            others, self.finish_reason = self.cut(news[agreed:])
+            self.tokens += others
+            self.confirm(start + len(news))
+        return agreed

@@ -1,0 +1,148 @@
+"""The way up for one sequence: vetted tokens leave as draft blocks, and what the target commits comes back.
+
+The edge loop of a device does the rest (`edge_client.generate`): to the server above, a relay is a device whose drafter
+is its own target.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+from edge_client.draft_job import BlockBudget, Drafted
+from edge_client.generate import generate
+from edge_client.lengths.base import DraftLengthPolicy
+from edge_client.lengths.fixed import FixedLength
+from edge_client.remote import RemoteSession
+from opensled.errors import OpenSledError
+from opensled.messages import DraftBlock, DraftToken, SamplingParams
+from opensled.protocol import Truth
+from opensled.sampling import Sampler
+from relay.session import Confirmed, RelaySession
+from verify_server.loop import VerifyLoop
+
+
+class VettedBlocks:
+    """A `Drafting` of what a relay has vetted.
+
+    A block leaves when it is as long as the server above wants it, when the chance that all of it stands falls below
+    `bound`, or when no token can follow it.
+    """
+
+    wasted = 0  # what is taken back is counted where it was drafted
+
+    def __init__(self, session: RelaySession, length: int, bound: float) -> None:
+        self._session, self._bound = session, bound
+        self.stop: DraftLengthPolicy = FixedLength(length)
+        self._length = length
+        self._next: tuple[asyncio.Future[Drafted], Truth, BlockBudget] | None = None
+        self._ahead: tuple[asyncio.Future[Drafted], DraftBlock, BlockBudget] | None = None
+
+    def begin(self, truth: Truth, sampler: Sampler) -> None:
+        """See `Drafting`; the session has begun already."""
+
+    def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:
+        """See `Drafting`; done once there is such a block."""
+        future: asyncio.Future[Drafted] = asyncio.get_running_loop().create_future()
+        self._next, self._ahead = (future, truth, budget), None
+        self.look()
+        return future
+
+    def look_ahead(self, block: DraftBlock, budget: BlockBudget) -> asyncio.Future[Drafted] | None:
+        """See `Drafting`; done once there is a block behind `block`, the guess of the bonus token at its head."""
+        if not budget.behind:
+            return None
+        future: asyncio.Future[Drafted] = asyncio.get_running_loop().create_future()
+        self._ahead = (future, block, budget)
+        self.look()
+        return future
+
+    def heard(self, truth: Truth) -> None:
+        """See `Drafting`; the uplink tells the session."""
+
+    def interrupt(self) -> None:
+        """See `Drafting`."""
+        self._next = self._ahead = None
+
+    def look(self) -> None:
+        """There may be a block now."""
+        if self._next is not None:
+            future, truth, budget = self._next
+            if self._session.sequence.confirmed != len(truth):
+                return  # what was heard last is not applied yet
+            block = self._block(len(truth), budget, 0)
+            if block is not None:
+                self._next = None
+                future.set_result(Drafted(block))
+        elif self._ahead is not None:
+            future, chain, budget = self._ahead
+            if not self._agrees(chain):
+                self._ahead = None
+                return
+            block = self._block(chain.base + len(chain.tokens), budget, 1)
+            if block is not None:
+                self._ahead = None
+                future.set_result(Drafted(block))
+
+    def _agrees(self, chain: DraftBlock) -> bool:
+        tokens = self._session.sequence.tokens
+        return tuple(tokens[chain.base : chain.base + len(chain.tokens)]) == chain.ids
+
+    def _block(self, base: int, budget: BlockBudget, guesses: int) -> DraftBlock | None:
+        """The block at `base`, with `guesses` tokens before the draft; None = it is to grow."""
+        session = self._session
+        most = min(self._length, budget.length)
+        if budget.hint is not None:
+            most = min(most, budget.hint)
+        if most <= 0:
+            return None if guesses else DraftBlock(base)
+        start = base - session.sequence.confirmed
+        ids, agreed = session.sequence.vetted[start:], session.agreed[start:]
+        if len(ids) <= guesses:
+            return None
+        grows = len(ids) < most + guesses and not session.full
+        if grows and session.survival.of_all(agreed) >= self._bound:
+            return None
+        tokens = zip(ids[: most + guesses], agreed)
+        return DraftBlock(base, tuple([DraftToken(id, session.survival.chance(each)) for id, each in tokens]))
+
+
+class Uplink:
+    """One sequence between a relay's session and the server above."""
+
+    def __init__(
+        self, loop: VerifyLoop, session: RelaySession, remote: RemoteSession, length: int, bound: float
+    ) -> None:
+        """`remote`: open. `length`: tokens of a block; `bound`: see `VettedBlocks`."""
+        self._loop, self._session, self._remote = loop, session, remote
+        self._blocks = VettedBlocks(session, length, bound)
+        self._read = asyncio.Event()
+        session.changed = self._changed
+        self._changed()
+
+    async def run(self, params: SamplingParams) -> None:
+        """Until the end of the sequence is confirmed; an error above is an error of the session."""
+        try:
+            async with aclosing(generate(self._remote, self._blocks, params)) as commits:
+                async for commit in commits:
+                    self._confirm(Confirmed(commit.tokens, commit.logprobs))
+                    await self._read.wait()
+        except OpenSledError as error:
+            self._loop.remove(self._session)
+            self._session.fail(error)
+
+    def _confirm(self, confirmed: Confirmed) -> None:
+        session = self._session
+        session.confirm(confirmed, self._loop.clock())
+        if session.sequence.over:
+            self._loop.remove(session)
+        self._loop.wake()
+        self._blocks.look()
+
+    def _changed(self) -> None:
+        """The session has vetted something, or has a reader again, or none."""
+        if self._session.has_reader:
+            self._read.set()
+        else:
+            self._read.clear()
+        self._blocks.look()

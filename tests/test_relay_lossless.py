@@ -1,0 +1,41 @@
+"""Losslessness behind a relay: three real models over a lossy link, against the reference of the top one alone."""
+
+import asyncio
+
+import pytest
+
+from opensled.store import model_path
+from tests.system import ask
+from tests.test_lossless import STORM, cases, check, factory
+from tests.fakes import Weather
+from tests.three_tiers import IMPATIENT, tiers
+from verify_server.engine.torch_engine import load
+
+
+@pytest.fixture(scope="module")
+def top():
+    return load(str(model_path("tiny")), device="cpu", dtype="float64", kv_tokens=8192)
+
+
+@pytest.fixture(scope="module")
+def middle():
+    return load(str(model_path("tiny-draft")), device="cpu", dtype="float32", kv_tokens=8192)
+
+
+async def answer_all(top, middle, wanted, drafter, **options):
+    async with tiers(top, middle, draft_wait=0.5, **options) as (network, _, upper):
+        asked = [
+            ask(network, case.prompt, factory(drafter).create(), case.params, patience=IMPATIENT)
+            for case in wanted
+        ]
+        return await asyncio.gather(*asked), upper
+
+
+@pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
+@pytest.mark.parametrize("drafter", ["none", "lookup", "llamacpp", "onnx"])
+def test_sixteen_mixed_sessions(top, middle, drafter, weather):
+    answers, upper = asyncio.run(
+        answer_all(top, middle, cases(), drafter, weather=weather, above=weather)
+    )
+    check(cases(), answers)
+    print(upper.manager.loop.stats.as_json())

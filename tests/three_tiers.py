@@ -1,0 +1,60 @@
+"""Device, relay and target in one process, over links of any weather."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from edge_client.remote import RetryPolicy
+from hw_profiles.step_cost import HardwareProfile
+from relay.manager import RelayManager, Upstream
+from scheduler.fcfs import Fcfs
+from tests.fakes import FakeText, MemoryNetwork, Weather
+from tests.system import FOREVER, running
+from verify_server.loop import VerifyLoop
+from verify_server.session_manager import SessionLimits
+from verify_server.target import Target
+
+IMPATIENT = RetryPolicy(silence=0.3, first_retry=0.001, slowest_retry=0.02, first_open=60.0, give_up=120.0)
+
+
+@asynccontextmanager
+async def tiers(
+    top,
+    middle,
+    *,
+    weather=Weather(),
+    above=Weather(),
+    block=4,
+    bound=0.4,
+    draft_wait=FOREVER,
+    patience=IMPATIENT,
+    limits=SessionLimits(linger=0.5),
+    step_tokens=256,
+):
+    """`top` and `middle`: engines. Yields (network to the relay, relay's manager, network to the target); on exit no
+    tier may hold KV or a session."""
+    async with running(
+        top, draft_wait=draft_wait, weather=above, limits=limits, max_step_tokens=step_tokens
+    ) as upper:
+        loop = VerifyLoop(
+            middle, Fcfs(draft_wait), HardwareProfile(step_tokens), asyncio.get_running_loop().time
+        )
+        upstream = Upstream(lambda address="": upper.connect(), block=block, bound=bound, patience=patience)
+        text = FakeText(middle.info.vocab_size)
+        manager = RelayManager(loop, Target("fake", middle, text), limits, upstream)
+        network = MemoryNetwork(manager, weather)
+        serving = asyncio.ensure_future(loop.run())
+        try:
+            yield network, manager, upper
+            await network.close()
+            for session in list(manager.remembered):
+                manager.forget(session)
+            while loop.pool.num_free < loop.pool.num_blocks:
+                assert not serving.done(), serving.result()
+                await asyncio.sleep(0.001)
+            await manager.stopped()
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            manager.close()
