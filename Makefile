@@ -7,7 +7,7 @@ OUT ?= soak.json
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := .venv/.installed
-PRODUCT := opensled http_api edge_client verify_server scheduler hw_profiles opensled_training opensled_testbed benchmarks
+PRODUCT := opensled http_api edge_client verify_server relay scheduler hw_profiles opensled_training opensled_testbed benchmarks
 EDGE := opensled http_api edge_client hw_profiles scheduler
 
 .DEFAULT_GOAL := help

@@ -22,6 +22,13 @@ class Commit:
     # much of the draft was vetted, and `tokens` come from earlier ones. None = as counted above
     written: tuple[Origin, ...] | None = None
 
+    def counted(self, tokens: int) -> tuple[int, int]:
+        """Of the first `tokens` of them: what the answered draft has brought, and what a device has drafted at all."""
+        accepted = min(self.accepted, tokens)
+        if self.written is None:
+            return accepted, tokens if self.drafted else 0
+        return self.accepted, self.written[:tokens].count("accepted")
+
     @property
     def origins(self) -> tuple[Origin, ...]:
         """Who wrote each of `tokens`. After a stale draft come tokens that the server decoded meanwhile."""
@@ -38,36 +45,38 @@ class Commit:
         return tuple(written)
 
 
-class VettedDrafts:
-    """Which of the tokens that a relay has vetted its device had drafted; of one sequence."""
+class Commits:
+    """Makes commits of one sequence's verdicts; of vetted tokens it remembers which ones the device had drafted."""
 
     def __init__(self) -> None:
         self._places: set[int] = set()
         self._rewinds = 0
 
-    def commit(
+    def of(
         self,
-        news: tuple[int, ...],
-        known: int,
         verdict: Verdict,
+        news: tuple[int, ...],
+        known: tuple[int, int],
         block: DraftBlock | None,
         truth: Truth,
     ) -> Commit:
-        """What a relay's verdict commits, and what it says of `block`, the draft that it answers.
+        """What a verdict commits: `news`, at the end of what is confirmed in `truth` now.
 
-        `known`: tokens before it, vetted ones included.
+        `known`: tokens that were confirmed, and all that were known before it; `block`: the draft that it answers.
         """
+        confirmed, length = known
+        if not verdict.vetted and confirmed == length:
+            return commit_of(news, confirmed, verdict, block)
         if truth.rewinds != self._rewinds:
             self._rewinds = truth.rewinds
             self._places = {place for place in self._places if place < truth.kept}
         accepted = 0
         if block is not None:
-            vetted = block.base + verdict.num_accepted
-            self._places.update(range(block.base, vetted))
-            accepted = min(verdict.num_accepted, max(0, vetted - known))
-        base = truth.confirmed - len(news)
+            end = block.base + min(verdict.num_accepted, len(block.tokens))
+            self._places.update(range(block.base, min(end, len(truth))))
+            accepted = max(0, end - max(length, block.base))
         written: list[Origin] = [
-            "accepted" if base + index in self._places else "server" for index in range(len(news))
+            "accepted" if confirmed + index in self._places else "server" for index in range(len(news))
         ]
         self._places = {place for place in self._places if place >= truth.confirmed}
         drafted = len(block.tokens) if block else 0

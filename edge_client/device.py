@@ -30,8 +30,8 @@ from edge_client.telemetry import Telemetry
 from http_api.backend import Answer
 from opensled.address import is_local
 from opensled.answer import LOCAL_ONLY, Chunk, Task
-from opensled.errors import NotFound, OpenSledError, Unreachable, UsageError, VocabularyMismatch
-from opensled.files import read_identity, read_secret_text
+from opensled.errors import NotFound, OpenSledError, Unreachable, VocabularyMismatch
+from opensled.files import read_identity, read_token
 from opensled.load_thread import in_thread_that_ends
 from opensled.messages import MATCH, ModelInfo, Open
 from opensled.penalties import require_served
@@ -322,15 +322,8 @@ def endpoint_of(config: DeviceConfig) -> Endpoint:
     """Where the server is, and this device's credentials. Raises UsageError or NotFound for a file it cannot use."""
     return Endpoint(
         server=config.server,
-        token=_read_token(config.token_file),
+        token=read_token(config.token_file),
         tls=config.tls or bool(config.tls_ca or config.tls_cert),
         tls_ca=Path(config.tls_ca) if config.tls_ca else None,
         identity=read_identity(config.tls_cert, config.tls_key),
     )
-
-
-def _read_token(path: str) -> str:
-    tokens = read_secret_text(path, "token file").split() if path else [""]
-    if not tokens:
-        raise UsageError(f"token file {path} is empty; write the bearer token into it")
-    return tokens[0]

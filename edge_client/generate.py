@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, NamedTuple
 
-from edge_client.commits import Commit, VettedDrafts, commit_of
+from edge_client.commits import Commit, Commits
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.drafting import Drafting
 from edge_client.verifier import OpenSequence, Verifier
@@ -74,7 +74,7 @@ class Exchange:
         self._ahead: asyncio.Future[Drafted] | None = None  # what may be sent on without a verdict
         self._counter = 0  # of the latest draft
         self._rewinds = 0  # of the truth, when the block that is being drafted began
-        self._vetted = VettedDrafts()
+        self._commits = Commits()
         self._sent: dict[int, Sent] = {}  # by counter, those without a verdict
         self._reads_on = False  # the latest block was empty, for the drafter has much to read
         # When the latest verdict came that the server decoded by itself, 0 = something else
@@ -140,11 +140,11 @@ class Exchange:
     def hear(self, verdict: Verdict) -> Commit:
         """Extend the truth and take the turn that follows; the drafter goes on at once."""
         truth = self._sequence.truth
-        base, known, turn = truth.confirmed, len(truth), self._sequence.turn
+        known, turn = (truth.confirmed, len(truth)), self._sequence.turn
         continued = len(turn.unanswered) > 1
         news, answered = hear(verdict, truth, turn)
         block = answered.block if answered else None
-        self._learn(known, answered)
+        self._learn(known[1], answered)
         if continued and answered is not None and len(turn.unanswered) < 2:
             self._drafter.stop.continued(bool(turn.unanswered))
         if truth.finish_reason:
@@ -152,9 +152,7 @@ class Exchange:
         else:
             self._drafter.heard(truth)
             self.draft()
-        if verdict.vetted or known > base:
-            return self._vetted.commit(news, known, verdict, block, truth)
-        return commit_of(news, base, verdict, block)
+        return self._commits.of(verdict, news, known, block, truth)
 
     def _learn(self, known: int, answered: Draft | None) -> None:
         """Tell the length policy what came of the latest block, or how fast the server is by itself; `known`: tokens

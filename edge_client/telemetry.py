@@ -64,19 +64,19 @@ class Telemetry:
         loose = sum(index < tokens for index in commit.loose)
         stats.loose += loose
         self.loose += loose
+        if "local" in commit.origins:
+            stats.local_tokens += tokens
+            self.local += tokens
+            return
+        accepted, of_rounds = commit.counted(tokens)
         if commit.drafted:
-            accepted = min(commit.accepted, tokens) if commit.written is None else commit.accepted
             stats.rounds += 1
             stats.drafted += commit.drafted
             stats.accepted += accepted
-            stats.round_tokens += tokens
             self.drafts.add(commit.drafted, accepted)
-        elif "local" in commit.origins:
-            stats.local_tokens += tokens
-            self.local += tokens
-        else:
-            stats.server_decoded += tokens
-            self.unasked += tokens
+        stats.round_tokens += of_rounds
+        stats.server_decoded += tokens - of_rounds
+        self.unasked += tokens - of_rounds
 
     def finish(self, stats: Stats, reason: str) -> None:
         """An answer is complete. Time per output token is defined as in vLLM: without the first token."""

@@ -103,3 +103,11 @@ def read_authorities(path: str | Path) -> bytes:
             f"certificate file {path} holds no PEM certificate, which begins with -----BEGIN CERTIFICATE-----"
         ) from error
     return pem
+
+
+def read_token(path: str) -> str:
+    """The bearer token in a file; "" for no file. Raises UsageError or NotFound."""
+    tokens = read_secret_text(path, "token file").split() if path else [""]
+    if not tokens:
+        raise UsageError(f"token file {path} is empty; write the bearer token into it")
+    return tokens[0]

@@ -32,6 +32,12 @@ VERBS = {
         "verify_server.config:ServeConfig",
         "verify_server.command:serve",
     ),
+    "relay": Verb(
+        "vet drafts near the devices, for a larger target elsewhere",
+        "opensled relay --model qwen-1.5b.gguf --upstream 192.0.2.1:7411 --listen 0.0.0.0:7412",
+        "relay.config:RelayConfig",
+        "relay.command:relay",
+    ),
     "edge": Verb(
         "draft on this device and serve an OpenAI-compatible API",
         "opensled edge --server 192.0.2.1:7411 --draft-model qwen-0.5b-q4.gguf",

@@ -2,14 +2,47 @@
 
 import asyncio
 import random
+import threading
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.fakes import VOCAB, FakeEngine, OracleDrafter, Weather, continuation, next_token
-from tests.system import ask
+from edge_client.draft_job import BlockBudget
+from edge_client.remote import RemoteSession
+from hw_profiles.step_cost import HardwareProfile
+from opensled.errors import NonFiniteLogits, TruthConflict, Unsupported
+from opensled.messages import DraftBlock, DraftToken, Open, SamplingParams, Verdict
+from opensled.protocol import Truth
+from relay.manager import RelayManager, Upstream
+from relay.survival import Survival
+from relay.uplink import VettedBlocks
+from scheduler.fcfs import Fcfs
+from tests.fakes import (
+    POISON,
+    VOCAB,
+    FakeEngine,
+    FakeText,
+    MemoryNetwork,
+    OracleDrafter,
+    Weather,
+    continuation,
+    next_token,
+)
+from tests.system import CALM, FOREVER, ask, until
+from tests.table_target import TableDrafter, TableEngine
+from tests.test_penalties import CASES, LENGTH, PROMPT, params_of, reference
 from tests.three_tiers import IMPATIENT, tiers
+from verify_server.loop import VerifyLoop
+from verify_server.session_manager import SessionLimits
+from verify_server.target import Target
 
 STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=5)
+GREEDY = SamplingParams(temperature=0, max_tokens=40)
+LONG = SamplingParams(temperature=0, max_tokens=120)
 
 
 def errs(share, seed=0):
@@ -37,3 +70,244 @@ def test_the_text_is_the_top_targets(share, weather):
                 assert list(answer.tokens) == continuation([3, 1, 4, seed], 40)
 
     asyncio.run(scenario())
+
+
+def answers_of(count=4, *, top=None, middle=None, params=GREEDY, acceptance=0.7, **options):
+    """Answers of `count` devices, and the loops' statistics (relay, top)."""
+
+    async def scenario():
+        async with tiers(top or FakeEngine(), middle or FakeEngine(), **options) as (network, manager, upper):
+            asked = [
+                ask(network, [3, 1, 4, seed], OracleDrafter(acceptance, seed), params, patience=IMPATIENT)
+                for seed in range(1, count + 1)
+            ]
+            return await asyncio.gather(*asked), manager.loop.stats, upper.manager.loop.stats
+
+    return asyncio.run(scenario())
+
+
+@dataclass
+class Gate(FakeEngine):
+    """Opens another engine once it computes itself, or waits for that."""
+
+    opened: threading.Event = field(default_factory=threading.Event)
+    waits: bool = False
+
+    def forward(self, segments):
+        if self.waits:
+            assert self.opened.wait(60)
+        self.opened.set()
+        return super().forward(segments)
+
+
+def test_a_relay_that_agrees_saves_the_target_its_steps():
+    """The target waits for the relay's first step: else it may have written all before that, on a busy machine."""
+    middle = Gate()
+    answers, _, top = answers_of(
+        1, top=Gate(opened=middle.opened, waits=True), middle=middle, params=LONG, block=8
+    )
+    assert len(answers[0].tokens) == 120
+    assert top.steps < 120 / 3  # blocks of 8 and their bonus tokens, but for the first steps
+    assert top.drafts.accepted > 0.5 * 120
+
+
+def test_a_relay_that_is_always_wrong_costs_no_more_steps_than_decoding():
+    answers, _, top = answers_of(1, middle=FakeEngine(target=errs(1.0)), block=8)
+    assert list(answers[0].tokens) == continuation([3, 1, 4, 1], 40)
+    assert top.drafts.accepted == 0 and top.steps <= 42
+
+
+def test_a_device_hears_who_wrote_what():
+    (answer,), _, _ = answers_of(1, acceptance=1.0, params=LONG)
+    origins = [origin for commit in answer.commits for origin in commit.origins]
+    assert len(origins) == 120 and set(origins) <= {"accepted", "server"}
+    assert origins.count("accepted") > 40
+
+
+@pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_stops_inside_vetted_tokens(share, weather):
+    text = continuation([3, 1, 4, 1], 40)
+    for place in (0, 3, 8, 21):
+        params = SamplingParams(temperature=0, max_tokens=40, stop_ids=(text[place],))
+        (answer,), _, _ = answers_of(
+            1, middle=FakeEngine(target=errs(share)), params=params, weather=weather, above=weather
+        )
+        end = text.index(text[place]) + 1
+        assert list(answer.tokens) == text[:end] and answer.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 17])
+def test_every_length(length):
+    answers, _, _ = answers_of(
+        2, params=SamplingParams(temperature=0, max_tokens=length), middle=FakeEngine(target=errs(0.3))
+    )
+    for seed, answer in enumerate(answers, 1):
+        assert list(answer.tokens) == continuation([3, 1, 4, seed], length)
+        assert answer.finish_reason == "length"
+
+
+@pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
+def test_penalties_count_what_was_taken_back_no_more(weather):
+    async def scenario():
+        top, middle = TableEngine(num_blocks=200), TableEngine(num_blocks=200)
+        async with tiers(top, middle, weather=weather, above=weather, draft_wait=0.5) as (network, _, _):
+            for case in CASES[:3]:
+                drafter = TableDrafter(noise=0.5)
+                answer = await ask(network, PROMPT, drafter, params_of(case), patience=IMPATIENT)
+                assert answer.tokens == reference(PROMPT, LENGTH, **case)
+
+    asyncio.run(scenario())
+
+
+def test_relays_nest():
+    async def scenario():
+        async with tiers(FakeEngine(), FakeEngine(target=errs(0.2))) as (network, _, _):
+            loop = VerifyLoop(
+                FakeEngine(target=errs(0.4, 1)), Fcfs(FOREVER), HardwareProfile(64), time.monotonic
+            )
+            upstream = Upstream(lambda address="": network.connect(), block=3, patience=IMPATIENT)
+            target = Target("fake", loop.engine, FakeText())
+            manager = RelayManager(loop, target, SessionLimits(linger=0.2), upstream)
+            lowest, serving = MemoryNetwork(manager), asyncio.ensure_future(loop.run())
+            try:
+                answer = await ask(lowest, [3, 1, 4], OracleDrafter(0.7), patience=IMPATIENT)
+                await lowest.close()
+                for session in list(manager.remembered):
+                    manager.forget(session)
+                await manager.stopped()
+            finally:
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
+                manager.close()
+            assert list(answer.tokens) == continuation([3, 1, 4], 40)
+
+    asyncio.run(scenario())
+
+
+def test_rules_but_match_are_refused_by_name():
+    async def scenario():
+        async with tiers(FakeEngine(), FakeEngine()) as (_, manager, _):
+            with pytest.raises(Unsupported, match="rule 'ratio' at a relay") as caught:
+                await manager.open(Open((1, 2), rule="ratio"), "t")
+            assert caught.value.field == "rule"
+
+    asyncio.run(scenario())
+
+
+def test_an_error_above_is_told_below_and_ends_no_other_sequence():
+    async def scenario():
+        async with tiers(FakeEngine(), FakeEngine()) as (network, _, _):
+            good = asyncio.ensure_future(ask(network, [3, 1, 4], OracleDrafter(0.7), patience=IMPATIENT))
+            with pytest.raises(NonFiniteLogits):
+                await ask(network, [3, POISON], OracleDrafter(0.0), patience=IMPATIENT)
+            assert list((await good).tokens) == continuation([3, 1, 4], 40)
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_that_leaves_frees_both_tiers():
+    async def scenario():
+        async with tiers(FakeEngine(), FakeEngine(), limits=SessionLimits(linger=0.05)) as (
+            network,
+            manager,
+            upper,
+        ):
+            session = RemoteSession(network.connect, Open((3, 1, 4), SamplingParams(0, max_tokens=150)), CALM)
+            await session.open()
+            await session.next_verdict()
+            await session.close()
+            await until(lambda: not manager.remembered and not upper.manager.remembered)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_taken_back_is_found_by_the_reader():
+    truth = Truth((1, 2))
+    assert truth.extend(Verdict(2, (3, 4, 5), vetted=2)) == (3,)
+    assert (truth.tokens, truth.generated, truth.rewinds) == ([1, 2, 3, 4, 5], (3,), 0)
+    assert truth.extend(Verdict(3, (4, 7, 8), vetted=1)) == (4, 7)
+    assert (truth.tokens, truth.generated) == ([1, 2, 3, 4, 7, 8], (3, 4, 7))
+    assert (truth.rewinds, truth.kept) == (1, 4)
+    assert truth.extend(Verdict(3, (4, 5), vetted=1)) == ()  # an older one, late
+    assert truth.tokens == [1, 2, 3, 4, 7, 8]
+    assert truth.extend(Verdict(6, (9,))) is None  # one between is missing
+    truth.forget_vetted()
+    assert truth.tokens == [1, 2, 3, 4, 7]
+    with pytest.raises(TruthConflict):
+        truth.extend(Verdict(4, (6, 8)))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=12), st.randoms(use_true_random=False)
+)
+def test_verdicts_of_a_relay_in_any_order_end_in_the_same_truth(steps, lots):
+    """What a relay says is a walk: vet some, confirm some, now and then otherwise."""
+    final, tail, told = [1], [], []
+    for confirms, vets in steps:
+        base = len(final)
+        for _ in range(confirms):
+            token = lots.choice([tail[0] if tail else 5, 6])
+            tail = tail[1:] if tail and tail[0] == token else []
+            final.append(token)
+        tail += [lots.randrange(5, 9) for _ in range(vets)]
+        told.append(Verdict(base, (*final[base:], *tail), vetted=len(tail)))
+    truth = Truth((1,))
+    for verdict in told:
+        truth.extend(verdict)
+        for late in lots.sample(told[: told.index(verdict) + 1], k=min(2, told.index(verdict) + 1)):
+            truth.extend(late)
+    assert truth.tokens == [*final, *tail] and truth.confirmed == len(final)
+
+
+def test_the_chance_to_stand_is_learned_apart_by_what_the_device_said():
+    survival = Survival()
+    for _ in range(300):
+        survival.seen(True, True)
+        survival.seen(False, False)
+    assert survival.chance(True) > 0.95 and survival.chance(False) < 0.05
+    assert survival.of_all([True, False]) == pytest.approx(survival.chance(True) * survival.chance(False))
+
+
+def vetted(count, agreed=True, full=False):
+    """A session with so many vetted tokens behind three confirmed ones."""
+    tokens = [1, 2, 3, *range(10, 10 + count)]
+    sequence = SimpleNamespace(tokens=tokens, confirmed=3, vetted=tuple(tokens[3:]))
+    return SimpleNamespace(sequence=sequence, agreed=[agreed] * count, full=full, survival=Survival())
+
+
+def block_of(session, *, length=8, bound=0.4, hint=None, behind=0, chain=None):
+    """The ids of the block that leaves now; None = it is to grow."""
+
+    async def scenario():
+        blocks, budget = VettedBlocks(session, length, bound), BlockBudget(8, hint=hint, behind=behind)
+        if chain:
+            future = blocks.look_ahead(DraftBlock(3, tuple(map(DraftToken, chain))), budget)
+        else:
+            future = blocks.draft(Truth((1, 2, 3)), budget)
+        return future.result().block.ids if future.done() else None
+
+    return asyncio.run(scenario())
+
+
+def test_a_block_leaves_when_it_is_full_doubtful_or_at_an_end():
+    assert block_of(vetted(2)) is None
+    assert block_of(vetted(8)) == tuple(range(10, 18)) == block_of(vetted(11))
+    assert block_of(vetted(3), hint=2) == (10, 11)
+    assert block_of(vetted(2, agreed=False)) == (10, 11)  # 0.55 ** 2 < 0.4
+    assert block_of(vetted(1, agreed=False)) is None
+    assert block_of(vetted(1, full=True)) == (10,)
+    assert block_of(vetted(0, full=True)) is None
+
+
+def test_a_block_goes_on_behind_one_without_a_verdict():
+    ahead = {"behind": 2, "chain": (10, 11), "length": 3}
+    assert block_of(vetted(4), **ahead) is None
+    assert block_of(vetted(6), **ahead) == (12, 13, 14, 15)  # the guess of the bonus token, and three
+    assert block_of(vetted(6), **{**ahead, "chain": (10, 99)}) is None  # was taken back
+
+
+def test_blocks_behind_what_is_not_applied_yet_wait():
+    session = vetted(8)
+    session.sequence.confirmed = 2
+    assert block_of(session) is None

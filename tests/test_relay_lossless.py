@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from opensled.store import model_path
+from tests.fakes import Weather
 from tests.system import ask
 from tests.test_lossless import STORM, cases, check, factory
-from tests.fakes import Weather
 from tests.three_tiers import IMPATIENT, tiers
 from verify_server.engine.torch_engine import load
 
@@ -34,8 +34,6 @@ async def answer_all(top, middle, wanted, drafter, **options):
 @pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
 @pytest.mark.parametrize("drafter", ["none", "lookup", "llamacpp", "onnx"])
 def test_sixteen_mixed_sessions(top, middle, drafter, weather):
-    answers, upper = asyncio.run(
-        answer_all(top, middle, cases(), drafter, weather=weather, above=weather)
-    )
+    answers, upper = asyncio.run(answer_all(top, middle, cases(), drafter, weather=weather, above=weather))
     check(cases(), answers)
     print(upper.manager.loop.stats.as_json())

@@ -20,12 +20,13 @@ PACKAGES = {
     "edge_client",
     "http_api",
     "verify_server",
+    "relay",
     "scheduler",
     "hw_profiles",
     "opensled_training",
     "opensled_testbed",
 }
-SERVERS = {"verify_server", "scheduler", "opensled_training", "opensled_testbed"}
+SERVERS = {"verify_server", "relay", "scheduler", "opensled_training", "opensled_testbed"}
 MODELS = {
     "tiny/model.safetensors",
     "tiny/tiny-f16.gguf",

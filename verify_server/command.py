@@ -69,7 +69,8 @@ def serve(config: ServeConfig) -> int:
         raise UsageError("--proxy is for a gateway to replicas: add --replicas N, or --ray-address HOST:PORT")
     tls, tenants = clients(config, config.listen)
     target = ENGINES.get(config.engine)(config)
-    return run(_serve(config, make_manager(config, target, tenants), target, tenants, tls))
+    manager = make_manager(config, target, tenants)
+    return run(serve_sequences(config, manager, describe(manager, target), target, tenants, tls))
 
 
 def run(serving: Coroutine[Any, Any, Result]) -> Result:
@@ -128,27 +129,44 @@ def make_manager(
 
     `signer`: see `SessionManager`; `prefix_key`: see `VerifyLoop`.
     """
-    options = PolicyOptions(config.draft_wait, config.batch, config.server_draft, objective(config))
-    policy = make_policy(config.policy, options)
+    limits = session_limits(config, target, tenants)
+    return SessionManager(make_loop(config, target, prefix_key), target, limits, signer)
+
+
+def session_limits(config: ServeConfig, target: Target, tenants: Tenants) -> SessionLimits:
+    """What a server of this target admits; its acceptance rules are loaded."""
     limits = _limits(config, tenants)
     limits.rules.load(config.model, config.pivots, target.engine, target.text.fingerprint)
+    return limits
+
+
+def make_loop(config: ServeConfig, target: Target, prefix_key: bytes = b"") -> VerifyLoop:
+    """The loop of a server, which does not run yet; loads the drafter beside the target. `prefix_key`: see
+    `VerifyLoop`."""
+    options = PolicyOptions(config.draft_wait, config.batch, config.server_draft, objective(config))
+    policy = make_policy(config.policy, options)
     drafting, cost = drafting_of(config, target), first_cost(target, config.accelerator)
     if target.cost is None:
         cost = measured(target.engine, cost)
     profile = HardwareProfile(config.max_step_tokens, cost, drafting.first_cost(cost) if drafting else None)
     # SLED as published (policy static) shares no KV, and pads its batches with positions that shared blocks would hold.
     shares = config.prefix_cache and config.policy != "static"
-    loop = VerifyLoop(target.engine, policy, profile, time.monotonic, shares, prefix_key, drafting)
-    return SessionManager(loop, target, limits, signer)
+    return VerifyLoop(target.engine, policy, profile, time.monotonic, shares, prefix_key, drafting)
 
 
-async def _serve(
-    config: ServeConfig, manager: SessionManager, target: Target, tenants: Tenants, tls: Tls | None
+async def serve_sequences(
+    config: ServeConfig,
+    manager: SessionManager,
+    info: ModelInfo,
+    target: Target,
+    tenants: Tenants,
+    tls: Tls | None,
 ) -> int:
+    """Serve until SIGTERM; returns the exit status. `info`: the answer to `Describe`."""
     tell_assumption(config)
     loop = manager.loop
     limits = client_limits(config, manager)
-    frontend = service.VerifyService(manager, describe(manager, target), target.text, tenants, limits)
+    frontend = service.VerifyService(manager, info, target.text, tenants, limits)
     readiness = service.Readiness()
     signals, watch = arriving_signals(), ExitWatch()
     # What is loaded stays: else every full collection looks at all of it, some 0.1 s in which no sequence gets on.

@@ -98,6 +98,8 @@ def joined(waiting: ServerMessage, message: ServerMessage) -> Verdict | None:
     short = len(waiting.tokens) + len(message.tokens) <= MAX_JOINED
     if not (follows and short) or waiting.finish_reason or waiting.logprobs or message.logprobs:
         return None
+    if waiting.vetted or message.vetted:
+        return None
     return waiting._replace(
         tokens=waiting.tokens + message.tokens,
         finish_reason=message.finish_reason,

@@ -231,4 +231,5 @@ def _verdict(choose: Choices) -> pb.Verdict:
         logprobs=choose.some(
             lambda: pb.Logprobs(ids=choose.some(choose.id), logprobs=choose.some(choose.number)), 3
         ),
+        vetted=choose.pick((0, 0, 0, 1, 2, len(tokens), 2**32 - 1)),
     )

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from edge_client.commits import commit_of
+from edge_client.commits import Commits
 from edge_client.moves import destination
 from edge_client.remote import RemoteSession, RetryPolicy
 from http_api.app import build_app
@@ -150,16 +150,16 @@ class Desk:
 
 async def _read(session: RemoteSession, drafted: DraftBlock) -> None:
     await session.open()
-    truth = session.truth
+    truth, commits = session.truth, Commits()
     try:
         await session.submit(Draft(1, drafted))
         while not truth.finish_reason:
             verdict = await session.next_verdict()
-            base, news = len(truth), truth.extend(verdict) or ()
-            commit = commit_of(news, base, verdict, drafted if verdict.answers == 1 else None)
-            assert 0 <= commit.accepted <= len(commit.tokens) == len(commit.origins) and base + len(
-                news
-            ) == len(truth)
+            known = truth.confirmed, len(truth)
+            news = truth.extend(verdict) or ()
+            commit = commits.of(verdict, news, known, drafted if verdict.answers == 1 else None, truth)
+            assert 0 <= commit.accepted <= (len(news) if commit.written is None else len(drafted.tokens))
+            assert len(news) == len(commit.origins) and known[0] + len(news) == truth.confirmed
             assert len(commit.logprobs) in (0, len(commit.tokens))
     finally:
         await session.close()

@@ -1,0 +1,90 @@
+"""`opensled relay`: know the server above, load the own model, serve devices."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from edge_client.link import Endpoint, Link
+from opensled.errors import VocabularyMismatch
+from opensled.files import read_identity, read_token
+from opensled.logs import tell
+from opensled.messages import GUIDE, PENALTIES, ModelInfo
+from opensled.metrics import require_safe_metrics
+from relay.config import RelayConfig
+from relay.manager import RelayManager, Upstream
+from verify_server.command import clients, describe, make_loop, run, serve_sequences, session_limits
+from verify_server.engine import ENGINES
+from verify_server.security import Tenants, Tls
+from verify_server.target import Target
+
+
+def relay(config: RelayConfig) -> int:
+    """Serve until SIGTERM; returns the exit status. Raises Unreachable if the server above does not answer."""
+    require_safe_metrics(config.metrics, insecure=config.insecure_metrics)
+    serving, endpoint = config.serving, _endpoint(config)
+    tls, tenants = clients(serving, config.listen)
+    info = asyncio.run(_described(endpoint))
+    target = ENGINES.get(config.engine)(serving)
+    if target.text.fingerprint != info.fingerprint:
+        raise VocabularyMismatch(
+            f"{target.model_id!r} and {info.model_id!r}, the target above, do not share a vocabulary; relay with a "
+            "model of the target's own family"
+        )
+    return run(_relay(config, endpoint, info, target, tenants, tls))
+
+
+async def _relay(
+    config: RelayConfig,
+    endpoint: Endpoint,
+    info: ModelInfo,
+    target: Target,
+    tenants: Tenants,
+    tls: Tls | None,
+) -> int:
+    link = Link(endpoint)
+    upstream = Upstream(link.connect, config.name, config.block, config.bound)
+    named = replace(target, model_id=info.model_id)
+    loop, limits = make_loop(config.serving, target), session_limits(config.serving, target, tenants)
+    manager = RelayManager(loop, named, limits, upstream)
+    tell(f"{target.model_id} vets drafts for {info.model_id} at {config.upstream}, whose text it is")
+    try:
+        below = seen_from_below(manager, named, info)
+        return await serve_sequences(config.serving, manager, below, target, tenants, tls)
+    finally:
+        await manager.stopped()
+        await link.close()
+
+
+def seen_from_below(manager: RelayManager, target: Target, above: ModelInfo) -> ModelInfo:
+    """What a relay answers to `Describe`: `above` is what the server above does."""
+    own = describe(manager, target)
+    context = min(own.limits.context_length, above.limits.context_length)
+    return replace(
+        own,
+        eos_ids=above.eos_ids,
+        limits=replace(own.limits, context_length=context, max_tree=0, continuations=False),
+        numerics=above.numerics,
+        capabilities=tuple([name for name in (GUIDE, PENALTIES) if name in above.capabilities]),
+        shaping=None,
+    )
+
+
+async def _described(endpoint: Endpoint) -> ModelInfo:
+    link = Link(endpoint)
+    try:
+        return await link.describe()
+    finally:
+        await link.close()
+
+
+def _endpoint(config: RelayConfig) -> Endpoint:
+    """Where the server above is, and this relay's credentials. Raises UsageError or NotFound."""
+    return Endpoint(
+        server=config.upstream,
+        token=read_token(config.upstream_token_file),
+        tls=config.upstream_tls or bool(config.upstream_tls_ca or config.upstream_tls_cert),
+        tls_ca=Path(config.upstream_tls_ca) if config.upstream_tls_ca else None,
+        identity=read_identity(config.upstream_tls_cert, config.upstream_tls_key),
+    )

@@ -1,0 +1,109 @@
+"""Options of `opensled relay` and their defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from edge_client.config import device_name
+from opensled.address import host_port
+from opensled.config import option
+from opensled.messages import MATCH
+from verify_server.config import ServeConfig
+
+_SERVES = {each.name: each for each in fields(ServeConfig)}
+
+
+def served(name: str) -> Any:
+    """An option of `opensled serve` that means the same here."""
+    return field(default=_SERVES[name].default, metadata=_SERVES[name].metadata)
+
+
+@dataclass(frozen=True)
+class RelayConfig:
+    """A model beside its devices, and the server above it."""
+
+    upstream: str = option(
+        "127.0.0.1:7411",
+        "address of the server above, whose target has the last word: opensled serve, or one more relay",
+        metavar="HOST:PORT",
+        check=host_port,
+        group="the server above",
+        often=True,
+    )
+    upstream_token_file: str = option(
+        "",
+        "file with the bearer token for it, mode 600",
+        metavar="FILE",
+        sent_to=("upstream", "upstream_tls", "upstream_tls_ca", "upstream_tls_cert"),
+        often=True,
+    )
+    upstream_tls: bool = option(False, "connect to it with TLS", often=True)
+    upstream_tls_ca: str = option(
+        "", "certificates (PEM) to trust instead of the system's; turns TLS on", metavar="FILE"
+    )
+    upstream_tls_cert: str = option(
+        "", "this relay's certificate (PEM), for a server that asks for one; turns TLS on", metavar="FILE"
+    )
+    upstream_tls_key: str = option(
+        "", "private key of --upstream-tls-cert (PEM), file mode 600", metavar="FILE"
+    )
+    name: str = option(
+        "", "this relay's name there; the server remembers under it what becomes of drafts", check=device_name
+    )
+    block: int = option(
+        8,
+        "vetted tokens that leave as one block, if the server above takes so many",
+        low=1,
+        high=64,
+        metavar="T",
+    )
+    bound: float = option(
+        0.4,
+        "chance that all tokens of a block stand, below which it leaves before it is full",
+        low=0,
+        high=1,
+        metavar="P",
+    )
+    model: str = option(
+        "tiny-draft",
+        "this relay's own model: smaller than the target, with its vocabulary; a name of `opensled models list`, a "
+        "folder or a GGUF file",
+        group="this relay's model, and where it serves devices",
+        often=True,
+    )
+    listen: str = option(
+        "127.0.0.1:7412",
+        "address that devices connect to; port 0 takes a free one",
+        metavar="HOST:PORT",
+        check=host_port,
+        often=True,
+    )
+    engine: str = served("engine")
+    device: str = served("device")
+    dtype: str = served("dtype")
+    numerics: str = served("numerics")
+    gpu_layers: int = served("gpu_layers")
+    context: int = served("context")
+    threads: int = served("threads")
+    kv_tokens: int = served("kv_tokens")
+    policy: str = served("policy")
+    draft_wait: float = served("draft_wait")
+    max_draft: int = served("max_draft")
+    max_sessions: int = served("max_sessions")
+    tls_cert: str = served("tls_cert")
+    tls_key: str = served("tls_key")
+    tls_client_ca: str = served("tls_client_ca")
+    tokens: str = served("tokens")
+    insecure: bool = served("insecure")
+    metrics: str = served("metrics")
+    insecure_metrics: bool = served("insecure_metrics")
+    log_level: str = served("log_level")
+    log_json: bool = served("log_json")
+    json: bool = served("json")
+
+    @property
+    def serving(self) -> ServeConfig:
+        """As a server towards the devices."""
+        shared = [each.name for each in fields(self) if each.name in _SERVES]
+        return ServeConfig(**{name: getattr(self, name) for name in shared}, rules=MATCH)
