@@ -34,7 +34,7 @@ VERBS = {
     ),
     "relay": Verb(
         "vet drafts near the devices, for a larger target elsewhere",
-        "opensled relay --model qwen-1.5b.gguf --upstream 192.0.2.1:7411 --listen 0.0.0.0:7412",
+        "opensled relay --model qwen-1.5b.gguf --upstream 192.0.2.1:7411",
         "relay.config:RelayConfig",
         "relay.command:relay",
     ),

@@ -38,7 +38,7 @@ class RelayConfig:
         sent_to=("upstream", "upstream_tls", "upstream_tls_ca", "upstream_tls_cert"),
         often=True,
     )
-    upstream_tls: bool = option(False, "connect to it with TLS", often=True)
+    upstream_tls: bool = option(False, "connect to it with TLS")
     upstream_tls_ca: str = option(
         "", "certificates (PEM) to trust instead of the system's; turns TLS on", metavar="FILE"
     )

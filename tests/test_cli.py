@@ -176,7 +176,7 @@ def test_a_group_lists_its_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["serv"], "no command 'serv'; did you mean: opensled serve"),
         (
             ["frobnicate"],
-            "serve, edge, generate, chat, run, top, doctor, demo, plan, bench, quality, profile, draft-tables, "
+            "serve, relay, edge, generate, chat, run, top, doctor, demo, plan, bench, quality, profile, draft-tables, "
             "train-head, train-pivots, pull, config, models",
         ),
         (["models", "lst"], "did you mean: opensled models list"),

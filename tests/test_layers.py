@@ -55,8 +55,7 @@ GRPC_HOMES = (
 GATEWAY_HOMES = ("verify_server/cluster/gateway.py", "verify_server/cluster/replica_links.py")
 # Figures measure the bare libraries beside the product.
 BARE_ROUNDS, BARE_LOOP = "benchmarks/rounds.py", "benchmarks/edge_loop.py"
-BARE_RAGGED = "benchmarks/ragged.py"
-BARE_SAMPLING = "benchmarks/sampling.py"
+BARE_RAGGED, BARE_SAMPLING = "benchmarks/ragged.py", "benchmarks/sampling.py"
 ATTACKERS = "benchmarks/attacks/messages.py"  # what no client of ours would say
 BARE_PAIR, BARE_STEPS = "benchmarks/coupling.py", "benchmarks/steps.py"
 MODEL_HOMES = (

@@ -1,0 +1,105 @@
+"""Device, relay and server as processes over real gRPC: killed in mid-answer, guided, with log-probabilities."""
+
+import json
+
+import pytest
+
+from opensled.store import model_path
+from opensled_testbed.processes import Process
+from opensled_testbed.reference import Reference
+from tests.test_processes import STORY, client_of, edge, serve
+from tests.tiny_models import random_model
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"room": {"enum": ["kitchen", "hall"]}, "on": {"type": "boolean"}},
+    "required": ["room", "on"],
+    "additionalProperties": False,
+}
+GUIDE = {"type": "json_schema", "json_schema": {"name": "light", "schema": SCHEMA}}
+
+
+def relay(upstream, address="127.0.0.1:0"):
+    return Process(["relay", "--upstream", upstream, "--model", "tiny-draft", "--listen", address, "--json"])
+
+
+@pytest.fixture(scope="module")
+def above():
+    with serve() as process:
+        yield process.wait_ready()
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return Reference(model_path("tiny"))
+
+
+def test_each_tier_is_killed_in_mid_answer(reference):
+    expected, _ = reference.generate(
+        reference.render_chat(STORY), temperature=0.8, seed=3, max_tokens=300, ignore_eos=True
+    )
+    with serve() as top:
+        above = top.wait_ready()
+        with relay(above) as hub:
+            below = hub.wait_ready()
+            with edge(below) as device:
+                stream = client_of(device).chat.completions.create(
+                    model="tiny", messages=STORY, temperature=0.8, seed=3, max_tokens=300, stream=True,
+                    extra_body={"ignore_eos": True},
+                )  # fmt: skip
+                chunks = iter(stream)
+                text = told(chunks, 20)
+                hub.kill()
+                with relay(above, below) as again:
+                    again.wait_ready()
+                    text += told(chunks, 20)
+                    top.kill()
+                    with serve(above) as second:
+                        second.wait_ready()
+                        text += told(chunks)
+                    assert json.loads(second.lines[-1])["steps"] > 0  # it was really in mid-answer
+                assert json.loads(again.lines[-1])["steps"] > 0
+    assert text == reference.decode(expected)
+
+
+def told(chunks, least=1 << 30):
+    """The text of the next chunks, `least` characters or all there are."""
+    text = ""
+    while len(text) < least and (chunk := next(chunks, None)) is not None:
+        text += chunk.choices[0].delta.content or ""
+    return text
+
+
+def test_guides_and_logprobs_are_the_targets(above):
+    with relay(above) as hub, edge(hub.wait_ready()) as near, edge(above) as far:
+        answers = [
+            client_of(device).chat.completions.create(
+                model="tiny",
+                messages=[{"role": "user", "content": "Turn on the kitchen light."}],
+                temperature=0.9,
+                seed=4,
+                max_tokens=60,
+                logprobs=True,
+                top_logprobs=2,
+                response_format=GUIDE,
+            )
+            for device in (near, far)
+        ]
+    ours, theirs = (answer.choices[0] for answer in answers)
+    assert ours.message.content == theirs.message.content and json.loads(ours.message.content)
+    pairs = list(zip(ours.logprobs.content, theirs.logprobs.content, strict=True))
+    assert len(pairs) > 5
+    for mine, other in pairs:
+        assert mine.token == other.token and mine.logprob == pytest.approx(other.logprob, abs=1e-4)
+
+
+def test_a_relay_of_another_vocabulary_is_refused(above, tmp_path, capfd):
+    folder = random_model("qwen2", tmp_path / "other", vocab_size=2048)
+    tokenizer = json.loads((model_path("tiny") / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    first, second = sorted(vocabulary, key=vocabulary.get)[300:302]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with Process(["relay", "--upstream", above, "--model", str(folder)]) as hub:
+        assert hub.process.wait(60) == 1
+    assert "error: 'other' and 'tiny', the target above, do not share a vocabulary" in capfd.readouterr().err
