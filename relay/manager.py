@@ -9,6 +9,7 @@ from typing import Any
 from edge_client.remote import Connect, RemoteSession, RetryPolicy
 from opensled.errors import Unsupported
 from opensled.messages import MATCH, Open
+from opensled.metrics import Metric
 from relay.sequence import RelaySequence
 from relay.session import RelaySession
 from relay.survival import Survival
@@ -43,6 +44,23 @@ class RelayManager(SessionManager):
         self._survival = Survival()
         self._uplinks: dict[int, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()  # uplinks that say farewell
+
+    @property
+    def own_metrics(self) -> list[Metric]:
+        """See `SessionManager.own_metrics`."""
+        survival = self._survival
+        return [
+            Metric(
+                "relay_confirmed_tokens_total",
+                "Vetted tokens that the target above confirmed.",
+                lambda: survival.confirmed,
+            ),
+            Metric(
+                "relay_taken_back_tokens_total",
+                "Vetted tokens that the target above did not confirm, and those behind them.",
+                lambda: survival.taken_back,
+            ),
+        ]
 
     def forget(self, session: Session) -> None:
         """See `SessionManager.forget`; the server above hears of it."""

@@ -97,7 +97,9 @@ class RelaySession(Session):
         stood = sequence.correct(confirmed.tokens)
         for agreed in self.agreed[:stood]:
             self.survival.seen(agreed, True)
+        self.survival.confirmed += stood
         if stood < len(confirmed.tokens):
+            self.survival.taken_back += before - stood
             if stood < before:
                 self.survival.seen(self.agreed[stood], False)
             self._rewound()

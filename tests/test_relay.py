@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from edge_client.draft_job import BlockBudget
 from edge_client.remote import RemoteSession
 from hw_profiles.step_cost import HardwareProfile
-from opensled.errors import NonFiniteLogits, TruthConflict, Unsupported
+from opensled import codec
+from opensled.errors import NonFiniteLogits, ProtocolError, TruthConflict, Unsupported
 from opensled.messages import DraftBlock, DraftToken, Open, SamplingParams, Verdict
 from opensled.protocol import Truth
 from relay.manager import RelayManager, Upstream
@@ -115,6 +116,17 @@ def test_a_relay_that_is_always_wrong_costs_no_more_steps_than_decoding():
     answers, _, top = answers_of(1, middle=FakeEngine(target=errs(1.0)), block=8)
     assert list(answers[0].tokens) == continuation([3, 1, 4, 1], 40)
     assert top.drafts.accepted == 0 and top.steps <= 42
+
+
+def test_what_is_confirmed_and_taken_back_is_counted():
+    async def scenario():
+        middle = FakeEngine(target=errs(0.3))
+        async with tiers(FakeEngine(), middle, block=3) as (network, manager, _):
+            await ask(network, [3, 1, 4], OracleDrafter(0.7), LONG)
+            return {each.name: each.read() for each in manager.own_metrics}
+
+    found = asyncio.run(scenario())
+    assert found["relay_confirmed_tokens_total"] > 20 < found["relay_taken_back_tokens_total"]
 
 
 def test_a_device_hears_who_wrote_what():
@@ -258,6 +270,14 @@ def test_verdicts_of_a_relay_in_any_order_end_in_the_same_truth(steps, lots):
         for late in lots.sample(told[: told.index(verdict) + 1], k=min(2, told.index(verdict) + 1)):
             truth.extend(late)
     assert truth.tokens == [*final, *tail] and truth.confirmed == len(final)
+
+
+@pytest.mark.parametrize(
+    "verdict", [Verdict(2, (3, 4), vetted=3), Verdict(2, (3,), finish_reason="eos", vetted=1)]
+)
+def test_a_verdict_that_cannot_be_is_refused(verdict):
+    with pytest.raises(ProtocolError, match="vetted tokens are the last"):
+        codec.decode_server(codec.encode_server(verdict))
 
 
 def test_the_chance_to_stand_is_learned_apart_by_what_the_device_said():

@@ -16,7 +16,8 @@ def metrics(manager: SessionManager) -> list[Metric]:
     loop = manager.loop
     model = model_metric(lambda: [manager.model_id])
     own = _drafting_metrics(loop)
-    return [model, *_step_metrics(loop), *own, *_kv_metrics(loop), *_session_metrics(manager)]
+    served = [*_kv_metrics(loop), *_session_metrics(manager)]
+    return [model, *_step_metrics(loop), *own, *served, *manager.own_metrics]
 
 
 def _step_metrics(loop: VerifyLoop) -> list[Metric]:

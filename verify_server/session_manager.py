@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from opensled.errors import NotFound, Overloaded, TruthConflict, UsageError, VocabularyMismatch
 from opensled.messages import Limits, Open, Opened, is_chat
+from opensled.metrics import Metric
 from opensled.noise import KEY_BYTES, noise_key
 from opensled.shaping import Shaping
 from scheduler.admission import AdmissionRequest
@@ -89,6 +90,11 @@ class SessionManager:
         self._devices = DeviceBook()
         guess = loop.drafting.guess if loop.drafting else GUESS
         self._drafters = DeviceBook(guess)  # of the server's own drafts: tenants learn nothing of each other
+
+    @property
+    def own_metrics(self) -> list[Metric]:
+        """What is counted by a manager of this kind alone."""
+        return []
 
     @property
     def remembered(self) -> tuple[Session, ...]:
