@@ -57,8 +57,11 @@ def errs(share, seed=0):
     return token
 
 
-@pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
-@pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize(
+    ("share", "weather"),
+    [(0.0, Weather()), (0.2, Weather()), (1.0, Weather()), (0.2, STORM)],
+    ids=["agrees", "differs", "lies", "differs in a storm"],
+)
 def test_the_text_is_the_top_targets(share, weather):
     async def scenario():
         middle = FakeEngine(target=errs(share))
@@ -136,11 +139,14 @@ def test_a_device_hears_who_wrote_what():
     assert origins.count("accepted") > 40
 
 
-@pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
-@pytest.mark.parametrize("share", [0.0, 0.3])
-def test_stops_inside_vetted_tokens(share, weather):
+@pytest.mark.parametrize(
+    ("share", "weather", "places"),
+    [(0.0, Weather(), (0, 3, 8, 21)), (0.3, Weather(), (0, 3, 8, 21)), (0.3, STORM, (5, 21))],
+    ids=["agrees", "differs", "differs in a storm"],
+)
+def test_stops_inside_vetted_tokens(share, weather, places):
     text = continuation([3, 1, 4, 1], 40)
-    for place in (0, 3, 8, 21):
+    for place in places:
         params = SamplingParams(temperature=0, max_tokens=40, stop_ids=(text[place],))
         (answer,), _, _ = answers_of(
             1, middle=FakeEngine(target=errs(share)), params=params, weather=weather, above=weather
@@ -164,7 +170,7 @@ def test_penalties_count_what_was_taken_back_no_more(weather):
     async def scenario():
         top, middle = TableEngine(num_blocks=200), TableEngine(num_blocks=200)
         async with tiers(top, middle, weather=weather, above=weather, draft_wait=0.5) as (network, _, _):
-            for case in CASES[:3]:
+            for case in CASES[:2]:
                 drafter = TableDrafter(noise=0.5)
                 answer = await ask(network, PROMPT, drafter, params_of(case), patience=IMPATIENT)
                 assert answer.tokens == reference(PROMPT, LENGTH, **case)
