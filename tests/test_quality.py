@@ -293,8 +293,26 @@ def test_a_strict_rule_changes_nothing_and_a_reckless_one_costs_answers(tmp_path
     assert reckless["tokens_per_round"] > match["tokens_per_round"] + 1
     assert reckless["accuracy"] <= match["accuracy"]
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
-    assert len(answers) == 12 * 3 and all(answer["nats"] > 0 for answer in answers)
+    replies = [reply for answer in answers for reply in answer["replies"].values()]
+    assert len(answers) == 12 and len(replies) == 12 * 3 and all(reply["nats"] > 0 for reply in replies)
     assert "<mark" in (tmp_path / "quality.html").read_text()
+    goes_on(tmp_path, words, document, capsys)
+
+
+def goes_on(folder, words, document, capsys):
+    """A run that was killed, in the middle of a line, asks only what is missing."""
+    answers = folder / "answers.jsonl"
+    lines = answers.read_text().splitlines(keepends=True)
+    answers.write_text("".join(lines[:-1]) + lines[-1][:50])
+    (folder / "quality.json").unlink()
+    assert cli.main(["quality", "--model", "tiny", *words]) == 0
+    again = capsys.readouterr()
+    assert f"{len(lines) - 1} items are answered in {folder} already" in again.err
+    assert answers.read_text().splitlines(keepends=True)[:-1] == lines[:-1]
+    assert json.loads(again.out)["rules"].keys() == document["rules"].keys()
+    assert json.loads(again.out)["provenance"] == document["provenance"]
+    assert cli.main(["quality", "--model", "tiny", *words, "--seed", "1"]) == 2
+    assert "has answers of a run with another seed; name another folder" in capsys.readouterr().err
 
 
 def test_what_cannot_be_asked_is_an_error_at_once(capsys):

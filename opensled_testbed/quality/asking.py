@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from edge_client.device import Device
 from opensled.answer import Chunk, Stats
@@ -50,11 +51,22 @@ class Asked:
     replies: Mapping[str, Reply]
 
 
+class Kept(Protocol):
+    """Answers of a run that outlive it; kept.py has them in files."""
+
+    def get(self, task: str, number: int, item: Item) -> Asked | None:
+        """What was answered to that question; None = nothing."""
+
+    def keep(self, task: str, number: int, asked: Asked) -> None:
+        """Let it outlive the run."""
+
+
 class Asking:
     """The questions of one run."""
 
-    def __init__(self, config: QualityConfig, devices: Mapping[str, Device]) -> None:
-        self._config, self._devices = config, devices
+    def __init__(self, config: QualityConfig, devices: Mapping[str, Device], kept: Kept) -> None:
+        """`kept`: answers that there are already; the new ones go there."""
+        self._config, self._devices, self._kept = config, devices, kept
         self._free = asyncio.Semaphore(config.users)
 
     async def of_task(self, task: Task) -> list[Asked]:
@@ -71,13 +83,17 @@ class Asking:
         return found
 
     async def _item(self, task: Task, index: int, item: Item) -> Asked:
+        if (known := self._kept.get(task.name, index, item)) is not None:
+            return known
         async with self._free:
             rules = in_turn(list(self._devices), index)
             request = self._request(item, index)
             short = replace(request, params=replace(request.params, max_tokens=1))
             await heard(self._devices[rules[0]], short)  # its prompt is in the server's cache from here on
             replies = {rule: await self._reply(task, item, self._devices[rule], request) for rule in rules}
-        return Asked(item, replies)
+        asked = Asked(item, replies)
+        self._kept.keep(task.name, index, asked)
+        return asked
 
     def _request(self, item: Item, index: int) -> Request:
         seed = self._config.seed * SEEDS_APART + index

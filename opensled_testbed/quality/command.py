@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from opensled_testbed.quality.asking import Asked, Asking
 from opensled_testbed.quality.config import QualityConfig
 from opensled_testbed.quality.figures import Row, rows_of
 from opensled_testbed.quality.items import tasks_for
+from opensled_testbed.quality.kept import ANSWERS, KeptAnswers
 from opensled_testbed.quality.page import page
 from opensled_testbed.quality.site import site
 from opensled_testbed.quality.table import table
@@ -29,23 +30,23 @@ def quality(config: QualityConfig) -> int:
     """Ask, judge, show, write. Raises UsageError for unknown tasks and rules, OpenSledError for a lost server."""
     exit_on_signals()
     rules, tasks = config.rules, tasks_for(config.model, config.tasks)
-    folder = Path(config.out).expanduser()
-    folder.mkdir(parents=True, exist_ok=True)  # before minutes have passed
-    origin = {**provenance(" ".join(["opensled", *sys.argv[1:]])), "seed": config.seed}
-    asked = asyncio.run(_ask(config, tasks))
+    kept = KeptAnswers(config, {**provenance(" ".join(["opensled", *sys.argv[1:]])), "seed": config.seed})
+    if len(kept):
+        tell(f"{len(kept)} items are answered in {config.out} already")
+    asked = asyncio.run(_ask(config, tasks, kept))
     rows, names = rows_of(asked, rules, config.seed), _names(asked, rules)
-    document = _document(config, rows, names, origin)
+    document = _document(config, rows, names, kept.origin)
     if config.out:
-        _write(folder, document, asked, page(asked, rows, names, origin))
+        _write(Path(config.out).expanduser(), document, page(asked, rows, names, kept.origin))
     print(json.dumps(document) if config.json else table(rows, names))
     return 0
 
 
-async def _ask(config: QualityConfig, tasks: Sequence[Task]) -> dict[str, list[Asked]]:
+async def _ask(config: QualityConfig, tasks: Sequence[Task], kept: KeptAnswers) -> dict[str, list[Asked]]:
     async with site(config) as devices:
         drafter = next(iter(devices.values())).drafter_name
         tell(f"{config.model} answers under {len(devices)} rules; every device drafts with {drafter}")
-        asking = Asking(config, devices)
+        asking = Asking(config, devices, kept)
         return {task.name: await asking.of_task(task) for task in tasks}
 
 
@@ -71,17 +72,7 @@ def _document(
     }
 
 
-def _write(folder: Path, document: Mapping[str, Any], asked: Answers, text: str) -> None:
+def _write(folder: Path, document: Mapping[str, Any], text: str) -> None:
     (folder / "quality.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
-    (folder / "answers.jsonl").write_text("".join(f"{line}\n" for line in _lines(asked)), "utf-8")
     (folder / "quality.html").write_text(text, "utf-8")
-    tell(f"written: {folder}/quality.json, answers.jsonl, quality.html")
-
-
-def _lines(asked: Answers) -> Iterator[str]:
-    """Every answer, so that other figures can be made of them."""
-    for task, items in asked.items():
-        for each in items:
-            for reply in each.replies.values():
-                known = {"task": task, "question": each.item.text, "answer": each.item.answer}
-                yield json.dumps({**known, "text": reply.text, **asdict(reply), "pieces": None})
+    tell(f"written: {folder}/quality.json, {ANSWERS}, quality.html")
