@@ -100,7 +100,7 @@ def test_it_gives_the_drive_back_and_reads_on() -> None:
     """The hint ends a rest, so the server waits; the device has not read the prompt."""
 
     script = Script([], hint=0)
-    script.truth.tokens += PROMPT[:60]
+    script.truth.extend(Verdict(len(script.truth), tuple(PROMPT[:60])))
     base = len(script.truth)
     script.verdicts = iter(
         [Verdict(base, (LIKELY,), hint=2), Verdict(base + 1, (LIKELY,), finish_reason="eos")]
