@@ -189,7 +189,7 @@ REAL = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9,
 REAL |= {"head_dim": 64, "num_hidden_layers": 2, "vocab_size": 2000, "initializer_range": 0.05}
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=pytest.mark.long), "float32"])
 def test_layers_of_real_sizes_are_exact_in_steps_of_all_sizes(dtype, tmp_path) -> None:
     engine = load(str(random_model("llama", tmp_path, **REAL)), "cpu", dtype, 64 * 16, numerics="exact")
     text, blocks = tuple([(37 * position) % 1900 for position in range(400)]), tuple(range(25))

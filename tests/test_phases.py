@@ -44,6 +44,7 @@ def test_pipesd_takes_part_where_drafts_say_how_sure_they_are() -> None:
     assert "pipesd" in phases.rivals_of(DraftSource("tiny"))
 
 
+@pytest.mark.long
 def test_the_program_writes_every_phase(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--quick", "--regimes", "hub", "--users", "2", "--pair", "tiny", "--out", str(tmp_path)]
     assert phases.main(words) == 0

@@ -34,32 +34,50 @@ def reference():
     return Reference(model_path("tiny"))
 
 
-def test_each_tier_is_killed_in_mid_answer(reference):
-    expected, _ = reference.generate(
+def asked(device):
+    return iter(
+        client_of(device).chat.completions.create(
+            model="tiny", messages=STORY, temperature=0.8, seed=3, max_tokens=300, stream=True,
+            extra_body={"ignore_eos": True},
+        )
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def expected(reference):
+    ids, _ = reference.generate(
         reference.render_chat(STORY), temperature=0.8, seed=3, max_tokens=300, ignore_eos=True
     )
+    return reference.decode(ids)
+
+
+def test_a_relay_is_killed_in_mid_answer(above, expected):
+    with relay(above) as hub:
+        below = hub.wait_ready()
+        with edge(below) as device:
+            chunks = asked(device)
+            text = told(chunks, 20)
+            hub.kill()
+            with relay(above, below) as again:
+                again.wait_ready()
+                text += told(chunks)
+    assert text == expected
+    assert json.loads(again.lines[-1])["steps"] > 0  # it was really in mid-answer
+
+
+@pytest.mark.long
+def test_the_target_is_killed_in_mid_answer(expected):
     with serve() as top:
         above = top.wait_ready()
-        with relay(above) as hub:
-            below = hub.wait_ready()
-            with edge(below) as device:
-                stream = client_of(device).chat.completions.create(
-                    model="tiny", messages=STORY, temperature=0.8, seed=3, max_tokens=300, stream=True,
-                    extra_body={"ignore_eos": True},
-                )  # fmt: skip
-                chunks = iter(stream)
-                text = told(chunks, 20)
-                hub.kill()
-                with relay(above, below) as again:
-                    again.wait_ready()
-                    text += told(chunks, 20)
-                    top.kill()
-                    with serve(above) as second:
-                        second.wait_ready()
-                        text += told(chunks)
-                    assert json.loads(second.lines[-1])["steps"] > 0  # it was really in mid-answer
-                assert json.loads(again.lines[-1])["steps"] > 0
-    assert text == reference.decode(expected)
+        with relay(above) as hub, edge(hub.wait_ready()) as device:
+            chunks = asked(device)
+            text = told(chunks, 20)
+            top.kill()
+            with serve(above) as second:
+                second.wait_ready()
+                text += told(chunks)
+    assert text == expected
+    assert json.loads(second.lines[-1])["steps"] > 0  # it was really in mid-answer
 
 
 def told(chunks, least=1 << 30):
