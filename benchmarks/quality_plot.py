@@ -59,6 +59,7 @@ def plot(document: Mapping[str, Any]) -> Figure:
                 fontsize=8,
                 color=drawn.lines[0].get_color(),
             )
+    axes.margins(x=0.1)  # room for the names
     axes.axhline(0, color="#888888", linewidth=0.8)
     axes.axhline(MARGIN, color="#888888", linewidth=0.8, linestyle="--")
     axes.set_xlabel("tokens a round over those of match, same drafts and lengths")
