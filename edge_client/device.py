@@ -20,7 +20,7 @@ from edge_client.drafting import DraftThread
 from edge_client.length_memory import LengthMemory
 from edge_client.lengths import length_policy
 from edge_client.lengths.base import DraftLengthPolicy, DraftStatus, LengthOptions, rested
-from edge_client.link import Endpoint, Link
+from edge_client.link import Endpoint, Link, endpoint_at
 from edge_client.offline.local_only import own_key, own_prompt, require_possible
 from edge_client.offline.modes import Offline, retry_policy
 from edge_client.remote import RemoteSession, RetryPolicy
@@ -31,7 +31,6 @@ from http_api.backend import Answer
 from opensled.address import is_local
 from opensled.answer import LOCAL_ONLY, Chunk, Task
 from opensled.errors import NotFound, OpenSledError, Unreachable, VocabularyMismatch
-from opensled.files import read_identity, read_token
 from opensled.load_thread import in_thread_that_ends
 from opensled.messages import MATCH, ModelInfo, Open
 from opensled.penalties import require_served
@@ -320,10 +319,6 @@ async def _first_target(
 
 def endpoint_of(config: DeviceConfig) -> Endpoint:
     """Where the server is, and this device's credentials. Raises UsageError or NotFound for a file it cannot use."""
-    return Endpoint(
-        server=config.server,
-        token=read_token(config.token_file),
-        tls=config.tls or bool(config.tls_ca or config.tls_cert),
-        tls_ca=Path(config.tls_ca) if config.tls_ca else None,
-        identity=read_identity(config.tls_cert, config.tls_key),
+    return endpoint_at(
+        config.server, config.token_file, config.tls, config.tls_ca, config.tls_cert, config.tls_key
     )

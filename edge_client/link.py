@@ -20,7 +20,7 @@ from edge_client.remote import Connect
 from edge_client.shaped_stream import ShapedStream
 from opensled import codec
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, Unreachable
-from opensled.files import Identity, read_authorities
+from opensled.files import Identity, read_authorities, read_identity, read_token
 from opensled.messages import ClientMessage, Framed, ModelInfo, ServerMessage
 from opensled.shaping import Shaping
 from opensled.v1 import verify_pb2_grpc
@@ -56,6 +56,19 @@ class Endpoint:
     identity: Identity | None = None  # for servers that ask for a certificate
     timeout: float = 10.0  # seconds for Describe and GetTokenizer
     connect: float = 2.5  # seconds a sequence waits for a connection that its channel is still making
+
+
+def endpoint_at(
+    server: str, token_file: str, tls: bool, tls_ca: str, tls_cert: str, tls_key: str
+) -> Endpoint:
+    """A server as options name it; files by path, "" = none. Raises UsageError or NotFound for one it cannot use."""
+    return Endpoint(
+        server=server,
+        token=read_token(token_file),
+        tls=tls or bool(tls_ca or tls_cert),
+        tls_ca=Path(tls_ca) if tls_ca else None,
+        identity=read_identity(tls_cert, tls_key),
+    )
 
 
 class Channel:

@@ -140,7 +140,7 @@ class Truth:
         return (end - verdict.vetted, end) > (self.confirmed, len(self.tokens))
 
     def forget_vetted(self) -> None:
-        """Go back to what is committed: nobody may know the rest any more."""
+        """Drop the vetted tokens: the server that answers next may not have them."""
         self._replace_tail(())
 
     def _replace_tail(self, tail: Sequence[int]) -> None:

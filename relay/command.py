@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 
-from edge_client.link import Endpoint, Link
+from edge_client.link import Endpoint, Link, endpoint_at
 from opensled.errors import VocabularyMismatch
-from opensled.files import read_identity, read_token
 from opensled.logs import tell
 from opensled.messages import GUIDE, PENALTIES, ModelInfo
 from opensled.metrics import require_safe_metrics
@@ -81,10 +79,11 @@ async def _described(endpoint: Endpoint) -> ModelInfo:
 
 def _endpoint(config: RelayConfig) -> Endpoint:
     """Where the server above is, and this relay's credentials. Raises UsageError or NotFound."""
-    return Endpoint(
-        server=config.upstream,
-        token=read_token(config.upstream_token_file),
-        tls=config.upstream_tls or bool(config.upstream_tls_ca or config.upstream_tls_cert),
-        tls_ca=Path(config.upstream_tls_ca) if config.upstream_tls_ca else None,
-        identity=read_identity(config.upstream_tls_cert, config.upstream_tls_key),
+    return endpoint_at(
+        config.upstream,
+        config.upstream_token_file,
+        config.upstream_tls,
+        config.upstream_tls_ca,
+        config.upstream_tls_cert,
+        config.upstream_tls_key,
     )

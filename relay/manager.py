@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from edge_client.remote import Connect, RemoteSession, RetryPolicy
 from opensled.errors import Unsupported
@@ -14,8 +13,9 @@ from relay.sequence import RelaySequence
 from relay.session import RelaySession
 from relay.survival import Survival
 from relay.uplink import Uplink
+from verify_server.acceptance.base import AcceptanceRule
 from verify_server.loop import VerifyLoop
-from verify_server.session import Session
+from verify_server.session import DraftLimits, Session
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.target import Target
 
@@ -67,7 +67,8 @@ class RelayManager(SessionManager):
         super().forget(session)
         if (uplink := self._uplinks.pop(session.id, None)) is not None:
             uplink.cancel()
-            self._leaving.add(uplink)
+            if not uplink.done():
+                self._leaving.add(uplink)
 
     async def _create(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session:
         if message.rule != MATCH:
@@ -76,18 +77,19 @@ class RelayManager(SessionManager):
                 "the server above directly",
                 "rule",
             )
-        remote = await self._open_above(message, prompt_ids)
+        room = max(1, self.sequence_limits.context_length - len(prompt_ids))
+        params = replace(message.params, max_tokens=min(message.params.max_tokens, room))
+        message = replace(message, params=params)
+        remote = await self._open_above(message)
         try:
             return await self._create_here(message, remote, tenant)
         except BaseException:
             await remote.close()
             raise
 
-    async def _open_above(self, message: Open, prompt_ids: tuple[int, ...]) -> RemoteSession:
+    async def _open_above(self, message: Open) -> RemoteSession:
         upstream = self._upstream
-        room = self.sequence_limits.context_length - len(prompt_ids)
-        params = replace(message.params, max_tokens=max(1, min(message.params.max_tokens, room)))
-        request = replace(message, params=params, resume_token=b"", device=upstream.device, shaping=None)
+        request = replace(message, resume_token=b"", device=upstream.device, shaping=None)
         remote = RemoteSession(upstream.connect, request, upstream.patience)
         await remote.open()
         return remote
@@ -106,7 +108,7 @@ class RelayManager(SessionManager):
         task.add_done_callback(_tell_bugs)
         return session
 
-    def _limits_under(self, rule: Any) -> Any:
+    def _limits_under(self, rule: AcceptanceRule) -> DraftLimits:
         """Chains on what is known only: a tree, and what continues a draft, would meet tokens taken back."""
         return super()._limits_under(rule)._replace(max_tree=0, continuations=False)
 

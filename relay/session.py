@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from opensled.messages import TokenLogprobs, Verdict
+from edge_client.commits import Commit
+from opensled.messages import Verdict
 from opensled.penalties import TokenCounts
 from relay.sequence import RelaySequence
 from relay.survival import Survival
@@ -16,14 +17,6 @@ from scheduler.plan import SessionView
 from verify_server.acceptance.base import AcceptanceResult
 from verify_server.outbox import Outbox
 from verify_server.session import Session, StepItem
-
-
-@dataclass(frozen=True)
-class Confirmed:
-    """What the target has committed."""
-
-    tokens: tuple[int, ...]
-    logprobs: tuple[TokenLogprobs, ...] = ()  # of each of them, when asked for
 
 
 def nothing() -> None:
@@ -42,7 +35,7 @@ class RelaySession(Session):
         default_factory=list
     )  # of each vetted token, whether the device had drafted it
     _told: int = 0  # confirmed tokens that the reader has been told of
-    _late: list[Confirmed] = field(default_factory=list)  # came while a step was computed
+    _late: list[Commit] = field(default_factory=list)  # came while a step was computed
 
     @property
     def full(self) -> bool:
@@ -79,19 +72,14 @@ class RelaySession(Session):
         self.changed()
         return count
 
-    def confirm(self, confirmed: Confirmed, now: float) -> None:
+    def confirm(self, confirmed: Commit, now: float) -> None:
         """The target has committed more; what is being computed ends first."""
         if self.in_step:
             self._late.append(confirmed)
         else:
             self._apply(confirmed, now)
 
-    @property
-    def waits(self) -> bool:
-        """Whether something of the target is still to be applied."""
-        return bool(self._late)
-
-    def _apply(self, confirmed: Confirmed, now: float) -> None:
+    def _apply(self, confirmed: Commit, now: float) -> None:
         sequence, before = self.sequence, len(self.sequence.vetted)
         self._view = None
         stood = sequence.correct(confirmed.tokens)

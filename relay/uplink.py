@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
+from edge_client.commits import Commit
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.generate import generate
 from edge_client.lengths.base import DraftLengthPolicy
@@ -18,7 +19,7 @@ from opensled.errors import OpenSledError
 from opensled.messages import DraftBlock, DraftToken, SamplingParams
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
-from relay.session import Confirmed, RelaySession
+from relay.session import RelaySession
 from verify_server.loop import VerifyLoop
 
 
@@ -125,13 +126,13 @@ class Uplink:
         try:
             async with aclosing(generate(self._remote, self._blocks, params)) as commits:
                 async for commit in commits:
-                    self._confirm(Confirmed(commit.tokens, commit.logprobs))
+                    self._confirm(commit)
                     await self._read.wait()
         except OpenSledError as error:
             self._loop.remove(self._session)
             self._session.fail(error)
 
-    def _confirm(self, confirmed: Confirmed) -> None:
+    def _confirm(self, confirmed: Commit) -> None:
         session = self._session
         session.confirm(confirmed, self._loop.clock())
         if session.sequence.over:

@@ -1,340 +1,335 @@
-"""A relay over fakes: the text is the top target's, whatever the relay's model says."""
+"""The relay between real sockets: bytes, delays, outages, resets, real gRPC. Run: pytest tests/test_relay.py"""
+
+from __future__ import annotations
 
 import asyncio
+import functools
 import random
-import threading
+import signal
+import socket
+import subprocess
+import sys
 import time
-from dataclasses import dataclass, field
-from types import SimpleNamespace
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from edge_client.draft_job import BlockBudget
-from edge_client.remote import RemoteSession
-from hw_profiles.step_cost import HardwareProfile
-from opensled import codec
-from opensled.errors import NonFiniteLogits, ProtocolError, TruthConflict, Unsupported
-from opensled.messages import DraftBlock, DraftToken, Open, SamplingParams, Verdict
-from opensled.protocol import Truth
-from relay.manager import RelayManager, Upstream
-from relay.survival import Survival
-from relay.uplink import VettedBlocks
-from scheduler.fcfs import Fcfs
-from tests.fakes import (
-    POISON,
-    VOCAB,
-    FakeEngine,
-    FakeText,
-    MemoryNetwork,
-    OracleDrafter,
-    Weather,
-    continuation,
-    next_token,
-)
-from tests.system import CALM, FOREVER, ask, until
-from tests.table_target import TableDrafter, TableEngine
-from tests.test_penalties import CASES, LENGTH, PROMPT, params_of, reference
-from tests.three_tiers import IMPATIENT, tiers
-from verify_server.loop import VerifyLoop
-from verify_server.session_manager import SessionLimits
-from verify_server.target import Target
+from hw_profiles import catalog
+from opensled.address import host_port, joined
+from opensled.errors import UsageError
+from opensled_testbed.link_relay import Chaos, Relay
+from opensled_testbed.link_state import Alarm
+from tests.devices import device_on, read
+from tests.serving import serving
+from tests.test_link_model import profile, without_loss
 
-STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=5)
-GREEDY = SamplingParams(temperature=0, max_tokens=40)
-LONG = SamplingParams(temperature=0, max_tokens=120)
+CALM = profile()  # no delay, no loss
+RESET = (ConnectionResetError, BrokenPipeError)
 
 
-def errs(share, seed=0):
-    """A target that is another one than `next_token` at a share of all contexts."""
+def in_a_loop(test):
+    """A test that is a coroutine function, run to its end."""
 
-    def token(context):
-        own = next_token(context)
-        lot = random.Random(hash((seed, tuple(context)))).random()
-        return own if lot >= share else 1 + (own + 3) % (VOCAB - 3)
+    @functools.wraps(test)
+    def run(*arguments, **named):
+        asyncio.run(asyncio.wait_for(test(*arguments, **named), 60))
 
-    return token
-
-
-@pytest.mark.parametrize(
-    ("share", "weather"),
-    [(0.0, Weather()), (0.2, Weather()), (1.0, Weather()), (0.2, STORM)],
-    ids=["agrees", "differs", "lies", "differs in a storm"],
-)
-def test_the_text_is_the_top_targets(share, weather):
-    async def scenario():
-        middle = FakeEngine(target=errs(share))
-        async with tiers(FakeEngine(), middle, weather=weather, above=weather) as (network, _, _):
-            asked = [
-                ask(network, [3, 1, 4, seed], OracleDrafter(0.7, seed), patience=IMPATIENT)
-                for seed in range(1, 6)
-            ]
-            for seed, answer in enumerate(await asyncio.gather(*asked), 1):
-                assert list(answer.tokens) == continuation([3, 1, 4, seed], 40)
-
-    asyncio.run(scenario())
+    return run
 
 
-def answers_of(count=4, *, top=None, middle=None, params=GREEDY, acceptance=0.7, **options):
-    """Answers of `count` devices, and the loops' statistics (relay, top)."""
+@asynccontextmanager
+async def listener(talk):
+    """A server that runs `talk(reader, writer)` for each connection; yields HOST:PORT."""
 
-    async def scenario():
-        async with tiers(top or FakeEngine(), middle or FakeEngine(), **options) as (network, manager, upper):
-            asked = [
-                ask(network, [3, 1, 4, seed], OracleDrafter(acceptance, seed), params, patience=IMPATIENT)
-                for seed in range(1, count + 1)
-            ]
-            return await asyncio.gather(*asked), manager.loop.stats, upper.manager.loop.stats
+    async def closing(reader, writer):
+        try:
+            await talk(reader, writer)
+        finally:
+            writer.close()
 
-    return asyncio.run(scenario())
-
-
-@dataclass
-class Gate(FakeEngine):
-    """Opens another engine once it computes itself, or waits for that."""
-
-    opened: threading.Event = field(default_factory=threading.Event)
-    waits: bool = False
-
-    def forward(self, segments):
-        if self.waits:
-            assert self.opened.wait(60)
-        self.opened.set()
-        return super().forward(segments)
+    server = await asyncio.start_server(closing, "127.0.0.1", 0)
+    try:
+        yield joined(*server.sockets[0].getsockname())
+    finally:
+        server.close()
 
 
-def test_a_relay_that_agrees_saves_the_target_its_steps():
-    """The target waits for the relay's first step: else it may have written all before that, on a busy machine."""
-    middle = Gate()
-    answers, _, top = answers_of(
-        1, top=Gate(opened=middle.opened, waits=True), middle=middle, params=LONG, block=8
+async def echo(reader, writer):
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except RESET:
+        pass
+
+
+@asynccontextmanager
+async def dialled(address):
+    reader, writer = await asyncio.open_connection(*host_port(address))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def round_trip(reader, writer, data=b"x" * 60) -> float:
+    began = time.monotonic()
+    writer.write(data)
+    assert await reader.readexactly(len(data)) == data
+    return time.monotonic() - began
+
+
+async def exchanged(address, pieces) -> bytes:
+    """What comes back of `pieces`, written one by one, while it is read; then the end of the stream both ways."""
+    async with dialled(address) as (reader, writer):
+        reading = asyncio.ensure_future(reader.read(-1))
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        writer.write_eof()
+        return await reading
+
+
+@pytest.mark.parametrize("name", ["calm", "wifi-good", "5g"])
+@in_a_loop
+async def test_bytes_arrive_whole_and_in_order_whatever_their_sizes(name):
+    link = CALM if name == "calm" else catalog.link(name)
+    dice = random.Random(7)
+    pieces = [[dice.randbytes(int(10 ** dice.uniform(0, 5))) for _ in range(12)] for _ in range(4)]
+    async with listener(echo) as to, Relay(link, to, seed=1) as relay:
+        back = await asyncio.gather(*(exchanged(relay.address, each) for each in pieces))
+        assert back == [b"".join(each) for each in pieces]
+        assert relay.bytes_up == relay.bytes_down == sum(map(len, back))
+        assert not relay.connections
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("dilation", [1.0, 4.0])
+@in_a_loop
+async def test_a_round_trip_takes_what_the_profile_says_times_the_dilation(dilation):
+    link = profile((20, 20))
+    async with (
+        listener(echo) as to,
+        Relay(link, to, dilation=dilation) as relay,
+        dialled(relay.address) as streams,
+    ):
+        taken = [await round_trip(*streams) for _ in range(12)]
+    # The best of them: a busy machine makes the others late.
+    assert 0.02 * dilation <= min(taken) < 0.03 * dilation
+
+
+@in_a_loop
+async def test_connecting_costs_a_round_trip_as_well():
+    async with listener(echo) as to, Relay(profile((60, 60)), to) as relay:
+        began = time.monotonic()
+        async with dialled(relay.address) as streams:
+            await round_trip(*streams)
+        assert time.monotonic() - began >= 0.12
+
+
+@in_a_loop
+async def test_all_connections_share_the_rate():
+    link = profile(up=8)  # 1 MB/s up
+    async with listener(echo) as to, Relay(link, to) as relay:
+        began = time.monotonic()
+        await asyncio.gather(*(exchanged(relay.address, [bytes(50_000)]) for _ in range(4)))
+        assert time.monotonic() - began >= 0.2
+
+
+@in_a_loop
+async def test_a_sender_is_held_up_when_its_receiver_does_not_read():
+    release = asyncio.Event()
+
+    async def sleeper(reader, writer):
+        await release.wait()
+        await reader.read(-1)
+
+    async with listener(sleeper) as to, Relay(CALM, to) as relay, dialled(relay.address) as (_, writer):
+        writer.transport.set_write_buffer_limits(high=0)
+        writer.write(bytes(64 * 2**20))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(writer.drain(), 0.5)
+        assert relay.bytes_up < 32 * 2**20
+        release.set()
+        await asyncio.wait_for(writer.drain(), 20)
+
+
+@in_a_loop
+async def test_one_half_may_close_and_the_other_go_on():
+    async def answer_at_the_end(reader, writer):
+        question = await reader.read(-1)
+        writer.write(b"heard " + question)
+        writer.write_eof()
+
+    async with listener(answer_at_the_end) as to, Relay(without_loss("wifi-good"), to) as relay:
+        assert await exchanged(relay.address, [b"all", b" of it"]) == b"heard all of it"
+
+
+@in_a_loop
+async def test_both_ends_see_a_reset():
+    came, seen = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+    async def told(reader, writer):
+        try:
+            await reader.readexactly(1)
+            came.set()
+            await reader.read(-1)
+        except RESET as error:
+            seen.set_result(error)
+
+    async with listener(told) as to, Relay(CALM, to) as relay, dialled(relay.address) as (reader, writer):
+        writer.write(b"x")
+        await came.wait()
+        relay.reset()
+        with pytest.raises(ConnectionResetError):
+            await reader.read(1)
+        assert isinstance(await asyncio.wait_for(seen, 5), RESET)
+
+
+@in_a_loop
+async def test_a_reset_by_one_end_reaches_the_other():
+    async def slam(reader, writer):
+        await reader.readexactly(1)
+        linger = (1).to_bytes(4, sys.byteorder) + bytes(4)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+
+    async with listener(slam) as to, Relay(CALM, to) as relay, dialled(relay.address) as (reader, writer):
+        writer.write(b"x")
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(reader.read(1), 5)
+        assert not relay.connections
+
+
+@in_a_loop
+async def test_scheduled_resets_come_again_and_again():
+    async with listener(echo) as to, Relay(CALM, to, chaos=Chaos(reset_every=0.1)) as relay:
+        for _ in range(3):
+            async with dialled(relay.address) as (reader, _):
+                with pytest.raises(ConnectionResetError):
+                    await asyncio.wait_for(reader.read(1), 5)
+
+
+@pytest.mark.timed
+@in_a_loop
+async def test_an_outage_delays_and_loses_nothing():
+    chaos = Chaos(outage_every=0.6, outage=0.3)
+    async with listener(echo) as to, Relay(CALM, to, chaos=chaos) as relay, dialled(relay.address) as streams:
+        taken = []
+        while relay.now() < 1.4:
+            taken.append(await round_trip(*streams))
+    assert len(taken) > 10  # every one of them whole
+    assert sum(each > 0.2 for each in taken) >= 2
+
+
+def test_outages_shift_what_is_due_in_them_to_their_end():
+    chaos = Chaos(outage_every=10, outage=2)
+    assert [chaos.arrival(at) for at in (0.0, 1.0, 9.9)] == [0.0, 1.0, 9.9]
+    assert [chaos.arrival(at) for at in (10.0, 11.9, 12.5, 20.5)] == pytest.approx([12.0, 12.0, 12.5, 22.0])
+
+
+@pytest.mark.parametrize("numbers", [(10, 0, 0), (0, 1, 0), (10, 6, 0), (0, 0, -1)])
+def test_chaos_that_makes_no_sense_is_refused(numbers):
+    with pytest.raises(UsageError, match="chaos"):
+        Chaos(*numbers)
+
+
+@in_a_loop
+async def test_a_server_that_refuses_is_a_reset_connection():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = joined(*taken.getsockname())
+    async with Relay(CALM, nobody) as relay, dialled(relay.address) as (reader, _):
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(reader.read(1), 5)
+
+
+@in_a_loop
+async def test_an_alarm_rings_in_order_and_never_early():
+    loop, rung = asyncio.get_running_loop(), []
+    alarm, done = Alarm(), asyncio.Event()
+    began = loop.time()
+    for offset in (0.03, 0.01, 0.02, -1.0):
+        alarm.at(began + offset, lambda offset=offset: rung.append((offset, loop.time() - began)))
+    alarm.at(began + 0.04, done.set)
+    await asyncio.wait_for(done.wait(), 5)
+    alarm.close()
+    assert [offset for offset, _ in rung] == [-1.0, 0.01, 0.02, 0.03]
+    assert all(at >= offset for offset, at in rung)
+
+
+@in_a_loop
+async def test_a_closed_alarm_never_rings():
+    alarm, rung = Alarm(), []
+    now = asyncio.get_running_loop().time()
+    alarm.at(now, lambda: rung.append("before"))
+    alarm.close()
+    alarm.at(now, lambda: rung.append("after"))
+    await asyncio.sleep(0.01)
+    assert not rung
+
+
+@in_a_loop
+async def test_an_address_in_use_is_an_error_and_leaves_no_timer_open():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        relay = Relay(CALM, "127.0.0.1:1", listen=joined(*taken.getsockname()))
+        with pytest.raises(OSError):
+            await relay.__aenter__()
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@in_a_loop
+async def test_without_a_timer_of_the_kernel_asyncio_rings(monkeypatch):
+    monkeypatch.setattr("opensled_testbed.link_state._libc", object)
+    async with listener(echo) as to, Relay(profile((4, 4)), to) as relay, dialled(relay.address) as streams:
+        assert await round_trip(*streams) >= 0.004
+
+
+@in_a_loop
+async def test_a_device_answers_the_same_through_a_link_that_resets():
+    link, answers = profile((4, 12), loss=0.01), []
+    async with serving() as (_, address):
+        async with device_on(address) as device:
+            plain = await read(device)
+        relay = Relay(link, address, chaos=Chaos(reset_every=0.1))
+        async with relay, device_on(relay.address) as device:
+            while relay.now() < 0.45:  # until some resets have struck
+                answers.append(await asyncio.wait_for(read(device), 30))
+    wanted = [token for chunk in plain for token in chunk.token_ids]
+    assert answers and all([t for chunk in answer for t in chunk.token_ids] == wanted for answer in answers)
+
+
+@in_a_loop
+async def test_the_command_relays_until_it_is_told_to_stop():
+    async with listener(echo) as to:
+        command = [sys.executable, "-m", "opensled_testbed.link_relay", "--profile", "ethernet", "--to", to]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            ready = await asyncio.to_thread(process.stdout.readline)
+            async with dialled(ready.removeprefix("listening on ").strip()) as streams:
+                assert await round_trip(*streams) > 0
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(10) == 0
+
+
+def test_the_command_refuses_an_unknown_link_by_name():
+    command = [
+        sys.executable,
+        "-m",
+        "opensled_testbed.link_relay",
+        "--profile",
+        "carrier-pigeon",
+        "--to",
+        "a:1",
+    ]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 3 and "carrier-pigeon" in run.stderr and "Traceback" not in run.stderr
+
+
+def test_the_command_loads_nothing_heavy():
+    heavy = ("torch", "numpy", "grpc", "httpx", "transformers", "llama_cpp")
+    code = (
+        f"import sys, opensled_testbed.link_relay; print([name for name in {heavy} if name in sys.modules])"
     )
-    assert len(answers[0].tokens) == 120
-    assert top.steps < 120 / 3  # blocks of 8 and their bonus tokens, but for the first steps
-    assert top.drafts.accepted > 0.5 * 120
-
-
-def test_a_relay_that_is_always_wrong_costs_no_more_steps_than_decoding():
-    answers, _, top = answers_of(1, middle=FakeEngine(target=errs(1.0)), block=8)
-    assert list(answers[0].tokens) == continuation([3, 1, 4, 1], 40)
-    assert top.drafts.accepted == 0 and top.steps <= 42
-
-
-def test_what_is_confirmed_and_taken_back_is_counted():
-    async def scenario():
-        middle = Gate(target=errs(0.3))
-        top = Gate(opened=middle.opened, waits=True)
-        async with tiers(top, middle, block=3) as (network, manager, _):
-            await ask(network, [3, 1, 4], OracleDrafter(0.7), LONG)
-            return {each.name: each.read() for each in manager.own_metrics}
-
-    found = asyncio.run(scenario())
-    assert found["relay_confirmed_tokens_total"] > 5 < found["relay_taken_back_tokens_total"]
-
-
-def test_a_device_hears_who_wrote_what():
-    (answer,), _, _ = answers_of(1, acceptance=1.0, params=LONG)
-    origins = [origin for commit in answer.commits for origin in commit.origins]
-    assert len(origins) == 120 and set(origins) <= {"accepted", "server"}
-    assert origins.count("accepted") > 40
-
-
-@pytest.mark.parametrize(
-    ("share", "weather", "places"),
-    [(0.0, Weather(), (0, 3, 8, 21)), (0.3, Weather(), (0, 3, 8, 21)), (0.3, STORM, (5, 21))],
-    ids=["agrees", "differs", "differs in a storm"],
-)
-def test_stops_inside_vetted_tokens(share, weather, places):
-    text = continuation([3, 1, 4, 1], 40)
-    for place in places:
-        params = SamplingParams(temperature=0, max_tokens=40, stop_ids=(text[place],))
-        (answer,), _, _ = answers_of(
-            1, middle=FakeEngine(target=errs(share)), params=params, weather=weather, above=weather
-        )
-        end = text.index(text[place]) + 1
-        assert list(answer.tokens) == text[:end] and answer.finish_reason == "stop"
-
-
-@pytest.mark.parametrize("length", [1, 2, 5, 17])
-def test_every_length(length):
-    answers, _, _ = answers_of(
-        2, params=SamplingParams(temperature=0, max_tokens=length), middle=FakeEngine(target=errs(0.3))
-    )
-    for seed, answer in enumerate(answers, 1):
-        assert list(answer.tokens) == continuation([3, 1, 4, seed], length)
-        assert answer.finish_reason == "length"
-
-
-@pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
-def test_penalties_count_what_was_taken_back_no_more(weather):
-    async def scenario():
-        top, middle = TableEngine(num_blocks=200), TableEngine(num_blocks=200)
-        async with tiers(top, middle, weather=weather, above=weather, draft_wait=0.5) as (network, _, _):
-            for case in CASES[:2]:
-                drafter = TableDrafter(noise=0.5)
-                answer = await ask(network, PROMPT, drafter, params_of(case), patience=IMPATIENT)
-                assert answer.tokens == reference(PROMPT, LENGTH, **case)
-
-    asyncio.run(scenario())
-
-
-def test_relays_nest():
-    async def scenario():
-        async with tiers(FakeEngine(), FakeEngine(target=errs(0.2))) as (network, _, _):
-            loop = VerifyLoop(
-                FakeEngine(target=errs(0.4, 1)), Fcfs(FOREVER), HardwareProfile(64), time.monotonic
-            )
-            upstream = Upstream(lambda address="": network.connect(), block=3, patience=IMPATIENT)
-            target = Target("fake", loop.engine, FakeText())
-            manager = RelayManager(loop, target, SessionLimits(linger=0.2), upstream)
-            lowest, serving = MemoryNetwork(manager), asyncio.ensure_future(loop.run())
-            try:
-                answer = await ask(lowest, [3, 1, 4], OracleDrafter(0.7), patience=IMPATIENT)
-                await lowest.close()
-                for session in list(manager.remembered):
-                    manager.forget(session)
-                await manager.stopped()
-            finally:
-                serving.cancel()
-                await asyncio.gather(serving, return_exceptions=True)
-                manager.close()
-            assert list(answer.tokens) == continuation([3, 1, 4], 40)
-
-    asyncio.run(scenario())
-
-
-def test_rules_but_match_are_refused_by_name():
-    async def scenario():
-        async with tiers(FakeEngine(), FakeEngine()) as (_, manager, _):
-            with pytest.raises(Unsupported, match="rule 'ratio' at a relay") as caught:
-                await manager.open(Open((1, 2), rule="ratio"), "t")
-            assert caught.value.field == "rule"
-
-    asyncio.run(scenario())
-
-
-def test_an_error_above_is_told_below_and_ends_no_other_sequence():
-    async def scenario():
-        async with tiers(FakeEngine(), FakeEngine()) as (network, _, _):
-            good = asyncio.ensure_future(ask(network, [3, 1, 4], OracleDrafter(0.7), patience=IMPATIENT))
-            with pytest.raises(NonFiniteLogits):
-                await ask(network, [3, POISON], OracleDrafter(0.0), patience=IMPATIENT)
-            assert list((await good).tokens) == continuation([3, 1, 4], 40)
-
-    asyncio.run(scenario())
-
-
-def test_a_reader_that_leaves_frees_both_tiers():
-    async def scenario():
-        async with tiers(FakeEngine(), FakeEngine(), limits=SessionLimits(linger=0.05)) as (
-            network,
-            manager,
-            upper,
-        ):
-            session = RemoteSession(network.connect, Open((3, 1, 4), SamplingParams(0, max_tokens=150)), CALM)
-            await session.open()
-            await session.next_verdict()
-            await session.close()
-            await until(lambda: not manager.remembered and not upper.manager.remembered)
-
-    asyncio.run(scenario())
-
-
-def test_what_is_taken_back_is_found_by_the_reader():
-    truth = Truth((1, 2))
-    assert truth.extend(Verdict(2, (3, 4, 5), vetted=2)) == (3,)
-    assert (truth.tokens, truth.generated, truth.rewinds) == ([1, 2, 3, 4, 5], (3,), 0)
-    assert truth.extend(Verdict(3, (4, 7, 8), vetted=1)) == (4, 7)
-    assert (truth.tokens, truth.generated) == ([1, 2, 3, 4, 7, 8], (3, 4, 7))
-    assert (truth.rewinds, truth.kept) == (1, 4)
-    assert truth.extend(Verdict(3, (4, 5), vetted=1)) == ()  # an older one, late
-    assert truth.tokens == [1, 2, 3, 4, 7, 8]
-    assert truth.extend(Verdict(6, (9,))) is None  # one between is missing
-    truth.forget_vetted()
-    assert truth.tokens == [1, 2, 3, 4, 7]
-    with pytest.raises(TruthConflict):
-        truth.extend(Verdict(4, (6, 8)))
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=12), st.randoms(use_true_random=False)
-)
-def test_verdicts_of_a_relay_in_any_order_end_in_the_same_truth(steps, lots):
-    """What a relay says is a walk: vet some, confirm some, now and then otherwise."""
-    final, tail, told = [1], [], []
-    for confirms, vets in steps:
-        base = len(final)
-        for _ in range(confirms):
-            token = lots.choice([tail[0] if tail else 5, 6])
-            tail = tail[1:] if tail and tail[0] == token else []
-            final.append(token)
-        tail += [lots.randrange(5, 9) for _ in range(vets)]
-        told.append(Verdict(base, (*final[base:], *tail), vetted=len(tail)))
-    truth = Truth((1,))
-    for verdict in told:
-        truth.extend(verdict)
-        for late in lots.sample(told[: told.index(verdict) + 1], k=min(2, told.index(verdict) + 1)):
-            truth.extend(late)
-    assert truth.tokens == [*final, *tail] and truth.confirmed == len(final)
-
-
-@pytest.mark.parametrize(
-    "verdict", [Verdict(2, (3, 4), vetted=3), Verdict(2, (3,), finish_reason="eos", vetted=1)]
-)
-def test_a_verdict_that_cannot_be_is_refused(verdict):
-    with pytest.raises(ProtocolError, match="vetted tokens are the last"):
-        codec.decode_server(codec.encode_server(verdict))
-
-
-def test_the_chance_to_stand_is_learned_apart_by_what_the_device_said():
-    survival = Survival()
-    for _ in range(300):
-        survival.seen(True, True)
-        survival.seen(False, False)
-    assert survival.chance(True) > 0.95 and survival.chance(False) < 0.05
-    assert survival.of_all([True, False]) == pytest.approx(survival.chance(True) * survival.chance(False))
-
-
-def vetted(count, agreed=True, full=False):
-    """A session with so many vetted tokens behind three confirmed ones."""
-    tokens = [1, 2, 3, *range(10, 10 + count)]
-    sequence = SimpleNamespace(tokens=tokens, confirmed=3, vetted=tuple(tokens[3:]))
-    return SimpleNamespace(sequence=sequence, agreed=[agreed] * count, full=full, survival=Survival())
-
-
-def block_of(session, *, length=8, bound=0.4, hint=None, behind=0, chain=None):
-    """The ids of the block that leaves now; None = it is to grow."""
-
-    async def scenario():
-        blocks, budget = VettedBlocks(session, length, bound), BlockBudget(8, hint=hint, behind=behind)
-        if chain:
-            future = blocks.look_ahead(DraftBlock(3, tuple(map(DraftToken, chain))), budget)
-        else:
-            future = blocks.draft(Truth((1, 2, 3)), budget)
-        return future.result().block.ids if future.done() else None
-
-    return asyncio.run(scenario())
-
-
-def test_a_block_leaves_when_it_is_full_doubtful_or_at_an_end():
-    assert block_of(vetted(2)) is None
-    assert block_of(vetted(8)) == tuple(range(10, 18)) == block_of(vetted(11))
-    assert block_of(vetted(3), hint=2) == (10, 11)
-    assert block_of(vetted(2, agreed=False)) == (10, 11)  # 0.55 ** 2 < 0.4
-    assert block_of(vetted(1, agreed=False)) is None
-    assert block_of(vetted(1, full=True)) == (10,)
-    assert block_of(vetted(0, full=True)) is None
-
-
-def test_a_block_goes_on_behind_one_without_a_verdict():
-    ahead = {"behind": 2, "chain": (10, 11), "length": 3}
-    assert block_of(vetted(4), **ahead) is None
-    assert block_of(vetted(6), **ahead) == (12, 13, 14, 15)  # the guess of the bonus token, and three
-    assert block_of(vetted(6), **{**ahead, "chain": (10, 99)}) is None  # was taken back
-
-
-def test_blocks_behind_what_is_not_applied_yet_wait():
-    session = vetted(8)
-    session.sequence.confirmed = 2
-    assert block_of(session) is None
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"

@@ -1,0 +1,304 @@
+"""A relay over fakes: the text is the top target's, whatever the relay's model says."""
+
+import asyncio
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_client.remote import RemoteSession
+from hw_profiles.step_cost import HardwareProfile
+from opensled import codec
+from opensled.errors import NonFiniteLogits, ProtocolError, TruthConflict, Unsupported
+from opensled.messages import Open, SamplingParams, Verdict
+from opensled.protocol import Truth
+from relay.manager import RelayManager, Upstream
+from relay.survival import Survival
+from scheduler.fcfs import Fcfs
+from tests.fakes import (
+    POISON,
+    VOCAB,
+    FakeEngine,
+    FakeText,
+    MemoryNetwork,
+    OracleDrafter,
+    Weather,
+    continuation,
+    next_token,
+)
+from tests.system import CALM, FOREVER, ask, until
+from tests.table_target import TableDrafter, TableEngine
+from tests.test_penalties import CASES, LENGTH, PROMPT, params_of, reference
+from tests.three_tiers import IMPATIENT, tiers
+from verify_server.loop import VerifyLoop
+from verify_server.session_manager import SessionLimits
+from verify_server.target import Target
+
+STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=5)
+GREEDY = SamplingParams(temperature=0, max_tokens=40)
+LONG = SamplingParams(temperature=0, max_tokens=120)
+
+
+def errs(share, seed=0):
+    """A target that is another one than `next_token` at a share of all contexts."""
+
+    def token(context):
+        own = next_token(context)
+        lot = random.Random(hash((seed, tuple(context)))).random()
+        return own if lot >= share else 1 + (own + 3) % (VOCAB - 3)
+
+    return token
+
+
+@pytest.mark.parametrize(
+    ("share", "weather"),
+    [(0.0, Weather()), (0.2, Weather()), (1.0, Weather()), (0.2, STORM)],
+    ids=["agrees", "differs", "lies", "differs in a storm"],
+)
+def test_the_text_is_the_top_targets(share, weather):
+    async def scenario():
+        middle = FakeEngine(target=errs(share))
+        async with tiers(FakeEngine(), middle, weather=weather, above=weather) as (network, _, _):
+            asked = [
+                ask(network, [3, 1, 4, seed], OracleDrafter(0.7, seed), patience=IMPATIENT)
+                for seed in range(1, 6)
+            ]
+            for seed, answer in enumerate(await asyncio.gather(*asked), 1):
+                assert list(answer.tokens) == continuation([3, 1, 4, seed], 40)
+
+    asyncio.run(scenario())
+
+
+def answers_of(count=4, *, top=None, middle=None, params=GREEDY, acceptance=0.7, **options):
+    """Answers of `count` devices, and the loops' statistics (relay, top)."""
+
+    async def scenario():
+        async with tiers(top or FakeEngine(), middle or FakeEngine(), **options) as (network, manager, upper):
+            asked = [
+                ask(network, [3, 1, 4, seed], OracleDrafter(acceptance, seed), params, patience=IMPATIENT)
+                for seed in range(1, count + 1)
+            ]
+            return await asyncio.gather(*asked), manager.loop.stats, upper.manager.loop.stats
+
+    return asyncio.run(scenario())
+
+
+@dataclass
+class Gate(FakeEngine):
+    """Opens another engine once it computes itself, or waits for that."""
+
+    opened: threading.Event = field(default_factory=threading.Event)
+    waits: bool = False
+
+    def forward(self, segments):
+        if self.waits:
+            assert self.opened.wait(60)
+        self.opened.set()
+        return super().forward(segments)
+
+
+def test_a_relay_that_agrees_saves_the_target_its_steps():
+    """The target waits for the relay's first step: else it may have written all before that, on a busy machine."""
+    middle = Gate()
+    answers, _, top = answers_of(
+        1, top=Gate(opened=middle.opened, waits=True), middle=middle, params=LONG, block=8
+    )
+    assert len(answers[0].tokens) == 120
+    assert top.steps < 120 / 3  # blocks of 8 and their bonus tokens, but for the first steps
+    assert top.drafts.accepted > 0.5 * 120
+
+
+def test_a_relay_that_is_always_wrong_costs_no_more_steps_than_decoding():
+    answers, _, top = answers_of(1, middle=FakeEngine(target=errs(1.0)), block=8)
+    assert list(answers[0].tokens) == continuation([3, 1, 4, 1], 40)
+    assert top.drafts.accepted == 0 and top.steps <= 42
+
+
+def test_what_is_confirmed_and_taken_back_is_counted():
+    async def scenario():
+        middle = Gate(target=errs(0.3))
+        top = Gate(opened=middle.opened, waits=True)
+        async with tiers(top, middle, block=3) as (network, manager, _):
+            await ask(network, [3, 1, 4], OracleDrafter(0.7), LONG)
+            return {each.name: each.read() for each in manager.own_metrics}
+
+    found = asyncio.run(scenario())
+    assert found["relay_confirmed_tokens_total"] > 5 < found["relay_taken_back_tokens_total"]
+
+
+def test_a_device_hears_who_wrote_what():
+    (answer,), _, _ = answers_of(1, acceptance=1.0, params=LONG)
+    origins = [origin for commit in answer.commits for origin in commit.origins]
+    assert len(origins) == 120 and set(origins) <= {"accepted", "server"}
+    assert origins.count("accepted") > 40
+
+
+@pytest.mark.parametrize(
+    ("share", "weather", "places"),
+    [(0.0, Weather(), (0, 3, 8, 21)), (0.3, Weather(), (0, 3, 8, 21)), (0.3, STORM, (5, 21))],
+    ids=["agrees", "differs", "differs in a storm"],
+)
+def test_stops_inside_vetted_tokens(share, weather, places):
+    text = continuation([3, 1, 4, 1], 40)
+    for place in places:
+        params = SamplingParams(temperature=0, max_tokens=40, stop_ids=(text[place],))
+        (answer,), _, _ = answers_of(
+            1, middle=FakeEngine(target=errs(share)), params=params, weather=weather, above=weather
+        )
+        end = text.index(text[place]) + 1
+        assert list(answer.tokens) == text[:end] and answer.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 17])
+def test_every_length(length):
+    answers, _, _ = answers_of(
+        2, params=SamplingParams(temperature=0, max_tokens=length), middle=FakeEngine(target=errs(0.3))
+    )
+    for seed, answer in enumerate(answers, 1):
+        assert list(answer.tokens) == continuation([3, 1, 4, seed], length)
+        assert answer.finish_reason == "length"
+
+
+@pytest.mark.parametrize("weather", [Weather(), STORM], ids=["calm", "storm"])
+def test_penalties_count_what_was_taken_back_no_more(weather):
+    async def scenario():
+        top, middle = TableEngine(num_blocks=200), TableEngine(num_blocks=200)
+        async with tiers(top, middle, weather=weather, above=weather, draft_wait=0.5) as (network, _, _):
+            for case in CASES[:2]:
+                drafter = TableDrafter(noise=0.5)
+                answer = await ask(network, PROMPT, drafter, params_of(case), patience=IMPATIENT)
+                assert answer.tokens == reference(PROMPT, LENGTH, **case)
+
+    asyncio.run(scenario())
+
+
+def test_relays_nest():
+    async def scenario():
+        async with tiers(FakeEngine(), FakeEngine(target=errs(0.2))) as (network, _, _):
+            loop = VerifyLoop(
+                FakeEngine(target=errs(0.4, 1)), Fcfs(FOREVER), HardwareProfile(64), time.monotonic
+            )
+            upstream = Upstream(lambda address="": network.connect(), block=3, patience=IMPATIENT)
+            target = Target("fake", loop.engine, FakeText())
+            manager = RelayManager(loop, target, SessionLimits(linger=0.2), upstream)
+            lowest, serving = MemoryNetwork(manager), asyncio.ensure_future(loop.run())
+            try:
+                answer = await ask(lowest, [3, 1, 4], OracleDrafter(0.7), patience=IMPATIENT)
+                await lowest.close()
+                for session in list(manager.remembered):
+                    manager.forget(session)
+                await manager.stopped()
+            finally:
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
+                manager.close()
+            assert list(answer.tokens) == continuation([3, 1, 4], 40)
+
+    asyncio.run(scenario())
+
+
+def test_rules_but_match_are_refused_by_name():
+    async def scenario():
+        async with tiers(FakeEngine(), FakeEngine()) as (_, manager, _):
+            with pytest.raises(Unsupported, match="rule 'ratio' at a relay") as caught:
+                await manager.open(Open((1, 2), rule="ratio"), "t")
+            assert caught.value.field == "rule"
+
+    asyncio.run(scenario())
+
+
+def test_an_error_above_is_told_below_and_ends_no_other_sequence():
+    async def scenario():
+        async with tiers(FakeEngine(), FakeEngine()) as (network, _, _):
+            good = asyncio.ensure_future(ask(network, [3, 1, 4], OracleDrafter(0.7), patience=IMPATIENT))
+            with pytest.raises(NonFiniteLogits):
+                await ask(network, [3, POISON], OracleDrafter(0.0), patience=IMPATIENT)
+            assert list((await good).tokens) == continuation([3, 1, 4], 40)
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_that_leaves_frees_both_tiers():
+    async def scenario():
+        async with tiers(FakeEngine(), FakeEngine(), limits=SessionLimits(linger=0.05)) as (
+            network,
+            manager,
+            upper,
+        ):
+            session = RemoteSession(network.connect, Open((3, 1, 4), SamplingParams(0, max_tokens=150)), CALM)
+            await session.open()
+            await session.next_verdict()
+            await session.close()
+            await until(lambda: not manager.remembered and not upper.manager.remembered)
+
+    asyncio.run(scenario())
+
+
+def test_a_finished_sequence_leaves_nothing_behind():
+    async def scenario():
+        limits = SessionLimits(linger=0.05)
+        async with tiers(FakeEngine(), FakeEngine(), limits=limits) as (network, manager, _):
+            await ask(network, [3, 1, 4], OracleDrafter(0.7), GREEDY)
+            await until(lambda: not manager.remembered)
+            assert not manager._uplinks and not manager._leaving
+
+    asyncio.run(scenario())
+
+
+def test_what_is_taken_back_is_found_by_the_reader():
+    truth = Truth((1, 2))
+    assert truth.extend(Verdict(2, (3, 4, 5), vetted=2)) == (3,)
+    assert (truth.tokens, truth.generated, truth.rewinds) == ([1, 2, 3, 4, 5], (3,), 0)
+    assert truth.extend(Verdict(3, (4, 7, 8), vetted=1)) == (4, 7)
+    assert (truth.tokens, truth.generated) == ([1, 2, 3, 4, 7, 8], (3, 4, 7))
+    assert (truth.rewinds, truth.kept) == (1, 4)
+    assert truth.extend(Verdict(3, (4, 5), vetted=1)) == ()  # an older one, late
+    assert truth.tokens == [1, 2, 3, 4, 7, 8]
+    assert truth.extend(Verdict(6, (9,))) is None  # one between is missing
+    truth.forget_vetted()
+    assert truth.tokens == [1, 2, 3, 4, 7]
+    with pytest.raises(TruthConflict):
+        truth.extend(Verdict(4, (6, 8)))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=12), st.randoms(use_true_random=False)
+)
+def test_verdicts_of_a_relay_in_any_order_end_in_the_same_truth(steps, lots):
+    """What a relay says is a walk: vet some, confirm some, now and then otherwise."""
+    final, tail, told = [1], [], []
+    for confirms, vets in steps:
+        base = len(final)
+        for _ in range(confirms):
+            token = lots.choice([tail[0] if tail else 5, 6])
+            tail = tail[1:] if tail and tail[0] == token else []
+            final.append(token)
+        tail += [lots.randrange(5, 9) for _ in range(vets)]
+        told.append(Verdict(base, (*final[base:], *tail), vetted=len(tail)))
+    truth = Truth((1,))
+    for verdict in told:
+        truth.extend(verdict)
+        for late in lots.sample(told[: told.index(verdict) + 1], k=min(2, told.index(verdict) + 1)):
+            truth.extend(late)
+    assert truth.tokens == [*final, *tail] and truth.confirmed == len(final)
+
+
+@pytest.mark.parametrize(
+    "verdict", [Verdict(2, (3, 4), vetted=3), Verdict(2, (3,), finish_reason="eos", vetted=1)]
+)
+def test_a_verdict_that_cannot_be_is_refused(verdict):
+    with pytest.raises(ProtocolError, match="vetted tokens are the last"):
+        codec.decode_server(codec.encode_server(verdict))
+
+
+def test_the_chance_to_stand_is_learned_apart_by_what_the_device_said():
+    survival = Survival()
+    for _ in range(300):
+        survival.seen(True, True)
+        survival.seen(False, False)
+    assert survival.chance(True) > 0.95 and survival.chance(False) < 0.05
+    assert survival.of_all([True, False]) == pytest.approx(survival.chance(True) * survival.chance(False))

@@ -1,0 +1,54 @@
+"""When a relay's vetted tokens leave for the server above, and what stands in a block."""
+
+import asyncio
+from types import SimpleNamespace
+
+from edge_client.draft_job import BlockBudget
+from opensled.messages import DraftBlock, DraftToken
+from opensled.protocol import Truth
+from relay.survival import Survival
+from relay.uplink import VettedBlocks
+
+
+def vetted(count, agreed=True, full=False):
+    """A session with so many vetted tokens behind three confirmed ones."""
+    tokens = [1, 2, 3, *range(10, 10 + count)]
+    sequence = SimpleNamespace(tokens=tokens, confirmed=3, vetted=tuple(tokens[3:]))
+    return SimpleNamespace(sequence=sequence, agreed=[agreed] * count, full=full, survival=Survival())
+
+
+def block_of(session, *, length=8, bound=0.4, hint=None, behind=0, chain=None):
+    """The ids of the block that leaves now; None = it is to grow."""
+
+    async def scenario():
+        blocks, budget = VettedBlocks(session, length, bound), BlockBudget(8, hint=hint, behind=behind)
+        if chain:
+            future = blocks.look_ahead(DraftBlock(3, tuple(map(DraftToken, chain))), budget)
+        else:
+            future = blocks.draft(Truth((1, 2, 3)), budget)
+        return future.result().block.ids if future.done() else None
+
+    return asyncio.run(scenario())
+
+
+def test_a_block_leaves_when_it_is_full_doubtful_or_at_an_end():
+    assert block_of(vetted(2)) is None
+    assert block_of(vetted(8)) == tuple(range(10, 18)) == block_of(vetted(11))
+    assert block_of(vetted(3), hint=2) == (10, 11)
+    assert block_of(vetted(2, agreed=False)) == (10, 11)  # 0.55 ** 2 < 0.4
+    assert block_of(vetted(1, agreed=False)) is None
+    assert block_of(vetted(1, full=True)) == (10,)
+    assert block_of(vetted(0, full=True)) is None
+
+
+def test_a_block_goes_on_behind_one_without_a_verdict():
+    ahead = {"behind": 2, "chain": (10, 11), "length": 3}
+    assert block_of(vetted(4), **ahead) is None
+    assert block_of(vetted(6), **ahead) == (12, 13, 14, 15)  # the guess of the bonus token, and three
+    assert block_of(vetted(6), **{**ahead, "chain": (10, 99)}) is None  # was taken back
+
+
+def test_blocks_behind_what_is_not_applied_yet_wait():
+    session = vetted(8)
+    session.sequence.confirmed = 2
+    assert block_of(session) is None
