@@ -148,6 +148,20 @@ def test_ctrl_c_that_comes_as_work_ends_is_heard():
         runner.run(_deaf())
 
 
+async def _sudden() -> str:
+    """Is interrupted in its last step, which no wait follows."""
+    await asyncio.sleep(0)
+    os.kill(os.getpid(), signal.SIGINT)
+    return "an answer"
+
+
+def test_ctrl_c_in_the_last_step_is_heard():
+    before = signal.getsignal(signal.SIGINT)
+    with Runner() as runner, pytest.raises(KeyboardInterrupt):
+        runner.run(_sudden())
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_ctrl_c_that_an_import_swallows_is_heard():
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), run_command.interrupts_kept():

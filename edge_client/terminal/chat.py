@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Coroutine, Iterable
 from contextlib import aclosing, nullcontext
+from types import FrameType
 from typing import Any, TypeVar
 
 from edge_client.device import Device, connect
@@ -61,18 +62,20 @@ class Runner:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`; KeyboardInterrupt when Ctrl-C has cancelled it, or came as it ended."""
-        task, interrupted = self._loop.create_task(work), list[bool]()
+        task, interrupted = self._loop.create_task(work), list[int]()
 
-        def interrupt() -> None:
-            interrupted.append(task.cancel())
+        # Not `add_signal_handler`: what came during the last step of `work` would wait for a loop that has stopped.
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            interrupted.append(number)
+            self._loop.call_soon_threadsafe(task.cancel)
 
-        self._loop.add_signal_handler(signal.SIGINT, interrupt)
+        before = signal.signal(signal.SIGINT, interrupt)
         try:
             result = self._loop.run_until_complete(task)
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
         finally:
-            self._loop.remove_signal_handler(signal.SIGINT)
+            signal.signal(signal.SIGINT, before)
         # What ends at that moment is not cancelled any more; nor is `wait_for` of Python 3.11, which has a result.
         if interrupted:
             raise KeyboardInterrupt
