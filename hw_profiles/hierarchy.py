@@ -1,0 +1,182 @@
+"""Which models, at which places, make the fastest hierarchy: a shortest path with gains.
+
+A chain of models is a path from the target down to the model that drafts alone. An edge of it is a pair of models with
+the length of the blocks between them; it multiplies the tokens wanted below by those that a block needs for each that
+it commits (its gain), and adds the seconds of a verdict. HSD (arXiv 2510.19705) reduces its choice of a chain to such a
+path. Here the edges have a network in them, and a level that is taken back starts cold (hierarchy_rounds.py).
+
+What an edge costs depends on the lower level through one number, the mean seconds until that has a block. It grows with
+that number, so the best way to supply one edge is best for all that is above it: edges are the nodes of the path, and
+models are looked at once, the smaller before the larger. With M places of models and blocks of at most T tokens there
+are M^3 T edges, each of which is compared with the M^2 T edges below it. An exhaustive search finds the same chains
+(tests/test_hierarchy_plan.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from hw_profiles.hierarchy_blocks import Agreement, Blocks, Dependence, blocks
+from hw_profiles.hierarchy_rounds import Ahead, Rounds
+from hw_profiles.speculation import LONGEST, Numbers
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One model at one place, which may take part."""
+
+    model: str
+    place: str
+    step_s: Callable[[float], float]  # seconds of its step over so many positions of one text, on average
+
+
+class Way(NamedTuple):
+    """From one place to another one with the model above."""
+
+    rtt_s: float
+    ahead: Ahead = Ahead.DRAFTS
+    bounds: tuple[float, ...] = (0.0,)  # to choose from: see `blocks`
+
+
+class Below(NamedTuple):
+    """What supplies a model with blocks: an edge of a chain."""
+
+    lower: Candidate
+    length: int  # tokens of a block at most
+    bound: float
+    rounds: Rounds  # between both
+    below: Below | None  # what supplies `lower`; None = it drafts alone
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The target with what is below it."""
+
+    target: Candidate
+    below: Below | None  # None = it decodes alone
+
+    @property
+    def edges(self) -> list[Below]:
+        """From the target down."""
+        found, edge = [], self.below
+        while edge is not None:
+            found.append(edge)
+            edge = edge.below
+        return found
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """From the target down."""
+        return [self.target, *(edge.lower for edge in self.edges)]
+
+    @property
+    def rate(self) -> float:
+        """Tokens/s of one user."""
+        return 1 / (self.below.rounds.token_s if self.below else self.target.step_s(1))
+
+    @property
+    def positions(self) -> float:
+        """Positions that the target computes for each token of the text."""
+        if self.below is None:
+            return 1.0
+        sent = self.below.rounds.blocks
+        return sent.mean_positions / sent.mean_tokens
+
+
+class Spec(NamedTuple):
+    """An edge without its times: whose blocks, how long, and whether a third model drafts for their sender."""
+
+    upper: Candidate
+    lower: Candidate
+    lowest: Candidate | None
+    length: int
+    bound: float
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """What there is to choose from."""
+
+    candidates: tuple[Candidate, ...]  # smaller models before larger ones; the last one is the target
+    ways: Mapping[tuple[str, str], Way]  # by lower and upper place; between others there is none
+    agreements: Mapping[tuple[str, str], Agreement]  # by lower and upper model
+    dependences: Mapping[tuple[str, str, str], Dependence] = field(default_factory=dict)  # lowest model first
+    longest: int = LONGEST  # tokens of a block
+
+    def best(self) -> Chain:
+        """The fastest chain; the target alone where none is faster."""
+        return max(self.chains(), key=lambda chain: chain.rate)
+
+    def chains(self) -> list[Chain]:
+        """The target alone, and the best chain behind each edge to it."""
+        ways_down: dict[Candidate, list[Below]] = {}
+        for upper in self.candidates:
+            ways_down[upper] = [
+                Below(spec.lower, spec.length, spec.bound, *self._supplied(spec, ways_down))
+                for spec in self.specs(upper)
+            ]
+        target = self.candidates[-1]
+        return [Chain(target, None), *(Chain(target, edge) for edge in ways_down[target])]
+
+    def specs(self, upper: Candidate) -> Iterator[Spec]:
+        """All edges down from a model."""
+        for lower in self._beneath(upper):
+            way = self.ways[lower.place, upper.place]
+            for lowest in (None, *self._beneath(lower)):
+                for length in range(1, self.longest + 1):
+                    for bound in way.bounds:
+                        yield Spec(upper, lower, lowest, length, bound)
+
+    def blocks(self, spec: Spec) -> Blocks:
+        """What becomes of the blocks of an edge."""
+        agreement = self.agreements[spec.lower.model, spec.upper.model]
+        known = None
+        if spec.lowest is not None:
+            known = self.dependences.get((spec.lowest.model, spec.lower.model, spec.upper.model))
+        return blocks(agreement, spec.length, spec.bound, known if spec.bound else None)
+
+    def rounds(self, spec: Spec, supply_s: float) -> Rounds:
+        """Of an edge whose blocks take `supply_s` seconds on average from a cold start."""
+        sent, way = self.blocks(spec), self.ways[spec.lower.place, spec.upper.place]
+        steps = np.array([spec.upper.step_s(tokens + 1) for tokens in range(len(sent.lengths))])
+        return Rounds(sent, supply_s, way.rtt_s + float(sent.lengths @ steps), way.ahead)
+
+    def _beneath(self, upper: Candidate) -> list[Candidate]:
+        """Those that can send it blocks."""
+        return [
+            lower
+            for lower in self.candidates
+            if (lower.place, upper.place) in self.ways and (lower.model, upper.model) in self.agreements
+        ]
+
+    def _supplied(
+        self, spec: Spec, ways_down: Mapping[Candidate, Sequence[Below]]
+    ) -> tuple[Rounds, Below | None]:
+        """The rounds of an edge, whose blocks come from the best edge below it."""
+        lengths = self.blocks(spec).lengths
+        if spec.lowest is None:
+            return self.rounds(spec, float(lengths @ alone_s(spec.lower, len(lengths)))), None
+        known = [edge for edge in ways_down[spec.lower] if edge.lower is spec.lowest]
+        supplies = [float(lengths @ edge.rounds.supplies(spec.length)) for edge in known]
+        best = int(np.argmin(supplies))
+        return self.rounds(spec, supplies[best]), known[best]
+
+
+def alone_s(candidate: Candidate, count: int) -> Numbers:
+    """Seconds in which it writes 0, 1, ..., `count` - 1 tokens without a draft."""
+    return np.arange(count) * candidate.step_s(1)
+
+
+def chain_of(hierarchy: Hierarchy, specs: Sequence[Spec]) -> Chain:
+    """A given chain, from the target down; the last of `specs` has no `lowest`."""
+    below: Below | None = None
+    for spec in reversed(specs):
+        lengths = hierarchy.blocks(spec).lengths
+        supplies = below.rounds.supplies(spec.length) if below else alone_s(spec.lower, len(lengths))
+        rounds = hierarchy.rounds(spec, float(lengths @ supplies))
+        below = Below(spec.lower, spec.length, spec.bound, rounds, below)
+    return Chain(hierarchy.candidates[-1], below)

@@ -1,0 +1,85 @@
+"""The time that a level of a hierarchy takes for its tokens, from the time of the level below it.
+
+A round waits for a block of the lower level, and then for its verdict. It is cold if the lower level has nothing at
+hand when it begins, for its latest tokens were taken back:
+
+    cold = supply + verdict            supply: until the lower level has the block; verdict: round trip and step
+
+It is warm if the block before it stood whole, as well as the guess of the token behind it. What the lower level did
+meanwhile counts then:
+
+    warm = cold                        one accelerator drafts and verifies by turns
+    warm = max(supply, verdict)        the lower level drafts ahead while the verdict travels
+    warm = (supply + hit * max(supply, verdict)) / (1 + hit)       it sends what it drafted ahead before the verdict
+
+The last one has two blocks under way in a row of hits. The lower level runs two blocks ahead at most, so verdicts are
+apart by one supply and one verdict in turn. The mean round lasts cold - hit * (cold - warm).
+
+A level that vets for the next one starts cold itself when its tokens are taken back. Until it has n tokens again it
+takes, with P(x) of a verdict that commits x tokens,
+
+    s(n) = cold + sum over x < n of P(x) * s(n - x),        less what the warm rounds after hits save
+
+This is the overshoot that rounds do not end where blocks do, counted exactly; n times the mean seconds of a token would
+be too little (methods of HSD, arXiv 2510.19705, whose law has no network). Means only: no jitter and no queues.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+import numpy as np
+
+from hw_profiles.hierarchy_blocks import Blocks
+from hw_profiles.speculation import Numbers
+
+
+class Ahead(Enum):
+    """What the lower level does while its block is judged."""
+
+    NOTHING = "nothing"
+    DRAFTS = "drafts ahead"
+    SENDS = "drafts ahead and sends that on"
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Rounds between two levels. Times in seconds."""
+
+    blocks: Blocks
+    supply_s: float  # until the lower level has a block, from a cold start
+    verdict_s: float  # from there to its verdict
+    ahead: Ahead
+
+    @property
+    def cold_s(self) -> float:
+        """See the top of this file."""
+        return self.supply_s + self.verdict_s
+
+    @property
+    def warm_s(self) -> float:
+        """See the top of this file."""
+        longer = max(self.supply_s, self.verdict_s)
+        if self.ahead is Ahead.NOTHING:
+            return self.cold_s
+        if self.ahead is Ahead.DRAFTS:
+            return longer
+        hit = self.blocks.hit
+        return (self.supply_s + hit * longer) / (1 + hit)
+
+    @cached_property
+    def token_s(self) -> float:
+        """Mean seconds of a token, in the long run."""
+        return (self.cold_s - self.blocks.hit * (self.cold_s - self.warm_s)) / self.blocks.mean_tokens
+
+    def supplies(self, most: int) -> Numbers:
+        """Mean seconds from a cold start until there are 0, 1, ..., `most` tokens."""
+        tokens, saved = self.blocks.tokens, self.blocks.hits * (self.cold_s - self.warm_s)
+        found = np.zeros(most + 1)
+        for count in range(1, most + 1):
+            span = min(len(tokens), count)  # verdicts of fewer tokens, after which more is wanted
+            found[count] = self.cold_s + tokens[1:span] @ found[count - 1 : count - span : -1]
+            found[count] -= saved[1:span].sum()
+        return found

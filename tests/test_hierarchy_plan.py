@@ -1,0 +1,240 @@
+"""The law of chains and their choice: by hand, by throwing dice, against single drafts and against exhaustive search.
+
+Run: .venv/bin/python -m pytest tests/test_hierarchy_plan.py -q
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, product
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from hw_profiles.hierarchy import Candidate, Chain, Hierarchy, Spec, Way, chain_of
+from hw_profiles.hierarchy_blocks import Agreement, Blocks, Dependence, blocks
+from hw_profiles.hierarchy_rounds import Ahead, Rounds
+from hw_profiles.speculation import RoundCosts
+
+MODELS = ("lookup", "draft", "middle", "target")
+PLACES = {"lookup": "device", "draft": "device", "middle": "hub", "target": "cloud"}
+SECONDS = {"lookup": 0.001, "draft": 0.012, "middle": 0.03, "target": 0.2}
+WAYS = {
+    ("device", "device"): Way(0.0, Ahead.NOTHING),
+    ("device", "hub"): Way(0.004),
+    ("device", "cloud"): Way(0.064),
+    ("hub", "cloud"): Way(0.06, Ahead.SENDS),
+}
+
+
+def step(seconds: float, positions: float) -> float:
+    return seconds * (1 + 0.02 * positions)
+
+
+def candidate(model: str, seconds: float | None = None) -> Candidate:
+    each = SECONDS[model] if seconds is None else seconds
+    return Candidate(model, PLACES[model], lambda positions: step(each, positions))
+
+
+CANDIDATES = tuple(map(candidate, MODELS))
+
+
+def agreements(rates: dict[tuple[str, str], float]) -> dict[tuple[str, str], Agreement]:
+    return {pair: Agreement.uniform(rate) for pair, rate in rates.items()}
+
+
+def drawn(draw: random.Random) -> Hierarchy:
+    """Any speeds, agreements and round trips."""
+    models = tuple(candidate(model, draw.uniform(0.2, 3) * SECONDS[model]) for model in MODELS)
+    found = {
+        pair: Agreement(tuple(draw.uniform(0.1, 0.97) for _ in range(3))) for pair in combinations(MODELS, 2)
+    }
+    both = draw.uniform(0.5, 0.95)
+    knows = {("draft", "middle", "target"): Dependence(draw.uniform(0.2, 0.9), both, draw.uniform(0.1, both))}
+    ways = {
+        pair: way._replace(rtt_s=way.rtt_s * draw.uniform(0.1, 3), bounds=(0.0, 0.4))
+        for pair, way in WAYS.items()
+    }
+    return Hierarchy(models, ways, found, knows, longest=5)
+
+
+# -- exhaustive search ------------------------------------------------------------------------------------
+
+
+def all_chains(hierarchy: Hierarchy) -> Iterator[Chain]:
+    """Every subset of the models, with every length and bound on each of its edges."""
+    *drafts, target = hierarchy.candidates
+    yield Chain(target, None)
+    for count in range(1, len(drafts) + 1):
+        for members in combinations(drafts, count):
+            path = [target, *reversed(members)]
+            if all((low.place, up.place) in hierarchy.ways for up, low in zip(path, path[1:])):
+                yield from chains_along(hierarchy, path)
+
+
+def chains_along(hierarchy: Hierarchy, path: list[Candidate]) -> Iterator[Chain]:
+    pairs = list(zip(path, path[1:], [*path[2:], None]))
+    choices = [
+        product(range(1, hierarchy.longest + 1), hierarchy.ways[low.place, up.place].bounds)
+        for up, low, _ in pairs
+    ]
+    for chosen in product(*choices):
+        yield chain_of(hierarchy, [Spec(*pair, *each) for pair, each in zip(pairs, chosen)])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_shortest_path_is_the_best_of_all_chains(seed: int) -> None:
+    hierarchy = drawn(random.Random(seed))
+    every = list(all_chains(hierarchy))
+    assert len(every) == (1 + 2 * hierarchy.longest) ** 3  # a level is left out, or has a length and a bound
+    best, found = max(every, key=lambda chain: chain.rate), hierarchy.best()
+    assert found.rate == pytest.approx(best.rate, rel=1e-12)
+    assert [each.model for each in found.candidates] == [each.model for each in best.candidates]
+
+
+def test_all_depths_win_somewhere() -> None:
+    depths = {len(drawn(random.Random(seed)).best().edges) for seed in range(12)}
+    assert len(depths) >= 3
+
+
+# -- what it reduces to -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.6, 0.9])
+@pytest.mark.parametrize("rtt_s", [0.004, 0.15])
+def test_one_draft_is_plain_speculative_decoding(rate: float, rtt_s: float) -> None:
+    draft, target = candidate("draft"), candidate("target")
+    ways = {("device", "cloud"): Way(rtt_s)}
+    single = Hierarchy((draft, target), ways, agreements({("draft", "target"): rate}))
+    costs = RoundCosts(
+        draft_s=draft.step_s(1),
+        rtt_s=rtt_s,
+        answer_s=lambda length: target.step_s(length + 1),
+        own_s=target.step_s(1),
+        acceptance=rate,
+    )
+    for length in range(1, 17):
+        chain = chain_of(single, [Spec(target, draft, None, length, 0.0)])
+        assert chain.rate == pytest.approx(costs.rate(length))
+        assert chain.positions == pytest.approx((length + 1) / costs.tokens(length))
+    gain = costs.best()
+    assert single.best().rate == pytest.approx(max(gain.rate, gain.own_rate))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_hierarchy_is_never_predicted_worse_than_a_single_draft_or_none(seed: int) -> None:
+    hierarchy = drawn(random.Random(100 + seed))
+    target = hierarchy.candidates[-1]
+    singles = [
+        replace(hierarchy, candidates=(draft, target)).best().rate for draft in hierarchy.candidates[:-1]
+    ]
+    assert hierarchy.best().rate >= max(*singles, 1 / target.step_s(1))
+
+
+def test_bad_agreement_leaves_the_target_alone() -> None:
+    rates = dict.fromkeys(combinations(MODELS, 2), 0.02)
+    found = Hierarchy(CANDIDATES, WAYS, agreements(rates)).best()
+    assert (found.edges, found.positions, found.rate) == ([], 1.0, 1 / step(SECONDS["target"], 1))
+
+
+def test_a_middle_model_that_says_what_the_target_says_joins() -> None:
+    rates = {("draft", "middle"): 0.8, ("draft", "target"): 0.6, ("middle", "target"): 0.95}
+    found = Hierarchy(CANDIDATES[1:], WAYS, agreements(rates)).best()
+    assert [each.model for each in found.candidates] == ["target", "middle", "draft"]
+
+
+# -- blocks -----------------------------------------------------------------------------------------------
+
+
+def dice(
+    draw: random.Random, chances: tuple[float, ...], length: int, bound: float, known: Dependence
+) -> tuple[int, int, bool]:
+    """Length, committed tokens and hit of one block, as a relay makes it."""
+    mean = known.share * known.both + (1 - known.share) * known.other
+    chance, stand, size = 1.0, 0, 0
+    while size < length and (size == 0 or chance >= bound):
+        each = known.both if draw.random() < known.share else known.other
+        place = min(size, len(chances) - 1)
+        stand += stand == size and draw.random() < min(1, each * chances[place] / mean)
+        chance, size = chance * each, size + 1
+    hit = stand == size and draw.random() < chances[min(size, len(chances) - 1)]
+    return size, stand + 1, hit
+
+
+@pytest.mark.parametrize("bound", [0.0, 0.4, 0.7])
+def test_blocks_are_what_dice_say(bound: float) -> None:
+    draw, known, chances = random.Random(3), Dependence(0.6, 0.85, 0.5), (0.6, 0.75, 0.8)
+    found = blocks(Agreement(chances), 6, bound, known)
+    thrown = [dice(draw, chances, 6, bound, known) for _ in range(40_000)]
+    assert found.lengths.sum() == pytest.approx(1)
+    assert found.tokens.sum() == pytest.approx(1)
+    assert found.mean_positions == pytest.approx(fmean(size for size, _, _ in thrown) + 1, abs=0.03)
+    assert found.mean_tokens == pytest.approx(fmean(tokens for _, tokens, _ in thrown), abs=0.03)
+    assert found.hit == pytest.approx(fmean(hit for _, _, hit in thrown), abs=0.01)
+
+
+def test_doubtful_blocks_leave_early_and_the_others_grow() -> None:
+    agreement, known = Agreement.uniform(0.7), Dependence(0.6, 0.9, 0.4)
+    whole, early = blocks(agreement, 8), blocks(agreement, 8, 0.4, known)
+    alike = blocks(agreement, 8, 0.4)
+    assert whole.lengths[8] == pytest.approx(1)
+    assert alike.lengths[3] == pytest.approx(1)  # 0.7 ** 3 = 0.343
+    assert np.count_nonzero(early.lengths) > 3
+    assert early.mean_tokens / early.mean_positions > whole.mean_tokens / whole.mean_positions
+
+
+def test_what_a_relay_knows_of_tokens_does_not_change_whole_blocks() -> None:
+    agreement = Agreement((0.5, 0.7))
+    known = Dependence(0.5, 0.8, 0.6)
+    assert blocks(agreement, 4, 0.0, known).tokens == pytest.approx(blocks(agreement, 4).tokens)
+
+
+# -- rounds -----------------------------------------------------------------------------------------------
+
+
+def supply_by_dice(draw: random.Random, rounds: Rounds, wanted: int) -> float:
+    """Seconds from a cold start until there are so many tokens."""
+    sent, seconds, count, warm = rounds.blocks, 0.0, 0, False
+    sizes = range(len(sent.tokens))
+    while count < wanted:
+        seconds += rounds.warm_s if warm else rounds.cold_s
+        tokens = draw.choices(sizes, sent.tokens)[0]
+        count += tokens
+        warm = draw.random() < sent.hits[tokens] / sent.tokens[tokens]
+    return seconds
+
+
+@pytest.mark.parametrize("ahead", Ahead)
+def test_a_supply_is_the_mean_of_rounds_until_there_is_enough(ahead: Ahead) -> None:
+    draw, rounds = random.Random(5), Rounds(blocks(Agreement.uniform(0.7), 3), 0.036, 0.02, ahead)
+    found = rounds.supplies(9)
+    for wanted in (1, 4, 9):
+        seconds = fmean(supply_by_dice(draw, rounds, wanted) for _ in range(20_000))
+        assert found[wanted] == pytest.approx(seconds, rel=0.02)
+    assert found[0] == 0
+    assert found[9] > 9 * rounds.token_s  # rounds do not end where blocks do
+
+
+def sent_on(draw: random.Random, sent: Blocks, supply_s: float, verdict_s: float) -> float:
+    """Seconds of a token where blocks are sent on: a clock, a sender two blocks ahead at most."""
+    now = tokens = 0.0
+    ready_from, previous = 0.0, 0.0  # when the sender may begin the next block; the verdict before
+    for _ in range(40_000):
+        verdict = ready_from + supply_s + verdict_s
+        hit = draw.random() < sent.hit
+        tokens += sent.mean_tokens
+        now = verdict
+        # The next block grows behind this one, but not before the verdict on the one before it
+        ready_from = max(ready_from + supply_s, previous) if hit else verdict
+        previous = verdict
+    return now / tokens
+
+
+@pytest.mark.parametrize(("supply_s", "verdict_s"), [(0.03, 0.1), (0.1, 0.1), (0.2, 0.1)])
+def test_two_blocks_are_under_way_where_they_are_sent_on(supply_s: float, verdict_s: float) -> None:
+    sent = blocks(Agreement.uniform(0.9), 3)
+    found = Rounds(sent, supply_s, verdict_s, Ahead.SENDS).token_s
+    assert found == pytest.approx(sent_on(random.Random(1), sent, supply_s, verdict_s), rel=0.01)
