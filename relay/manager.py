@@ -12,14 +12,12 @@ from opensled.metrics import Metric
 from relay.sequence import RelaySequence
 from relay.session import RelaySession
 from relay.survival import Survival
-from relay.uplink import Uplink
+from relay.uplink import AHEAD, Uplink
 from verify_server.acceptance.base import AcceptanceRule
 from verify_server.loop import VerifyLoop
 from verify_server.session import DraftLimits, Session
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.target import Target
-
-AHEAD = 2  # blocks that a session runs ahead of the target: one is judged above, the next one grows
 
 
 @dataclass(frozen=True)

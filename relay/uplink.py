@@ -7,6 +7,7 @@ is its own target.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
 
 from edge_client.commits import Commit
@@ -22,6 +23,8 @@ from opensled.sampling import Sampler
 from relay.session import RelaySession
 from verify_server.loop import VerifyLoop
 
+AHEAD = 2  # blocks that a session runs ahead of the target: one is judged above, the next one grows
+
 
 class VettedBlocks:
     """A `Drafting` of what a relay has vetted.
@@ -32,8 +35,15 @@ class VettedBlocks:
 
     wasted = 0  # what is taken back is counted where it was drafted
 
-    def __init__(self, session: RelaySession, length: int, bound: float) -> None:
-        self._session, self._bound = session, bound
+    def __init__(
+        self,
+        session: RelaySession,
+        length: int,
+        bound: float,
+        future: Callable[[], asyncio.Future[Drafted]] = asyncio.Future,
+    ) -> None:
+        """`future`: makes what holds a block once there is one."""
+        self._session, self._bound, self._future = session, bound, future
         self.stop: DraftLengthPolicy = FixedLength(length)
         self._length = length
         self._next: tuple[asyncio.Future[Drafted], Truth, BlockBudget] | None = None
@@ -44,7 +54,7 @@ class VettedBlocks:
 
     def draft(self, truth: Truth, budget: BlockBudget) -> asyncio.Future[Drafted]:
         """See `Drafting`; done once there is such a block."""
-        future: asyncio.Future[Drafted] = asyncio.get_running_loop().create_future()
+        future = self._future()
         self._next, self._ahead = (future, truth, budget), None
         self.look()
         return future
@@ -53,7 +63,7 @@ class VettedBlocks:
         """See `Drafting`; done once there is a block behind `block`, the guess of the bonus token at its head."""
         if not budget.behind:
             return None
-        future: asyncio.Future[Drafted] = asyncio.get_running_loop().create_future()
+        future = self._future()
         self._ahead = (future, block, budget)
         self.look()
         return future
