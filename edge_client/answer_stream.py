@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator
-from typing import Any
 
 from edge_client.commits import Commit
 from edge_client.drafting import Drafting, DraftThread
@@ -13,6 +11,7 @@ from edge_client.generate import generate
 from edge_client.offline.local_only import local_commits, require_possible
 from edge_client.offline.modes import PROVISIONAL, Offline
 from edge_client.offline.provisional import ProvisionalDrafting
+from edge_client.offline.watching import watched
 from edge_client.remote import RemoteSession
 from edge_client.telemetry import Telemetry
 from opensled.answer import LOCAL_ONLY, Chunk, Stats, Task
@@ -103,9 +102,12 @@ class AnswerStream:
         return local_commits(self._thread, self._truth, self._task.params, key, self._ends)
 
     def _guess(self) -> str:
-        """The text of what was drafted while the server is away, and is not verified yet."""
-        ahead = self._provisional.ahead(self._truth) if self._provisional else ()
-        return self._text.guess([token.id for token in ahead]) if ahead else ""
+        """The text of what a relay has vetted, or was drafted while the server is away, and is not confirmed yet."""
+        truth = self._truth
+        drafted = self._provisional.ahead(truth) if self._provisional else ()
+        vetted = truth.tokens[truth.confirmed :] if drafted or self._offline.shows_vetted else []
+        ahead = [*vetted, *[token.id for token in drafted]]
+        return self._text.guess(ahead) if ahead else ""
 
 
 def end_rules(info: ModelInfo, task: Task, truth: Truth) -> EndRules:
@@ -114,49 +116,3 @@ def end_rules(info: ModelInfo, task: Task, truth: Truth) -> EndRules:
     eos = frozenset() if params.ignore_eos else frozenset(info.eos_ids)
     last = min(truth.prompt_length + params.max_tokens, info.limits.context_length)
     return EndRules(eos, frozenset(params.stop_ids), last)
-
-
-async def watched(
-    commits: AsyncGenerator[Commit, None],
-    session: RemoteSession,
-    offline: Offline,
-    provisional: ProvisionalDrafting | None = None,
-) -> AsyncGenerator[Commit | float, None]:
-    """The commits; between two of them, while the server is away, the seconds for which it has been silent.
-
-    `provisional`: drafts while the server is away; None = nothing is drafted then.
-    """
-    reading: asyncio.Future[Commit] | None = None
-    drafting: asyncio.Future[bool] | None = None
-    try:
-        while True:
-            reading, since = asyncio.ensure_future(_next(commits)), time.monotonic()
-            while not await _arrived(reading, drafting, offline.look):
-                seconds = time.monotonic() - since
-                if session.away or seconds >= offline.quiet:
-                    if provisional is not None and (drafting is None or drafting.done()):
-                        # After the last segment for now, the next try has to wait for the next check.
-                        more = drafting is None or drafting.result()
-                        drafting = asyncio.ensure_future(provisional.go_on(session.truth)) if more else None
-                    yield seconds
-            yield reading.result()
-    finally:
-        under_way = [task for task in (reading, drafting) if task is not None]
-        for task in under_way:
-            task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
-
-
-async def _next(commits: AsyncGenerator[Commit, None]) -> Commit:
-    return await anext(commits)
-
-
-async def _arrived(
-    reading: asyncio.Future[Commit], drafting: asyncio.Future[bool] | None, seconds: float
-) -> bool:
-    """Wait for the next commit, at most so many seconds or until more is drafted."""
-    waited_for: set[asyncio.Future[Any]] = {reading}
-    if drafting and not drafting.done():
-        waited_for.add(drafting)
-    await asyncio.wait(waited_for, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    return reading.done()

@@ -21,7 +21,7 @@ from edge_client.terminal.colour import require_text, use_utf8
 from edge_client.terminal.printed_answer import PrintedAnswer
 from opensled import notify
 from opensled.address import is_local, joined, web_origins
-from opensled.answer import LOCAL_ONLY, LOCAL_WARNING, Chunk, Stats, Task
+from opensled.answer import LOCAL_ONLY, WARNINGS, Chunk, Stats, Task, unverified
 from opensled.errors import UsageError
 from opensled.files import read_identity
 from opensled.logs import tell
@@ -73,12 +73,12 @@ def _prompt(config: GenerateConfig) -> Prompt:
 
 
 async def _shown(device: Device, task: Task, printed: PrintedAnswer, quiet: bool) -> AsyncIterator[Chunk]:
-    alone = False
+    warned = False
     async with aclosing(device.answer(task)) as chunks:
         async for chunk in chunks:
-            if "local" in chunk.origins and not alone:
-                alone = True
-                log.warning(LOCAL_WARNING)
+            if (author := unverified(chunk.origins)) and not warned:
+                warned = True
+                log.warning(WARNINGS[author])
             printed.write("" if quiet else chunk.text)
             printed.waiting(chunk.waiting)
             yield chunk

@@ -65,7 +65,7 @@ class Commits:
         `known`: tokens that were confirmed, and all that were known before it; `block`: the draft that it answers.
         """
         confirmed, length = known
-        if not verdict.vetted and confirmed == length:
+        if not verdict.vetted and not verdict.unverified and confirmed == length:
             return commit_of(news, confirmed, verdict, block)
         if truth.rewinds != self._rewinds:
             self._rewinds = truth.rewinds
@@ -78,6 +78,8 @@ class Commits:
         written: list[Origin] = [
             "accepted" if confirmed + index in self._places else "server" for index in range(len(news))
         ]
+        if alone := min(verdict.unverified, len(news)):
+            written[-alone:] = ["relay"] * alone
         self._places = {place for place in self._places if place >= truth.confirmed}
         drafted = len(block.tokens) if block else 0
         return Commit(news, drafted, accepted, _logprobs(news, verdict), written=tuple(written))

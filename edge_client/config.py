@@ -45,7 +45,7 @@ class DeviceConfig:
         "file with the bearer token for the server, mode 600",
         metavar="FILE",
         often=True,
-        sent_to=("server", "tls", "tls_ca", "tls_cert"),
+        sent_to=("server", "fallback", "tls", "tls_ca", "tls_cert"),
     )
     tls: bool = option(
         False, "connect with TLS; for certificates of an authority of your own: --tls-ca", often=True
@@ -193,12 +193,23 @@ class DeviceConfig:
         False,
         "go on with dummies after an answer until the number of frames is a power of two; needs --tick",
     )
+    show_vetted: bool = option(
+        False,
+        "behind a relay: show what it has vetted, marked, before the target has confirmed it; clients of the API get "
+        "confirmed text only",
+    )
+    fallback: str = option(
+        "",
+        "server to ask while --server cannot be reached, with the same credentials: the one above a relay",
+        metavar="HOST:PORT",
+        check=host_port,
+        group="when the server is away",
+    )
     offline: str = option(
         STALL,
         "while the server is away: stall waits for it; provisional drafts on and verifies later; local-only lets the "
         "draft model answer alone",
         choices=OFFLINE_MODES,
-        group="when the server is away",
     )
     give_up: float = option(
         0.0,

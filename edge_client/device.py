@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, MutableMapping
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ class Device:
                 request = self._open(task, drafter.drafts)
                 shaping = request.shaping
                 way = self._link.connect if shaping is None else self._link.shaped(shaping)
-                session = RemoteSession(way, request, self._retry)
+                session = RemoteSession(way, request, self._retry, self._link.fallback)
                 await self._begin(session, task)
                 self._latest = None if session.away else session
                 stream = AnswerStream(
@@ -183,6 +184,7 @@ class Device:
             top_logprobs=task.top_logprobs,
             guide=task.guide,
             shaping=shaping_for(self._shaping, self.info),
+            takes_unverified=self.writes_alone,
             **self._defaults.opening(task, drafts),
         )
 
@@ -246,8 +248,9 @@ class Device:
 async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
     """A device as configured."""
     endpoint = endpoint_of(config)
-    if endpoint.token and not endpoint.tls and not is_local(config.server):
-        log.warning("the bearer token travels to %s in clear text; add --tls", config.server)
+    for server in filter(None, (config.server, config.fallback)):
+        if endpoint.token and not endpoint.tls and not is_local(server):
+            log.warning("the bearer token travels to %s in clear text; add --tls", server)
     shaping = configured(config.pad_frames, config.tick, config.pad_answer)
     link, cache = Link(endpoint), Path(config.cache_dir).expanduser()
     memory = TargetMemory(cache, config.server) if config.offline == LOCAL_ONLY else None
@@ -267,7 +270,8 @@ async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
         link, target.info, target.tokenizer, factory, lengths, parallel,
         retry_policy(config.offline, config.give_up),
         rule=config.rule, cache=cache, defaults=defaults, looks_ahead=config.look_ahead,
-        offline=Offline(config.offline), memory=memory, shaping=shaping, length_memory=length_memory,
+        offline=Offline(config.offline, shows_vetted=config.show_vetted), memory=memory, shaping=shaping,
+        length_memory=length_memory,
     )  # fmt: skip
 
 
@@ -319,6 +323,7 @@ async def _first_target(
 
 def endpoint_of(config: DeviceConfig) -> Endpoint:
     """Where the server is, and this device's credentials. Raises UsageError or NotFound for a file it cannot use."""
-    return endpoint_at(
+    found = endpoint_at(
         config.server, config.token_file, config.tls, config.tls_ca, config.tls_cert, config.tls_key
     )
+    return replace(found, fallback=config.fallback)

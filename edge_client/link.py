@@ -56,6 +56,7 @@ class Endpoint:
     identity: Identity | None = None  # for servers that ask for a certificate
     timeout: float = 10.0  # seconds for Describe and GetTokenizer
     connect: float = 2.5  # seconds a sequence waits for a connection that its channel is still making
+    fallback: str = ""  # HOST:PORT of the server to ask while the other one cannot be reached; "" = none
 
 
 def endpoint_at(
@@ -86,6 +87,15 @@ class Channel:
         call.add_done_callback(self._ended)
         return GrpcStream(call, self.config)
 
+    async def ask(self, method: str, request: Any) -> Any:
+        """The answer to a request that is no stream."""
+        config = self.config
+        try:
+            reply = await getattr(self.stub, method)(request, timeout=config.timeout, metadata=self.metadata)
+        except grpc.aio.AioRpcError as error:
+            raise _explained(error, config) from error
+        return _readable(reply, config.server)
+
     def _ended(self, call: Any) -> None:
         self.streams -= 1
 
@@ -101,15 +111,15 @@ class Link:
         self._resting: set[asyncio.Future[None]] = set()  # streams without a reader that still send dummies
 
     async def describe(self) -> ModelInfo:
-        reply = await self._ask(self._home.stub.Describe, codec.describe_request())
+        reply = await self._ask("Describe", codec.describe_request())
         return codec.decode_info(reply)
 
     async def tokenizer_json(self) -> bytes:
-        reply = await self._ask(self._home.stub.GetTokenizer, codec.tokenizer_request())
+        reply = await self._ask("GetTokenizer", codec.tokenizer_request())
         return reply.tokenizer_json
 
     async def chat_template(self) -> str:
-        reply = await self._ask(self._home.stub.GetTokenizer, codec.tokenizer_request())
+        reply = await self._ask("GetTokenizer", codec.tokenizer_request())
         return reply.chat_template
 
     def presence(self) -> AsyncIterator[bool]:
@@ -120,6 +130,11 @@ class Link:
     def server(self) -> str:
         """Address of the first server."""
         return self._config.server
+
+    @property
+    def fallback(self) -> str:
+        """Address of the server to ask while the first one cannot be reached; "" = none."""
+        return self._config.fallback
 
     def connect(self, address: str = "") -> GrpcStream:
         """A new stream for one sequence; a lost connection is an error of its first use. See `remote.Connect`.
@@ -148,7 +163,9 @@ class Link:
 
     def _channel_to(self, address: str) -> Channel:
         config = self._config
-        address = destination(address, config.server, secret_in_clear=bool(config.token) and not config.tls)
+        if address != config.fallback:  # that one its owner has named
+            in_clear = bool(config.token) and not config.tls
+            address = destination(address, config.server, secret_in_clear=in_clear)
         if not address:
             return self._home
         channel = self._others.pop(address, None)
@@ -172,12 +189,14 @@ class Link:
         channels = (self._home, *self._others.values())
         await asyncio.gather(*(channel.channel.close() for channel in channels), *self._closing)
 
-    async def _ask(self, method: Any, request: Any) -> Any:
+    async def _ask(self, method: str, request: Any) -> Any:
+        """The first server's answer; where that one cannot be reached, the fallback's."""
         try:
-            reply = await method(request, timeout=self._config.timeout, metadata=self._home.metadata)
-        except grpc.aio.AioRpcError as error:
-            raise _explained(error, self._config) from error
-        return _readable(reply, self._config.server)
+            return await self._home.ask(method, request)
+        except Unreachable:
+            if not self.fallback:
+                raise
+            return await self._channel_to(self.fallback).ask(method, request)
 
 
 class GrpcStream:

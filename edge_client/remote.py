@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from edge_client.moves import MOST_MOVES
 from edge_client.reopening import ReopeningPace
-from opensled.errors import Overloaded, ProtocolError, Unreachable
+from opensled.errors import OpenSledError, Overloaded, ProtocolError, Unreachable
 from opensled.messages import (
     Cancel,
     ClientMessage,
@@ -73,7 +73,11 @@ class RemoteSession:
     turn: Turn
     rule: str = ""  # of the server, with all its options; "" = no server has opened it
 
-    def __init__(self, connect: Connect, request: Open, patience: RetryPolicy = RetryPolicy()) -> None:
+    def __init__(
+        self, connect: Connect, request: Open, patience: RetryPolicy = RetryPolicy(), fallback: str = ""
+    ) -> None:
+        """`fallback`: HOST:PORT to try where the server that this device asks first does not answer; "" = none."""
+        self._fallback = Moved(fallback)
         self._connect, self._request, self._patience = connect, request, patience
         self._stream: Stream | None = None
         self._pace = ReopeningPace(patience.first_retry, patience.slowest_retry)
@@ -110,7 +114,7 @@ class RemoteSession:
                 await self._reopen()
                 continue
             if isinstance(message, Failure):
-                raise message.error()
+                await self._failed(message.error())
             if isinstance(message, Moved):
                 await self._reopen(message)
             if isinstance(message, Verdict):  # else an Opened said twice
@@ -118,8 +122,19 @@ class RemoteSession:
                     return self._within_bounds(message)
                 await self._reopen()  # what lies before this one will not come any more
 
+    async def _failed(self, error: OpenSledError) -> None:
+        """The server ends the sequence. A relay that cannot reach the target may not be the only way there."""
+        if not (isinstance(error, Unreachable) and self._fallback.address):
+            raise error
+        await self._reopen(self._fallback)
+
     def _within_bounds(self, verdict: Verdict) -> Verdict:
-        """`verdict`, unless it goes beyond the `max_tokens` of the request: then the device ends the answer itself."""
+        """`verdict`, unless it goes beyond the `max_tokens` of the request, or has words that no target verifies and
+        the request does not take: then the device ends the answer itself."""
+        if verdict.unverified and not self._request.takes_unverified:
+            raise ProtocolError(
+                "the relay goes on without the target, and this answer takes no such words (--offline local-only)"
+            )
         most, end = self._request.params.max_tokens, verdict.base + len(verdict.tokens)
         if end > self.truth.prompt_length + most:
             raise ProtocolError(
@@ -170,7 +185,7 @@ class RemoteSession:
         deadline = now() + seconds
         while True:
             try:
-                return await self._follow(moved)
+                return await self._reach(moved)
             except (Unreachable, Overloaded) as error:
                 pause = max(delay, _asked_for(error))
                 if now() + pause > deadline:
@@ -180,6 +195,16 @@ class RemoteSession:
                 log.debug("cannot open the sequence: %s; again in %.2f s", error, pause)
             await asyncio.sleep(pause)
             moved, delay = HOME, min(max(2 * delay, self._patience.first_retry), self._patience.slowest_retry)
+
+    async def _reach(self, moved: Moved) -> Opened:
+        """Open a stream where `moved` says, or where no server answers there, at the fallback."""
+        try:
+            return await self._follow(moved)
+        except Unreachable as error:
+            if not self._fallback.address or moved is self._fallback:
+                raise
+            log.debug("cannot open the sequence: %s; trying %s", error, self._fallback.address)
+        return await self._follow(self._fallback)
 
     async def _follow(self, moved: Moved) -> Opened:
         """Open a stream where `moved` says, or where the server there says; the address may be gone by then."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from edge_client.commits import Commit
-from opensled.answer import Stats
+from opensled.answer import UNVERIFIED, Stats
 from opensled.errors import OpenSledError
 from opensled.metrics import SECONDS, DraftCounts, Histogram
 
@@ -29,7 +29,9 @@ class Telemetry:
     loose: int = 0  # of `tokens`, drafted ones that are not the target's own
     wasted: int = 0  # drafted ahead of verdicts, and in vain
     unasked: int = 0  # of `tokens`, decoded by the server without a draft
-    local: int = 0  # of `tokens`, written by the draft model alone while no server could be reached
+    local: int = (
+        0  # of `tokens`, written by the draft model or a relay's alone while the target could not be reached
+    )
     reopened: int = 0  # lost streams that were found again
     # by finish reason; each begins at 0, so that rates are right from the first answer on
     answers: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(ENDS, 0)))
@@ -64,10 +66,9 @@ class Telemetry:
         loose = sum(index < tokens for index in commit.loose)
         stats.loose += loose
         self.loose += loose
-        if "local" in commit.origins:
-            stats.local_tokens += tokens
-            self.local += tokens
-            return
+        alone = sum(origin in UNVERIFIED for origin in commit.origins[:tokens])
+        stats.local_tokens += alone
+        self.local += alone
         accepted, of_rounds = commit.counted(tokens)
         if commit.drafted:
             stats.rounds += 1
@@ -75,8 +76,9 @@ class Telemetry:
             stats.accepted += accepted
             self.drafts.add(commit.drafted, accepted)
         stats.round_tokens += of_rounds
-        stats.server_decoded += tokens - of_rounds
-        self.unasked += tokens - of_rounds
+        unasked = tokens - of_rounds - alone
+        stats.server_decoded += unasked
+        self.unasked += unasked
 
     def finish(self, stats: Stats, reason: str) -> None:
         """An answer is complete. Time per output token is defined as in vLLM: without the first token."""

@@ -1,4 +1,5 @@
-"""The draft model by itself, as a model with a name of its own: no client takes its words for the target's.
+"""The draft model by itself, as a model with a name of its own: no client takes its words for the target's. Words of a
+relay's model alone have a name of their own, too.
 
 Only of a device that may answer while no server can be reached (`--offline local-only`). Who asks for that name gets
 the draft model alone, also while the server is there.
@@ -10,15 +11,16 @@ from dataclasses import replace
 from typing import Any
 
 from http_api.backend import Answer, Backend
+from opensled.answer import Origin
 from opensled.messages import ModelInfo
 
-PREFIX = "draft-alone/"
+PREFIXES: dict[Origin, str] = {"local": "draft-alone/", "relay": "relay-alone/"}
 LATEST = ":latest"  # which clients of Ollama may append
 
 
-def alone_name(info: ModelInfo) -> str:
-    """The name of the draft model that stands in for the target of `info`."""
-    return PREFIX + info.model_id
+def alone_name(info: ModelInfo, author: Origin = "local") -> str:
+    """The name of what stands in for the target of `info`: the draft model, or a relay's."""
+    return PREFIXES[author] + info.model_id
 
 
 def takes_alone(body: dict[str, Any], backend: Backend) -> bool:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from http_api.failures import error_object
 from http_api.responses import LOCAL_HEADER
-from opensled.answer import LOCAL_ONLY, Chunk
+from opensled.answer import LOCAL_ONLY, Chunk, unverified
 from opensled.errors import EngineError, OpenSledError, Unreachable
 
 log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class EventStream(Response):
         reply: Told,
         heartbeat: float,
     ) -> None:
-        local = any("local" in chunk.origins for _, chunk in first)
+        local = any(unverified(chunk.origins) for _, chunk in first)
         headers = {**reply.headers, **({LOCAL_HEADER: LOCAL_ONLY} if local else {})}
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
         del self.headers["content-length"]

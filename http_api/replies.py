@@ -48,7 +48,8 @@ NATURAL: Schema = {"type": "integer", "minimum": 0}
 FINGERPRINT = {
     **TEXT,
     "description": "opensled-RELEASE/MODEL/NUMERICS/RULE: with it equal, equal seeds give equal answers. "
-    "opensled-RELEASE/draft-model/local-only: text of the draft model alone, see local_tokens.",
+    "opensled-RELEASE/draft-model/local-only: text of the draft model alone, or of a relay's (relay-model), see "
+    "local_tokens.",
 }
 
 
@@ -221,7 +222,7 @@ def draft_figures() -> Schema:
         "server_decoded": NATURAL,
         "local_tokens": {
             **NATURAL,
-            "description": "written by the draft model alone, while no server could be reached",
+            "description": "written by the draft model or a relay's alone, while the target could not be reached",
         },
         "tokens_per_second": NUMBER,
     }

@@ -14,11 +14,11 @@ from http_api.calls import CallReader
 from http_api.choices import ChatChoice, ChatLogprobs, Choice, CompletionChoice, CompletionLogprobs
 from http_api.draft_alone import alone_name
 from http_api.requests import Request
-from opensled.answer import LOCAL_ONLY, Chunk, Stats, Task
+from opensled.answer import LOCAL_ONLY, Chunk, Origin, Stats, Task, unverified
 from opensled.messages import ModelInfo, Prompt
 from opensled.tokenizer import TargetTokenizer
 
-LOCAL_HEADER = "OpenSLED-Answer"  # of a response with text that the draft model wrote alone
+LOCAL_HEADER = "OpenSLED-Answer"  # of a response with text that no target has verified
 
 
 def to_json(payload: object) -> bytes:
@@ -58,9 +58,9 @@ def fingerprint(info: ModelInfo, rule: str) -> str:
     return f"opensled-{info.version}/{info.model_id}/{info.numerics}/{rule}"
 
 
-def local_fingerprint(info: ModelInfo) -> str:
-    """The fingerprint of text that the draft model wrote alone, without a target or a rule."""
-    return f"opensled-{info.version}/draft-model/{LOCAL_ONLY}"
+def local_fingerprint(info: ModelInfo, author: Origin = "local") -> str:
+    """The fingerprint of text that the draft model, or a relay's, wrote alone, without a target or a rule."""
+    return f"opensled-{info.version}/{'relay' if author == 'relay' else 'draft'}-model/{LOCAL_ONLY}"
 
 
 def model_card(name: str, info: ModelInfo, created: int) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Reply:
         ]
         self._stats: dict[int, Stats] = {}
         info = backend.info
-        self._local = {"model": alone_name(info), "system_fingerprint": local_fingerprint(info)}
+        self._info = info
         self.headers: dict[str, str] = {}  # by what was pushed so far
         prefix, kind = ("chatcmpl", "chat.completion") if request.is_chat else ("cmpl", "text_completion")
         self._kind = kind
@@ -106,8 +106,11 @@ class Reply:
         """Take a chunk of a choice; returns what a stream sends."""
         if chunk.stats:
             self._stats[index] = chunk.stats
-        if "local" in chunk.origins:
-            self._frame |= self._local
+        if author := unverified(chunk.origins):
+            self._frame |= {
+                "model": alone_name(self._info, author),
+                "system_fingerprint": local_fingerprint(self._info, author),
+            }
             self.headers[LOCAL_HEADER] = LOCAL_ONLY
         return [self._piece(piece) for piece in self._choices[index].push(chunk)]
 

@@ -1,16 +1,26 @@
 """What is asked and what is given: tasks, chunks of text, and at the end the statistics."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from opensled.messages import Guide, Prompt, SamplingParams, TokenLogprobs
 
 # Where a token comes from: a draft that was accepted, the target in place of a draft token (recovered) or after a whole
-# accepted draft (bonus), the server without a draft, or the draft model alone, without verification (local). Loose: a
-# draft token that a loose rule let stand, where the target's own is another one.
-Origin = Literal["accepted", "loose", "recovered", "bonus", "server", "local"]
-LOCAL_ONLY = "local-only"  # the mode in which it may, and in place of a rule's name then
-LOCAL_WARNING = "no server can be reached: the draft model alone writes what follows, and nothing verifies it"
+# accepted draft (bonus), the server without a draft; or, without verification, the draft model alone (local) or a
+# relay's model alone (relay). Loose: a draft token that a loose rule let stand, where the target's own is another one.
+Origin = Literal["accepted", "loose", "recovered", "bonus", "server", "local", "relay"]
+UNVERIFIED: tuple[Origin, ...] = ("local", "relay")
+LOCAL_ONLY = "local-only"  # the mode in which there are any, and in place of a rule's name then
+WARNINGS: dict[Origin, str] = {
+    "local": "no server can be reached: the draft model alone writes what follows, and nothing verifies it",
+    "relay": "the relay cannot reach the target: its own model writes what follows, and nothing verifies it",
+}
+
+
+def unverified(origins: Sequence[Origin]) -> Origin | None:
+    """Who wrote the first of these tokens that no target has confirmed; None = all are confirmed."""
+    return next((origin for origin in origins if origin in UNVERIFIED), None)
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,7 @@ class Stats:
     round_tokens: int = 0  # tokens committed by those rounds: accepted, recovered and bonus
     wasted: int = 0  # tokens drafted ahead of verdicts, and in vain
     server_decoded: int = 0  # tokens the server committed without a draft
-    local_tokens: int = 0  # tokens that the draft model wrote alone, without verification
+    local_tokens: int = 0  # tokens that the draft model, or a relay's, wrote alone, without verification
     first_token: float = 0.0  # seconds from the request to the first token
     seconds: float = 0.0  # from the request to the last token
     rule: str = ""  # acceptance rule with all its options; "" = no server said
@@ -82,4 +92,6 @@ class Chunk:
     origins: tuple[Origin, ...] = ()  # one for each of `token_ids`
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of `token_ids`, when asked for
     waiting: float = 0.0  # seconds since the server was heard, while it is away; 0 = it is not
-    provisional: str = ""  # the draft model's guess of the text to come, instead of the one before
+    provisional: str = (
+        ""  # what a relay or the draft model takes for the text to come, instead of the one before
+    )

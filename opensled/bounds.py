@@ -76,13 +76,15 @@ def check_draft(tokens: int, parents: Sequence[int], confidences: bytes, sources
 
 
 def check_verdict(message: Any) -> None:
-    """Raises InvalidRequest, naming the field, for a protobuf `Verdict` with invalid log-probabilities, loose
-    or vetted tokens."""
+    """Raises InvalidRequest, naming the field, for a protobuf `Verdict` with invalid log-probabilities, loose,
+    vetted or unverified tokens."""
     loose = [-1, *message.loose]
     if not all(last < index < len(message.tokens) for last, index in pairwise(loose)):
         raise InvalidRequest("loose tokens are ascending indices into the tokens", "loose")
     if message.vetted > len(message.tokens) or (message.vetted and message.finish_reason):
         raise InvalidRequest("vetted tokens are the last of the tokens, and end no sequence", "vetted")
+    if message.unverified + message.vetted > len(message.tokens):
+        raise InvalidRequest("unverified tokens are the last ones before the vetted tokens", "unverified")
     if len(message.logprobs) > len(message.tokens):
         raise InvalidRequest("more log-probabilities than tokens", "logprobs")
     for entry in message.logprobs:

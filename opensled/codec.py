@@ -296,6 +296,8 @@ def _encode_verdict(message: Verdict) -> pb.ServerMessage:
         verdict.loose.extend(message.loose)
     if message.vetted:
         verdict.vetted = message.vetted
+    if message.unverified:
+        verdict.unverified = message.unverified
     return encoded
 
 
@@ -316,4 +318,5 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         logprobs=tuple(tuple(zip(entry.ids, entry.logprobs)) for entry in message.logprobs),
         loose=tuple(message.loose),
         vetted=message.vetted,
+        unverified=message.unverified,
     )

@@ -174,8 +174,7 @@ class Guide:
     parallel: bool = False  # several calls may follow each other
 
     def __post_init__(self) -> None:
-        known = self.tool_choice in ("", "none", "auto", "required")
-        _check(known, "tool_choice", "none, auto or required")
+        _check(self.tool_choice in ("", "none", "auto", "required"), "tool_choice", "none, auto or required")
 
     @property
     def masks(self) -> bool:
@@ -201,12 +200,14 @@ class Open:
     background: bool = False  # no user watches the answer grow: under load it gives way to watched sequences
     device: str = ""  # under this name the server remembers how the device drafts; "" = unknown
     shaping: Shaping | None = None  # asked for; None = sizes and times of frames may tell what they like
+    takes_unverified: bool = False  # whether the reader takes words that no target verifies, see `Verdict`
 
     def __post_init__(self) -> None:
         _check(0 <= self.pace <= MAX_PACE, "pace", f"from 0 to {MAX_PACE:g} tokens/s")
         _check(len(self.device.encode()) <= MAX_DEVICE, "device", f"at most {MAX_DEVICE} bytes")
-        allowed = self.top_logprobs is None or 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS
-        _check(allowed, "top_logprobs", f"from 0 to {MAX_TOP_LOGPROBS}")
+        _check(
+            0 <= (self.top_logprobs or 0) <= MAX_TOP_LOGPROBS, "top_logprobs", f"from 0 to {MAX_TOP_LOGPROBS}"
+        )
 
 
 @dataclass(frozen=True)
@@ -257,7 +258,7 @@ class Verdict(NamedTuple):
     """The truth after `base`: accepted draft tokens, then the recovered or bonus token."""
 
     base: int
-    tokens: tuple[int, ...]  # everything committed since `base`
+    tokens: tuple[int, ...]  # all since `base`
     num_accepted: int = 0  # how many tokens of the answered draft stand in the truth
     answers: int = 0  # counter of the Draft answered; 0 = decoded unasked
     finish_reason: str = ""  # "" = goes on; else "eos", "stop" (a stop id) or "length" (max_tokens, context)
@@ -265,6 +266,9 @@ class Verdict(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...] = ()  # of the last of `tokens`, when asked for
     loose: tuple[int, ...] = ()  # indices into `tokens`: draft tokens that are not the target's own
     vetted: int = 0  # of the last of `tokens`, those that a relay wrote and the target has not confirmed
+    unverified: int = (
+        0  # of the last before those, the ones that no target has confirmed, nor will: they are final
+    )
 
 
 @dataclass(frozen=True)

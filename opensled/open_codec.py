@@ -69,6 +69,7 @@ def decode_open(message: pb.Open, positions: int = bounds.MAX_POSITIONS) -> Open
         background=message.background,
         device=message.device,
         shaping=decode_shaping(message),
+        takes_unverified=message.takes_unverified,
     )
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from edge_client.config import device_name
+from edge_client.offline.modes import LOCAL_GIVE_UP, OFFLINE_MODES, STALL
+from edge_client.remote import RetryPolicy
 from opensled.address import host_port
 from opensled.config import option
 from opensled.messages import MATCH
@@ -47,6 +49,19 @@ class RelayConfig:
     )
     upstream_tls_key: str = option(
         "", "private key of --upstream-tls-cert (PEM), file mode 600", metavar="FILE"
+    )
+    offline: str = option(
+        STALL,
+        "while it is away: stall waits for it; provisional vets on, and has that verified later; local-only lets this "
+        "relay's model answer devices that take unverified words (their own --offline local-only)",
+        choices=OFFLINE_MODES,
+    )
+    give_up: float = option(
+        0.0,
+        "seconds to retry a lost server above before an answer ends with an error, or with this relay's own words; "
+        f"0 = {RetryPolicy().give_up:g}, with local-only {LOCAL_GIVE_UP:g}",
+        low=0,
+        metavar="SECONDS",
     )
     name: str = option(
         "", "this relay's name there; the server remembers under it what becomes of drafts", check=device_name

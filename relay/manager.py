@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field, replace
 
 from edge_client.remote import Connect, RemoteSession, RetryPolicy
-from opensled.errors import Unsupported
+from edge_client.served_target import is_another
+from opensled.answer import LOCAL_ONLY
+from opensled.errors import NotFound, Unreachable, Unsupported, VocabularyMismatch
 from opensled.messages import MATCH, Open
 from opensled.metrics import Metric
 from relay.sequence import RelaySequence
 from relay.session import RelaySession
 from relay.survival import Survival
-from relay.uplink import AHEAD, Uplink
+from relay.uplink import Uplink, Way, go_alone
 from verify_server.acceptance.base import AcceptanceRule
 from verify_server.loop import VerifyLoop
 from verify_server.session import DraftLimits, Session
 from verify_server.session_manager import SessionLimits, SessionManager
 from verify_server.target import Target
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -26,8 +31,7 @@ class Upstream:
 
     connect: Connect
     device: str = ""  # this relay's name there
-    block: int = 8  # tokens of a block, if the server above takes so many
-    bound: float = 0.4  # chance that a whole block stands, below which it leaves before it is full
+    way: Way = field(default_factory=Way)  # of blocks as long as the server above takes them
     patience: RetryPolicy = field(default_factory=RetryPolicy)
 
 
@@ -58,6 +62,11 @@ class RelayManager(SessionManager):
                 "Vetted tokens that the target above did not confirm, and those behind them.",
                 lambda: survival.taken_back,
             ),
+            Metric(
+                "relay_unverified_tokens_total",
+                "Tokens that became text without the target (--offline local-only).",
+                lambda: survival.unverified,
+            ),
         ]
 
     def forget(self, session: Session) -> None:
@@ -78,9 +87,15 @@ class RelayManager(SessionManager):
         room = max(1, self.sequence_limits.context_length - len(prompt_ids))
         params = replace(message.params, max_tokens=min(message.params.max_tokens, room))
         message = replace(message, params=params)
-        remote = await self._open_above(message)
         try:
-            return await self._create_here(message, remote, tenant)
+            remote = await self._open_above(message)
+        except Unreachable as error:
+            if not self._can_go_alone(message):
+                raise
+            log.warning("%s; this relay's model answers alone", error)
+            return await self._create_alone(message, prompt_ids, tenant)
+        try:
+            return await self._create_below(message, remote, tenant)
         except BaseException:
             await remote.close()
             raise
@@ -89,21 +104,45 @@ class RelayManager(SessionManager):
         upstream = self._upstream
         request = replace(message, resume_token=b"", device=upstream.device, shaping=None)
         remote = RemoteSession(upstream.connect, request, upstream.patience)
-        await remote.open()
+        try:
+            await remote.open()
+        except (NotFound, VocabularyMismatch) as error:
+            if is_another(error):
+                raise Unreachable(
+                    "the server above this relay serves another target now; restart the relay"
+                ) from error
+            raise
         return remote
 
-    async def _create_here(self, message: Open, remote: RemoteSession, tenant: str) -> Session:
-        truth = remote.truth
+    def _can_go_alone(self, message: Open) -> bool:
+        """Whether this relay's own words may do for the target's: both ends allow it, and the answer needs nothing that
+        only the target has."""
+        guide = message.guide
+        guided = guide is not None and bool(guide.masks or guide.tools)
+        allowed = self._upstream.way.offline.mode == LOCAL_ONLY and message.takes_unverified
+        return allowed and not guided and message.top_logprobs is None
+
+    async def _create_alone(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session:
+        session = await self._create_own(message, prompt_ids, tenant)
+        go_alone(self.loop, session)
+        return session
+
+    async def _create_below(self, message: Open, remote: RemoteSession, tenant: str) -> Session:
+        truth, way = remote.truth, self._upstream.way
         ids = tuple(truth.tokens[: truth.prompt_length])
-        here = replace(message, prompt=ids, noise_key=remote.noise_key, guide=None, top_logprobs=None)
-        session = await super()._create(here, ids, tenant)
-        assert isinstance(session, RelaySession), "made by this manager"
-        length = max(1, min(self._upstream.block, remote.limits.max_draft))
-        session.survival, session.most_vetted = self._survival, AHEAD * (length + 1)
-        uplink = Uplink(self.loop, session, remote, length, self._upstream.bound)
+        session = await self._create_own(replace(message, noise_key=remote.noise_key), ids, tenant)
+        way = replace(way, block=max(1, min(way.block, remote.limits.max_draft)))
+        uplink = Uplink(self.loop, session, remote, way, self._can_go_alone(message))
         task = self._uplinks[session.id] = asyncio.ensure_future(uplink.run(message.params))
         task.add_done_callback(self._leaving.discard)
         task.add_done_callback(_tell_bugs)
+        return session
+
+    async def _create_own(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> RelaySession:
+        here = replace(message, prompt=prompt_ids, guide=None, top_logprobs=None)
+        session = await super()._create(here, prompt_ids, tenant)
+        assert isinstance(session, RelaySession), "made by this manager"
+        session.survival = self._survival
         return session
 
     def _limits_under(self, rule: AcceptanceRule) -> DraftLimits:

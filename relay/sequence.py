@@ -1,4 +1,7 @@
-"""The tokens of one sequence at a relay: those that the target has confirmed, and behind them those vetted here."""
+"""The tokens of one sequence at a relay: those that the target has confirmed, and behind them those vetted here.
+
+Without a target, what a relay's own model says is final: this relay's (`is_alone`), or that of a relay above.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,24 @@ from verify_server.sequence import Sequence
 
 
 class RelaySequence(Sequence):
-    """What its own model decides is vetted, not confirmed; only `correct` confirms."""
+    """What its own model decides is vetted, not confirmed; only `correct` confirms, until it goes on `alone`."""
+
+    is_alone = False
+    unverified = 0  # of the last confirmed tokens, those that no target has confirmed, nor will
 
     def commit(self, ids: Ids[int], num_accepted: int) -> tuple[int, ...]:
-        """See `Sequence.extend`."""
-        return self.extend(ids, num_accepted)
+        """See `Sequence.extend`; alone see `Sequence.commit`."""
+        if not self.is_alone:
+            return self.extend(ids, num_accepted)
+        news = super().commit(ids, num_accepted)
+        self.unverified += len(news)
+        return news
+
+    def go_alone(self) -> None:
+        """No target confirms anything from now on: what is vetted is final, and so is all that follows."""
+        self.is_alone = True
+        self.unverified += len(self.vetted)
+        self.confirm(len(self.tokens))
 
     def rebase(self, block: DraftBlock) -> DraftBlock | None:
         """See `Sequence.rebase`; a draft on tokens that were taken back meanwhile is stale."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from edge_client.commits import Commit
 from opensled.messages import Verdict
@@ -29,18 +30,22 @@ class RelaySession(Session):
 
     sequence: RelaySequence
     survival: Survival = field(default_factory=Survival)  # shared by all sessions of a relay
-    most_vetted: int = 16  # tokens that it runs ahead of the target
+    most_vetted: int = 16  # tokens that it may run ahead of the target now
     changed: Callable[[], None] = nothing  # called when there are more vetted tokens, or others, or a reader
     agreed: list[bool] = field(
         default_factory=list
     )  # of each vetted token, whether the device had drafted it
     _told: int = 0  # confirmed tokens that the reader has been told of
-    _late: list[Commit] = field(default_factory=list)  # came while a step was computed
+    _late: list[Callable[[float], None]] = field(default_factory=list)  # what came while a step was computed
 
     @property
     def full(self) -> bool:
-        """Whether it waits for the target: it is far enough ahead, or at an end that is not confirmed."""
+        """Whether it waits for the target: it is far enough ahead, or at an end."""
         return len(self.agreed) >= self.most_vetted or bool(self.sequence.finish_reason)
+
+    def may_vet(self, most: int) -> None:
+        """From now on it may run `most` tokens ahead of the target."""
+        self.most_vetted, self._view = most, None
 
     def attach(self, known: int) -> Outbox:
         """See `Session.attach`."""
@@ -63,26 +68,43 @@ class RelaySession(Session):
     def commit(self, item: StepItem, result: AcceptanceResult | None, now: float) -> int:
         """See `Session.commit`: vets instead, and then applies what the target has said meanwhile."""
         count = super().commit(item, result, now)
-        if result is not None and item.check is not None:
+        if self.sequence.is_alone:
+            self.survival.unverified += count
+        elif result is not None and item.check is not None:
             accepted = result.num_accepted
             self.agreed += [index < accepted for index in range(count)]
         late, self._late = self._late, []
-        for confirmed in late:
-            self._apply(confirmed, now)
+        for apply in late:
+            apply(now)
         self.changed()
         return count
 
     def confirm(self, confirmed: Commit, now: float) -> None:
         """The target has committed more; what is being computed ends first."""
+        self._after_step(partial(self._apply, confirmed), now)
+
+    def go_alone(self, now: float) -> None:
+        """The target is gone, and the relay's own model has the last word; what is being computed ends first."""
+        self._after_step(self._go_alone, now)
+
+    def _after_step(self, apply: Callable[[float], None], now: float) -> None:
         if self.in_step:
-            self._late.append(confirmed)
+            self._late.append(apply)
         else:
-            self._apply(confirmed, now)
+            apply(now)
+
+    def _go_alone(self, now: float) -> None:
+        self._view = None
+        self.survival.unverified += len(self.sequence.vetted)
+        self.sequence.go_alone()
+        self.agreed.clear()
+        self._tell(self.sequence.confirmed)
 
     def _apply(self, confirmed: Commit, now: float) -> None:
         sequence, before = self.sequence, len(self.sequence.vetted)
         self._view = None
         stood = sequence.correct(confirmed.tokens)
+        sequence.unverified += confirmed.origins.count("relay")  # of a relay above that has lost its target
         for agreed in self.agreed[:stood]:
             self.survival.seen(agreed, True)
         self.survival.confirmed += stood
@@ -118,5 +140,6 @@ class RelaySession(Session):
                 hint=self.turn.hint,
                 logprobs=tuple(self.logprobs[-news:]) if news else (),
                 vetted=len(sequence) - sequence.confirmed,
+                unverified=min(sequence.unverified, news),
             )
         )

@@ -19,6 +19,7 @@ class Survival:
         self._stood = {agreed: WEIGHT * chance for agreed, chance in FIRST.items()}
         self._seen = dict.fromkeys(FIRST, WEIGHT)
         self.confirmed = self.taken_back = 0  # vetted tokens, all counted alike
+        self.unverified = 0  # tokens that became text without the target
 
     def chance(self, agreed: bool) -> float:
         """That the target confirms a vetted token, if it has confirmed all before it."""

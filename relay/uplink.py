@@ -7,23 +7,49 @@ is its own target.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
 
 from edge_client.commits import Commit
 from edge_client.draft_job import BlockBudget, Drafted
 from edge_client.generate import generate
 from edge_client.lengths.base import DraftLengthPolicy
 from edge_client.lengths.fixed import FixedLength
+from edge_client.offline.modes import STALL, Offline
+from edge_client.offline.watching import watched
 from edge_client.remote import RemoteSession
-from opensled.errors import OpenSledError
+from opensled.errors import OpenSledError, Unreachable
 from opensled.messages import DraftBlock, DraftToken, SamplingParams
 from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from relay.session import RelaySession
 from verify_server.loop import VerifyLoop
 
+log = logging.getLogger(__name__)
+
+
 AHEAD = 2  # blocks that a session runs ahead of the target: one is judged above, the next one grows
+
+
+@dataclass(frozen=True)
+class Way:
+    """How vetted tokens go up."""
+
+    block: int = 8  # tokens of a block
+    bound: float = 0.4  # chance that a whole block stands, below which it leaves before it is full
+    offline: Offline = field(default_factory=Offline)  # what a session does while the server above is away
+
+    @property
+    def ahead(self) -> int:
+        """Tokens that a session runs ahead of the target."""
+        return AHEAD * (self.block + 1)
+
+    def ahead_of(self, away: bool) -> int:
+        """The same, where the server above may be `away`."""
+        return max(self.ahead, self.offline.most) if away and self.offline.mode != STALL else self.ahead
 
 
 class VettedBlocks:
@@ -122,33 +148,50 @@ class Uplink:
     """One sequence between a relay's session and the server above."""
 
     def __init__(
-        self, loop: VerifyLoop, session: RelaySession, remote: RemoteSession, length: int, bound: float
+        self, loop: VerifyLoop, session: RelaySession, remote: RemoteSession, way: Way, can_go_alone: bool
     ) -> None:
-        """`remote`: open. `length`: tokens of a block; `bound`: see `VettedBlocks`."""
-        self._loop, self._session, self._remote = loop, session, remote
-        self._blocks = VettedBlocks(session, length, bound)
+        """`remote`: open. `can_go_alone`: whether the relay's own words may follow where the target is gone."""
+        self._loop, self._session, self._remote, self._way = loop, session, remote, way
+        self._can_go_alone = can_go_alone
+        self._blocks = VettedBlocks(session, way.block, way.bound)
         self._read = asyncio.Event()
+        session.may_vet(way.ahead)
         session.changed = self._changed
         self._changed()
 
     async def run(self, params: SamplingParams) -> None:
         """Until the end of the sequence is confirmed; an error above is an error of the session."""
         try:
-            async with aclosing(generate(self._remote, self._blocks, params)) as commits:
-                async for commit in commits:
-                    self._confirm(commit)
+            commits = generate(self._remote, self._blocks, params)
+            async with (
+                aclosing(commits),
+                aclosing(watched(commits, self._remote, self._way.offline)) as events,
+            ):
+                async for event in events:
+                    self._hear(event)
                     await self._read.wait()
+        except Unreachable as error:
+            if self._can_go_alone:
+                log.warning("%s; this relay's model goes on alone", error)
+                go_alone(self._loop, self._session)
+            else:
+                self._fail(error)
         except OpenSledError as error:
-            self._loop.remove(self._session)
-            self._session.fail(error)
+            self._fail(error)
 
-    def _confirm(self, confirmed: Commit) -> None:
-        session = self._session
-        session.confirm(confirmed, self._loop.clock())
-        if session.sequence.over:
-            self._loop.remove(session)
+    def _hear(self, event: Commit | float) -> None:
+        """What the target has committed, or for how many seconds the server above is away."""
+        session, away = self._session, isinstance(event, float)
+        session.may_vet(self._way.ahead_of(away))
+        if isinstance(event, Commit):
+            session.confirm(event, self._loop.clock())
+        end_if_over(self._loop, session)
         self._loop.wake()
         self._blocks.look()
+
+    def _fail(self, error: OpenSledError) -> None:
+        self._loop.remove(self._session)
+        self._session.fail(error)
 
     def _changed(self) -> None:
         """The session has vetted something, or has a reader again, or none."""
@@ -157,3 +200,17 @@ class Uplink:
         else:
             self._read.clear()
         self._blocks.look()
+
+
+def go_alone(loop: VerifyLoop, session: RelaySession) -> None:
+    """From now on the relay's own model decides, as its reader takes words that no target verifies."""
+    session.changed = partial(end_if_over, loop, session)
+    session.go_alone(loop.clock())
+    end_if_over(loop, session)
+    loop.wake()
+
+
+def end_if_over(loop: VerifyLoop, session: RelaySession) -> None:
+    """Nothing is computed any more for a session whose end is final."""
+    if session.sequence.over:
+        loop.remove(session)

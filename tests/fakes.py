@@ -209,6 +209,7 @@ class MemoryNetwork:
     """Streams to a session manager in this process, through the real codec, in the given weather; of one tenant."""
 
     tenant = "local"
+    fallback = ""  # of `edge_client.link.Link`
 
     def __init__(self, manager: SessionManager, weather: Weather = Weather()) -> None:
         self.manager, self.weather = manager, weather

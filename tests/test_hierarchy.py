@@ -18,6 +18,7 @@ from opensled.messages import Open, SamplingParams, Verdict
 from opensled.protocol import Truth
 from relay.manager import RelayManager, Upstream
 from relay.survival import Survival
+from relay.uplink import Way
 from scheduler.fcfs import Fcfs
 from tests.fakes import (
     POISON,
@@ -182,7 +183,7 @@ def test_relays_nest():
             loop = VerifyLoop(
                 FakeEngine(target=errs(0.4, 1)), Fcfs(FOREVER), HardwareProfile(64), time.monotonic
             )
-            upstream = Upstream(lambda address="": network.connect(), block=3, patience=IMPATIENT)
+            upstream = Upstream(lambda address="": network.connect(), way=Way(3), patience=IMPATIENT)
             target = Target("fake", loop.engine, FakeText())
             manager = RelayManager(loop, target, SessionLimits(linger=0.2), upstream)
             lowest, serving = MemoryNetwork(manager), asyncio.ensure_future(loop.run())

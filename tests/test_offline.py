@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_client import answer_stream
 from edge_client.commits import Commit
 from edge_client.draft_job import BlockBudget
 from edge_client.drafting import DraftThread
 from edge_client.lengths.confidence import ConfidenceLength
 from edge_client.lengths.fixed import FixedLength
+from edge_client.offline import watching
 from edge_client.offline.modes import LOCAL_GIVE_UP, PROVISIONAL, STALL, Offline, retry_policy
 from edge_client.offline.provisional import SEGMENT, ProvisionalDrafting, ProvisionalTail
 from edge_client.remote import RetryPolicy
@@ -284,13 +284,13 @@ def test_a_watch_does_not_spin_while_nothing_happens(monkeypatch):
         session = SimpleNamespace(away=True, truth=None)
         looks = 0
 
-        async def arrived(*waited, wait=answer_stream._arrived):
+        async def arrived(*waited, wait=watching._arrived):
             nonlocal looks
             looks += 1
             return await wait(*waited)
 
-        monkeypatch.setattr(answer_stream, "_arrived", arrived)
-        async for news in answer_stream.watched(never(), session, Offline(look=0.01), Written()):
+        monkeypatch.setattr(watching, "_arrived", arrived)
+        async for news in watching.watched(never(), session, Offline(look=0.01), Written()):
             if isinstance(news, Commit):
                 return looks
             session.away = False  # it is back, and says nothing yet

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from edge_client.remote import RetryPolicy
 from hw_profiles.step_cost import HardwareProfile
 from relay.manager import RelayManager, Upstream
+from relay.uplink import Way
 from scheduler.fcfs import Fcfs
 from tests.fakes import FakeText, MemoryNetwork, Weather
 from tests.system import FOREVER, running
@@ -40,7 +41,7 @@ async def tiers(
         loop = VerifyLoop(
             middle, Fcfs(draft_wait), HardwareProfile(step_tokens), asyncio.get_running_loop().time
         )
-        upstream = Upstream(lambda address="": upper.connect(), block=block, bound=bound, patience=patience)
+        upstream = Upstream(lambda address="": upper.connect(), way=Way(block, bound), patience=patience)
         text = FakeText(middle.info.vocab_size)
         manager = RelayManager(loop, Target("fake", middle, text), limits, upstream)
         network = MemoryNetwork(manager, weather)

@@ -98,7 +98,7 @@ def joined(waiting: ServerMessage, message: ServerMessage) -> Verdict | None:
     short = len(waiting.tokens) + len(message.tokens) <= MAX_JOINED
     if not (follows and short) or waiting.finish_reason or waiting.logprobs or message.logprobs:
         return None
-    if waiting.vetted or message.vetted:
+    if waiting.vetted or message.vetted or waiting.unverified or message.unverified:
         return None
     return waiting._replace(
         tokens=waiting.tokens + message.tokens,

@@ -19,7 +19,7 @@ from edge_client.terminal.chat_view import COLOURS, LOCAL, Answer, Notes, Painte
 from edge_client.terminal.colour import palette, require_text, use_utf8
 from edge_client.terminal.greeting import greeting
 from opensled import logs
-from opensled.answer import LOCAL_WARNING, Chunk, Task
+from opensled.answer import WARNINGS, Chunk, Task, unverified
 from opensled.errors import InvalidRequest, OpenSledError, Unsupported, UsageError
 
 T = TypeVar("T")
@@ -144,7 +144,7 @@ class Chat:
                     question,
                     answer.text,
                     stopped=not answer.finish_reason,
-                    local="local" in answer.origins,
+                    local=unverified(answer.origins) is not None,
                 )
             )
         if answer.stats:
@@ -158,8 +158,9 @@ class Chat:
         painter = Painter(self._device.tokenizer) if self._config.show_drafts else None
         async with aclosing(self._device.answer(task)) as chunks:
             async for chunk in chunks:
-                if "local" in chunk.origins and "local" not in answer.origins:
-                    self._view.warn(LOCAL_WARNING)
+                author = unverified(chunk.origins)
+                if author and author not in answer.origins:
+                    self._view.warn(WARNINGS[author])
                 answer.add(chunk)
                 for text, colour in _painted(chunk, painter):
                     self._view.text(text, colour)
@@ -177,9 +178,9 @@ class Chat:
 
 
 def _painted(chunk: Chunk, painter: Painter | None) -> list[tuple[str, str]]:
-    """Pieces of text with their colours: by origin with a `painter`, else only for text of the draft model alone."""
+    """Pieces of text with their colours: by origin with a `painter`, else only for text that no target has verified."""
     if painter is None:
-        return [(chunk.text, LOCAL if "local" in chunk.origins else "")]
+        return [(chunk.text, LOCAL if unverified(chunk.origins) else "")]
     pieces = painter.push(chunk.token_ids, chunk.origins)
     return [
         (text, COLOURS.get(origin, LOCAL))

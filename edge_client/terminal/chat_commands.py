@@ -21,7 +21,7 @@ class ChatTurn:
     question: str
     answer: str
     stopped: bool = False  # by Ctrl-C, before the target had finished
-    local: bool = False  # has text that the draft model wrote alone, while no server could be reached
+    local: bool = False  # has text that no target has verified
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import TextIO
 from edge_client import remote
 from edge_client.terminal.colour import Palette
 from edge_client.terminal.tail import line_width, tail_of, waiting_for
-from opensled.answer import Chunk, Origin, Stats
+from opensled.answer import UNVERIFIED, Chunk, Origin, Stats
 from opensled.answer_text import TextStream
 from opensled.printable import visible
 from opensled.tokenizer import TargetTokenizer
@@ -22,14 +22,14 @@ COLOURS: dict[Origin, str] = {
     "bonus": "cyan",
     "server": "magenta",
 }
-LOCAL = "blue"  # text of the draft model alone
+LOCAL = "blue"  # text that no target has verified
 LEGEND: dict[Origin, str] = {
     "accepted": "drafted on this device, and accepted by the target",
     "loose": "drafted on this device, and let stand by a loose rule: the target's own token is another one",
     "recovered": "of the target, in place of a draft token that it rejected",
     "bonus": "of the target, one more after a draft that it accepted as a whole",
     "server": "decoded by the server, without a draft",
-    "local": "of the draft model alone, while no server can be reached",
+    "local": "of the draft model or a relay's alone, while the target cannot be reached",
 }
 ROOM = 20  # columns that the right one of two columns needs; else it goes below the left one
 
@@ -151,10 +151,10 @@ class View:
             f"{tokens} token{'s' * (tokens != 1)}",
             f"{tokens / seconds:.1f} tokens/s" if seconds else "",
         ]
-        if answer.origins and set(answer.origins) == {"local"}:
-            parts.append("all of them by the draft model alone")
-        elif "local" in answer.origins:
-            parts.append(f"the last {answer.origins.count('local')} by the draft model alone")
+        alone = sum(origin in UNVERIFIED for origin in answer.origins)
+        if alone:
+            whose = "the draft model" if "local" in answer.origins else "the relay's model"
+            parts.append(f"{'all of them' if alone == tokens else f'the last {alone}'} by {whose} alone")
         elif answer.stats and answer.stats.drafted:
             parts.append(f"{answer.stats.accepted} of {answer.stats.drafted} draft tokens accepted")
         if answer.stats and answer.stats.loose:

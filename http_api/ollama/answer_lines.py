@@ -14,7 +14,7 @@ from http_api.ollama.models import timestamp
 from http_api.ollama.ollama_requests import OllamaRequest
 from http_api.ollama.whole_calls import Call, WholeCalls
 from http_api.responses import LOCAL_HEADER, to_json, usage
-from opensled.answer import LOCAL_ONLY, Chunk, Stats
+from opensled.answer import LOCAL_ONLY, Chunk, Stats, unverified
 
 
 class OllamaReply:
@@ -26,7 +26,7 @@ class OllamaReply:
         self._asked, self._rule = asked, backend.rule
         self._calls = WholeCalls(CallReader(asked.tool_names) if asked.tool_names else None)
         self._logprobs = None if asked.task.top_logprobs is None else ChatLogprobs(backend.tokenizer)
-        self._model, self._local_model = asked.model, alone_name(backend.info)
+        self._model, self._info = asked.model, backend.info
         self._text = ""
         self._made: list[Call] = []
         self._entries: list[dict[str, Any]] = []
@@ -38,9 +38,9 @@ class OllamaReply:
 
     def push(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
         """Take a chunk; returns what a stream sends."""
-        if "local" in chunk.origins:
+        if author := unverified(chunk.origins):
             self.headers[LOCAL_HEADER] = LOCAL_ONLY
-            self._model = self._local_model
+            self._model = alone_name(self._info, author)
         pieces = [self._piece(found) for found in self._calls.push(chunk.text, bool(chunk.finish_reason))]
         entries = self._logprobs.of(chunk)["content"] if self._logprobs else []
         if entries:

@@ -121,7 +121,7 @@ class Dummy(_message.Message):
     def __init__(self) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("ids", "text", "chat", "committed", "params", "rule", "noise_key", "resume_token", "model_id", "fingerprint", "pace", "background", "device", "features", "top_logprobs", "guide", "shaping")
+    __slots__ = ("ids", "text", "chat", "committed", "params", "rule", "noise_key", "resume_token", "model_id", "fingerprint", "pace", "background", "device", "features", "top_logprobs", "guide", "shaping", "takes_unverified")
     IDS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +139,7 @@ class Open(_message.Message):
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     GUIDE_FIELD_NUMBER: _ClassVar[int]
     SHAPING_FIELD_NUMBER: _ClassVar[int]
+    TAKES_UNVERIFIED_FIELD_NUMBER: _ClassVar[int]
     ids: Ids
     text: str
     chat: Chat
@@ -156,7 +157,8 @@ class Open(_message.Message):
     top_logprobs: int
     guide: Guide
     shaping: Shaping
-    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., rule: _Optional[str] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., model_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., pace: _Optional[float] = ..., background: _Optional[bool] = ..., device: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., top_logprobs: _Optional[int] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ..., shaping: _Optional[_Union[Shaping, _Mapping]] = ...) -> None: ...
+    takes_unverified: bool
+    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., text: _Optional[str] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., committed: _Optional[_Iterable[int]] = ..., params: _Optional[_Union[SamplingParams, _Mapping]] = ..., rule: _Optional[str] = ..., noise_key: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., model_id: _Optional[str] = ..., fingerprint: _Optional[str] = ..., pace: _Optional[float] = ..., background: _Optional[bool] = ..., device: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., top_logprobs: _Optional[int] = ..., guide: _Optional[_Union[Guide, _Mapping]] = ..., shaping: _Optional[_Union[Shaping, _Mapping]] = ..., takes_unverified: _Optional[bool] = ...) -> None: ...
 
 class Ids(_message.Message):
     __slots__ = ("ids",)
@@ -315,7 +317,7 @@ class Moved(_message.Message):
     def __init__(self, address: _Optional[str] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("base", "tokens", "num_accepted", "answers", "finish_reason", "hint", "logprobs", "features", "loose", "vetted")
+    __slots__ = ("base", "tokens", "num_accepted", "answers", "finish_reason", "hint", "logprobs", "features", "loose", "vetted", "unverified")
     BASE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -326,6 +328,7 @@ class Verdict(_message.Message):
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     LOOSE_FIELD_NUMBER: _ClassVar[int]
     VETTED_FIELD_NUMBER: _ClassVar[int]
+    UNVERIFIED_FIELD_NUMBER: _ClassVar[int]
     base: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
     num_accepted: int
@@ -336,7 +339,8 @@ class Verdict(_message.Message):
     features: _containers.RepeatedCompositeFieldContainer[Feature]
     loose: _containers.RepeatedScalarFieldContainer[int]
     vetted: int
-    def __init__(self, base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., num_accepted: _Optional[int] = ..., answers: _Optional[int] = ..., finish_reason: _Optional[str] = ..., hint: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., features: _Optional[_Iterable[_Union[Feature, _Mapping]]] = ..., loose: _Optional[_Iterable[int]] = ..., vetted: _Optional[int] = ...) -> None: ...
+    unverified: int
+    def __init__(self, base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., num_accepted: _Optional[int] = ..., answers: _Optional[int] = ..., finish_reason: _Optional[str] = ..., hint: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., features: _Optional[_Iterable[_Union[Feature, _Mapping]]] = ..., loose: _Optional[_Iterable[int]] = ..., vetted: _Optional[int] = ..., unverified: _Optional[int] = ...) -> None: ...
 
 class Logprobs(_message.Message):
     __slots__ = ("ids", "logprobs")

@@ -1,0 +1,59 @@
+"""What an answer hears while its server is away: for how many seconds it has been silent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from edge_client.commits import Commit
+from edge_client.offline.modes import Offline
+from edge_client.offline.provisional import ProvisionalDrafting
+from edge_client.remote import RemoteSession
+
+
+async def watched(
+    commits: AsyncGenerator[Commit, None],
+    session: RemoteSession,
+    offline: Offline,
+    provisional: ProvisionalDrafting | None = None,
+) -> AsyncGenerator[Commit | float, None]:
+    """The commits; between two of them, while the server is away, the seconds for which it has been silent.
+
+    `provisional`: drafts while the server is away; None = nothing is drafted then.
+    """
+    reading: asyncio.Future[Commit] | None = None
+    drafting: asyncio.Future[bool] | None = None
+    try:
+        while True:
+            reading, since = asyncio.ensure_future(_next(commits)), time.monotonic()
+            while not await _arrived(reading, drafting, offline.look):
+                seconds = time.monotonic() - since
+                if session.away or seconds >= offline.quiet:
+                    if provisional is not None and (drafting is None or drafting.done()):
+                        # After the last segment for now, the next try has to wait for the next check.
+                        more = drafting is None or drafting.result()
+                        drafting = asyncio.ensure_future(provisional.go_on(session.truth)) if more else None
+                    yield seconds
+            yield reading.result()
+    finally:
+        under_way = [task for task in (reading, drafting) if task is not None]
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+
+async def _next(commits: AsyncGenerator[Commit, None]) -> Commit:
+    return await anext(commits)
+
+
+async def _arrived(
+    reading: asyncio.Future[Commit], drafting: asyncio.Future[bool] | None, seconds: float
+) -> bool:
+    """Wait for the next commit, at most so many seconds or until more is drafted."""
+    waited_for: set[asyncio.Future[Any]] = {reading}
+    if drafting and not drafting.done():
+        waited_for.add(drafting)
+    await asyncio.wait(waited_for, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    return reading.done()
