@@ -128,7 +128,7 @@ class VettedBlocks:
     def _block(self, base: int, budget: BlockBudget, guesses: int) -> DraftBlock | None:
         """The block at `base`, with `guesses` tokens before the draft; None = it is to grow."""
         session = self._session
-        most = min(self._length, budget.length)
+        most = min(self._length, budget.length - guesses)  # a block holds the guess as well
         if budget.hint is not None:
             most = min(most, budget.hint)
         if most <= 0:

@@ -48,6 +48,13 @@ def test_a_block_goes_on_behind_one_without_a_verdict():
     assert block_of(vetted(6), **{**ahead, "chain": (10, 99)}) is None  # was taken back
 
 
+def test_with_the_guess_it_is_no_longer_than_the_longest_block_that_the_server_above_takes():
+    """`block_of` has a budget of eight."""
+    assert block_of(vetted(20), length=8) == tuple(range(10, 18))
+    ahead = block_of(vetted(20), length=8, behind=2, chain=(10, 11))
+    assert ahead == tuple(range(12, 20)), "not nine"
+
+
 def test_blocks_behind_what_is_not_applied_yet_wait():
     session = vetted(8)
     session.sequence.confirmed = 2
