@@ -1,5 +1,6 @@
 """The draft of smollm2 in small: the target writes text, a pruned copy learns from it, files are shipped and joined."""
 
+import copy
 import itertools
 import random
 from collections import Counter
@@ -11,9 +12,10 @@ from torch.nn.functional import kl_div
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from opensled.store import bundled_folder
-from opensled_training.distil.agreement import agreement, of_model
-from opensled_training.distil.distiller import Distiller
+from opensled_training.distil.agreement import agreement, noisy_agreement, of_model
+from opensled_training.distil.distiller import Distiller, Pace
 from opensled_training.distil.documentation import HELD_OUT_MODULES, passages
+from opensled_training.distil.layer_choice import SEED, divergences_without, kept_layers, sample_of
 from opensled_training.distil.objective import Aims, losses
 from opensled_training.distil.pruned import pruned
 from opensled_training.distil.row_decoder import RowDecoder
@@ -196,11 +198,10 @@ def shop(texts, tmp_path):
 
 
 def distiller(target, texts, shop) -> Distiller:
-    return Distiller(pruned(target, (0, 3)), texts[1].parent, shop, shop)
+    return Distiller(pruned(target, (0, 3)), texts[1].parent, shop, shop, pace=Pace(warming=5))
 
 
-def test_training_brings_the_draft_nearer(target, texts, shop, monkeypatch):
-    monkeypatch.setattr("opensled_training.distil.distiller.WARMING", 5)
+def test_training_brings_the_draft_nearer(target, texts, shop):
     before = agreement(of_model(pruned(target, (0, 3))), texts[1])
     trainer = distiller(target, texts, shop)
     trainer.run(sum(text.written for text in texts[0]) * 60)
@@ -237,3 +238,40 @@ def test_scripts_are_chats_of_the_targets_own_template():
             assert isinstance(script.parts[0], Given) and script.parts[0].ids[: len(frame.user)] == frame.user
     again = [list(itertools.islice(drawn(frame, 2, True), 9)) for _ in range(2)]
     assert again[0] == again[1]
+
+
+def test_two_models_draw_alike_as_often_as_they_agree(target, texts):
+    alike = noisy_agreement(of_model(target), of_model(target), texts[1], 0.8)
+    assert set(alike.values()) == {1.0} and set(alike) == {"kind 0", "kind 1"}
+    other = noisy_agreement(of_model(target), of_model(pruned(target, (0, 3))), texts[1], 0.8)
+    assert all(0 <= share < 0.8 for share in other.values())
+
+
+def test_the_layers_that_go_are_those_that_are_missed_least(target, texts):
+    """Layer 2 adds nothing here; without it the model is the target."""
+    idle = copy.deepcopy(target)
+    for part in (idle.model.layers[2].self_attn.o_proj, idle.model.layers[2].mlp.down_proj):
+        torch.nn.init.zeros_(part.weight)
+    batch = sample_of(texts[1].parent)
+    missed = divergences_without(idle, range(4), batch)
+    shorter = divergences_without(idle, (0, 1, 3), batch)
+    assert min(missed, key=missed.__getitem__) == 2
+    for gone, other in shorter.items():
+        assert other == pytest.approx(missed[gone], rel=1e-4)
+    kept = kept_layers(idle, 2, batch)
+    assert kept == tuple(number for number in (0, 1, 3) if number != min(shorter, key=shorter.__getitem__))
+    with pytest.raises(ValueError, match="4 layers cannot keep 5"):
+        kept_layers(idle, 5, batch)
+
+
+@torch.inference_mode()
+def test_a_layer_is_missed_as_much_as_the_pruned_model_is_off(target, texts):
+    batch = sample_of(texts[1].parent)
+    for gone, found in divergences_without(target, range(4), batch).items():
+        without = pruned(target, [number for number in range(4) if number != gone])
+        hidden = without.model(batch.ids, use_cache=False).last_hidden_state[batch.asked]
+        drawn = torch.Generator().manual_seed(SEED)
+        embedding = without.model.embed_tokens.weight
+        assert found == pytest.approx(
+            float(losses(hidden, embedding, batch.aims, drawn).divergence), rel=1e-4
+        )

@@ -3,6 +3,7 @@
 The acceptance rate here is per position: along the target's own text, the share of positions at which the draft, given
 the same prefix, has the target's token as its likeliest (`agreement`, of greedy texts), and the mean of what both
 distributions share, 1 - TV (`overlap`), which bounds what any rule without loss accepts at temperature 1.
+`noisy_agreement` is of texts that are drawn with shared noise.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 from transformers import LlamaForCausalLM
 
+from opensled.noise import gumbel, noise_key
 from opensled_training.distil.shard_batches import TextBatch, batch_of, read_shard
 
 TEXTS = 6  # at once
@@ -58,6 +60,23 @@ def agreement(answers: Answers, shard: Path) -> Agreement:
             right[kind] += hits[rows == row].tolist()
         shared += _overlaps(logits, batch)
     return Agreement({kind: fmean(hits) for kind, hits in sorted(right.items())}, fmean(shared))
+
+
+@torch.inference_mode()
+def noisy_agreement(target: Answers, other: Answers, shard: Path, temperature: float) -> dict[str, float]:
+    """By kind of text, along a shard: the share of positions at which both models draw the same token.
+
+    Both draw over the whole vocabulary with the same noise, as a target and the model of a relay before it do.
+    """
+    same: dict[str, list[bool]] = defaultdict(list)
+    for number, text in enumerate(read_shard(shard)):
+        batch, key = batch_of([text]), noise_key(number)
+        places = (batch.asked.nonzero()[batch.answers, 1] + 1).tolist()
+        both = [answers(batch).double().numpy() / temperature for answers in (target, other)]
+        for position, one, another in zip(places, *both, strict=True):
+            noise = gumbel(key, position, np.arange(len(one)))
+            same[text.kind].append((one + noise).argmax() == (another + noise).argmax())
+    return {kind: fmean(hits) for kind, hits in sorted(same.items())}
 
 
 def of_model(draft: LlamaForCausalLM) -> Answers:

@@ -23,12 +23,19 @@ from opensled_training.distil.objective import losses
 from opensled_training.distil.shard_batches import ShardText, batch_of, rounds_of_shards
 from opensled_training.train import adamw
 
-RATE, WARMING = 8e-4, 60  # learning rate, and the steps until it
 CHECKPOINT_S = 180.0
-MEASURE_TOKENS = 400_000  # between two points of the curve
 LATEST = 8  # the mean of the weights is of the latest steps, about one in so many of all
 VARIATION, DISTANCE = 1.0, 1.0  # weights beside the KL divergence
 REPORT_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a run learns, and how often it is measured."""
+
+    rate: float = 8e-4  # learning rate
+    warming: int = 60  # steps until it
+    measured: int = 400_000  # tokens between two points of the curve
 
 
 @dataclass
@@ -55,8 +62,10 @@ class Distiller:
         folder: Path,
         dtype: torch.dtype = torch.float32,
         compiled: bool = False,
+        pace: Pace | None = None,
     ) -> None:
         self.draft, self._texts, self._heldout, self._dtype = draft.train(), texts, heldout, dtype
+        self._pace = pace or Pace()
         self._checkpoint, self._curve = folder / "draft.pt", folder / "curve.jsonl"
         self._trained = {name: weight for name, weight in draft.named_parameters() if weight.requires_grad}
         self._optimizer = adamw(self._trained.values(), decay=0.05)
@@ -71,6 +80,8 @@ class Distiller:
 
     def run(self, tokens: int, end: int = 0) -> None:
         """Until `tokens` are trained on in all; over the last `end` of them the learning rate falls to 0."""
+        if self.progress.tokens >= tokens:
+            return
         rng = random.Random(self.progress.steps)
         self._until, self._end = tokens, end
         if not self.progress.steps:
@@ -108,13 +119,14 @@ class Distiller:
                 f"TV {found.variation:.3f}, distance {found.distance:.3f}, {rate:.0f}/s",
                 flush=True,
             )
-        if before // MEASURE_TOKENS < progress.tokens // MEASURE_TOKENS and progress.tokens < self._until:
+        each = self._pace.measured
+        if before // each < progress.tokens // each and progress.tokens < self._until:
             self._measure()
 
     def _rate(self) -> float:
         left = max(0, self._until - self.progress.tokens)
         falling = min(1.0, left / self._end) if self._end else 1.0
-        return RATE * min(1.0, (self.progress.steps + 1) / WARMING) * falling
+        return self._pace.rate * min(1.0, (self.progress.steps + 1) / self._pace.warming) * falling
 
     @torch.no_grad()
     def _average(self) -> None:

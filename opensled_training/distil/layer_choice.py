@@ -1,0 +1,74 @@
+"""Which layers of the target a smaller model keeps: those that it would miss most.
+
+One layer goes at a time, the one without which the target's own text surprises what is left least. Greedy removal is
+the plainest form of what arXiv 2403.03853 does with a score of each layer: here every removal is tried.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from opensled_training.distil.objective import losses
+from opensled_training.distil.self_text import shards
+from opensled_training.distil.shard_batches import TextBatch, batch_of, read_shard
+
+SAMPLE_TOKENS = 500  # written by the target, at least
+SEED = 3
+
+
+def sample_of(texts: Path) -> TextBatch:
+    """Some texts of the first shards of each name, always the same ones."""
+    firsts = {path.name.partition("-")[0]: path for path in reversed(shards(texts))}
+    found = [text for path in firsts.values() for text in read_shard(path)]
+    random.Random(SEED).shuffle(found)
+    chosen, tokens = 0, 0
+    while tokens < SAMPLE_TOKENS and chosen < len(found):
+        tokens += len(found[chosen].top_ids)
+        chosen += 1
+    return batch_of(found[:chosen])
+
+
+@torch.inference_mode()
+def kept_layers(target: LlamaForCausalLM, count: int, batch: TextBatch) -> tuple[int, ...]:
+    """`count` of the target's layers, in their order. ValueError if it has fewer."""
+    kept = list(range(target.config.num_hidden_layers))
+    if not 0 < count <= len(kept):
+        raise ValueError(f"a model with {len(kept)} layers cannot keep {count} of them")
+    while len(kept) > count:
+        missed = divergences_without(target, kept, batch)
+        gone = min(missed, key=missed.__getitem__)
+        kept.remove(gone)
+        print(f"without layer {gone}, {len(kept)} left: KL {missed[gone]:.3f}", flush=True)
+    return tuple(kept)
+
+
+@torch.inference_mode()
+def divergences_without(target: LlamaForCausalLM, kept: Sequence[int], batch: TextBatch) -> dict[int, float]:
+    """Of each layer in `kept`: how far, in nats a position, the other ones alone are from the target."""
+    hidden, found = target.model.embed_tokens(batch.ids), {}
+    turns = target.model.rotary_emb(hidden, torch.arange(batch.ids.shape[1])[None])
+    for place, number in enumerate(kept):
+        rest = _through(target, kept[place + 1 :], hidden, turns)
+        found[number] = _divergence(target, rest, batch)
+        hidden = _through(target, [number], hidden, turns)
+    return found
+
+
+def _through(
+    target: LlamaForCausalLM, layers: Sequence[int], hidden: Tensor, turns: tuple[Tensor, Tensor]
+) -> Tensor:
+    for number in layers:
+        hidden = target.model.layers[number](hidden, position_embeddings=turns)
+    return hidden
+
+
+def _divergence(target: LlamaForCausalLM, hidden: Tensor, batch: TextBatch) -> float:
+    normed = target.model.norm(hidden)[batch.asked]
+    drawn = torch.Generator().manual_seed(SEED)  # the same tokens stand for all others each time
+    return float(losses(normed, target.model.embed_tokens.weight, batch.aims, drawn).divergence)
