@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the compose testbed in real containers and leaves nothing behind: builds both images, starts the fleet, asks
-# every device over its API, compares each answer with the target alone, kills verifier and device during an answer.
+# every device over its API, compares each answer with the target alone, kills servers and a device during an answer.
 #
 #   deploy/compose_check.sh        needs docker and docker-compose (or Compose v2), and .venv (make install)
 #
@@ -14,7 +14,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly LIMIT_MB=400 DEVICES=(pi-4 pi-5 orin-nano laptop-cpu) SCALE=3
+readonly LIMIT_MB=400 DEVICES=(pi-4 pi-5 orin-nano laptop-cpu) HOME_DEVICES=(home-pi-4 home-pi-5) SCALE=3
 readonly PYTHON=${PYTHON:-.venv/bin/python} SUITE=${SUITE:-bookworm} MIRROR=${MIRROR:-http://deb.debian.org/debian}
 readonly PROJECT=opensled-check-$$ CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt
 WORK=$(mktemp --directory --tmpdir opensled-check-XXXXXX)
@@ -26,7 +26,7 @@ export BASE_IMAGE OPENSLED_TAG=${GIVEN_TAG:-check-$$}
 export OMP_NUM_THREADS=1
 unset COMPOSE_FILE COMPOSE_PROFILES COMPOSE_PROJECT_NAME
 # The engine chooses free ports.
-export PI_4_PORT=0 PI_5_PORT=0 ORIN_NANO_PORT=0 LAPTOP_PORT=0 OUTAGES_PORT=0 RESETS_PORT=0
+export PI_4_PORT=0 PI_5_PORT=0 ORIN_NANO_PORT=0 LAPTOP_PORT=0 OUTAGES_PORT=0 RESETS_PORT=0 HOME_PI_4_PORT=0 HOME_PI_5_PORT=0
 failed="" step="" engine="" wheel_server="" own_base="" firewall="" forwarding="" compose=()
 
 say() { printf '%s  %s\n' "$(date +%T)" "$*"; }
@@ -107,7 +107,7 @@ find_compose() {
     else
         fail "neither 'docker compose' nor docker-compose is there (Debian: apt-get install docker-compose)"
     fi
-    compose+=(--project-name "$PROJECT" --profile demo --profile fleet --profile chaos)
+    compose+=(--project-name "$PROJECT" --profile demo --profile fleet --profile chaos --profile hub)
     say "compose: $("${compose[@]}" version | head --lines 1)"
 }
 
@@ -280,27 +280,33 @@ check_demo() {
     ask "demo" $(edge_flags "${DEVICES[@]}")
 }
 
-check_killed_verifier() {
-    local pid before count
-    before=$(reopened)
+check_killed() { # SERVER SEED DEVICE...: all answers go on, and are the target's
+    local server=$1 seed=$2 pid before
+    shift 2
+    before=$(reopened "$@")
     # shellcheck disable=SC2046
-    check --prompts 6 --seed 1 $(edge_flags "${DEVICES[@]}") >"$WORK/verifier.log" 2>&1 &
+    check --prompts 6 --seed "$seed" $(edge_flags "$@") >"$WORK/$server.log" 2>&1 &
     pid=$!
-    wait_for "an answer under way" 60 at_least 1 verify 9410 'opensled:sessions{reader="live"}'
-    kill_and_start verify
-    wait "$pid" || fail "verifier killed in mid-answer: not identical: $(cat "$WORK/verifier.log")"
-    sed 's/^/          /' "$WORK/verifier.log"
-    count=$(($(reopened) - before))
-    [ "$count" -gt 0 ] || fail "no answer was under way when the verifier was killed"
-    say "verifier killed in mid-answer: identical; $count streams were reopened"
+    wait_for "an answer under way" 60 at_least 1 "$server" 9410 'opensled:sessions{reader="live"}'
+    kill_and_start "$server"
+    wait "$pid" || fail "$server killed in mid-answer: not identical: $(cat "$WORK/$server.log")"
+    sed 's/^/          /' "$WORK/$server.log"
+    say "$server killed in mid-answer: identical; devices reopened $(($(reopened "$@") - before)) streams"
 }
 
-reopened() { # over all devices since their start
+reopened() { # DEVICE...: since their start
     local device sum=0
-    for device in "${DEVICES[@]}"; do
+    for device in "$@"; do
         sum=$((sum + $(value_of "$device" 9411 opensled:streams_reopened_total)))
     done
     echo "$sum"
+}
+
+check_killed_verifier() {
+    local before
+    before=$(reopened "${DEVICES[@]}")
+    check_killed verify 1 "${DEVICES[@]}"
+    [ "$(reopened "${DEVICES[@]}")" -gt "$before" ] || fail "no answer was under way when the verifier was killed"
 }
 
 check_killed_device() {
@@ -328,6 +334,20 @@ check_fleet() {
         flags+=(--edge "device-$index=http://$("${compose[@]}" port --index "$index" device 8411)")
     done
     ask "fleet of $SCALE behind one access point" --prompts 2 --seed 4 "${flags[@]}"
+}
+
+check_hub() {
+    local before confirmed
+    up "${HOME_DEVICES[@]}"
+    # shellcheck disable=SC2046
+    ask "hub" $(edge_flags "${HOME_DEVICES[@]}")
+    check_killed cloud 6 "${HOME_DEVICES[@]}" # the hub looks for it; devices keep their streams
+    confirmed=$(value_of home-hub 9410 opensled:relay_confirmed_tokens_total)
+    [ "$confirmed" -gt 0 ] || fail "the cloud has confirmed no token that the hub vetted"
+    say "the cloud has confirmed $confirmed tokens that the hub vetted"
+    before=$(reopened "${HOME_DEVICES[@]}")
+    check_killed home-hub 7 "${HOME_DEVICES[@]}"
+    [ "$(reopened "${HOME_DEVICES[@]}")" -gt "$before" ] || fail "no answer was under way when the hub was killed"
 }
 
 check_chaos() {
@@ -381,6 +401,7 @@ main() {
     check_killed_device
     check_fleet
     check_chaos
+    check_hub
     trap - EXIT
     take_down || fail "something was left behind"
     say "taken down, nothing left"

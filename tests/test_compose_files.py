@@ -21,8 +21,9 @@ import yaml
 from hw_profiles import catalog
 from opensled import config
 from opensled.cli import CONFIGS, _parser
+from opensled_testbed import netns_hub, netns_machines
 from opensled_testbed.link_relay import _relay
-from opensled_testbed.netns import DEVICES
+from opensled_testbed.netns_machines import DEVICES
 from tests.serving import serving
 
 ROOT = Path(__file__).parents[1]
@@ -34,15 +35,18 @@ DOCKERFILES = {name: (ROOT / f"deploy/docker/{name}.Dockerfile").read_text() for
 PAGE = (ROOT / "docs/testbed.md").read_text()
 EDGES = sorted(name for name, service in SERVICES.items() if service.get("command", [""])[0] == "edge")
 RELAYS = sorted(name for name, service in SERVICES.items() if "entrypoint" in service)
+SERVERS = ("verify", "cloud", "home-hub")
+BEHIND = {"home-hub": ("cloud", "far")}  # who is asked through a link, and on which network it is
+BEHIND |= {edge: ("home-hub", "home") if edge.startswith("home-") else ("verify", "core") for edge in EDGES}
 
 
 def networks(name):
     return set(SERVICES[name]["networks"])
 
 
-def test_every_service_is_a_verifier_a_device_or_its_relay():
-    assert sorted([*EDGES, *RELAYS, "verify"]) == sorted(SERVICES)
-    assert [f"{edge}-link" for edge in EDGES] == RELAYS
+def test_every_service_is_a_server_a_device_or_its_link():
+    assert sorted([*EDGES, *RELAYS, *SERVERS]) == sorted(SERVICES)
+    assert sorted(f"{each}-link" for each in BEHIND) == RELAYS
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -56,19 +60,42 @@ def test_a_device_of_the_demo_is_limited_like_its_profile_and_behind_its_link(de
 
 
 @pytest.mark.parametrize("device", [name for name in EDGES if name not in DEVICES])
-def test_every_other_device_is_a_pi_5(device):
-    assert all(SERVICES[device][key] == SERVICES["pi-5"][key] for key in ("cpus", "mem_limit"))
+def test_every_other_device_is_one_of_these_too(device):
+    one = device.removeprefix("home-") if device.startswith("home-") else "pi-5"
+    assert all(SERVICES[device][key] == SERVICES[one][key] for key in ("cpus", "mem_limit"))
 
 
-@pytest.mark.parametrize("edge", EDGES)
-def test_a_device_reaches_the_verifier_through_its_relay_only(edge):
-    (link,) = networks(edge) - {"front"}
-    relay = SERVICES[f"{edge}-link"]
-    assert networks(f"{edge}-link") == {"core", link}
-    assert relay["networks"][link] == {"aliases": ["hub"]}
-    assert networks("verify") == {"core"}
-    assert FILE["networks"]["core"] == FILE["networks"][link] == {"internal": True}
-    assert not any(link in networks(other) for other in SERVICES if other not in (edge, f"{edge}-link"))
+def test_the_hub_and_its_home_are_those_of_the_namespaces():
+    share = netns_machines.share_of(netns_hub.HUB)
+    hub = SERVICES["home-hub"]
+    assert (hub["cpus"], hub["mem_limit"]) == (share.cpus, f"{share.memory_gib:g}g")
+    assert hub["command"][hub["command"].index("--model") + 1] == netns_hub.HUB_MODEL
+    links = {f"home-{device}": link for device, link in netns_hub.HOME_DEVICES.items()}
+    links["home-hub"] = netns_hub.WIDE_AREA
+    for name in BEHIND:
+        if name.startswith("home-"):
+            command = SERVICES[f"{name}-link"]["command"]
+            assert command[command.index("--profile") + 1] == links[name]
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_a_device_reaches_its_server_through_its_link_only(name):
+    server, far = BEHIND[name]
+    (link,) = networks(name) - {"front", "home"}
+    relay = SERVICES[f"{name}-link"]
+    assert networks(f"{name}-link") == {far, link}
+    assert name == "home-hub" or relay["networks"][link] == {"aliases": ["hub"]}
+    assert far in networks(server)
+    assert FILE["networks"][far] == FILE["networks"][link] == {"internal": True}
+    assert not any(link in networks(other) for other in SERVICES if other not in (name, f"{name}-link"))
+
+
+def test_servers_are_on_networks_with_links_only():
+    assert networks("verify") == {"core"} and networks("cloud") == {"far"}
+    assert networks("home-hub") == {"home", "link-home-hub"}
+    for network in ("core", "far", "home"):
+        others = {name for name in SERVICES if network in networks(name)} - set(SERVERS)
+        assert others <= set(RELAYS)
 
 
 @pytest.mark.parametrize("edge", EDGES)
@@ -83,7 +110,7 @@ def test_no_two_published_ports_are_the_same():
     assert len(ports) == len(set(ports)) == len(EDGES) - 1  # the scaled ones get free ports
 
 
-@pytest.mark.parametrize("name", ["verify", *EDGES])
+@pytest.mark.parametrize("name", [*SERVERS, *EDGES])
 def test_opensled_takes_the_command(name):
     verb, *arguments = SERVICES[name]["command"]
     assert _parser(verb, config.options(CONFIGS.get(verb))).parse_args(arguments)
@@ -94,7 +121,7 @@ def test_the_relay_takes_the_command(name):
     python, module, link, *arguments = SERVICES[name]["entrypoint"]
     assert (python, module, link) == ("python3", "-m", "opensled_testbed.link_relay")
     relay = _relay([*arguments, *SERVICES[name]["command"]])
-    assert relay.to == ("verify", 7411)
+    assert relay.to == (BEHIND[name.removesuffix("-link")][0], 7411)
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -114,7 +141,7 @@ def test_both_generations_of_compose_take_the_file():
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")
 def test_docker_compose_itself_takes_the_file():
-    profiles = [word for profile in ("demo", "fleet", "chaos") for word in ("--profile", profile)]
+    profiles = [word for profile in ("demo", "fleet", "chaos", "hub") for word in ("--profile", profile)]
     subprocess.run(["docker-compose", *profiles, "config", "--quiet"], cwd=ROOT, check=True)
 
 
@@ -226,8 +253,9 @@ def test_shellcheck_has_nothing_to_say():
 
 
 def test_the_script_asks_every_device_of_the_demo():
-    listed = re.search(r"DEVICES=\(([^)]*)\)", SCRIPT.read_text()).group(1).split()
-    assert listed == list(DEVICES)
+    listed = re.findall(r"DEVICES=\(([^)]*)\)", SCRIPT.read_text())
+    home = [edge for edge in EDGES if edge.startswith("home-")]
+    assert [each.split() for each in listed] == [list(DEVICES), home]
     variables = re.findall(r"\$\{(\w+_PORT):-", (ROOT / "docker-compose.yml").read_text())
     assert all(f"{variable}=0" in SCRIPT.read_text() for variable in variables)
 

@@ -17,7 +17,7 @@ import pytest
 
 from hw_profiles import catalog
 from opensled.errors import OpenSledError, UsageError
-from opensled_testbed import namespaces, netem, netns
+from opensled_testbed import namespaces, netem, netns, netns_hub, netns_machines
 from opensled_testbed.namespaces import MachineShare, cable, inside, limited, namespace
 from opensled_testbed.processes import Process
 
@@ -175,11 +175,13 @@ def test_where_no_control_group_can_be_made_one_core_and_the_address_space_are_l
 
 
 def test_devices_share_the_machine_in_proportion_to_their_draft_speeds():
-    shares = {name: netns.share_of(name) for name in netns.DEVICES}
-    assert shares[netns.WHOLE_CPU].cpus == 1.0
+    shares = {name: netns_machines.share_of(name) for name in (*netns_machines.DEVICES, netns_hub.HUB)}
+    assert shares[netns_machines.WHOLE_CPU].cpus == 1.0
     speeds = {name: catalog.device(name).draft("0.5b").decode_per_s.typical for name in shares}
     assert sorted(shares, key=lambda name: shares[name].cpus) == sorted(shares, key=lambda name: speeds[name])
-    assert all(catalog.link(link) for link in netns.DEVICES.values())
+    homes = netns_hub.HOME_DEVICES
+    assert all(catalog.link(link) for link in (*netns_machines.DEVICES.values(), *homes.values()))
+    assert list(homes) == list(netns_machines.DEVICES) and len(homes) < netns_hub.CLOUD_CABLE
 
 
 def test_what_is_left_behind_is_found(tmp_path, monkeypatch):
