@@ -31,7 +31,8 @@ from opensled_testbed.simulated.device import SimulatedDevice
 from opensled_testbed.simulated.drafting import SimulatedDrafts
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import Beside, Ways
-from opensled_testbed.simulated.server import SimulatedServer, scripts
+from opensled_testbed.simulated.sequences import scripts
+from opensled_testbed.simulated.server import SimulatedServer
 from opensled_testbed.traces import WHOLE, ItemTrace, Proposal, TraceSet
 from scheduler import make_policy
 from scheduler.plan import PolicyOptions

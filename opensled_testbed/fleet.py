@@ -1,4 +1,5 @@
-"""A fleet in one TOML file: so many of this device, on that link, with that drafter, and the server they share."""
+"""A fleet in one TOML file: so many of this device, on that link, with that drafter, and the server they share, perhaps
+with hubs between."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from opensled.config import read_file
 from opensled.errors import UsageError
 
 STOPS = ("fixed", "adaptive", "dual-trigger")
-Part = TypeVar("Part", "Group", "Server", "Fleet")
+Part = TypeVar("Part", "Group", "Server", "Hub", "Fleet")
+NESTED = ("server", "hub", "groups")  # keys of a fleet that are tables
 
 
 class Wish(NamedTuple):
@@ -47,6 +49,7 @@ class Group:
     pace: float = 0.0  # tokens/s that its users ask the server for; 0 = none
     background: bool = False  # they give way to others
     user_link: str = ""  # link between the user and the drafter, where that sits beside the server
+    direct: bool = False  # they ask the server, past all hubs; `link` is then the whole way
 
     def wish(self, user: int) -> Wish:
         """What the device of user number `user` says."""
@@ -98,12 +101,29 @@ class Server:
 
 
 @dataclass(frozen=True)
+class Hub(Server):
+    """A relay between devices and server, and where its own model runs. Users take turns: user n asks hub n modulo
+    `count`."""
+
+    model: str = "tiny-hub"  # what really vets
+    target: str = "draft-3b"  # shape it stands for
+    weight_bits: float = 4.0
+    policy: str = "goodput"
+    count: int = 1
+    name: str = "hub"  # under which the server knows it again
+    link: str = ""  # profile of its link to the server; "" = loopback
+    block: int = 8  # vetted tokens of a block
+    bound: float = 0.4  # chance that all of a block stands, below which it leaves before it is full
+
+
+@dataclass(frozen=True)
 class Fleet:
     """Server and devices."""
 
     server: Server = Server()
     groups: tuple[Group, ...] = (Group(),)
     dilation: float = 1.0  # real seconds for each emulated one
+    hub: Hub | None = None  # None = devices ask the server
 
     @property
     def users(self) -> int:
@@ -127,22 +147,23 @@ class Fleet:
 
 
 def read_fleet(path: Path) -> Fleet:
-    """A fleet from TOML tables [server] and [[device]], and `dilation`; raises UsageError or NotFound by name."""
+    """A fleet from TOML tables [server], [hub], [[device]] and `dilation`; raises UsageError or NotFound by name."""
     document = dict(read_file(path))
+    hub = part(Hub, document.pop("hub"), f"{path}: [hub]") if "hub" in document else None
     server = part(Server, document.pop("server", {}), f"{path}: [server]")
     tables = document.pop("device", [{}])
     if not isinstance(tables, list) or not tables:
         raise UsageError(f"{path}: write each kind of device as [[device]]")
     groups = tuple(part(Group, table, f"{path}: [[device]] {n}") for n, table in enumerate(tables, 1))
     fleet = part(Fleet, document, str(path))
-    fleet = replace(fleet, server=server, groups=groups)
+    fleet = replace(fleet, server=server, hub=hub, groups=groups)
     _check(fleet, path)
     return fleet
 
 
 def part(kind: type[Part], table: Any, where: str) -> Part:
     """A table with keys of `kind`; raises UsageError, which says where, for a key or a type that is none of its."""
-    known = {item.name: item for item in fields(kind) if item.name not in ("server", "groups")}
+    known = {item.name: item for item in fields(kind) if item.name not in NESTED}
     if not isinstance(table, Mapping):
         raise UsageError(f"{where}: a table is needed")
     for key, value in table.items():
@@ -162,6 +183,8 @@ def _check(fleet: Fleet, path: Path) -> None:
     if fleet.server.accelerator:
         assert fleet.server.cost
         assert fleet.server.draft_cost or not fleet.server.draft
+    if fleet.hub:
+        _check_hub(fleet.hub, f"{path}: [hub]")
     if fleet.server.draft_length < 1:
         raise UsageError(
             f'{path}: [server] draft_length must be 1 or more; draft = "" is a server that drafts nothing'
@@ -182,3 +205,16 @@ def _check(fleet: Fleet, path: Path) -> None:
             catalog.link(link)
     if not fleet.users:
         raise UsageError(f"{path}: the fleet has no devices")
+
+
+def _check_hub(hub: Hub, where: str) -> None:
+    if hub.accelerator:
+        assert hub.cost
+    if hub.link:
+        catalog.link(hub.link)
+    if hub.draft:
+        raise UsageError(f"{where}: no drafter runs beside a relay's model; leave draft out")
+    if hub.count < 1 or hub.block < 1:
+        raise UsageError(f"{where}: count and block must be 1 or more")
+    if not 0 <= hub.bound <= 1:
+        raise UsageError(f"{where}: bound must lie within 0 and 1")

@@ -24,13 +24,16 @@ from opensled.errors import UsageError
 from opensled_testbed.emulation.step_law import StepLaw
 from opensled_testbed.fleet import Fleet, Group, Server
 from opensled_testbed.load.load import Load
-from opensled_testbed.load.records import RequestRecord, RunResult, between
+from opensled_testbed.load.records import RequestRecord, RunResult, between, total
 from opensled_testbed.rules import rule_of
+from opensled_testbed.simulated.asking import Answers
 from opensled_testbed.simulated.device import AloneDevice, SimulatedDevice
 from opensled_testbed.simulated.drafting import SimulatedDrafts
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import ways
-from opensled_testbed.simulated.server import Overhead, SimulatedServer, scripts
+from opensled_testbed.simulated.relay import SimulatedRelay
+from opensled_testbed.simulated.sequences import scripts
+from opensled_testbed.simulated.server import Overhead, SimulatedServer
 from opensled_testbed.simulated.server_drafter import SimulatedDrafter
 from opensled_testbed.simulated.users import Arrivals, Asks, SimulatedUser
 from opensled_testbed.traces import TraceSet
@@ -86,20 +89,27 @@ def simulate_users(
     """The run of some users of a fleet, by number, at one server; `policy`: other than the one the fleet names."""
     events, records = Events(), list[RequestRecord]()
     server = _server(fleet.server, traces, events, overhead, policy)
+    hubs = _hubs(fleet, server, events, overhead, load)
     speeds, items = [_speed(group, traces) for group in fleet.groups], scripts(traces)
     groups = [index for index, group in enumerate(fleet.groups) for _ in range(group.count)]
     members = {}
     for number in users:
         index = groups[number]
-        seed = _SEEDS * load.seed + number
-        device = _device(fleet.groups[index], speeds[index], events, server, number, seed)
+        asked = hubs[number % len(hubs)] if hubs and not fleet.groups[index].direct else server
+        device = _device(fleet.groups[index], speeds[index], events, asked, number, _seed(load, number))
         members[number] = SimulatedUser(number, index, device, items, load, events, records)
     _start(members, fleet.users, load, events)
     events.run(load.warmup)
-    before = replace(server.totals)
+    before, vetted = replace(server.totals), total([hub.totals for hub in hubs])
     events.run(load.warmup + load.duration)
     result = RunResult(LABEL, load.warmup, events.now, records, between(before, server.totals))
+    result.hubs = between(vetted, total([hub.totals for hub in hubs]))
     return Simulated(result, events.count)
+
+
+def _seed(load: Load, number: int) -> int:
+    """Of the links of user `number`; the hubs' numbers come after those of all users."""
+    return _SEEDS * load.seed + number
 
 
 def _start(members: dict[int, SimulatedUser], users: int, load: Load, events: Events) -> None:
@@ -113,19 +123,43 @@ def _start(members: dict[int, SimulatedUser], users: int, load: Load, events: Ev
 def _server(
     server: Server, traces: TraceSet, events: Events, overhead: Overhead, policy: SchedulingPolicy | None
 ) -> SimulatedServer:
+    law = _law(server)
+    planner = policy or make_policy(server.policy, _options(server))
+    drafter = SimulatedDrafter(law, traces.items) if law.drafting else None
+    return SimulatedServer(events, law, planner, server.sessions_that_fit, overhead, drafter=drafter)
+
+
+def _options(server: Server) -> PolicyOptions:
+    return PolicyOptions(server.draft_wait, server.batch, server.draft_length)
+
+
+def _law(server: Server) -> StepLaw:
     if not server.accelerator:
-        raise UsageError("a simulated server needs an accelerator profile: set `accelerator` in [server]")
-    places, law = server.sessions_that_fit, StepLaw.of(server)
-    if not places:
+        raise UsageError(
+            "a simulated server, or hub, needs an accelerator profile: set `accelerator` in its table"
+        )
+    if not server.sessions_that_fit:
         beside = f" beside a {server.draft} draft" if server.draft else ""
         raise UsageError(
             f"{server.target} at {server.weight_bits:g} bits and {server.context} positions does not fit on "
             f"{server.accelerator}{beside}; take fewer bits, a shorter context or a larger accelerator"
         )
-    options = PolicyOptions(server.draft_wait, server.batch, server.draft_length)
-    planner = policy or make_policy(server.policy, options)
-    drafter = SimulatedDrafter(law, traces.items) if law.drafting else None
-    return SimulatedServer(events, law, planner, places, overhead, drafter=drafter)
+    return StepLaw.of(server)
+
+
+def _hubs(
+    fleet: Fleet, server: SimulatedServer, events: Events, overhead: Overhead, load: Load
+) -> list[SimulatedRelay]:
+    """All of a fleet, each with its own way up, which its sequences share."""
+    hub = fleet.hub
+    if hub is None:
+        return []
+    law, policy = _law(hub), make_policy(hub.policy, _options(hub))
+    roads = [ways(hub.link, _seed(load, fleet.users + number)) for number in range(hub.count)]
+    names = [replace(hub, name=f"{hub.name}-{number}") for number in range(hub.count)]
+    return [
+        SimulatedRelay(events, law, each, policy, server, road, overhead) for each, road in zip(names, roads)
+    ]
 
 
 def _speed(group: Group, traces: TraceSet) -> DraftSpeed | None:
@@ -140,7 +174,7 @@ def _speed(group: Group, traces: TraceSet) -> DraftSpeed | None:
 
 
 def _device(
-    group: Group, speed: DraftSpeed | None, events: Events, server: SimulatedServer, number: int, seed: int
+    group: Group, speed: DraftSpeed | None, events: Events, server: Answers, number: int, seed: int
 ) -> Asks:
     if group.drafter == "alone" and speed is not None:
         return AloneDevice(events, speed)

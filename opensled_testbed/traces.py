@@ -6,7 +6,7 @@ length, stop rule or timing an emulated or simulated device has, its drafts are 
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,10 @@ class ItemTrace:
             found = self.proposals[place]
         return found.ids[index], found.confidences[index]
 
+    def following(self, tokens: Sequence[int], length: int, index: int) -> tuple[int, float] | None:
+        """`proposed` after the first `length` of `tokens`, the prompt included, which are the text's here."""
+        return self.proposed(length - len(self.prompt_ids), index)
+
     def right(self, place: int, most: int) -> int:
         """Of the first `most` tokens drafted after a place, how many are the text's before the first that is not."""
         count = 0
@@ -80,7 +84,12 @@ class TraceSet:
 def write_traces(path: Path, traces: TraceSet) -> None:
     """As gzipped JSON lines: a head, then one item each; the same traces give the same bytes."""
     head = {"target": traces.target, "drafter": traces.drafter, "origin": traces.origin}
-    lines = [json.dumps(head), *(json.dumps(asdict(item), separators=(",", ":")) for item in traces.items)]
+    write_lines(path, head, map(asdict, traces.items))
+
+
+def write_lines(path: Path, head: dict[str, Any], items: Iterable[dict[str, Any]]) -> None:
+    """Gzipped JSON lines, `head` first; the same lines give the same bytes."""
+    lines = [json.dumps(head), *(json.dumps(item, separators=(",", ":")) for item in items)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
 
@@ -88,10 +97,15 @@ def write_traces(path: Path, traces: TraceSet) -> None:
 def read_traces(path: Path) -> TraceSet:
     """Raises UsageError for a file that is none."""
     try:
-        head, *lines = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+        head, *lines = read_lines(path)
         return TraceSet(**head, items=tuple(trace_of(line) for line in lines))
     except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{path} holds no recorded drafts: {error}") from error
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """What `write_lines` wrote; raises OSError, EOFError or ValueError for another file."""
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
 
 
 def trace_of(line: dict[str, Any]) -> ItemTrace:
@@ -99,6 +113,11 @@ def trace_of(line: dict[str, Any]) -> ItemTrace:
     proposals = tuple(Proposal(tuple(p["ids"]), tuple(p["confidences"])) for p in line.pop("proposals"))
     ids = {name: tuple(line.pop(name)) for name in ("prompt_ids", "target_ids", "alone_ids")}
     return ItemTrace(**{**line, **ids, "proposals": proposals})
+
+
+def eos_ids(items: Iterable[ItemTrace]) -> frozenset[int]:
+    """The tokens that ended a text."""
+    return frozenset(item.target_ids[-1] for item in items if item.finish_reason == "eos")
 
 
 def rounds(trace: ItemTrace, length: int) -> Iterator[tuple[int, int]]:

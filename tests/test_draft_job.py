@@ -26,7 +26,7 @@ from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.load.records import RequestRecord
 from opensled_testbed.simulated.drafting import SimulatedDrafts
 from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.server import Script
+from opensled_testbed.simulated.sequences import Script
 from opensled_testbed.traces import ItemTrace
 from tests.by_hand import HandLoop
 from tests.emulated import speed

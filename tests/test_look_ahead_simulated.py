@@ -30,7 +30,8 @@ from opensled_testbed.simulated.device import SimulatedDevice
 from opensled_testbed.simulated.drafting import SimulatedDrafts
 from opensled_testbed.simulated.events import Events
 from opensled_testbed.simulated.links import ways
-from opensled_testbed.simulated.server import MAX_DRAFT, scripts
+from opensled_testbed.simulated.sequences import scripts
+from opensled_testbed.simulated.server import MAX_DRAFT
 from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
 from tests.by_hand import HandLoop
 from tests.emulated import speed
@@ -193,6 +194,9 @@ class SimulatedWaits:
         self.server = Waits(reader.script.text, self.step_s, later, self._tell)
         reader.opened(SimpleNamespace(turn=Turn()))
         self.server.start()
+
+    def limits_of(self, script) -> Limits:
+        return Limits(MAX_DRAFT, script.prompt + script.last, continuations=True)
 
     def _tell(self, base: int, end: int, draft: object) -> None:
         self.reader.told(verdict_of(self.trace, base, end, draft))

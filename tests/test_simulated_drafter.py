@@ -27,7 +27,8 @@ from opensled_testbed.load.server_process import RECORDED, command, serving
 from opensled_testbed.recordings import BUNDLED
 from opensled_testbed.simulated.compare import compare, throughput
 from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.server import RecordedSequence, SimulatedServer, scripts
+from opensled_testbed.simulated.sequences import RecordedSequence, scripts
+from opensled_testbed.simulated.server import SimulatedServer
 from opensled_testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
 from opensled_testbed.simulator import simulate
 from opensled_testbed.traces import TraceSet, read_traces

@@ -49,6 +49,5 @@ class RecordedModel(ModelDrafter):
 
     def _recorded(self, index: int) -> DraftToken | None:
         """Number `index` of the tokens drafted after the truth."""
-        place = len(self.sequence) - len(self.drafted) - len(self.trace.prompt_ids)
-        found = self.trace.proposed(place, index)
+        found = self.trace.following(self.sequence, len(self.sequence) - len(self.drafted), index)
         return DraftToken(*found) if found else None

@@ -12,7 +12,7 @@ import numpy as np
 
 from opensled_testbed.recordings import PAIRS, recording
 from opensled_testbed.target_text import text_of
-from opensled_testbed.traces import ItemTrace, read_traces
+from opensled_testbed.traces import ItemTrace, eos_ids, read_traces
 from verify_server.config import ServeConfig
 from verify_server.engine.base import MAX_TREE, EngineInfo, SampleRequest, Scores, Segment, TargetEngine
 from verify_server.target import Target
@@ -38,7 +38,7 @@ class RecordedEngine(TargetEngine):
             model_id="recorded",
             vocab_size=vocab_size,
             context_length=CONTEXT,
-            eos_ids=_ends(items := tuple(items)),
+            eos_ids=tuple(sorted(eos_ids(items := tuple(items)))),
             numerics="exact",
             dtype="float32",
             device="cpu",
@@ -96,8 +96,3 @@ def _places(item: ItemTrace) -> Iterable[tuple[bytes, int]]:
     whole = np.array((*item.prompt_ids, *item.target_ids), np.int32)
     for length in range(len(item.prompt_ids), len(whole)):
         yield whole[:length].tobytes(), int(whole[length])
-
-
-def _ends(items: Iterable[ItemTrace]) -> tuple[int, ...]:
-    """The tokens that ended a text."""
-    return tuple(sorted({item.target_ids[-1] for item in items if item.finish_reason == "eos"}))

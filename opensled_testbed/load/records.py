@@ -5,6 +5,7 @@ All times are seconds since the start of the run: emulated seconds where time is
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -74,6 +75,8 @@ class RunResult:
     server: ServerTotals = field(default_factory=ServerTotals)
     # The emulated accelerator's own totals over the whole run, in real seconds; empty where there is none.
     emulation: dict[str, float] = field(default_factory=dict)
+    # Of all relays together: their tokens are those that they vetted
+    hubs: ServerTotals = field(default_factory=ServerTotals)
 
 
 class Clock:
@@ -101,3 +104,9 @@ Totals = TypeVar("Totals")
 def between(before: Totals, after: Totals) -> Totals:
     """What was done from one reading of a dataclass of sums to the next."""
     return type(after)(**{name: value - getattr(before, name) for name, value in vars(after).items()})
+
+
+def total(several: Sequence[ServerTotals]) -> ServerTotals:
+    """Of several servers."""
+    names = vars(ServerTotals())
+    return ServerTotals(**{name: sum(getattr(each, name) for each in several) for name in names})

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from edge_client.commits import Commit
 from edge_client.drafting import Drafting
-from edge_client.generate import Exchange
 from hw_profiles.profiles import DraftSpeed
-from opensled.messages import Limits, SamplingParams, ServerMessage, Verdict
-from opensled.protocol import Truth
+from opensled.messages import Draft, SamplingParams, Verdict
 from opensled.sampling import Sampler
-from opensled.turns import Turn
 from opensled_testbed.emulation.draft_pace import forward_s
 from opensled_testbed.emulation.replay import NoDrafts
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import Arrival, RequestRecord, Round
+from opensled_testbed.simulated.asking import Answers, Asking
 from opensled_testbed.simulated.drafting import Ready, SimulatedDrafts
 from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.links import Ways, draft_bytes, open_bytes, opened_bytes, verdict_bytes
-from opensled_testbed.simulated.server import MAX_DRAFT, Script, SimulatedServer
-from verify_server.session import Session
+from opensled_testbed.simulated.links import Ways, open_bytes, verdict_bytes
+from opensled_testbed.simulated.sequences import Script
 
 Done = Callable[[RequestRecord], None]
 UNUSED = Sampler(SamplingParams(), b"")  # what was recorded is not drawn again
@@ -34,7 +32,7 @@ class SimulatedDevice:
     """
 
     events: Events
-    server: SimulatedServer
+    server: Answers
     ways: Ways
     drafts: SimulatedDrafts
     user: Ways | None
@@ -55,48 +53,23 @@ class SimulatedDevice:
         self.events.at(self.user.up.deliver_at(record.sent, size), answer.begin)
 
 
-class SimulatedAnswer:
+class SimulatedAnswer(Asking):
     """One request on its device: the sequence that its edge loop drafts for, and what its reader gets."""
 
     def __init__(self, device: SimulatedDevice, record: RequestRecord, script: Script, done: Done) -> None:
-        self._device, self._record, self.script, self._done = device, record, script, done
-        self.wish = device.wish
-        self.truth, self.turn = Truth(script.trace.prompt_ids), Turn()
-        self.limits = Limits(MAX_DRAFT, script.prompt + script.last, continuations=True)
-        self._session: Session | None = None
-        self._exchange: Exchange | None = None
+        super().__init__(device.events, device.server, device.ways, script, device.wish)
+        self._device, self._record, self._done = device, record, done
         self._sent_at: dict[int, float] = {}  # seconds, by the draft's counter
 
-    def begin(self, _: None) -> None:
-        """Ask the server for a sequence."""
-        self._up(self._device.server.open, self, open_bytes(self.script.prompt))
-
     def _up(self, call: Callable[..., None], argument: object, size: int) -> None:
-        device = self._device
-        if device.user is None:  # else the link that counts is the user's
+        if self._device.user is None:  # else the link that counts is the user's
             self._record.bytes_up += size
-        device.events.at(device.ways.up.deliver_at(device.events.now, size), call, argument)
+        super()._up(call, argument, size)
 
     def _down(self, call: Callable[..., None], argument: object, size: int) -> None:
-        device = self._device
-        if device.user is None:
+        if self._device.user is None:
             self._record.bytes_down += size
-        device.events.at(device.ways.down.deliver_at(device.events.now, size), call, argument)
-
-    # -- what the server sends --------------------------------------------------------------------------
-
-    def refused(self) -> None:
-        self._down(self._fail, None, verdict_bytes(0))
-
-    def opened(self, session: Session) -> None:
-        self._session = session
-        self._down(self._begin, session.turn.hint, opened_bytes(self.script.prompt))
-
-    def told(self, message: ServerMessage) -> None:
-        assert isinstance(message, Verdict), "a simulated server has no failures"
-        self._down(self._hear, message, verdict_bytes(len(message.tokens)))
-
-    # -- the edge loop ----------------------------------------------------------------------------------
+        super()._down(call, argument, size)
 
     def _fail(self, _: None) -> None:
         self._record.error = "overloaded: the KV of all places is taken"
@@ -108,40 +81,27 @@ class SimulatedAnswer:
         self._done(self._record)
 
     def _begin(self, hint: int | None) -> None:
-        device, clock = self._device, self._device.events
+        device = self._device
         self.turn.reopened(hint)
         drafts: Drafting = NoDrafts(Ready)
         if device.drafts_for is self:
             drafts = device.drafts
             device.drafts.take(self.script, self._record, self._advance)
         drafts.begin(self.truth, UNUSED)
-        params = SamplingParams(temperature=0, max_tokens=self.script.last)
-        self._exchange = Exchange(self, drafts, params, lambda: clock.now)
-        self._exchange.draft()
-        self._advance()
+        self._draft_by(drafts)
 
-    def _advance(self) -> None:
-        """Send what is drafted by now, if there is anything."""
-        exchange = self._exchange
-        while exchange and not self.truth.finish_reason and (draft := exchange.drafted()):
-            self._sent_at[draft.counter] = self._device.events.now
-            self.turn.draft(draft)
-            self._up(self._device.server.submit, (self._session, draft), draft_bytes(len(draft.block.tokens)))
-            exchange.look_ahead(draft)
+    def _sends(self, draft: Draft) -> None:
+        self._sent_at[draft.counter] = self._events.now
 
-    def _hear(self, verdict: Verdict) -> None:
-        if self.truth.finish_reason or self._exchange is None:
-            return
-        commit = self._exchange.hear(verdict)
+    def _heard(self, verdict: Verdict, commit: Commit) -> None:
         if commit.drafted:
-            now = self._device.events.now
+            now = self._events.now
             self._record.rounds.append(
                 Round(self._sent_at.pop(verdict.answers), now, commit.drafted, commit.accepted)
             )
             self._record.wasted -= commit.accepted
         if commit.tokens:
             self._show(len(commit.tokens))
-        self._advance()
 
     def _show(self, tokens: int) -> None:
         """Hand tokens on to the user, whose own link may be in between."""

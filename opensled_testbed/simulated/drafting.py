@@ -14,7 +14,7 @@ from opensled.protocol import Truth
 from opensled_testbed.emulation.replay import ReplayDrafts
 from opensled_testbed.load.records import RequestRecord
 from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.server import Script
+from opensled_testbed.simulated.sequences import Script
 from opensled_testbed.traces import ItemTrace
 
 

@@ -1,67 +1,34 @@
 """The simulated server: the product's sessions and policies, steps as long as the profiles say.
 
-The target is the recorded text: the product's acceptance rule decides with it as the target's own samples. There is no
-KV memory and no thread.
+What the target says is recorded (sequences.py). There is no KV memory and no thread.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from hw_profiles.step_cost import HardwareProfile
 from opensled.errors import OpenSledError
-from opensled.messages import Draft, SamplingParams, ServerMessage
-from opensled.protocol import EndRules, common_prefix
+from opensled.messages import Draft, Limits, SamplingParams, ServerMessage
 from opensled_testbed.emulation.step_law import StepLaw, StepPiece
 from opensled_testbed.fleet import Wish
 from opensled_testbed.load.records import ServerTotals
 from opensled_testbed.simulated.events import Events
+from opensled_testbed.simulated.sequences import RecordedSequence, Script, decided
 from opensled_testbed.simulated.server_drafter import VOCABULARY, SimulatedDrafter
-from opensled_testbed.traces import ItemTrace, TraceSet
 from scheduler.estimates import DeviceBook
 from scheduler.plan import SchedulingPolicy, Snapshot
-from verify_server.acceptance.base import AcceptanceResult, SessionScores
 from verify_server.acceptance.match import Match
 from verify_server.counters import LoopStats
 from verify_server.draft_budget import DraftBudget, DraftRecords
 from verify_server.drafting.stage import OwnDrafts
-from verify_server.engine.base import Scores
-from verify_server.kv.blocks import BlockPool, BlockTable
-from verify_server.sequence import Sequence
 from verify_server.session import DraftLimits, Session, StepItem
 from verify_server.session_manager import SessionLimits
 from verify_server.session_timing import SessionTiming
 from verify_server.step import Outcome
 
 MAX_DRAFT = SessionLimits.max_draft
-
-
-class Script:
-    """One item: its recorded text, and how long it might have become."""
-
-    __slots__ = ("alone", "item", "last", "prompt", "reason", "text", "trace")
-
-    def __init__(self, trace: ItemTrace, last: int) -> None:
-        self.trace, self.item, self.reason = trace, trace.item, trace.finish_reason
-        self.prompt, self.text, self.alone = (
-            len(ids) for ids in (trace.prompt_ids, trace.target_ids, trace.alone_ids)
-        )
-        self.last = last  # length of the text at which max_tokens would end it
-
-
-def scripts(traces: TraceSet) -> list[Script]:
-    """Of all items, in their order."""
-    items = traces.items
-    # How long an item that ended by itself might have become is not recorded; its neighbours say it.
-    longest = max((len(item.target_ids) for item in items), default=0)
-    lengths = [len(item.target_ids) if item.finish_reason == "length" else longest for item in items]
-    return [Script(item, last) for item, last in zip(items, lengths)]
-
-
-END = -1  # stands for the token after the recorded text, which never commits
-ENDLESS = 1 << 30  # positions: no draft is cut for want of memory
-NO_SCORES = cast(Scores, None)  # rule `match` asks for samples alone, and those are recorded
 
 
 class Reader(Protocol):
@@ -86,61 +53,6 @@ class Overhead:
 
     step_s: float = 0.0  # of each step: planning, the hop to the engine's thread
     session_s: float = 0.0  # of each session in a step: messages, commit
-
-
-class NoKV(BlockTable):
-    """Places are counted instead of blocks."""
-
-    def __init__(self) -> None:
-        super().__init__(BlockPool(0, 1))
-
-    def grow(self, length: int) -> None: ...
-
-    def truncate(self, length: int) -> None: ...
-
-    def reach(self) -> int:
-        return ENDLESS
-
-
-class RecordedSequence(Sequence):
-    """Ends where the recorded text does; how long it might have become is in `ends`."""
-
-    def __init__(self, script: Script) -> None:
-        ends = EndRules(frozenset(), frozenset(), script.prompt + script.last)
-        super().__init__(script.trace.prompt_ids, script.prompt, ends, NoKV())
-        self._script = script
-
-    def decided(self, item: StepItem) -> AcceptanceResult | None:
-        """What the session's acceptance rule says of the draft in a step; None = there is nothing to decide."""
-        check = item.check
-        if check is None:
-            return None
-        rest = self._script.trace.target_ids[len(self) - self.prompt_length :]
-        if (
-            not check.parents
-        ):  # what `Match` says of a chain, without its requests: simulations are made of these
-            accepted = common_prefix(check.ids, rest)
-            return AcceptanceResult(accepted, rest[accepted] if accepted < len(rest) else END)
-        deciding = item.session.rule.decide(check, SessionScores(NO_SCORES, 0, check))
-        own: list[int] | None = None
-        while True:
-            try:
-                request = next(deciding) if own is None else deciding.send(own)
-            except StopIteration as done:
-                result: AcceptanceResult = done.value
-                return result
-            own = _samples(rest, request.position - check.position, len(request.rows))
-
-    def cut(self, ids: Any) -> tuple[tuple[int, ...], str]:
-        left = self._script.prompt + self._script.text - len(self)
-        return tuple(ids[:left]), self._script.reason if len(ids) >= left else ""
-
-
-def _samples(rest: tuple[int, ...], place: int, count: int) -> list[int]:
-    """The target's own tokens behind the first `place` tokens of the text that is to come, if they were drafted right;
-    those behind a wrong one never count."""
-    found = list(rest[place : place + count])
-    return found + [END] * (count - len(found))
 
 
 class SimulatedServer:
@@ -175,9 +87,14 @@ class SimulatedServer:
         """A sequence begins; refused when all places are taken."""
         if len(self._sessions) >= self._places:
             reader.refused()
-            return
-        self._opened += 1
-        session = self._session(reader)
+        else:
+            self._begin(reader, self._session(reader))
+
+    def limits_of(self, script: Script) -> Limits:
+        """What a device is told when a sequence is opened."""
+        return Limits(MAX_DRAFT, script.prompt + script.last, continuations=True)
+
+    def _begin(self, reader: Reader, session: Session) -> None:
         session.timing.begin(self._events.now)
         session.attach(len(session.sequence))
         self._readers[session], self._sessions[session.id] = reader, session
@@ -188,7 +105,7 @@ class SimulatedServer:
     def _session(self, reader: Reader) -> Session:
         wish = reader.wish
         return Session(
-            self._opened,
+            self._number(),
             "",
             RecordedSequence(reader.script),
             SamplingParams(temperature=0),
@@ -201,6 +118,11 @@ class SimulatedServer:
             timing=SessionTiming(self._devices.of("", wish.device), wish.pace),
             stats=self._stats,
         )
+
+    def _number(self) -> int:
+        """Of a new session."""
+        self._opened += 1
+        return self._opened
 
     def submit(self, arrived: tuple[Session, Draft]) -> None:
         """Take a draft; a session that is finished hears nothing more."""
@@ -247,7 +169,7 @@ class SimulatedServer:
         overhead = self._overhead
         seconds = self._law.step_s([StepPiece.of(item.segment) for item in work])
         seconds += overhead.step_s + len(work) * overhead.session_s
-        outcomes = [_decided(item) for item in work]
+        outcomes = [decided(item) for item in work]
         self._events.at(self._events.now + seconds, self._end, (work, outcomes, seconds))
 
     def _end(self, done: tuple[list[StepItem], list[Outcome], float]) -> None:
@@ -282,12 +204,11 @@ class SimulatedServer:
         assert not isinstance(outcome, OpenSledError), "a simulated step has no errors"
         self.totals.tokens += session.commit(item, outcome, self._events.now)
         self._changed(session)
-        if session.sequence.finish_reason:
-            del self._sessions[session.id], self._readers[session]
-            if self._drafter:
-                self._drafter.forget(session.id)
+        if session.sequence.over:
+            self._forget(session)
 
-
-def _decided(item: StepItem) -> Outcome:
-    assert isinstance(item.session.sequence, RecordedSequence)
-    return item.session.sequence.decided(item)
+    def _forget(self, session: Session) -> None:
+        """It is over."""
+        del self._sessions[session.id], self._readers[session]
+        if self._drafter:
+            self._drafter.forget(session.id)

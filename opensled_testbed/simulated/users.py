@@ -9,7 +9,7 @@ from opensled_testbed.load.load import Load, asked_by, due_times, start_of, thin
 from opensled_testbed.load.records import RequestRecord
 from opensled_testbed.simulated.device import Done
 from opensled_testbed.simulated.events import Events
-from opensled_testbed.simulated.server import Script
+from opensled_testbed.simulated.sequences import Script
 
 
 class Asks(Protocol):

@@ -1,0 +1,194 @@
+"""Three tiers in the simulator: the text is the top target's, and what a hub saves or costs is what it must be.
+
+Run: .venv/bin/python -m pytest tests/test_simulated_relay.py -q
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opensled.errors import UsageError
+from opensled_testbed.fleet import Fleet, Group, Hub, Server, read_fleet
+from opensled_testbed.load.load import Load
+from opensled_testbed.load.records import RequestRecord, RunResult
+from opensled_testbed.load.slo import pace_of
+from opensled_testbed.simulator import simulate
+from opensled_testbed.traces import TraceSet
+from tests.made_tiers import made_tiers
+
+# 45 ms a step, and the hub takes 7 ms
+CLOUD = Server(accelerator="a100-80", target="dense-32b", context=1024, draft_wait=1.0)
+HUB = Hub(
+    accelerator="strix-halo", target="draft-1.5b", context=1024, link="wan-80", policy="fcfs", bound=0.0
+)
+READERS = Group(2, link="ethernet", drafter="none")
+DEVICES = Group(2, link="ethernet")  # whose drafts take no time
+LOAD = Load(warmup=1.0, duration=8.0)
+
+
+def run(hub: float = 1.0, group: Group = READERS, load: Load = LOAD, **options: object) -> RunResult:
+    """Devices of one kind at a hub that says what the target says with chance `hub`."""
+    fleet = Fleet(CLOUD, (group,), hub=replace(HUB, **options))
+    return simulate(fleet, made_tiers(hub, tokens=60), load)
+
+
+def finished(result: RunResult) -> list[RequestRecord]:
+    return [record for record in result.requests if record.finish_reason]
+
+
+def whole(result: RunResult, traces: TraceSet) -> bool:
+    lengths = {item.item: len(item.target_ids) for item in traces.items}
+    return all(record.tokens == lengths[record.item] for record in finished(result))
+
+
+@pytest.mark.parametrize("group", [READERS, DEVICES, replace(DEVICES, look_ahead=True)])
+@pytest.mark.parametrize("policy", ["fcfs", "goodput"])
+@pytest.mark.parametrize("hub", [0.0, 0.7, 1.0])
+def test_every_answer_is_the_whole_text_of_the_target(hub: float, policy: str, group: Group) -> None:
+    result = run(hub, group, policy=policy)
+    assert finished(result) and whole(result, made_tiers(hub, tokens=60))
+
+
+def test_a_hub_that_agrees_saves_the_target_its_steps() -> None:
+    """Each block of eight stands with its bonus token, but for the first steps and the last block of an answer."""
+    plain = simulate(Fleet(CLOUD, (replace(READERS, link="wan-80"),)), made_tiers(1.0, tokens=60), LOAD)
+    steps, tokens = run().server.steps, run().server.tokens
+    assert steps / tokens < 0.5 * plain.server.steps / plain.server.tokens
+    assert run(block=16).server.steps / run(block=16).server.tokens < steps / tokens
+
+
+def test_what_a_hub_that_agrees_vets_is_text() -> None:
+    result = run()
+    assert result.hubs.tokens == pytest.approx(result.server.tokens, rel=0.1)
+    assert result.server.positions < 2.2 * result.server.tokens  # prompts are counted, too
+
+
+def test_a_hub_that_is_always_wrong_costs_positions_and_no_token() -> None:
+    wrong, agrees = run(0.0), run()
+    assert wrong.server.tokens <= wrong.server.step_sessions  # one in each step at most
+    assert wrong.hubs.tokens > 1.5 * wrong.server.tokens
+    assert wrong.server.positions / wrong.server.tokens > agrees.server.positions / agrees.server.tokens
+
+
+def test_a_bound_sends_doubtful_blocks_earlier() -> None:
+    """Where half of all tokens are taken back, a block of sixteen never stands; a short one wastes fewer positions."""
+    late, early = run(0.5, block=16), run(0.5, block=16, bound=0.4)
+    assert early.server.positions / early.server.tokens < 0.7 * late.server.positions / late.server.tokens
+
+
+def test_users_read_faster_where_the_hub_agrees() -> None:
+    """Two blocks of nine tokens with their bonus are under way at a time, a round trip and two steps each."""
+    reader = replace(READERS, count=1)
+    alone = simulate(Fleet(CLOUD, (replace(reader, link="wan-80"),)), made_tiers(1.0, tokens=60), LOAD)
+    faster = pace_of(finished(run(1.0, reader))) / pace_of(finished(alone))
+    assert 2 < faster < 9
+
+
+def test_devices_that_draft_spare_the_hub_steps() -> None:
+    reading, drafting = run(1.0), run(1.0, DEVICES)
+    assert drafting.hubs.steps / drafting.hubs.tokens < 0.8 * reading.hubs.steps / reading.hubs.tokens
+
+
+def test_direct_users_ask_past_the_hub() -> None:
+    groups = (READERS, replace(READERS, link="wan-80", direct=True))
+    result = simulate(Fleet(CLOUD, groups, hub=HUB), made_tiers(1.0, tokens=60), LOAD)
+    by_group = [sum(record.tokens for record in result.requests if record.group == each) for each in (0, 1)]
+    assert all(by_group)
+    assert result.hubs.tokens == pytest.approx(by_group[0], rel=0.15)
+
+
+def test_users_are_spread_over_hubs() -> None:
+    """One hub for each user computes each of them alone; one for four makes a batch."""
+    group = replace(READERS, count=4)
+    one, four = run(1.0, group), run(1.0, group, count=4)
+    assert four.hubs.step_sessions == four.hubs.steps
+    assert one.hubs.step_sessions > 1.5 * one.hubs.steps
+
+
+def test_the_same_arguments_give_the_same_run() -> None:
+    first, second = (json.dumps(asdict(run(0.7, DEVICES, policy="goodput"))) for _ in range(2))
+    assert first == second
+    assert json.dumps(asdict(run(0.7, DEVICES, load=replace(LOAD, seed=1), policy="goodput"))) != first
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    hub=st.sampled_from((0.0, 0.4, 0.8, 1.0)),
+    device=st.sampled_from((0.0, 0.6, 1.0)),
+    shape=st.builds(
+        Hub,
+        accelerator=st.sampled_from(("orin-nano-super", "strix-halo")),
+        target=st.just("draft-1.5b"),
+        context=st.integers(0, 2048),
+        policy=st.sampled_from(("fcfs", "goodput")),
+        draft_wait=st.sampled_from((0.0, 0.05, 5.0)),
+        count=st.integers(1, 3),
+        link=st.sampled_from(("", "ethernet", "lte-bad", "wan-110")),
+        block=st.integers(1, 20),
+        bound=st.sampled_from((0.0, 0.4, 1.0)),
+    ),
+    wait=st.sampled_from((0.0, 0.05, 5.0)),
+    groups=st.lists(
+        st.builds(
+            Group,
+            count=st.integers(1, 3),
+            device=st.sampled_from(("", "pi-4", "orin-nano-super")),
+            link=st.sampled_from(("", "wifi-busy", "lte-bad")),
+            drafter=st.sampled_from(("none", "llamacpp")),
+            draft_length=st.integers(0, 8),
+            look_ahead=st.booleans(),
+            direct=st.booleans(),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    seed=st.integers(0, 99),
+)
+def test_nothing_impossible_happens_in_any_hierarchy(hub, device, shape, wait, groups, seed) -> None:
+    traces = made_tiers(hub, device, 6, seed, 24)
+    fleet = Fleet(replace(CLOUD, draft_wait=wait), tuple(groups), hub=shape)
+    result = simulate(fleet, traces, Load(warmup=0.5, duration=4.0, seed=seed))
+    lengths = {item.item: len(item.target_ids) for item in traces.items}
+    assert result.requests
+    for record in result.requests:
+        times = [record.due, record.sent, *(arrival.time for arrival in record.arrivals), result.end]
+        assert times == sorted(times)
+        assert (record.tokens == lengths[record.item]) == bool(record.finish_reason)
+        assert all(0 <= each.accepted <= each.drafted for each in record.rounds)
+        assert record.wasted >= 0
+
+
+# -- what a fleet says ------------------------------------------------------------------------------------------
+
+
+def test_a_fleet_names_its_hubs(tmp_path) -> None:
+    path = tmp_path / "home.toml"
+    path.write_text(
+        '[server]\n[hub]\ncount = 2\naccelerator = "agx-orin"\nlink = "wan-80"\n[[device]]\ndirect = true\n'
+    )
+    fleet = read_fleet(path)
+    assert fleet.hub == Hub(count=2, accelerator="agx-orin", link="wan-80")
+    assert fleet.groups[0].direct
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [("bound = 1.5", "bound"), ("count = 0", "count"), ('draft = "0.5b"', "draft"), ("blocks = 3", "blocks")],
+)
+def test_what_a_hub_cannot_be_is_refused_by_name(tmp_path, line: str, says: str) -> None:
+    path = tmp_path / "home.toml"
+    path.write_text(f"[hub]\n{line}\n")
+    with pytest.raises(UsageError, match=says):
+        read_fleet(path)
+
+
+def test_a_hub_needs_an_accelerator_and_room() -> None:
+    with pytest.raises(UsageError, match="accelerator"):
+        run(accelerator="")
+    with pytest.raises(UsageError, match="does not fit on orin-nano-super"):
+        run(accelerator="orin-nano-super", target="dense-14b")
