@@ -78,8 +78,9 @@ conformance: $(STAMP) ## both official OpenAI clients, and thousands of requests
 soak: $(STAMP) ## an hour of faults of every kind on every kind of target, every answer checked (Linux; SEED, MINUTES, OUT)
 	@$(BIN)/python -m opensled_testbed.soak --minutes $(MINUTES) --seed $(SEED) --out $(OUT)
 
-netns-check: $(STAMP) ## as root: a fleet in network namespaces, asked, killed and restarted, checked (minutes)
+netns-check: $(STAMP) ## as root: fleets in network namespaces, without and with a hub, asked, killed and restarted, checked (minutes)
 	@$(BIN)/python -m opensled_testbed.netns
+	@$(BIN)/python -m opensled_testbed.netns --hub
 
 compose-check: $(STAMP) ## a fleet in real containers, asked, killed and restarted, checked (needs Docker; many minutes)
 	@deploy/compose_check.sh
