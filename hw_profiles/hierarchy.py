@@ -40,6 +40,7 @@ class Way(NamedTuple):
     rtt_s: float
     ahead: Ahead = Ahead.DRAFTS
     bounds: tuple[float, ...] = (0.0,)  # to choose from: see `blocks`
+    wait: float = 0.0  # steps of the upper model that a block waits for, beside its own
 
 
 class Below(NamedTuple):
@@ -79,12 +80,25 @@ class Chain:
         return 1 / (self.below.rounds.token_s if self.below else self.target.step_s(1))
 
     @property
+    def tokens(self) -> float:
+        """That a step of the target commits."""
+        return self.below.rounds.blocks.mean_tokens if self.below else 1.0
+
+    @property
     def positions(self) -> float:
         """Positions that the target computes for each token of the text."""
+        return self.below.rounds.blocks.mean_positions / self.tokens if self.below else 1.0
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step of the target."""
         if self.below is None:
-            return 1.0
-        sent = self.below.rounds.blocks
-        return sent.mean_positions / sent.mean_tokens
+            return self.target.step_s(1)
+        return self.target.step_s(self.below.rounds.blocks.mean_positions)
+
+
+# Edges below each model, and the seconds in which they make 0, 1, 2, ... tokens from a cold start
+Stock = dict[Candidate, list[tuple[Below, Numbers]]]
 
 
 class Spec(NamedTuple):
@@ -113,14 +127,17 @@ class Hierarchy:
 
     def chains(self) -> list[Chain]:
         """The target alone, and the best chain behind each edge to it."""
-        ways_down: dict[Candidate, list[Below]] = {}
-        for upper in self.candidates:
-            ways_down[upper] = [
-                Below(spec.lower, spec.length, spec.bound, *self._supplied(spec, ways_down))
-                for spec in self.specs(upper)
-            ]
-        target = self.candidates[-1]
-        return [Chain(target, None), *(Chain(target, edge) for edge in ways_down[target])]
+        stock: Stock = {}
+        *drafts, target = self.candidates
+        for upper in drafts:
+            stock[upper] = [(edge, edge.rounds.supplies(self.longest)) for edge in self._edges(upper, stock)]
+        return [Chain(target, None), *(Chain(target, edge) for edge in self._edges(target, stock))]
+
+    def _edges(self, upper: Candidate, stock: Stock) -> Iterator[Below]:
+        """All edges down from a model, each with the best supply for it."""
+        for spec in self.specs(upper):
+            supply_s, below = self._supply(spec, stock)
+            yield Below(spec.lower, spec.length, spec.bound, self.rounds(spec, supply_s), below)
 
     def specs(self, upper: Candidate) -> Iterator[Spec]:
         """All edges down from a model."""
@@ -143,7 +160,7 @@ class Hierarchy:
         """Of an edge whose blocks take `supply_s` seconds on average from a cold start."""
         sent, way = self.blocks(spec), self.ways[spec.lower.place, spec.upper.place]
         steps = np.array([spec.upper.step_s(tokens + 1) for tokens in range(len(sent.lengths))])
-        return Rounds(sent, supply_s, way.rtt_s + float(sent.lengths @ steps), way.ahead)
+        return Rounds(sent, supply_s, way.rtt_s + (1 + way.wait) * float(sent.lengths @ steps), way.ahead)
 
     def _beneath(self, upper: Candidate) -> list[Candidate]:
         """Those that can send it blocks."""
@@ -153,22 +170,20 @@ class Hierarchy:
             if (lower.place, upper.place) in self.ways and (lower.model, upper.model) in self.agreements
         ]
 
-    def _supplied(
-        self, spec: Spec, ways_down: Mapping[Candidate, Sequence[Below]]
-    ) -> tuple[Rounds, Below | None]:
-        """The rounds of an edge, whose blocks come from the best edge below it."""
+    def _supply(self, spec: Spec, stock: Stock) -> tuple[float, Below | None]:
+        """Mean seconds until an edge has a block from a cold start, and the edge below it that is fastest there."""
         lengths = self.blocks(spec).lengths
         if spec.lowest is None:
-            return self.rounds(spec, float(lengths @ alone_s(spec.lower, len(lengths)))), None
-        known = [edge for edge in ways_down[spec.lower] if edge.lower is spec.lowest]
-        supplies = [float(lengths @ edge.rounds.supplies(spec.length)) for edge in known]
+            return float(lengths @ alone_s(spec.lower, len(lengths))), None
+        known = [each for each in stock[spec.lower] if each[0].lower is spec.lowest]
+        supplies = [float(lengths @ seconds[: len(lengths)]) for _, seconds in known]
         best = int(np.argmin(supplies))
-        return self.rounds(spec, supplies[best]), known[best]
+        return supplies[best], known[best][0]
 
 
 def alone_s(candidate: Candidate, count: int) -> Numbers:
     """Seconds in which it writes 0, 1, ..., `count` - 1 tokens without a draft."""
-    return np.arange(count) * candidate.step_s(1)
+    return np.arange(count, dtype=np.float64) * candidate.step_s(1)
 
 
 def chain_of(hierarchy: Hierarchy, specs: Sequence[Spec]) -> Chain:

@@ -1,4 +1,4 @@
-"""What becomes of the blocks that one level of a hierarchy sends to the next: how long they are, how much of them stands.
+"""What becomes of the blocks that one level of a hierarchy sends to the next: how long they are, how much stands.
 
 A token of the lower model stands if the upper model draws the same one, with the same noise, behind the same tokens.
 That is rarer than the 1 - TV of an optimal coupling, and it is what recorded drafts show. A block of t tokens whose

@@ -76,10 +76,11 @@ class Rounds:
 
     def supplies(self, most: int) -> Numbers:
         """Mean seconds from a cold start until there are 0, 1, ..., `most` tokens."""
-        tokens, saved = self.blocks.tokens, self.blocks.hits * (self.cold_s - self.warm_s)
+        tokens, saved = self.blocks.tokens, np.cumsum(self.blocks.hits) * (self.cold_s - self.warm_s)
         found = np.zeros(most + 1)
         for count in range(1, most + 1):
             span = min(len(tokens), count)  # verdicts of fewer tokens, after which more is wanted
-            found[count] = self.cold_s + tokens[1:span] @ found[count - 1 : count - span : -1]
-            found[count] -= saved[1:span].sum()
+            found[count] = (
+                self.cold_s + tokens[1:span] @ found[count - 1 : count - span : -1] - saved[span - 1]
+            )
         return found

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from hw_profiles.draft_head import KINDS
 from opensled.config import option
-from opensled_testbed.planner.task_acceptance import check_acceptance, told
+from opensled_testbed.planner.hub_link import check_hub_link
+from opensled_testbed.planner.task_acceptance import MOST, check_acceptance, told
 from opensled_testbed.recordings import DEFAULT_PAIR, PAIRS, check_pair
 from scheduler.goodput.objective import MAX_USD, POWERS
 
@@ -79,6 +80,41 @@ class PlanConfig:
         DEFAULT_PAIR,
         f"target and draft model whose recorded drafts are taken: {', '.join(PAIRS)}",
         check=check_pair,
+    )
+    hierarchy: bool = option(
+        False,
+        "plan a chain instead: which models on devices, hubs between them and the server, and in the cloud draft for "
+        "each other, and in blocks of how many tokens",
+        group="hubs between the devices and the server",
+        often=True,
+    )
+    hub: str = option("agx-orin", "profile of the hub's accelerator")
+    hub_model: str = option("draft-3b", "shape of the hub's model, see --target", metavar="SHAPE")
+    hub_weight_bits: float = option(
+        8.0, "bits of each weight of the hub's model", low=1, high=32, metavar="BITS"
+    )
+    hub_link: str = option(
+        "wan-80",
+        "profile of the link from the hub to the server, or its round trip in ms; --link is then that of the devices "
+        "to their hub",
+        metavar="LINK|MS",
+        check=check_hub_link,
+    )
+    hub_acceptance: float | None = option(
+        None,
+        "share of the hub's tokens that the target accepts at each position; goes with --acceptance; none = as "
+        "recorded with the tiny family's three models",
+        low=0,
+        high=MOST,
+        metavar="A",
+    )
+    draft_acceptance: float | None = option(
+        None,
+        "share of the device's tokens that the hub accepts at each position; none = as if the levels were independent, "
+        "or as recorded",
+        low=0,
+        high=MOST,
+        metavar="A",
     )
     accelerator_usd_hour: float | None = option(
         None,

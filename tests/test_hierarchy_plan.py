@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from statistics import fmean
 
 import numpy as np
@@ -71,7 +71,7 @@ def all_chains(hierarchy: Hierarchy) -> Iterator[Chain]:
     for count in range(1, len(drafts) + 1):
         for members in combinations(drafts, count):
             path = [target, *reversed(members)]
-            if all((low.place, up.place) in hierarchy.ways for up, low in zip(path, path[1:])):
+            if all((low.place, up.place) in hierarchy.ways for up, low in pairwise(path)):
                 yield from chains_along(hierarchy, path)
 
 

@@ -78,7 +78,7 @@ LLAMA_HOMES = (
     "opensled_testbed/plain_llama.py",
 )
 PLOT_HOMES = (
-    "opensled_testbed/planner/picture.py",
+    "opensled_testbed/planner/picture",
     "opensled_testbed/planner/tradeoff_picture.py",
     "opensled_testbed/report/plots",
     "benchmarks/picture.py",

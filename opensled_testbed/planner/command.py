@@ -28,6 +28,7 @@ from opensled_testbed.planner.planning import (
 from opensled_testbed.planner.setting import recorded
 
 if TYPE_CHECKING:  # the simulator takes a second to load
+    from opensled_testbed.planner.hierarchy_plan import HierarchyPlan
     from opensled_testbed.planner.tradeoff_simulated import SimulatedPoint
 
 PICTURES = (".png", ".svg")
@@ -36,6 +37,8 @@ PICTURES = (".png", ".svg")
 def plan(config: PlanConfig) -> int:
     """Print the plan; exit code 0 also where no user can be served."""
     _check(config)
+    if config.hierarchy:
+        return _plan_hierarchy(config)
     found = make_plan(config)
     checked = _simulated(found) if config.simulate else None
     print(json.dumps(as_json(found, checked), indent=2) if config.json else text(found, checked))
@@ -44,6 +47,34 @@ def plan(config: PlanConfig) -> int:
     if config.curve:
         _draw_curve(found, Path(config.curve).expanduser())
     return 0
+
+
+def _plan_hierarchy(config: PlanConfig) -> int:
+    """The chain instead of the mode."""
+    from opensled_testbed.planner import hierarchy_view
+    from opensled_testbed.planner.hierarchy_plan import make_hierarchy_plan
+
+    for flag, asked in (
+        ("--simulate", config.simulate),
+        ("--curve", config.curve),
+        ("--pipesd", config.pipesd),
+    ):
+        if asked:
+            raise UsageError(f"{flag} is not for --hierarchy, which plans chains; leave one of them out")
+    found = make_hierarchy_plan(config)
+    print(json.dumps(hierarchy_view.as_json(found), indent=2) if config.json else hierarchy_view.text(found))
+    if config.map:
+        _draw_hierarchies(found, Path(config.map).expanduser())
+    return 0
+
+
+def _draw_hierarchies(found: HierarchyPlan, path: Path) -> None:
+    """The map of chains over hubs and round trips, for the plan's devices and server."""
+    from opensled_testbed.planner.hierarchy_map import points
+    from opensled_testbed.planner.picture_hierarchy import draw
+
+    draw(points(found.site), path, found)
+    print(f"map: {path}", file=sys.stderr)
 
 
 def _check(config: PlanConfig) -> None:

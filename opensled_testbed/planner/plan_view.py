@@ -36,11 +36,11 @@ ONE_EACH = "The {} mode of each accelerator; --accelerator NAME shows all modes 
 def text(plan: Plan, checked: Mapping[str, Any] | None = None) -> str:
     """The verdict first, then the details. `checked`: what the simulator said to the choice."""
     width = min(WIDEST, shutil.get_terminal_size().columns)
-    parts = [_wrapped(verdict(plan), width), _wrapped(details(plan), width)]
-    parts += [_wrapped(_checked(checked), width)] if checked else []
+    parts = [wrapped(verdict(plan), width), wrapped(details(plan), width)]
+    parts += [wrapped(_checked(checked), width)] if checked else []
     rows, rest = _shown(plan)
-    parts += [_question(plan), _table(plan, rows, width), *(_wrapped(words, width) for words in rest)]
-    return "\n\n".join([*parts, _wrapped(f"{alone(plan)} {LABEL}", width)])
+    parts += [_question(plan), _table(plan, rows, width), *(wrapped(words, width) for words in rest)]
+    return "\n\n".join([*parts, wrapped(f"{alone(plan)} {LABEL}", width)])
 
 
 def _thresholds(rows: Sequence[PlanRow]) -> list[str]:
@@ -181,5 +181,6 @@ def _checked(checked: Mapping[str, Any]) -> str:
     )
 
 
-def _wrapped(words: str, width: int) -> str:
+def wrapped(words: str, width: int) -> str:
+    """The words in lines of `width` characters."""
     return textwrap.fill(words, width, break_on_hyphens=False, break_long_words=False)
