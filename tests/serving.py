@@ -33,11 +33,13 @@ async def serving(
     client_limits=ClientLimits(),
     port=0,
     beside=lambda service, manager: nullcontext(),
+    manager_of=SessionManager,
 ):
-    """A server on that port, 0 = a free one; yields (manager, address). `beside`: what runs as long as it does."""
+    """A server on that port, 0 = a free one; yields (manager, address). `beside`: what runs as long as it does;
+    `manager_of`: loop, target and limits -> manager."""
     target = Target("fake", engine or FakeEngine(num_blocks=100), text or FakeText())
     loop = VerifyLoop(target.engine, policy, HardwareProfile(64), time.monotonic)
-    manager = SessionManager(loop, target, limits)
+    manager = manager_of(loop, target, limits)
     size = message_bytes(manager.sequence_limits.context_length, manager.inputs.vocab_size)
     face = service.VerifyService(
         manager, describe(manager, target), target.text, tenants, replace(client_limits, message_bytes=size)

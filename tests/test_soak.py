@@ -25,12 +25,14 @@ from opensled_testbed.soak.account import Account, Suspect
 from opensled_testbed.soak.check import Damage, damage
 from opensled_testbed.soak.clocks import StepClock
 from opensled_testbed.soak.edge_reader import EdgeLost, _error, _Reply
-from opensled_testbed.soak.faults import FAULTS
+from opensled_testbed.soak.faults import FAULTS, Ground, _victim
 from opensled_testbed.soak.judge import Judge
+from opensled_testbed.soak.kinds import KINDS
 from opensled_testbed.soak.nemesis import ROUNDS, Nemesis, Schedule
 from opensled_testbed.soak.questions import Course, Question, Truth, questions
 from opensled_testbed.soak.report import IN_ALL, PER_TARGET, Report
-from opensled_testbed.soak.targets import KINDS
+from opensled_testbed.soak.target import Place, private_file
+from opensled_testbed.soak.targets import target_of
 from opensled_testbed.soak.victims import paused, without_disk, without_memory
 
 TRUTH = (5, 6, 7, 8, 9, 10)
@@ -281,6 +283,24 @@ def test_minutes_of_it_on_both_engines_with_all_faults(tmp_path, cold_start):
     found = soak(tmp_path, "--minutes", "2", "--targets", "torch-goodput,llamacpp-goodput")
     assert found["right"] and found["tokens"] >= 500
     assert len(found["faults"]) >= len(FAULTS) // 2
+
+
+@pytest.mark.long
+def test_a_minute_of_it_behind_a_relay(tmp_path, cold_start):
+    faults = "kill,pause,flood of sure drafts"
+    found = soak(tmp_path, "--minutes", "1", "--targets", "relay", "--faults", faults, "--questions", "4")
+    assert found["right"] and found["tokens"] >= 200 and found["faults"]
+
+
+def test_around_a_relay_everything_can_be_struck(tmp_path):
+    [kind] = [kind for kind in KINDS if kind.relay]
+    tokens = private_file(tmp_path / "tokens", "a fleet\n")
+    target = target_of(kind, Place(tmp_path, StepClock(tmp_path / "clock"), tokens))
+    ground = Ground(target, (), Account(Clock()), "", random.Random(0))
+    struck = set()
+    for ground.turn in range(ROUNDS):
+        struck.add(_victim(ground, ground.account.fault("kill", 1), ()))
+    assert struck == set(target.parts) and target.main == "relay"
 
 
 def test_an_unknown_name_is_an_error(capsys):

@@ -23,9 +23,9 @@ from opensled.errors import OpenSledError
 from opensled_testbed.processes import exit_on_signals
 from opensled_testbed.provenance import provenance
 from opensled_testbed.soak.faults import FAULTS
+from opensled_testbed.soak.kinds import KINDS
 from opensled_testbed.soak.report import Report
 from opensled_testbed.soak.run import Soak, SoakRun
-from opensled_testbed.soak.targets import KINDS
 
 NAMES = tuple(kind.name for kind in KINDS)
 

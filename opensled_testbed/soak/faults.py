@@ -15,16 +15,10 @@ from hw_profiles import catalog
 from opensled.errors import OpenSledError
 from opensled_testbed.soak import floods
 from opensled_testbed.soak.account import EDGE_LOST, STARVED, Account, Window
+from opensled_testbed.soak.cluster_target import GATEWAY, REPLICA_ROLE, ROLL, SCHEDULER_ROLE
 from opensled_testbed.soak.readers import Reader
-from opensled_testbed.soak.targets import (
-    EDGE,
-    GATEWAY,
-    REPLICA_ROLE,
-    ROLL,
-    SCHEDULER_ROLE,
-    SERVER,
-    SoakTarget,
-)
+from opensled_testbed.soak.target import EDGE, SoakTarget
+from opensled_testbed.soak.targets import RELAY, SERVER, WIDE_AREA
 from opensled_testbed.soak.victims import paused, without_disk, without_memory
 
 HOLD_S = 4.0  # how long most faults last
@@ -49,8 +43,10 @@ class Ground:
 
 Strike = Callable[[Ground, Window], Awaitable[None]]
 
-# Role of the victim at a server, and at a cluster, from one turn to the next. Where there is no edge, the server.
+# Role of the victim at a server, around a relay, and at a cluster, from one turn to the next. Where there is no edge,
+# the server.
 _AT_SERVER = (SERVER, SERVER, EDGE, SERVER)
+_AT_RELAY = (RELAY, SERVER, WIDE_AREA, RELAY)
 _ENDED = (REPLICA_ROLE, GATEWAY, SCHEDULER_ROLE, REPLICA_ROLE)
 _STOPPED = (GATEWAY, ROLL, GATEWAY, ROLL)
 _HELD = (REPLICA_ROLE, GATEWAY, ROLL, SCHEDULER_ROLE)
@@ -59,9 +55,9 @@ _STARVED = (REPLICA_ROLE, GATEWAY, REPLICA_ROLE, GATEWAY)
 
 def _victim(ground: Ground, window: Window, at_cluster: Sequence[str]) -> str:
     """Whose turn it is; a device that is struck may break its answers off."""
-    target = ground.target
-    role = ground.victim(at_cluster if target.kind.replicas else _AT_SERVER)
-    role = role if role != EDGE or target.kind.edge else SERVER
+    kind = ground.target.kind
+    role = ground.victim(at_cluster if kind.replicas else _AT_RELAY if kind.relay else _AT_SERVER)
+    role = role if role != EDGE or kind.edge else SERVER
     window.victim = role
     if role == EDGE:
         window.tolerated |= {EDGE_LOST}

@@ -23,7 +23,7 @@ from opensled_testbed.soak.questions import Course
 from opensled_testbed.soak.readers import Reader, SoakDevice
 from opensled_testbed.soak.roads import Roads
 from opensled_testbed.soak.server_reader import ServerReader
-from opensled_testbed.soak.targets import SoakTarget
+from opensled_testbed.soak.target import SoakTarget, private_file
 
 DRAFT = "tiny-draft"
 PATIENT = RetryPolicy()
@@ -48,6 +48,9 @@ DEVICES = (
     DeviceKind("cacheback", FixedLength(4, tree=12), "wifi-busy", IMPATIENT, lies=True),
     DeviceKind("llamacpp", ConfidenceLength(4), "ethernet"),
 )
+BYSTANDER = DeviceKind(
+    "lookup", FixedLength(4), "wifi-good"
+)  # goes past the relay, and must not suffer by its floods
 EDGE_LINK = "wifi-good"
 
 
@@ -81,8 +84,10 @@ async def fleet_of(
     """All readers of target `number`, from 0; what they hold is given back with the stack."""
     drafts = Drafts(course.info)
     readers: list[Reader] = []
-    for place, kind in enumerate(kinds):
-        roads = _roads(target, kind.link, token, number, place, seed)
+    devices = (*kinds, BYSTANDER) if target.kind.relay else kinds
+    for place, kind in enumerate(devices):
+        home = target.origin if kind is BYSTANDER else target.address
+        roads = _roads(home, kind.link, token, number, place, seed)
         name = f"{target.name}-{place}"
         draws = seed + 100 * number + place
         thread = drafts.thread(kind, draws)
@@ -90,22 +95,22 @@ async def fleet_of(
         stack.push_async_callback(device.close)
         readers.append(device)
     if target.kind.edge:
-        roads = _roads(target, EDGE_LINK, token, number, len(kinds), seed)
-        readers.append(await _edge(target, roads, course, account, token, seed + 100 * number + len(kinds)))
+        roads = _roads(target.address, EDGE_LINK, token, number, len(devices), seed)
+        readers.append(await _edge(target, roads, course, account, token, seed + 100 * number + len(devices)))
         stack.push_async_callback(readers[-1].close)
     if target.kind.http:
         place = len(readers)
-        roads = _roads(target, EDGE_LINK, token, number, place, seed)
+        roads = _roads(target.address, EDGE_LINK, token, number, place, seed)
         url, draws = f"http://{target.http}", seed + 100 * number + place
         readers.append(ServerReader(lambda: url, roads, course, account, draws, token))
         stack.push_async_callback(readers[-1].close)
     return readers
 
 
-def _roads(target: SoakTarget, link: str, token: str, number: int, place: int, seed: int) -> Roads:
-    """Devices have addresses of their own, in Linux's loopback network."""
+def _roads(home: str, link: str, token: str, number: int, place: int, seed: int) -> Roads:
+    """To HOST:PORT `home`. Devices have addresses of their own, in Linux's loopback network."""
     source = f"127.1.{number}.{place + 1}"
-    return Roads(target.address, catalog.link(link), token, source, 1000 * seed + 100 * number + 10 * place)
+    return Roads(home, catalog.link(link), token, source, 1000 * seed + 100 * number + 10 * place)
 
 
 async def _edge(
@@ -113,8 +118,6 @@ async def _edge(
 ) -> EdgeReader:
     """A real `opensled edge`, which reaches the target on its road."""
     road = await roads.to(target.address)
-    file = target.place.folder / "edge.token"
-    file.touch(mode=0o600)
-    file.write_text(token)
+    file = private_file(target.place.folder / "edge.token", token)
     part = await asyncio.to_thread(target.add_edge, road.relay.address, file)
     return EdgeReader(lambda: f"http://{part.address}", roads, course, account, seed)

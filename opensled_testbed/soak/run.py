@@ -17,11 +17,13 @@ from opensled_testbed.soak.clocks import StepClock
 from opensled_testbed.soak.faults import FAULTS, Ground
 from opensled_testbed.soak.fleet import fleet_of
 from opensled_testbed.soak.judge import Judge
+from opensled_testbed.soak.kinds import TargetKind
 from opensled_testbed.soak.nemesis import Nemesis, Schedule
 from opensled_testbed.soak.questions import Course, course_of, questions
 from opensled_testbed.soak.readers import Reader
 from opensled_testbed.soak.report import Report
-from opensled_testbed.soak.targets import Place, SoakTarget, TargetKind, target_of
+from opensled_testbed.soak.target import Place, SoakTarget, private_file
+from opensled_testbed.soak.targets import target_of
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +86,7 @@ class SoakRun:
             log.info("starting %s", target.name)
             stack.push_async_callback(asyncio.to_thread, target.stop)
             await asyncio.to_thread(target.start)
-        courses = [await course_of(target.address, self._token, self._asked) for target in targets]
+        courses = [await course_of(target.origin, self._token, self._asked) for target in targets]
         return [
             await self._front(number, target, course, stack)
             for number, (target, course) in enumerate(zip(targets, courses))
@@ -99,9 +101,8 @@ class SoakRun:
     def _target(self, kind: TargetKind) -> SoakTarget:
         folder = self._folder / kind.name
         folder.mkdir()
-        tokens = folder / "tokens"
-        tokens.touch(mode=0o600)
-        tokens.write_text(f"{self._token} fleet\n{self._guest} guest {GUEST_LIMITS}\n")
+        tenants = f"{self._token} fleet\n{self._guest} guest {GUEST_LIMITS}\n"
+        tokens = private_file(folder / "tokens", tenants)
         return target_of(kind, Place(folder, StepClock(folder / "clock"), tokens))
 
     async def _torment(self, fronts: Sequence[Front]) -> None:

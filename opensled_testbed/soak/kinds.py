@@ -1,0 +1,45 @@
+"""The kinds of target that a soak breaks: one server of each engine and policy, one behind a relay, and clusters with
+their gateways."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TargetKind:
+    """What is served, and how."""
+
+    name: str
+    engine: str  # "torch" or "llamacpp"
+    flags: tuple[str, ...] = ()
+    replicas: int = 0
+    proxy: bool = False
+    edge: bool = False  # a real `opensled edge` is among its devices
+    http: bool = False  # a client without a device is among its readers
+    relay: bool = False  # a relay stands between its devices and it
+
+    @property
+    def exact(self) -> bool:
+        """Whether the same text comes out whatever else is computed beside it."""
+        return self.engine == "torch"
+
+
+# Little KV memory, so that sequences push each other out all the time.
+_TIGHT = ("--kv-tokens", "1024")
+KINDS = (
+    TargetKind(
+        "torch-goodput",
+        "torch",
+        ("--policy", "goodput", "--drafter", "cacheback", *_TIGHT),
+        edge=True,
+        http=True,
+    ),
+    TargetKind("torch-fcfs", "torch", ("--policy", "fcfs", "--draft-wait", "0.25", "--drafter", "model")),
+    TargetKind("torch-static", "torch", ("--policy", "static")),
+    TargetKind("torch-head", "torch", ("--drafter", "ctc", *_TIGHT)),
+    TargetKind("llamacpp-goodput", "llamacpp", ("--policy", "goodput", "--drafter", "lookup"), http=True),
+    TargetKind("relay", "torch", relay=True),
+    TargetKind("replicas", "torch", ("--drafter", "cacheback"), replicas=2, http=True),
+    TargetKind("replicas-proxy", "torch", ("--drafter", "specformer"), replicas=2, proxy=True, edge=True),
+)
