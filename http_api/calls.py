@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from opensled.answer_text import overlap
-from opensled.messages import CALL_TAGS
+from opensled.answer_text import CALL_TAGS, overlap
 
 OPENING = CALL_TAGS[0]
 

@@ -7,6 +7,9 @@ from itertools import pairwise
 from opensled.protocol import common_prefix
 from opensled.tokenizer import TargetTokenizer
 
+# Around each call in the text of an answer, where the chat template has them; else a call is bare JSON.
+CALL_TAGS = ("<tool_call>", "</tool_call>")
+
 UNFINISHED = "\ufffd"  # what a decoder shows for bytes that are no whole character (yet)
 
 

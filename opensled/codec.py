@@ -298,6 +298,8 @@ def _encode_verdict(message: Verdict) -> pb.ServerMessage:
         verdict.vetted = message.vetted
     if message.unverified:
         verdict.unverified = message.unverified
+    if message.revision:
+        verdict.revision = message.revision
     return encoded
 
 
@@ -319,4 +321,5 @@ def _decode_verdict(message: pb.Verdict) -> Verdict:
         loose=tuple(message.loose),
         vetted=message.vetted,
         unverified=message.unverified,
+        revision=message.revision,
     )

@@ -122,10 +122,6 @@ def _check(ok: bool, name: str, allowed: str) -> None:
         raise InvalidRequest(f"{name} is out of range: it must be {allowed}", name)
 
 
-# Around each call in the text of an answer, where the chat template has them; else a call is bare JSON.
-CALL_TAGS = ("<tool_call>", "</tool_call>")
-
-
 @dataclass(frozen=True)
 class ToolCall:
     """One call of a tool, as an assistant made it."""
@@ -205,9 +201,8 @@ class Open:
     def __post_init__(self) -> None:
         _check(0 <= self.pace <= MAX_PACE, "pace", f"from 0 to {MAX_PACE:g} tokens/s")
         _check(len(self.device.encode()) <= MAX_DEVICE, "device", f"at most {MAX_DEVICE} bytes")
-        _check(
-            0 <= (self.top_logprobs or 0) <= MAX_TOP_LOGPROBS, "top_logprobs", f"from 0 to {MAX_TOP_LOGPROBS}"
-        )
+        allowed = self.top_logprobs is None or 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS
+        _check(allowed, "top_logprobs", f"from 0 to {MAX_TOP_LOGPROBS}")
 
 
 @dataclass(frozen=True)
@@ -266,9 +261,8 @@ class Verdict(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...] = ()  # of the last of `tokens`, when asked for
     loose: tuple[int, ...] = ()  # indices into `tokens`: draft tokens that are not the target's own
     vetted: int = 0  # of the last of `tokens`, those that a relay wrote and the target has not confirmed
-    unverified: int = (
-        0  # of the last before those, the ones that no target has confirmed, nor will: they are final
-    )
+    unverified: int = 0  # of the last before those, the ones that no target will confirm: they are final
+    revision: int = 0  # how often vetted tokens were taken back; tells newer verdicts from older ones
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,7 @@ class Truth:
         self.confirmed = len(self.tokens)
         self.finish_reason = ""
         self.rewinds = self.kept = 0
+        self._revision = 0  # of the vetted tokens
 
     def __len__(self) -> int:
         """Tokens that are known."""
@@ -128,20 +129,24 @@ class Truth:
             )
         if self.is_newer(verdict):
             self._replace_tail(verdict.tokens[known:])
-            self.confirmed = final
+            self.confirmed, self._revision = final, verdict.revision
         if self.confirmed == end:
             self.finish_reason = self.finish_reason or verdict.finish_reason
         return verdict.tokens[known : final - base]
 
     def is_newer(self, verdict: Verdict) -> bool:
-        """Whether a verdict says more than is known. Vetted tokens are taken back only as others are confirmed, so the
-        verdicts on one number of committed tokens are as old as they are short."""
+        """Whether a verdict says more than is known, or takes back what was vetted."""
         end = verdict.base + len(verdict.tokens)
-        return (end - verdict.vetted, end) > (self.confirmed, len(self.tokens))
+        return (end - verdict.vetted, verdict.revision, end) > (
+            self.confirmed,
+            self._revision,
+            len(self.tokens),
+        )
 
     def forget_vetted(self) -> None:
         """Drop the vetted tokens: the server that answers next may not have them."""
         self._replace_tail(())
+        self._revision = 0
 
     def _replace_tail(self, tail: Sequence[int]) -> None:
         """What is known behind the committed tokens."""

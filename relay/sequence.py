@@ -46,6 +46,19 @@ class RelaySequence(Sequence):
         """Whether its end is confirmed, too."""
         return bool(self.finish_reason) and self.confirmed == len(self.tokens)
 
+    def follow(self, ahead: Ids[int]) -> int:
+        """The relay above has vetted `ahead` behind what is confirmed; returns how many of those were vetted here, too.
+
+        Where it says another token, that one and all behind it are taken back, for it knows better.
+        """
+        start = self.confirmed
+        agreed = common_prefix(self.tokens[start:], ahead)
+        if agreed < len(ahead) and not (self.finish_reason and start + agreed == len(self.tokens)):
+            self.truncate(start + agreed)
+            others, self.finish_reason = self.cut(ahead[agreed:])
+            self.tokens += others
+        return agreed
+
     def correct(self, news: Ids[int]) -> int:
         """The target has committed `news` behind what was confirmed; returns how many of them were vetted already.
 

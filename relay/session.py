@@ -32,9 +32,9 @@ class RelaySession(Session):
     survival: Survival = field(default_factory=Survival)  # shared by all sessions of a relay
     most_vetted: int = 16  # tokens that it may run ahead of the target now
     changed: Callable[[], None] = nothing  # called when there are more vetted tokens, or others, or a reader
-    agreed: list[bool] = field(
-        default_factory=list
-    )  # of each vetted token, whether the device had drafted it
+    # Of each vetted token, whether the device had drafted it; None = a relay above has vetted it
+    agreed: list[bool | None] = field(default_factory=list)
+    revision: int = 0  # how often vetted tokens were taken back
     _told: int = 0  # confirmed tokens that the reader has been told of
     _late: list[Callable[[float], None]] = field(default_factory=list)  # what came while a step was computed
 
@@ -79,9 +79,10 @@ class RelaySession(Session):
         self.changed()
         return count
 
-    def confirm(self, confirmed: Commit, now: float) -> None:
-        """The target has committed more; what is being computed ends first."""
-        self._after_step(partial(self._apply, confirmed), now)
+    def confirm(self, confirmed: Commit, now: float, ahead: tuple[int, ...] = ()) -> None:
+        """The target has committed more, or a relay above has vetted `ahead` behind that; what is being computed ends
+        first."""
+        self._after_step(partial(self._apply, confirmed, ahead), now)
 
     def go_alone(self, now: float) -> None:
         """The target is gone, and the relay's own model has the last word; what is being computed ends first."""
@@ -100,28 +101,40 @@ class RelaySession(Session):
         self.agreed.clear()
         self._tell(self.sequence.confirmed)
 
-    def _apply(self, confirmed: Commit, now: float) -> None:
-        sequence, before = self.sequence, len(self.sequence.vetted)
+    def _apply(self, confirmed: Commit, ahead: tuple[int, ...], now: float) -> None:
         self._view = None
-        stood = sequence.correct(confirmed.tokens)
-        sequence.unverified += confirmed.origins.count("relay")  # of a relay above that has lost its target
+        self._correct(confirmed)
+        self._follow(ahead)
+        self.sequence.unverified += confirmed.origins.count(
+            "relay"
+        )  # of a relay above that has lost its target
+        self.logprobs += confirmed.logprobs
+        self._rebase_pending(now)
+        self._tell(self.sequence.confirmed)
+
+    def _correct(self, confirmed: Commit) -> None:
+        before, stood = len(self.sequence.vetted), self.sequence.correct(confirmed.tokens)
         for agreed in self.agreed[:stood]:
             self.survival.seen(agreed, True)
         self.survival.confirmed += stood
-        if stood < len(confirmed.tokens):
-            self.survival.taken_back += before - stood
-            if stood < before:
-                self.survival.seen(self.agreed[stood], False)
-            self._rewound()
-        else:
+        if stood == len(confirmed.tokens):
             del self.agreed[:stood]
-        self.logprobs += confirmed.logprobs
-        self._rebase_pending(now)
-        self._tell(sequence.confirmed)
+            return
+        if stood < before:
+            self.survival.seen(self.agreed[stood], False)
+        self._rewound(0, before - stood)
 
-    def _rewound(self) -> None:
-        """Vetted tokens were taken back, or the target was ahead."""
-        self.agreed.clear()
+    def _follow(self, ahead: tuple[int, ...]) -> None:
+        before, stood = len(self.sequence.vetted), self.sequence.follow(ahead)
+        self.agreed[:stood] = [None] * stood
+        if stood < len(ahead):
+            self._rewound(stood, before - stood)
+
+    def _rewound(self, kept: int, taken_back: int) -> None:
+        """Vetted tokens behind the first `kept` were taken back, or who is above was ahead."""
+        self.survival.taken_back += taken_back
+        self.revision += 1
+        self.agreed[kept:] = [None] * (len(self.sequence.vetted) - kept)
         if self.emitted is not None:
             self.emitted = TokenCounts(self.sequence.tokens[self.sequence.prompt_length :])
 
@@ -141,5 +154,6 @@ class RelaySession(Session):
                 logprobs=tuple(self.logprobs[-news:]) if news else (),
                 vetted=len(sequence) - sequence.confirmed,
                 unverified=min(sequence.unverified, news),
+                revision=self.revision,
             )
         )

@@ -21,19 +21,24 @@ class Survival:
         self.confirmed = self.taken_back = 0  # vetted tokens, all counted alike
         self.unverified = 0  # tokens that became text without the target
 
-    def chance(self, agreed: bool) -> float:
-        """That the target confirms a vetted token, if it has confirmed all before it."""
+    def chance(self, agreed: bool | None) -> float:
+        """That the target confirms a vetted token, if it has confirmed all before it. None: one that a relay above has
+        vetted, which is no reason to wait or to send."""
+        if agreed is None:
+            return 1.0
         return self._stood[agreed] / self._seen[agreed]
 
-    def of_all(self, agreed: Sequence[bool]) -> float:
+    def of_all(self, agreed: Sequence[bool | None]) -> float:
         """That it confirms all of these."""
         chance = 1.0
         for each in agreed:
             chance *= self.chance(each)
         return chance
 
-    def seen(self, agreed: bool, stands: bool) -> None:
+    def seen(self, agreed: bool | None, stands: bool) -> None:
         """The target has decided on a token, and on all before it alike."""
+        if agreed is None:
+            return
         fading = 0.5 ** (1 / MEMORY)
         self._stood[agreed] = fading * self._stood[agreed] + stands
         self._seen[agreed] = fading * self._seen[agreed] + 1

@@ -21,9 +21,9 @@ from edge_client.lengths.fixed import FixedLength
 from edge_client.offline.modes import STALL, Offline
 from edge_client.offline.watching import watched
 from edge_client.remote import RemoteSession
-from opensled.errors import OpenSledError, Unreachable
+from opensled.errors import OpenSledError, ProtocolError, Unreachable
 from opensled.messages import DraftBlock, DraftToken, SamplingParams
-from opensled.protocol import Truth
+from opensled.protocol import Truth, cut
 from opensled.sampling import Sampler
 from relay.session import RelaySession
 from verify_server.loop import VerifyLoop
@@ -105,7 +105,7 @@ class VettedBlocks:
         """There may be a block now."""
         if self._next is not None:
             future, truth, budget = self._next
-            if self._session.sequence.confirmed != len(truth):
+            if not self._is_applied(truth):
                 return  # what was heard last is not applied yet
             block = self._block(len(truth), budget, 0)
             if block is not None:
@@ -120,6 +120,10 @@ class VettedBlocks:
             if block is not None:
                 self._ahead = None
                 future.set_result(Drafted(block))
+
+    def _is_applied(self, truth: Truth) -> bool:
+        sequence, known = self._session.sequence, truth.confirmed
+        return sequence.confirmed == known and sequence.tokens[known : len(truth)] == truth.tokens[known:]
 
     def _agrees(self, chain: DraftBlock) -> bool:
         tokens = self._session.sequence.tokens
@@ -184,10 +188,25 @@ class Uplink:
         session, away = self._session, isinstance(event, float)
         session.may_vet(self._way.ahead_of(away))
         if isinstance(event, Commit):
-            session.confirm(event, self._loop.clock())
+            truth = self._remote.truth
+            ahead = tuple(truth.tokens[truth.confirmed :])
+            self._check(event, ahead, truth)
+            session.confirm(event, self._loop.clock(), ahead)
         end_if_over(self._loop, session)
         self._loop.wake()
         self._blocks.look()
+
+    def _check(self, commit: Commit, ahead: tuple[int, ...], truth: Truth) -> None:
+        """Raises ProtocolError for what no server of this target says."""
+        most, ends = self._session.limits.vocab_size, self._session.sequence.ends
+        news = (*commit.tokens, *ahead)
+        if not all(id < most for id in news):
+            raise ProtocolError(f"the server above sends ids beyond the {most} of the vocabulary")
+        kept, reason = cut(news, truth.confirmed - len(commit.tokens), ends)
+        if len(kept) < len(news) or (truth.finish_reason and truth.finish_reason != reason):
+            raise ProtocolError(
+                "the server above goes on after the end of a sequence, or ends it where there is no end"
+            )
 
     def _fail(self, error: OpenSledError) -> None:
         self._loop.remove(self._session)

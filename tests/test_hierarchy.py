@@ -3,7 +3,6 @@
 import asyncio
 import random
 import threading
-import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,33 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_client.remote import RemoteSession
-from hw_profiles.step_cost import HardwareProfile
 from opensled import codec
 from opensled.errors import NonFiniteLogits, ProtocolError, TruthConflict, Unsupported
 from opensled.messages import Open, SamplingParams, Verdict
 from opensled.protocol import Truth
-from relay.manager import RelayManager, Upstream
 from relay.survival import Survival
-from relay.uplink import Way
-from scheduler.fcfs import Fcfs
 from tests.fakes import (
     POISON,
     VOCAB,
     FakeEngine,
-    FakeText,
-    MemoryNetwork,
     OracleDrafter,
     Weather,
     continuation,
     next_token,
 )
-from tests.system import CALM, FOREVER, ask, until
+from tests.system import CALM, ask, until
 from tests.table_target import TableDrafter, TableEngine
 from tests.test_penalties import CASES, LENGTH, PROMPT, params_of, reference
-from tests.three_tiers import IMPATIENT, tiers
-from verify_server.loop import VerifyLoop
+from tests.three_tiers import IMPATIENT, relaying, tiers
 from verify_server.session_manager import SessionLimits
-from verify_server.target import Target
 
 STORM = Weather(loss=0.3, duplicate=0.1, reorder=0.2, seed=5)
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
@@ -179,24 +170,12 @@ def test_penalties_count_what_was_taken_back_no_more(weather):
 
 def test_relays_nest():
     async def scenario():
-        async with tiers(FakeEngine(), FakeEngine(target=errs(0.2))) as (network, _, _):
-            loop = VerifyLoop(
-                FakeEngine(target=errs(0.4, 1)), Fcfs(FOREVER), HardwareProfile(64), time.monotonic
-            )
-            upstream = Upstream(lambda address="": network.connect(), way=Way(3), patience=IMPATIENT)
-            target = Target("fake", loop.engine, FakeText())
-            manager = RelayManager(loop, target, SessionLimits(linger=0.2), upstream)
-            lowest, serving = MemoryNetwork(manager), asyncio.ensure_future(loop.run())
-            try:
-                answer = await ask(lowest, [3, 1, 4], OracleDrafter(0.7), patience=IMPATIENT)
-                await lowest.close()
-                for session in list(manager.remembered):
-                    manager.forget(session)
-                await manager.stopped()
-            finally:
-                serving.cancel()
-                await asyncio.gather(serving, return_exceptions=True)
-                manager.close()
+        lowest = FakeEngine(target=errs(0.4, 1))
+        async with (
+            tiers(FakeEngine(), FakeEngine(target=errs(0.2))) as (between, _, _),
+            relaying(between, lowest, block=3) as (network, _),
+        ):
+            answer = await ask(network, [3, 1, 4], OracleDrafter(0.7), patience=IMPATIENT)
             assert list(answer.tokens) == continuation([3, 1, 4], 40)
 
     asyncio.run(scenario())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 
+from edge_client.offline.modes import STALL, Offline
 from edge_client.remote import RetryPolicy
 from hw_profiles.step_cost import HardwareProfile
 from relay.manager import RelayManager, Upstream
@@ -24,38 +25,56 @@ async def tiers(
     top,
     middle,
     *,
-    weather=Weather(),
     above=Weather(),
+    draft_wait=FOREVER,
+    limits=SessionLimits(linger=0.5),
+    step_tokens=256,
+    network_type=MemoryNetwork,
+    **relay,
+):
+    """`top` and `middle`: engines. Yields (network to the relay, relay's manager, network to the target); on exit no
+    tier may hold KV or a session."""
+    shared = {"limits": limits, "draft_wait": draft_wait, "network_type": network_type}
+    async with (
+        running(top, weather=above, max_step_tokens=step_tokens, **shared) as upper,
+        relaying(upper, middle, step_tokens=step_tokens, **shared, **relay) as (network, manager),
+    ):
+        yield network, manager, upper
+
+
+@asynccontextmanager
+async def relaying(
+    upper,
+    middle,
+    *,
+    weather=Weather(),
     block=4,
     bound=0.4,
     draft_wait=FOREVER,
     patience=IMPATIENT,
     limits=SessionLimits(linger=0.5),
     step_tokens=256,
+    offline=STALL,
+    network_type=MemoryNetwork,
 ):
-    """`top` and `middle`: engines. Yields (network to the relay, relay's manager, network to the target); on exit no
-    tier may hold KV or a session."""
-    async with running(
-        top, draft_wait=draft_wait, weather=above, limits=limits, max_step_tokens=step_tokens
-    ) as upper:
-        loop = VerifyLoop(
-            middle, Fcfs(draft_wait), HardwareProfile(step_tokens), asyncio.get_running_loop().time
-        )
-        upstream = Upstream(lambda address="": upper.connect(), way=Way(block, bound), patience=patience)
-        text = FakeText(middle.info.vocab_size)
-        manager = RelayManager(loop, Target("fake", middle, text), limits, upstream)
-        network = MemoryNetwork(manager, weather)
-        serving = asyncio.ensure_future(loop.run())
-        try:
-            yield network, manager, upper
-            await network.close()
-            for session in list(manager.remembered):
-                manager.forget(session)
-            while loop.pool.num_free < loop.pool.num_blocks:
-                assert not serving.done(), serving.result()
-                await asyncio.sleep(0.001)
-            await manager.stopped()
-        finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
-            manager.close()
+    """A relay with the engine `middle` on the network `upper`; yields (network to the relay, its manager)."""
+    loop = VerifyLoop(middle, Fcfs(draft_wait), HardwareProfile(step_tokens), asyncio.get_running_loop().time)
+    way = Way(block, bound, Offline(offline, look=0.01))
+    upstream = Upstream(lambda address="": upper.connect(), way=way, patience=patience)
+    text = FakeText(middle.info.vocab_size)
+    manager = RelayManager(loop, Target("fake", middle, text), limits, upstream)
+    network = network_type(manager, weather)
+    serving = asyncio.ensure_future(loop.run())
+    try:
+        yield network, manager
+        await network.close()
+        for session in list(manager.remembered):
+            manager.forget(session)
+        while loop.pool.num_free < loop.pool.num_blocks:
+            assert not serving.done(), serving.result()
+            await asyncio.sleep(0.001)
+        await manager.stopped()
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        manager.close()

@@ -23,7 +23,7 @@ async def watched(
 
     `provisional`: drafts while the server is away; None = nothing is drafted then.
     """
-    reading: asyncio.Future[Commit] | None = None
+    reading: asyncio.Future[Commit | None] | None = None
     drafting: asyncio.Future[bool] | None = None
     try:
         while True:
@@ -36,7 +36,9 @@ async def watched(
                         more = drafting is None or drafting.result()
                         drafting = asyncio.ensure_future(provisional.go_on(session.truth)) if more else None
                     yield seconds
-            yield reading.result()
+            if (commit := reading.result()) is None:
+                return
+            yield commit
     finally:
         under_way = [task for task in (reading, drafting) if task is not None]
         for task in under_way:
@@ -44,12 +46,12 @@ async def watched(
         await asyncio.gather(*under_way, return_exceptions=True)
 
 
-async def _next(commits: AsyncGenerator[Commit, None]) -> Commit:
-    return await anext(commits)
+async def _next(commits: AsyncGenerator[Commit, None]) -> Commit | None:
+    return await anext(commits, None)
 
 
 async def _arrived(
-    reading: asyncio.Future[Commit], drafting: asyncio.Future[bool] | None, seconds: float
+    reading: asyncio.Future[Commit | None], drafting: asyncio.Future[bool] | None, seconds: float
 ) -> bool:
     """Wait for the next commit, at most so many seconds or until more is drafted."""
     waited_for: set[asyncio.Future[Any]] = {reading}

@@ -317,7 +317,7 @@ class Moved(_message.Message):
     def __init__(self, address: _Optional[str] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("base", "tokens", "num_accepted", "answers", "finish_reason", "hint", "logprobs", "features", "loose", "vetted", "unverified")
+    __slots__ = ("base", "tokens", "num_accepted", "answers", "finish_reason", "hint", "logprobs", "features", "loose", "vetted", "unverified", "revision")
     BASE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -329,6 +329,7 @@ class Verdict(_message.Message):
     LOOSE_FIELD_NUMBER: _ClassVar[int]
     VETTED_FIELD_NUMBER: _ClassVar[int]
     UNVERIFIED_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     base: int
     tokens: _containers.RepeatedScalarFieldContainer[int]
     num_accepted: int
@@ -340,7 +341,8 @@ class Verdict(_message.Message):
     loose: _containers.RepeatedScalarFieldContainer[int]
     vetted: int
     unverified: int
-    def __init__(self, base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., num_accepted: _Optional[int] = ..., answers: _Optional[int] = ..., finish_reason: _Optional[str] = ..., hint: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., features: _Optional[_Iterable[_Union[Feature, _Mapping]]] = ..., loose: _Optional[_Iterable[int]] = ..., vetted: _Optional[int] = ..., unverified: _Optional[int] = ...) -> None: ...
+    revision: int
+    def __init__(self, base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., num_accepted: _Optional[int] = ..., answers: _Optional[int] = ..., finish_reason: _Optional[str] = ..., hint: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[Logprobs, _Mapping]]] = ..., features: _Optional[_Iterable[_Union[Feature, _Mapping]]] = ..., loose: _Optional[_Iterable[int]] = ..., vetted: _Optional[int] = ..., unverified: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class Logprobs(_message.Message):
     __slots__ = ("ids", "logprobs")

@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from opensled.answer_text import CALL_TAGS
 from opensled.bounds import require_unicode
 from opensled.chat_render import TemplateRefused
 from opensled.errors import InvalidRequest, Unsupported
 from opensled.fork_server import OverLimit
-from opensled.messages import CALL_TAGS, ChatMessage, Tool, ToolCall
+from opensled.messages import ChatMessage, Tool, ToolCall
 
 Turn = dict[str, Any]  # one message, by the keys that templates read
 # Renders a template with messages and tools.

@@ -16,9 +16,9 @@ from typing import TypeVar
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from tokenizers import Tokenizer
 
+from opensled.answer_text import CALL_TAGS
 from opensled.errors import InvalidRequest, RequestError, Unsupported
 from opensled.fork_frames import ForkLimits
-from opensled.messages import CALL_TAGS
 from verify_server.text.tool_grammar import Grammar, GrammarPart
 
 # The compiler recurses along references, with several KB of stack each: about 700 overflow a thread's usual 8 MB

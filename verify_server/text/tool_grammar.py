@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from opensled.answer_text import CALL_TAGS
 from opensled.errors import InvalidRequest, Unsupported
-from opensled.messages import CALL_TAGS, Guide, Tool
+from opensled.messages import Guide, Tool
 from verify_server.text.chat_template import has_call_tags, parameters, parse_object
 
 MAX_SCHEMA = 64 * 1024  # characters of all schemas of one guide; chosen

@@ -1,0 +1,332 @@
+"""A tier is gone, target, relay or device, at random moments: who waits, who goes on, and whose words they are."""
+
+import asyncio
+import random
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from edge_client.device import Device
+from edge_client.lengths.fixed import FixedLength
+from edge_client.offline.modes import LOCAL_ONLY, PROVISIONAL, STALL, Offline
+from edge_client.remote import RemoteSession, RetryPolicy
+from opensled.answer import Task
+from opensled.errors import ProtocolError, Unreachable
+from opensled.messages import Guide, Open, SamplingParams, Verdict
+from tests.devices import TOKENIZER, OracleFactory
+from tests.fakes import FakeEngine, continuation
+from tests.outages import INFO, LostStream, Outages
+from tests.serving import PROMPT
+from tests.system import until
+from tests.test_hierarchy import errs
+from tests.three_tiers import relaying, tiers
+
+LENGTH = 60
+TASK = Task(PROMPT, SamplingParams(temperature=0.0, max_tokens=LENGTH))
+EXPECTED = continuation(PROMPT, LENGTH)
+MIDDLE = errs(0.2)  # what the relay's model says
+QUICK = RetryPolicy(silence=20.0, first_retry=0.001, slowest_retry=0.004, first_open=0.03, give_up=60.0)
+BRIEF = replace(QUICK, give_up=0.05)
+
+
+@asynccontextmanager
+async def device(network, mode=STALL, takes_unverified=False, **offline):
+    made = Device(
+        network,
+        INFO,
+        TOKENIZER,
+        OracleFactory(),
+        FixedLength(4),
+        8,
+        QUICK,
+        offline=Offline(mode, look=0.01, **offline),
+        memory=SimpleNamespace(recall=lambda: None) if takes_unverified else None,
+    )
+    try:
+        yield made
+    finally:
+        for drafter in made._idle:
+            drafter.close()
+
+
+async def read(made, task=TASK, each=None):
+    """The chunks of an answer; `await each(chunk)` hears of them."""
+    found = []
+    async with aclosing(made.answer(task)) as chunks:
+        async for chunk in chunks:
+            found.append(chunk)
+            if each is not None:
+                await each(chunk)
+    return found
+
+
+def ids_of(chunks):
+    return [id for chunk in chunks for id in chunk.token_ids]
+
+
+def origins_of(chunks):
+    return [origin for chunk in chunks for origin in chunk.origins]
+
+
+def alone_after(ids):
+    """What the relay's model writes behind `ids` of the answer."""
+    tokens = [*PROMPT, *ids]
+    while len(tokens) < len(PROMPT) + LENGTH:
+        tokens.append(MIDDLE(tokens))
+    return tokens[len(PROMPT) :]
+
+
+def outage(network, after, until_read=None):
+    """For `read`: loses a server after so many tokens; finds it again once `until_read(chunk)`."""
+    seen = [0]
+
+    async def each(chunk):
+        seen[0] += len(chunk.token_ids)
+        if seen[0] >= after and not network.lost:
+            await network.lose()
+        elif network.down and until_read and until_read(chunk):
+            network.find()
+
+    return each
+
+
+def three(**options):
+    return tiers(
+        FakeEngine(num_blocks=200), FakeEngine(num_blocks=200, target=MIDDLE), network_type=Outages, **options
+    )
+
+
+# -- the target is gone -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [STALL, PROVISIONAL])
+def test_without_the_target_a_relay_vets_as_far_as_its_mode_allows_and_the_text_is_the_targets(mode):
+    async def scenario():
+        async with three(offline=mode, patience=QUICK) as (network, manager, upper), device(network) as made:
+            reading = asyncio.ensure_future(read(made, each=outage(upper, 10)))
+            await until(lambda: upper.down)
+            [session] = manager.remembered
+            await until(lambda: session.full)
+            await asyncio.sleep(0.05)
+            vetted = len(session.sequence.vetted)
+            upper.find()
+            chunks = await reading
+            assert ids_of(chunks) == EXPECTED
+            assert vetted > 20 if mode == PROVISIONAL else vetted <= 15  # two blocks, and what a step brings
+
+    asyncio.run(scenario())
+
+
+def test_without_the_target_a_relay_writes_alone_for_a_device_that_takes_that():
+    async def scenario():
+        options = {"offline": LOCAL_ONLY, "patience": BRIEF}
+        async with (
+            three(**options) as (network, manager, upper),
+            device(network, takes_unverified=True) as made,
+        ):
+            chunks = await read(made, each=outage(upper, 10))
+            ids, origins = ids_of(chunks), origins_of(chunks)
+            verified = origins.index("relay")
+            assert 10 <= verified < LENGTH and set(origins[verified:]) == {"relay"}
+            assert ids[:verified] == EXPECTED[:verified] and ids == alone_after(ids[:verified]) != EXPECTED
+            stats = chunks[-1].stats
+            assert stats.local_tokens == LENGTH - verified == manager._survival.unverified
+            assert stats.completion_tokens == LENGTH and made.telemetry.local == stats.local_tokens
+            again = await read(made)  # a new answer, and still no target
+            assert ids_of(again) == alone_after(()) and set(origins_of(again)) == {"relay"}
+            upper.find()
+            assert ids_of(await read(made)) == EXPECTED
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("task", "mode", "takes_unverified"),
+    [
+        (TASK, LOCAL_ONLY, False),
+        (TASK, STALL, True),
+        (replace(TASK, top_logprobs=1), LOCAL_ONLY, True),
+        (replace(TASK, guide=Guide(json_schema="{}")), LOCAL_ONLY, True),
+    ],
+    ids=["not taken", "not offered", "log-probabilities", "guided"],
+)
+def test_what_needs_the_target_ends_by_an_error(task, mode, takes_unverified):
+    async def scenario():
+        async with three(offline=mode, patience=BRIEF) as (network, manager, upper):
+            await upper.lose()
+            session = RemoteSession(
+                network.connect,
+                Open(
+                    PROMPT,
+                    task.params,
+                    guide=task.guide,
+                    top_logprobs=task.top_logprobs,
+                    takes_unverified=takes_unverified,
+                ),
+                QUICK,
+            )
+            with pytest.raises(Unreachable):
+                await session.open()
+            assert not manager.remembered
+
+    asyncio.run(scenario())
+
+
+def test_words_that_were_not_asked_for_end_the_answer():
+    async def scenario():
+        async with three() as (network, _, _):
+            session = RemoteSession(network.connect, Open(PROMPT, TASK.params), QUICK)
+            await session.open()
+            with pytest.raises(ProtocolError, match="takes no such words"):
+                session._within_bounds(Verdict(3, (1, 2), unverified=1))
+            await session.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_relay_above_that_goes_on_alone_is_told_from_the_target():
+    async def scenario():
+        lowest = FakeEngine(num_blocks=200, target=errs(0.4, 1))
+        async with (
+            three(offline=LOCAL_ONLY, patience=BRIEF) as (between, _, upper),
+            relaying(between, lowest, offline=LOCAL_ONLY, patience=QUICK) as (network, _),
+            device(network, takes_unverified=True) as made,
+        ):
+            chunks = await read(made, each=outage(upper, 10))
+            ids, origins = ids_of(chunks), origins_of(chunks)
+            verified = origins.index("relay")
+            assert set(origins[verified:]) == {"relay"} and ids == alone_after(ids[:verified])
+            assert ids[:verified] == EXPECTED[:verified]
+
+    asyncio.run(scenario())
+
+
+# -- what a reader sees -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_vetted_tokens_are_shown_only_to_who_asks(shown):
+    async def scenario():
+        async with (
+            three(offline=PROVISIONAL, patience=QUICK) as (network, _, upper),
+            device(network, shows_vetted=shown) as made,
+        ):
+            each = outage(upper, 10, lambda chunk: chunk.provisional)
+            reading = asyncio.ensure_future(read(made, each=each))
+            if not shown:
+                await until(lambda: upper.down)
+                await asyncio.sleep(0.05)
+                upper.find()
+            chunks = await reading
+            assert ids_of(chunks) == EXPECTED
+            assert any(chunk.provisional for chunk in chunks) == shown
+
+    asyncio.run(scenario())
+
+
+# -- the relay is gone --------------------------------------------------------------------------------------
+
+
+class TwoWays:
+    """A relay's network, and the target's beside it: what a device has with `--fallback`."""
+
+    fallback = "target:1"
+
+    def __init__(self, near, far):
+        self.near, self.far, self.direct = near, far, 0
+
+    def connect(self, address=""):
+        self.direct += bool(address)
+        return self.far.connect() if address else self.near.connect()
+
+
+@pytest.mark.parametrize("after", [0, 10])
+def test_without_the_relay_a_device_goes_to_its_fallback(after):
+    async def scenario():
+        async with three(patience=QUICK) as (near, _, far):
+            ways = TwoWays(near, far)
+            async with device(ways) as made:
+                if not after:
+                    await near.lose()
+                chunks = await read(made, each=outage(near, after))
+                assert ids_of(chunks) == EXPECTED and near.down and ways.direct == 1
+                near.find()
+                assert ids_of(await read(made)) == EXPECTED and ways.direct == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_relay_that_cannot_reach_the_target_is_gone_round():
+    async def scenario():
+        async with three(patience=BRIEF) as (near, manager, far):
+            cut = asyncio.Event()  # the relay's own way to the target; the device's is open
+            whole = manager._upstream.connect
+            manager._upstream = replace(
+                manager._upstream, connect=lambda address="": LostStream() if cut.is_set() else whole()
+            )
+            ways = TwoWays(near, far)
+
+            async def each(chunk):
+                if chunk.token_ids and not cut.is_set():
+                    cut.set()
+                    await far.streams[0].close()
+
+            async with device(ways) as made:
+                assert ids_of(await read(made, each=each)) == EXPECTED and ways.direct == 1
+
+    asyncio.run(scenario())
+
+
+# -- all of them, at random moments ---------------------------------------------------------------------------
+
+
+class Nemesis:
+    """Kills a tier while answers are under way there, each of them as often as the others."""
+
+    def __init__(self, network, upper, readers):
+        self._networks, self._readers = {"relay": network, "target": upper}, readers
+        self.kills, self._random = dict.fromkeys(("device", "relay", "target"), 0), random.Random(4)
+
+    async def strike(self):
+        await asyncio.sleep(self._random.uniform(0.02, 0.12))
+        tier = min(self.kills, key=self.kills.get)
+        sessions = self._networks.get(tier, self._networks["relay"]).manager.remembered
+        if any(session.has_reader and len(session.sequence) > len(PROMPT) for session in sessions):
+            self.kills[tier] += 1
+            await (self._kill_device() if tier == "device" else self._kill(self._networks[tier]))
+
+    async def _kill_device(self):
+        victim = self._random.choice(sorted(self._readers, key=id))
+        victim.cancel()
+        await asyncio.gather(victim, return_exceptions=True)
+
+    async def _kill(self, network):
+        await network.lose()
+        await asyncio.sleep(0.002)
+        network.find()
+
+
+@pytest.mark.parametrize("kills", [25, pytest.param(100, marks=pytest.mark.long)])
+def test_every_tier_is_killed_in_mid_answer(kills):
+    task = replace(TASK, params=replace(TASK.params, max_tokens=24))
+
+    async def answer(made):
+        assert ids_of(await read(made, task)) == EXPECTED[:24]
+
+    async def scenario():
+        answered = 0
+        async with three(patience=QUICK) as (network, _, upper), device(network) as made:
+            readers: set[asyncio.Task] = set()
+            nemesis = Nemesis(network, upper, readers)
+            while min(nemesis.kills.values()) < kills:
+                readers |= {asyncio.ensure_future(answer(made)) for _ in range(4 - len(readers))}
+                await nemesis.strike()
+                done = {reader for reader in readers if reader.done()}
+                answered += sum(not reader.cancelled() and reader.result() is None for reader in done)
+                readers -= done
+            await asyncio.gather(*readers)
+        assert answered > kills / 5
+
+    asyncio.run(scenario())
