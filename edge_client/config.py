@@ -57,11 +57,6 @@ class DeviceConfig:
         "", "this device's certificate (PEM), for a server that asks for one; turns TLS on", metavar="FILE"
     )
     tls_key: str = option("", "private key of --tls-cert (PEM), file mode 600", metavar="FILE")
-    show_vetted: bool = option(
-        False,
-        "behind a relay: show what it has vetted, marked, before the target has confirmed it; clients of the API get "
-        "confirmed text only",
-    )
     rule: str = option(
         MATCH,
         "acceptance rule that the server serves: match is exact whatever the device sends, ratio trusts the device's "

@@ -245,8 +245,8 @@ class Device:
         await self._link.close()
 
 
-async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
-    """A device as configured."""
+async def connect(config: DeviceConfig, parallel: int = 1, shows_vetted: bool = False) -> Device:
+    """A device as configured. `shows_vetted`: see `Offline`."""
     endpoint = endpoint_of(config)
     for server in filter(None, (config.server, config.fallback)):
         if endpoint.token and not endpoint.tls and not is_local(server):
@@ -270,7 +270,7 @@ async def connect(config: DeviceConfig, parallel: int = 1) -> Device:
         link, target.info, target.tokenizer, factory, lengths, parallel,
         retry_policy(config.offline, config.give_up),
         rule=config.rule, cache=cache, defaults=defaults, looks_ahead=config.look_ahead,
-        offline=Offline(config.offline, shows_vetted=config.show_vetted), memory=memory, shaping=shaping,
+        offline=Offline(config.offline, shows_vetted=shows_vetted), memory=memory, shaping=shaping,
         length_memory=length_memory,
     )  # fmt: skip
 

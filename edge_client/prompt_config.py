@@ -109,5 +109,8 @@ class ChatConfig(SamplingConfig):
     show_drafts: bool = option(
         False, "colour every token by its origin: this device or the server", often=True
     )
+    show_vetted: bool = option(
+        False, "behind a relay: show what it has vetted, marked, before the target has confirmed it"
+    )
     color: str = option("auto", COLOR_HELP, choices=COLOR_CHOICES)
     history: bool = option(True, "keep typed lines for the arrow keys of the next conversation", often=True)

@@ -34,7 +34,7 @@ def chat(config: ChatConfig) -> int:
         raise UsageError("--show-drafts needs colours, and they are off here: add --color always")
     require_text(config.system, "--system")
     with Runner() as runner, logs.redirected(Notes(view)) if view.chatty else nullcontext():
-        device = runner.run(connect(config))
+        device = runner.run(connect(config, shows_vetted=config.show_vetted))
         try:
             Chat(config, device, view, runner).talk(_messages(config, view))
         finally:
