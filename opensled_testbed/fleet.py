@@ -34,7 +34,7 @@ class Group:
 
     count: int = 1
     device: str = ""  # profile it is paced to; "" = this machine, as fast as it is
-    link: str = ""  # profile of its link; "" = loopback
+    link: str = ""  # profile of its link; "" = loopback; wifi-good+wan-80 is two one after another
     drafter: str = "llamacpp"  # none, lookup, llamacpp, onnx
     draft_model: str = "tiny-draft"  # what really drafts
     draft: str = "0.5b"  # size of the draft whose speed the device's profile gives
@@ -72,6 +72,8 @@ class Server:
     # Size of a draft model on the same accelerator, or kind of a draft head (specformer, ctc); "" = none
     draft: str = ""
     draft_length: int = 4  # tokens of its drafts under policy `fcfs`
+    # Simulated alone: users beside the fleet's, each of whom gets a token in every step
+    others: int = 0
 
     @property
     def cost(self) -> TargetCost:
@@ -96,8 +98,8 @@ class Server:
 
     @property
     def sessions_that_fit(self) -> int:
-        """Sessions whose KV, that of a draft included, is on the accelerator at the same time."""
-        return self.cost.sessions_that_fit(self.context, self.draft_cost)
+        """Sessions of the fleet whose KV, that of a draft included, is on the accelerator at the same time."""
+        return max(0, self.cost.sessions_that_fit(self.context, self.draft_cost) - self.others)
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,8 @@ def _check(fleet: Fleet, path: Path) -> None:
         assert fleet.server.draft_cost or not fleet.server.draft
     if fleet.hub:
         _check_hub(fleet.hub, f"{path}: [hub]")
+    if fleet.server.others < 0:
+        raise UsageError(f"{path}: [server] others must not be negative")
     if fleet.server.draft_length < 1:
         raise UsageError(
             f'{path}: [server] draft_length must be 1 or more; draft = "" is a server that drafts nothing'
@@ -202,7 +206,7 @@ def _check(fleet: Fleet, path: Path) -> None:
         if group.device:
             catalog.device(group.device).draft(group.draft)
         for link in filter(None, (group.link, group.user_link)):
-            catalog.link(link)
+            check_link(link)
     if not fleet.users:
         raise UsageError(f"{path}: the fleet has no devices")
 
@@ -211,10 +215,16 @@ def _check_hub(hub: Hub, where: str) -> None:
     if hub.accelerator:
         assert hub.cost
     if hub.link:
-        catalog.link(hub.link)
+        check_link(hub.link)
     if hub.draft:
         raise UsageError(f"{where}: no drafter runs beside a relay's model; leave draft out")
     if hub.count < 1 or hub.block < 1:
         raise UsageError(f"{where}: count and block must be 1 or more")
     if not 0 <= hub.bound <= 1:
         raise UsageError(f"{where}: bound must lie within 0 and 1")
+
+
+def check_link(link: str) -> None:
+    """Raises NotFound for a profile that does not exist, of several with + between."""
+    for name in link.split("+"):
+        catalog.link(name)

@@ -16,9 +16,11 @@ from typing import Any
 
 from opensled.errors import UsageError
 from opensled.protocol import common_prefix
-from opensled_testbed.traces import PACKAGED, WHOLE, ItemTrace, TraceSet, read_lines, write_lines
+from opensled_testbed.traces import PACKAGED, WHOLE, ItemTrace, Proposal, TraceSet, read_lines, write_lines
 
 TIERS = PACKAGED / "tiny-tiny-hub.jsonl.gz"  # beside the device's drafts (recordings.BUNDLED)
+SMALL = PACKAGED / "tiny-tiny-draft.jsonl.gz"  # with the device's model on the hub
+UNSURE = 0.5  # confidence of a draft token whose model was not asked for one
 
 
 @dataclass(frozen=True)
@@ -154,3 +156,46 @@ def joined(traces: TraceSet, hub: HubTraces) -> TraceSet:
 def tiered(trace: ItemTrace, asides: Iterable[Aside]) -> TieredTrace:
     """An item with what the hub wrote beside it."""
     return TieredTrace(**vars(trace), asides=tuple(asides))
+
+
+def spoken(traces: TraceSet) -> TraceSet:
+    """The hub's model as drafter: what it writes at each place is what is proposed there."""
+    return replace(traces, items=tuple(map(_spoken, traces.items)))
+
+
+def _spoken(item: ItemTrace) -> ItemTrace:
+    assert isinstance(item, TieredTrace), "these traces have no hub in them"
+    ways = [item.vetted_after(item.target_ids[:place])[:WHOLE] for place in range(len(item.target_ids))]
+    # A hub whose words are over has nothing more to say: what it repeats there never counts.
+    whole = [(*ids, *[ids[-1]] * (WHOLE - len(ids))) for ids in ways]
+    return replace(item, proposals=tuple(Proposal(ids, (UNSURE,) * WHOLE) for ids in whole))
+
+
+def agreement(items: Iterable[ItemTrace]) -> list[str]:
+    """Who agrees with whom at the places of the texts, line by line."""
+    seen = [each for item in items if isinstance(item, TieredTrace) for each in _judged(item)]
+    shares = {
+        "hub with the target": [stands for _, stands, _ in seen],
+        "device with the target": [right for _, _, right in seen],
+        "device with the hub": [agreed for agreed, _, _ in seen],
+        "hub with the target where the device says the same": [
+            stands for agreed, stands, _ in seen if agreed
+        ],
+        "hub with the target where not": [stands for agreed, stands, _ in seen if not agreed],
+    }
+    return [f"{words}: {_share(of)} of {len(of)} places" for words, of in shares.items()]
+
+
+def _judged(item: TieredTrace) -> Iterable[tuple[bool, bool, bool]]:
+    """Of each place: whether the device says what the hub says, whether the hub is right, and whether the device is."""
+    for place, token in enumerate(item.target_ids):
+        vetted, drafted = item.vetted_after(item.target_ids[:place])[0], item.proposed(place, 0)
+        yield (
+            drafted is not None and drafted[0] == vetted,
+            vetted == token,
+            drafted is not None and drafted[0] == token,
+        )
+
+
+def _share(several: Sequence[bool]) -> str:
+    return f"{sum(several) / len(several):.3f}" if several else "none"

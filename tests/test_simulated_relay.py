@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -92,6 +93,15 @@ def test_users_read_faster_where_the_hub_agrees() -> None:
 def test_devices_that_draft_spare_the_hub_steps() -> None:
     reading, drafting = run(1.0), run(1.0, DEVICES)
     assert drafting.hubs.steps / drafting.hubs.tokens < 0.8 * reading.hubs.steps / reading.hubs.tokens
+
+
+def test_a_device_drafts_on_when_its_hub_takes_tokens_back() -> None:
+    """Its work at that moment is void, and it begins again: no reader ever waits for as long as the hub would."""
+    slow = replace(DEVICES, device="orin-nano-super", look_ahead=True)
+    result = run(0.7, slow, draft_wait=30.0, accelerator="agx-orin", bound=0.4)
+    times = [[arrival.time for arrival in record.arrivals] for record in result.requests]
+    assert max(after - before for each in times for before, after in pairwise(each)) < 1.0
+    assert finished(result) and whole(result, made_tiers(0.7, tokens=60))
 
 
 def test_direct_users_ask_past_the_hub() -> None:
@@ -192,3 +202,34 @@ def test_a_hub_needs_an_accelerator_and_room() -> None:
         run(accelerator="")
     with pytest.raises(UsageError, match="does not fit on orin-nano-super"):
         run(accelerator="orin-nano-super", target="dense-14b")
+
+
+# -- others, and links one after another ------------------------------------------------------------------------
+
+
+def test_others_slow_every_step_as_much_as_that_many_readers() -> None:
+    """Of eight readers at work all the time one is the fleet's, or all of them are."""
+    traces, way = made_tiers(1.0, tokens=60), replace(READERS, link="", direct=True)
+    one = simulate(Fleet(replace(CLOUD, others=7), (replace(way, count=1),)), traces, LOAD)
+    all_of_them = simulate(Fleet(CLOUD, (replace(way, count=8),)), traces, LOAD)
+    assert pace_of(finished(one)) == pytest.approx(pace_of(finished(all_of_them)), rel=0.03)
+    assert replace(CLOUD, others=7).sessions_that_fit == CLOUD.sessions_that_fit - 7
+
+
+def test_a_server_with_others_is_never_idle() -> None:
+    busy = simulate(Fleet(replace(CLOUD, others=7), (READERS,)), made_tiers(1.0), replace(LOAD, think=5.0))
+    assert busy.server.busy_s == pytest.approx(LOAD.duration, rel=0.02)
+    quiet = simulate(Fleet(CLOUD, (READERS,)), made_tiers(1.0), replace(LOAD, think=5.0))
+    assert quiet.server.busy_s < 0.8 * LOAD.duration
+
+
+def test_a_way_over_two_links_takes_as_long_as_both() -> None:
+    seconds = {}
+    for link in ("wan-60", "wan-150", "wan-60+wan-150"):
+        result = simulate(Fleet(CLOUD, (replace(READERS, count=1, link=link),)), made_tiers(1.0), LOAD)
+        first = finished(result)[0]
+        seconds[link] = first.arrivals[0].time - first.sent
+    step_s = seconds["wan-60"] + seconds["wan-150"] - seconds["wan-60+wan-150"]
+    assert (
+        0.03 < step_s < 0.08
+    )  # counted twice: the reading of the prompt, and a second round trip opens no sequence

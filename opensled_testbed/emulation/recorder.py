@@ -109,7 +109,7 @@ class Recorder:
         """`texts`: what the target, called `name`, wrote already. Raises OpenSledError for a draft model that is not
         here, or that has another vocabulary."""
         factory = DRAFTERS.get(drafter)(draft, 1)
-        factory.check_vocabulary(_info(target))
+        factory.check_vocabulary(info_of(target))
         self._target, self._drafter, self._model = target, drafter, factory.create()
         self._texts = {} if texts is None else texts
         info = target.engine.info
@@ -143,7 +143,7 @@ def record(target: Target, drafter: str, items: Sequence[Item], draft: str = "ti
     return recorder.traces([recorder.trace(item) for item in items])
 
 
-def _info(target: Target) -> ModelInfo:
+def info_of(target: Target) -> ModelInfo:
     """What a device would be told of the vocabulary."""
     text, info = target.text, target.engine.info
     limits, hashed = Limits(LONGEST, info.context_length), text.tokenizer_hash
@@ -161,14 +161,15 @@ def _info(target: Target) -> ModelInfo:
     )
 
 
-def _sampler(target: Target, item: Item) -> Sampler:
+def sampler_of(target: Target, item: Item) -> Sampler:
+    """By which a device draws on an item."""
     made = Sampler(item.params, noise_key(item.seed))
     return replace(made, vocab_size=target.text.vocab_size)
 
 
 def _proposals(target: Target, drafter: Drafter, item: Item, trace: ItemTrace) -> Iterator[Proposal]:
     """At every place of the text."""
-    drafter.begin(trace.prompt_ids, _sampler(target, item))
+    drafter.begin(trace.prompt_ids, sampler_of(target, item))
     for token in trace.target_ids:
         block = tuple(islice(drafter.propose(), LONGEST))
         confidences = tuple(round(each.confidence, DIGITS) for each in block)
@@ -178,7 +179,7 @@ def _proposals(target: Target, drafter: Drafter, item: Item, trace: ItemTrace) -
 
 def _alone(target: Target, drafter: Drafter, item: Item, trace: ItemTrace) -> tuple[int, ...]:
     """What the draft model writes by itself, up to its end."""
-    drafter.begin(trace.prompt_ids, _sampler(target, item))
+    drafter.begin(trace.prompt_ids, sampler_of(target, item))
     block = tuple(islice(drafter.propose(), item.max_tokens))
     base = len(trace.prompt_ids)
     return cut([each.id for each in block], base, ends_of(target.engine, item, base))[0]

@@ -36,9 +36,11 @@ class ResidentCost:
     model: StepCost
     context: int
     draft: DraftCost | None = None  # beside a target: a head writes its context in the target's steps
+    others: int = 0  # sessions of which no step says anything: each of them has a token in every one
 
     def verify_s(self, tokens: float, contexts: float, sessions: float = 0) -> float:
-        seconds = self.model.verify_s(tokens, contexts + sessions * self.context)
+        everybody = sessions + self.others
+        seconds = self.model.verify_s(tokens + self.others, contexts + everybody * self.context)
         return seconds + (self.draft.context_s(tokens) if self.draft else 0.0)
 
 
@@ -53,16 +55,17 @@ class StepLaw:
     target: TargetCost
     draft: DraftCost | None = None
     context: int = 0
+    others: int = 0  # see `ResidentCost`
 
     @classmethod
     def of(cls, server: Server) -> StepLaw:
         """Of a server with an accelerator; raises NotFound for a profile that does not exist."""
-        return cls(server.cost, server.draft_cost, server.context)
+        return cls(server.cost, server.draft_cost, server.context, server.others)
 
     @property
     def cost(self) -> ResidentCost:
         """Of the target, as a scheduling policy reckons with it."""
-        return ResidentCost(self.target, self.context, self.draft)
+        return ResidentCost(self.target, self.context, self.draft, self.others)
 
     def step_s(self, pieces: Sequence[StepPiece]) -> float:
         """Seconds of one step of the target over `pieces`."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from edge_client.draft_job import BlockBudget, DraftJob
+from edge_client.draft_job import BlockBudget
 from edge_client.draft_work import Result, Work
 from edge_client.lengths.base import DraftLengthPolicy
 from hw_profiles.profiles import DraftSpeed
@@ -46,6 +46,7 @@ class SimulatedDrafts(ReplayDrafts):
         super().__init__({}, speed, lengths, 1.0, looks_ahead, lambda: events.now, events.at)
         self._waiting = Ready()
         self._counted = 0
+        self._answers = 0  # that it has drafted for
 
     def take(self, script: Script, record: RequestRecord, done: Callable[[], None]) -> None:
         """Draft for this answer from now on; `done` hears of each block, and `record` counts what is drafted.
@@ -53,6 +54,7 @@ class SimulatedDrafts(ReplayDrafts):
         The whole prompt is read for each answer: what recorded prompts have in common says nothing of real ones.
         """
         self._model.close()
+        self._answers += 1
         self._script, self._record, self._told = script, record, done
 
     def draft(self, truth: Truth, budget: BlockBudget) -> Any:
@@ -76,11 +78,11 @@ class SimulatedDrafts(ReplayDrafts):
 
     def _run(self, work: Work[Result]) -> Any:
         ready = Ready()
-        self._pace.run(work, partial(self._finish, self._job, ready))
+        self._pace.run(work, partial(self._finish, self._answers, ready))
         return ready
 
-    def _finish(self, job: DraftJob, ready: Ready, result: object) -> None:
-        if not job.over:  # else it was for an answer that is over
+    def _finish(self, answer: int, ready: Ready, result: object) -> None:
+        if answer == self._answers:  # else it was for one that is over
             self._count()
             ready.set_result(result)
             self._told()

@@ -1,5 +1,6 @@
 """How long messages travel in a simulation, and how many bytes they are."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -21,19 +22,35 @@ class Beside:
         return now
 
 
+class OneByOne:
+    """Several links one after another; what is between two of them takes no time."""
+
+    def __init__(self, links: Sequence[LinkModel]) -> None:
+        self._links = links
+
+    def deliver_at(self, now: float, size: int) -> float:
+        for link in self._links:
+            now = link.deliver_at(now, size)
+        return now
+
+
 class Ways(NamedTuple):
     """Both directions of one device's link."""
 
-    up: LinkModel | Beside
-    down: LinkModel | Beside
+    up: LinkModel | OneByOne | Beside
+    down: LinkModel | OneByOne | Beside
 
 
 def ways(link: str, seed: int) -> Ways:
-    """Of a link's profile; "" = none. Raises NotFound for a link that does not exist."""
+    """Of a link's profile, or of several with + between, the device's first; "" = none. Raises NotFound for a link that
+    does not exist."""
     if not link:
         return Ways(Beside(), Beside())
-    profile = _profile(link)
-    return Ways(LinkModel(profile, seed, up=True), LinkModel(profile, seed, up=False))
+    up, down = (
+        [LinkModel(profile, seed, up=up) for profile in map(_profile, link.split("+"))]
+        for up in (True, False)
+    )
+    return Ways(up[0], down[0]) if len(up) == 1 else Ways(OneByOne(up), OneByOne(down[::-1]))
 
 
 @cache

@@ -152,7 +152,7 @@ class SimulatedServer:
         views = tuple([session.view(now) for session in self._sessions.values()])
         plan = self._policy.plan(Snapshot(views, self._memory), self._profile, now)
         self._memory = plan.memory
-        if plan.slices:
+        if plan.slices or self._law.others:
             self._start([self._sessions[piece.session].plan(piece, now) for piece in plan.slices])
             return
         self._is_busy = False
