@@ -27,7 +27,14 @@ def _parser() -> argparse.ArgumentParser:
         default=DEFAULT_WORK,
         help="scratch folder; what it holds is not made again (default: %(default)s)",
     )
-    parser.add_argument("--model", choices=("tiny", "tiny-draft"), help="train only this one")
+    parser.add_argument(
+        "--model", choices=("tiny", "tiny-hub", "tiny-draft"), help="train and export only this one"
+    )
+    parser.add_argument(
+        "--join",
+        action="store_true",
+        help="with the tokenizer of models/tiny: a model made so fits the members that are there",
+    )
     parser.add_argument("--items", type=int, default=30, help="held-out items per task in eval (default: 30)")
     parser.add_argument("--json", action="store_true", help="eval as JSON")
     return parser
@@ -40,14 +47,15 @@ def _run(args: argparse.Namespace) -> int:
     from .family import FAMILY
     from .pipeline import Workshop
 
-    shop = Workshop(args.work)
+    shop = Workshop(args.work, args.join)
+    members = [FAMILY[args.model]] if args.model else list(FAMILY.values())
     if args.step in ("tokenizer", "all"):
         shop.tokenizer()
     if args.step in ("train", "all"):
-        for name in [args.model] if args.model else FAMILY:
-            shop.train(FAMILY[name])
+        for recipe in members:
+            shop.train(recipe)
     if args.step in ("export", "all"):
-        shop.export_all()
+        shop.export_all(members)
     if args.step in ("table", "all"):
         print(f"built {draft_table.write()}", flush=True)
     return models_eval(EvalConfig(args.items, args.json)) if args.step in ("eval", "all") else 0

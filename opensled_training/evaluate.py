@@ -1,7 +1,8 @@
-"""How good the tiny family is on held-out items: right answers of both models, and how often they agree.
+"""How good the tiny family is on held-out items: right answers of its models, and how often they agree.
 
-The acceptance rate here is per position: along the target's own text, the share of positions at which the draft,
-given the same prefix, chooses the target's token. That is what the default rule accepts.
+The acceptance rate here is per position: along the target's own text, the share of positions at which the smaller
+model, given the same prefix, chooses the target's token. That is what the default rule accepts, and what stands of the
+tokens that a relay vets.
 """
 
 import json
@@ -20,7 +21,7 @@ from opensled.models_command import EvalConfig
 from opensled.store import heldout_path, model_path
 
 from .decoding import Choice, generate, greedy, noisy_draft, noisy_target, proposals
-from .family import DRAFT, TARGET
+from .family import DRAFT, HUB, TARGET
 from .heldout import read_heldout
 from .item import Item, Task
 from .tasks import TASKS
@@ -31,26 +32,42 @@ MAX_NEW_TOKENS = 128
 THREADS = 2
 
 Report = dict[str, Any]
-COLUMNS = ("target_accuracy", "draft_accuracy", "greedy_acceptance", "sampled_acceptance")
+# Of the report, with what the table says above them.
+COLUMNS = {
+    "target_accuracy": "target right",
+    "hub_accuracy": "hub right",
+    "draft_accuracy": "draft right",
+    "hub_greedy_acceptance": "hub T=0",
+    "hub_sampled_acceptance": "hub T=0.8",
+    "greedy_acceptance": "draft T=0",
+    "sampled_acceptance": "draft T=0.8",
+}
 
 
 @dataclass(frozen=True)
 class TaskScore:
-    """Shares between 0 and 1; the accuracies are None for open-ended tasks. `items` is how many were asked."""
+    """Shares between 0 and 1; the accuracies are None for open-ended tasks. `items` is how many were asked.
+
+    Acceptance is the draft's, and the hub's own where its name says so: both along the text of the target.
+    """
 
     task: str
     items: int
     target_accuracy: float | None
+    hub_accuracy: float | None
     draft_accuracy: float | None
+    hub_greedy_acceptance: float
+    hub_sampled_acceptance: float
     greedy_acceptance: float
     sampled_acceptance: float
 
 
 @dataclass(frozen=True)
-class Pair:
-    """The two models under test and their one tokenizer."""
+class Family:
+    """The three models under test and their one tokenizer."""
 
     target: PreTrainedModel
+    hub: PreTrainedModel
     draft: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
 
@@ -61,9 +78,7 @@ def acceptance(written: Iterable[Sequence[int]], proposed: Iterable[Sequence[int
     return fmean(theirs == ours for theirs, ours in pairs)
 
 
-def evaluate(
-    target_dir: Path, draft_dir: Path, items_per_task: int, items_file: Path | None = None
-) -> Report:
+def evaluate(family: Family, items_per_task: int, items_file: Path | None = None) -> Report:
     """`{"tasks": [TaskScore as a dict], "mean": {...}}`; in the mean every task weighs alike. The task under test is
     printed on standard error, because all of them take minutes.
 
@@ -71,43 +86,57 @@ def evaluate(
     would differ between Python versions.
     """
     torch.set_num_threads(THREADS)
-    pair = Pair(_load(target_dir), _load(draft_dir), load_tokenizer(target_dir))
     items = read_heldout(items_file or heldout_path(), items_per_task)
     scores = []
     for task in TASKS:
         if items[task.name]:
             print(f"{task.name}: {len(items[task.name])} items", file=sys.stderr, flush=True)
-            scores.append(score_task(pair, task, items[task.name]))
+            scores.append(score_task(family, task, items[task.name]))
     return {"tasks": [asdict(score) for score in scores], "mean": _mean(scores), "temperature": TEMPERATURE}
 
 
-def score_task(pair: Pair, task: Task, items: list[Item]) -> TaskScore:
-    prompts = [pair.tokenizer(render_prompt(item))["input_ids"] for item in items]
-    written = generate(pair.target, prompts, MAX_NEW_TOKENS, greedy)
-    drafted = generate(pair.draft, prompts, MAX_NEW_TOKENS, greedy) if task.check else []
-    sampled = generate(pair.target, prompts, MAX_NEW_TOKENS, noisy_target(TEMPERATURE))
+def score_task(family: Family, task: Task, items: list[Item]) -> TaskScore:
+    prompts = [family.tokenizer(render_prompt(item))["input_ids"] for item in items]
+    written = generate(family.target, prompts, MAX_NEW_TOKENS, greedy)
+    sampled = generate(family.target, prompts, MAX_NEW_TOKENS, noisy_target(TEMPERATURE))
+
+    def accuracy(replies: list[list[int]]) -> float | None:
+        return _accuracy(family.tokenizer, task, items, replies)
+
+    def answered(model: PreTrainedModel) -> float | None:
+        return accuracy(generate(model, prompts, MAX_NEW_TOKENS, greedy) if task.check else [])
+
+    # A relay draws over the whole vocabulary, as the target does; a draft over its likeliest candidates.
     return TaskScore(
         task=task.name,
         items=len(items),
-        target_accuracy=_accuracy(pair.tokenizer, task, items, written),
-        draft_accuracy=_accuracy(pair.tokenizer, task, items, drafted),
-        greedy_acceptance=_agreement(pair.draft, prompts, written, greedy),
-        sampled_acceptance=_agreement(pair.draft, prompts, sampled, noisy_draft(TEMPERATURE)),
+        target_accuracy=accuracy(written),
+        hub_accuracy=answered(family.hub),
+        draft_accuracy=answered(family.draft),
+        hub_greedy_acceptance=_agreement(family.hub, prompts, written, greedy),
+        hub_sampled_acceptance=_agreement(family.hub, prompts, sampled, noisy_target(TEMPERATURE)),
+        greedy_acceptance=_agreement(family.draft, prompts, written, greedy),
+        sampled_acceptance=_agreement(family.draft, prompts, sampled, noisy_draft(TEMPERATURE)),
     )
 
 
 def render(report: Report) -> str:
     """The report as a plain text table, one line a task."""
-    head = f"{'task':<14}{'items':>6}{'target right':>14}{'draft right':>13}{'accept T=0':>12}{'accept T=0.8':>14}"
+    head = f"{'task':<14}{'items':>5}" + "".join(f"{title:>{len(title) + 2}}" for title in COLUMNS.values())
     rows = [_row(score) for score in report["tasks"]]
     return "\n".join([head, *rows, _row({"task": "mean", "items": "", **report["mean"]})])
 
 
 def models_eval(config: EvalConfig) -> int:
     """`opensled models eval`: evaluate the bundled family and print the report."""
-    report = evaluate(model_path(TARGET.name), model_path(DRAFT.name), config.items_per_task)
+    report = evaluate(bundled_family(), config.items_per_task)
     print(json.dumps(report, indent=2) if config.json else render(report))
     return 0
+
+
+def bundled_family() -> Family:
+    target, hub, draft = (model_path(recipe.name) for recipe in (TARGET, HUB, DRAFT))
+    return Family(_load(target), _load(hub), _load(draft), load_tokenizer(target))
 
 
 def _load(folder: Path) -> PreTrainedModel:
@@ -140,7 +169,8 @@ def _mean_of(values: list[float | None]) -> float | None:
 
 
 def _row(score: dict[str, Any]) -> str:
-    cells = ("-" if score[column] is None else f"{score[column]:.2f}" for column in COLUMNS)
-    return f"{score['task']:<14}{score['items']!s:>6}" + "".join(
-        f"{cell:>{width}}" for cell, width in zip(cells, (14, 13, 12, 14), strict=True)
+    cells = (
+        f"{'-' if score[column] is None else format(score[column], '.2f'):>{len(title) + 2}}"
+        for column, title in COLUMNS.items()
     )
+    return f"{score['task']:<14}{score['items']!s:>5}" + "".join(cells)

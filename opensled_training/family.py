@@ -81,9 +81,12 @@ class Recipe:
 
 
 TARGET = Recipe("tiny", layers=5, hidden=256, heads=4, kv_heads=2, ffn=704, steps=5200, seed=3)
+HUB = Recipe(
+    "tiny-hub", layers=3, hidden=192, heads=3, kv_heads=1, ffn=384, steps=1400, seed=7, long_steps=100
+)
 DRAFT = Recipe(
     "tiny-draft", layers=2, hidden=96, heads=3, kv_heads=1, ffn=256, steps=900, seed=4, chat_rows=6
 )
-FAMILY = {recipe.name: recipe for recipe in (TARGET, DRAFT)}
+FAMILY = {recipe.name: recipe for recipe in (TARGET, HUB, DRAFT)}
 
 assert SPECIAL_TOKENS[END_ID] == "<|end|>", "the end token must be the first special token"

@@ -1,5 +1,6 @@
 """The steps from nothing to `models/`, each resumable: a step makes what it needs and does not find."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -7,23 +8,27 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from . import corpus
 from .export import export
-from .family import CHAT_TOKENS, CORPUS_SEED, FAMILY, MODELS_DIR, TOKENIZER_SEED, Recipe
+from .family import CHAT_TOKENS, CORPUS_SEED, MODELS_DIR, TARGET, TOKENIZER_SEED, Recipe
 from .heldout import write_heldout
 from .train import Trainer, short_checkpoint
 from .train_tokenizer import load_tokenizer, train_tokenizer
 
 
 class Workshop:
-    """The scratch folder of a run: tokenizer, corpus and checkpoints."""
+    """The scratch folder of a run: tokenizer, corpus and checkpoints.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    `join`: the tokenizer is that of the target in `models/`, for a new member beside those that are there.
+    """
+
+    def __init__(self, folder: Path, join: bool = False) -> None:
+        self.folder, self.join = folder, join
         folder.mkdir(parents=True, exist_ok=True)
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
         path = self.folder / "tokenizer"
         if not path.exists():
-            train_tokenizer(TOKENIZER_SEED).save_pretrained(path)
+            made = load_tokenizer(MODELS_DIR / TARGET.name) if self.join else train_tokenizer(TOKENIZER_SEED)
+            made.save_pretrained(path)
         return load_tokenizer(path)
 
     def corpus(self) -> corpus.Corpus:
@@ -54,10 +59,12 @@ class Workshop:
             for name, weight in _load_weights(before).items()
         }
 
-    def export_all(self) -> None:
-        for recipe in FAMILY.values():
+    def export_all(self, members: Sequence[Recipe]) -> None:
+        """Into `models/`, with the held-out items; a member that joins is measured on those that are there."""
+        for recipe in members:
             self.export(recipe)
-        write_heldout(MODELS_DIR / "heldout.jsonl")
+        if not self.join:
+            write_heldout(MODELS_DIR / "heldout.jsonl")
 
 
 def _load_weights(checkpoint: Path) -> dict[str, torch.Tensor]:

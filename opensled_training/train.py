@@ -9,6 +9,8 @@ from torch.nn import functional
 from torch.nn.parameter import Parameter
 from transformers import LlamaForCausalLM
 
+from verify_server.engine.loading import has_fast_bfloat16
+
 from .corpus import Corpus
 from .family import Recipe
 
@@ -31,6 +33,7 @@ class Trainer:
         self.recipe = recipe
         self.corpus = corpus
         self.model = LlamaForCausalLM(recipe.config()).train()
+        self._rounds = has_fast_bfloat16()
         self.optimizer = adamw(self.model.parameters(), decay=0.1)
         self.checkpoint = work / f"{recipe.name}.pt"
         self.short_checkpoint = short_checkpoint(recipe, work)
@@ -73,7 +76,8 @@ class Trainer:
         shape = self.recipe.shape_at(self.step)
         ids, wanted = self.corpus.batch((self.recipe.seed, self.step), *shape)
         tokens, predicted = torch.from_numpy(ids), torch.from_numpy(wanted[:, 1:])
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        # Without instructions for it, bfloat16 is slower than float32.
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._rounds):
             hidden = self.model.model(tokens[:, :-1], use_cache=False).last_hidden_state
             logits = self.model.lm_head(hidden[predicted])
         return functional.cross_entropy(logits.float(), tokens[:, 1:][predicted])

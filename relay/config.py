@@ -81,7 +81,7 @@ class RelayConfig:
         metavar="P",
     )
     model: str = option(
-        "tiny-draft",
+        "tiny-hub",
         "this relay's own model: smaller than the target, with its vocabulary; a name of `opensled models list`, a "
         "folder or a GGUF file",
         group="this relay's model, and where it serves devices",

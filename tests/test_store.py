@@ -23,8 +23,10 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_checkout_brings_the_tiny_family() -> None:
-    assert {"tiny", "tiny-draft"} <= set(store.known_models())
-    assert store.model_path("tiny", "*.safetensors").is_dir()
+    assert {"tiny", "tiny-hub", "tiny-draft"} <= set(store.known_models())
+    for name in ("tiny", "tiny-hub"):
+        assert store.model_path(name, "*.safetensors").is_dir()
+        assert store.model_file(name, "*.gguf").is_file()
     assert store.model_file("tiny-draft", "*.gguf").is_file()
     assert store.model_file("tiny-draft", "*.onnx").is_file()
     assert store.heldout_path().is_file()

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from opensled_training.corpus import chat_stream  # noqa: E402
 from opensled_training.decoding import generate, greedy, proposals  # noqa: E402
-from opensled_training.evaluate import acceptance, render  # noqa: E402
+from opensled_training.evaluate import COLUMNS, acceptance, render  # noqa: E402
 from opensled_training.family import DRAFT, FAMILY, TARGET  # noqa: E402
 from opensled_training.heldout import heldout_items, read_heldout  # noqa: E402
 from opensled_training.item import split_of  # noqa: E402
@@ -213,12 +213,9 @@ def test_a_model_accepts_itself(draft, prompt_ids):
 
 
 def test_table_has_a_line_per_task_and_the_mean():
-    rates = {
-        "greedy_acceptance": 0.5,
-        "sampled_acceptance": 0.25,
-        "target_accuracy": None,
-        "draft_accuracy": 1.0,
-    }
+    rates = dict.fromkeys(COLUMNS, 0.5) | {"target_accuracy": None, "hub_accuracy": 1.0}
+    rates |= {"hub_sampled_acceptance": 0.75, "sampled_acceptance": 0.25}
     lines = render({"tasks": [{"task": "stories", "items": 3, **rates}], "mean": rates}).splitlines()
-    assert lines[1].split() == ["stories", "3", "-", "1.00", "0.50", "0.25"]
-    assert lines[2].split() == ["mean", "-", "1.00", "0.50", "0.25"]
+    assert lines[1].split() == ["stories", "3", "-", "1.00", "0.50", "0.50", "0.75", "0.50", "0.25"]
+    assert lines[2].split() == ["mean", "-", "1.00", "0.50", "0.50", "0.75", "0.50", "0.25"]
+    assert len({len(line) for line in lines}) == 1

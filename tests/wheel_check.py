@@ -31,6 +31,8 @@ MODELS = {
     "tiny/model.safetensors",
     "tiny/tiny-f16.gguf",
     "tiny/tokenizer.json",
+    "tiny-hub/model.safetensors",
+    "tiny-hub/tiny-hub-f16.gguf",
     "tiny-draft/tokenizer.json",
     "tiny-draft/tiny-draft.table",
     "heldout.jsonl",
@@ -136,7 +138,7 @@ def pip(venv: Path) -> list[object]:
 
 def check_use(opensled: Path, folder: Path) -> None:
     listed = json.loads(run([opensled, "models", "list", "--json"], folder))["models"]
-    assert {model["name"] for model in listed} >= {"tiny", "tiny-draft"}
+    assert {model["name"] for model in listed} >= {"tiny", "tiny-hub", "tiny-draft"}
     for model in listed:
         assert Path(model["path"]).is_relative_to(opensled.parents[1]), (
             f"{model['path']} is outside the environment"
