@@ -2,6 +2,7 @@
 
 import json
 
+import openai
 import pytest
 
 from opensled.store import model_path
@@ -19,8 +20,9 @@ SCHEMA = {
 GUIDE = {"type": "json_schema", "json_schema": {"name": "light", "schema": SCHEMA}}
 
 
-def relay(upstream, address="127.0.0.1:0"):
-    return Process(["relay", "--upstream", upstream, "--model", "tiny-draft", "--listen", address, "--json"])
+def relay(upstream, *more, address="127.0.0.1:0"):
+    flags = ["--upstream", upstream, "--model", "tiny-draft", "--listen", address, "--json", *more]
+    return Process(["relay", *flags])
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def test_a_relay_is_killed_in_mid_answer(above, expected):
             chunks = asked(device)
             text = told(chunks, 20)
             hub.kill()
-            with relay(above, below) as again:
+            with relay(above, address=below) as again:
                 again.wait_ready()
                 text += told(chunks)
     assert text == expected
@@ -78,6 +80,36 @@ def test_the_target_is_killed_in_mid_answer(expected):
                 text += told(chunks)
     assert text == expected
     assert json.loads(second.lines[-1])["steps"] > 0  # it was really in mid-answer
+
+
+def test_a_device_goes_round_a_relay_that_is_killed(above, expected):
+    with relay(above) as hub, edge(hub.wait_ready(), more=("--fallback", above)) as device:
+        chunks = asked(device)
+        text = told(chunks, 20)
+        hub.kill()
+        text += told(chunks)
+        again = told(asked(device))
+    assert text == again == expected
+
+
+def test_a_relay_answers_alone_under_its_own_name():
+    alone = ("--offline", "local-only", "--give-up", "1")
+    with serve() as top, relay(top.wait_ready(), *alone) as hub:
+        with edge(hub.wait_ready(), more=("--offline", "local-only")) as device:
+            chunks = asked(device)
+            began = next(chunks)
+            top.kill()
+            names = [began.model, *[chunk.model for chunk in chunks]]
+            reply = client_of(device).chat.completions.with_raw_response.create(
+                model="tiny", messages=STORY, temperature=0, max_tokens=20, extra_body={"ignore_eos": True}
+            )
+        with edge(hub.address) as strict, pytest.raises(openai.APIStatusError) as caught:
+            client_of(strict).chat.completions.create(model="tiny", messages=STORY, max_tokens=20)
+    assert names[0] == "tiny" and names[-1] == "relay-alone/tiny"
+    answer = reply.parse()
+    assert answer.model == "relay-alone/tiny" and reply.headers["OpenSLED-Answer"] == "local-only"
+    assert answer.usage.model_extra["opensled"]["local_tokens"] == answer.usage.completion_tokens == 20
+    assert caught.value.status_code == 503
 
 
 def told(chunks, least=1 << 30):

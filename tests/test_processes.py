@@ -29,9 +29,9 @@ def serve(address="127.0.0.1:0", model="tiny", *more):
     )
 
 
-def edge(server, drafter="llamacpp"):
+def edge(server, drafter="llamacpp", more=()):
     return Process(
-        ["edge", "--server", server, "--drafter", drafter, "--http", "127.0.0.1:0", "--threads", "1"]
+        ["edge", "--server", server, "--drafter", drafter, "--http", "127.0.0.1:0", "--threads", "1", *more]
     )
 
 
