@@ -24,6 +24,7 @@ MAX_NAME = 1 << 10  # characters of a rule, a role, a tool's name
 MAX_MODEL = 1 << 12  # characters of a target's name, which may be a path
 MAX_TOKEN = 1 << 12  # bytes of a resume token: it holds the names of a tenant and a replica
 MAX_DESCRIPTION = 1 << 14  # characters of a tool's description
+ENDS = frozenset({"", "eos", "stop", "length"})  # finish reasons of a verdict, "" = goes on
 
 
 def check_open(message: Any, positions: int = MAX_POSITIONS) -> None:
@@ -76,8 +77,10 @@ def check_draft(tokens: int, parents: Sequence[int], confidences: bytes, sources
 
 
 def check_verdict(message: Any) -> None:
-    """Raises InvalidRequest, naming the field, for a protobuf `Verdict` with invalid log-probabilities, loose,
-    vetted or unverified tokens."""
+    """Raises InvalidRequest, naming the field, for a protobuf `Verdict` with an end, log-probabilities, loose, vetted or
+    unverified tokens that cannot be."""
+    if message.finish_reason not in ENDS:
+        raise InvalidRequest(f"{message.finish_reason[:80]!r} is no end of a sequence", "finish_reason")
     loose = [-1, *message.loose]
     if not all(last < index < len(message.tokens) for last, index in pairwise(loose)):
         raise InvalidRequest("loose tokens are ascending indices into the tokens", "loose")

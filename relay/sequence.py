@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Ids
 
 from opensled.messages import DraftBlock
-from opensled.protocol import common_prefix
+from opensled.protocol import common_prefix, cut
 from verify_server.sequence import Sequence
 
 
@@ -16,6 +16,7 @@ class RelaySequence(Sequence):
     """What its own model decides is vetted, not confirmed; only `correct` confirms, until it goes on `alone`."""
 
     is_alone = False
+    is_ended = False  # by the target; an end that is vetted may be none
     unverified = 0  # of the last confirmed tokens, those that no target has confirmed, nor will
 
     def commit(self, ids: Ids[int], num_accepted: int) -> tuple[int, ...]:
@@ -43,8 +44,8 @@ class RelaySequence(Sequence):
 
     @property
     def over(self) -> bool:
-        """Whether its end is confirmed, too."""
-        return bool(self.finish_reason) and self.confirmed == len(self.tokens)
+        """Whether its end is final: the target's own, or alone this relay's."""
+        return self.is_ended or (self.is_alone and bool(self.finish_reason))
 
     def follow(self, ahead: Ids[int]) -> int:
         """The relay above has vetted `ahead` behind what is confirmed; returns how many of those were vetted here, too.
@@ -53,23 +54,27 @@ class RelaySequence(Sequence):
         """
         start = self.confirmed
         agreed = common_prefix(self.tokens[start:], ahead)
-        if agreed < len(ahead) and not (self.finish_reason and start + agreed == len(self.tokens)):
+        if agreed < len(ahead):
             self.truncate(start + agreed)
-            others, self.finish_reason = self.cut(ahead[agreed:])
-            self.tokens += others
+            self.tokens += ahead[agreed:]
+            self.finish_reason = cut(self.tokens[-1:], len(self.tokens) - 1, self.ends)[1]
         return agreed
 
-    def correct(self, news: Ids[int]) -> int:
+    def correct(self, news: Ids[int], finish_reason: str = "") -> int:
         """The target has committed `news` behind what was confirmed; returns how many of them were vetted already.
 
-        Where it says another token than was vetted, that one and all behind it are taken back.
+        Where it says another token than was vetted, that one and all behind it are taken back, and so is what was
+        vetted behind its end. It ends where the target says so (`finish_reason`): its ends may be others than here.
         """
         start = self.confirmed
         agreed = common_prefix(self.tokens[start:], news)
         self.confirm(start + agreed)
-        if agreed < len(news):
+        if agreed < len(news) or finish_reason:
             self.truncate(start + agreed)
-            others, self.finish_reason = self.cut(news[agreed:])
-            self.tokens += others
+            self.tokens += news[agreed:]
             self.confirm(start + len(news))
+        if self.confirmed == len(self.tokens):
+            full = len(self.tokens) >= self.ends.last_length
+            self.finish_reason = finish_reason or ("length" if full else "")
+        self.is_ended = bool(finish_reason)
         return agreed

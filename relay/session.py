@@ -79,10 +79,12 @@ class RelaySession(Session):
         self.changed()
         return count
 
-    def confirm(self, confirmed: Commit, now: float, ahead: tuple[int, ...] = ()) -> None:
-        """The target has committed more, or a relay above has vetted `ahead` behind that; what is being computed ends
-        first."""
-        self._after_step(partial(self._apply, confirmed, ahead), now)
+    def confirm(
+        self, confirmed: Commit, now: float, ahead: tuple[int, ...] = (), finish_reason: str = ""
+    ) -> None:
+        """The target has committed more, and perhaps ended it, or a relay above has vetted `ahead` behind that; what is
+        being computed ends first."""
+        self._after_step(partial(self._apply, confirmed, ahead, finish_reason), now)
 
     def go_alone(self, now: float) -> None:
         """The target is gone, and the relay's own model has the last word; what is being computed ends first."""
@@ -101,9 +103,9 @@ class RelaySession(Session):
         self.agreed.clear()
         self._tell(self.sequence.confirmed)
 
-    def _apply(self, confirmed: Commit, ahead: tuple[int, ...], now: float) -> None:
+    def _apply(self, confirmed: Commit, ahead: tuple[int, ...], finish_reason: str, now: float) -> None:
         self._view = None
-        self._correct(confirmed)
+        self._correct(confirmed, finish_reason)
         self._follow(ahead)
         self.sequence.unverified += confirmed.origins.count(
             "relay"
@@ -112,15 +114,16 @@ class RelaySession(Session):
         self._rebase_pending(now)
         self._tell(self.sequence.confirmed)
 
-    def _correct(self, confirmed: Commit) -> None:
-        before, stood = len(self.sequence.vetted), self.sequence.correct(confirmed.tokens)
+    def _correct(self, confirmed: Commit, finish_reason: str) -> None:
+        before, said = len(self.sequence.vetted), len(confirmed.tokens)
+        stood = self.sequence.correct(confirmed.tokens, finish_reason)
         for agreed in self.agreed[:stood]:
             self.survival.seen(agreed, True)
         self.survival.confirmed += stood
-        if stood == len(confirmed.tokens):
+        if stood == said and len(self.sequence.vetted) == before - stood:
             del self.agreed[:stood]
             return
-        if stood < before:
+        if stood < min(before, said):
             self.survival.seen(self.agreed[stood], False)
         self._rewound(0, before - stood)
 

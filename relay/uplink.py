@@ -23,7 +23,7 @@ from edge_client.offline.watching import watched
 from edge_client.remote import RemoteSession
 from opensled.errors import OpenSledError, ProtocolError, Unreachable
 from opensled.messages import DraftBlock, DraftToken, SamplingParams
-from opensled.protocol import Truth, cut
+from opensled.protocol import Truth
 from opensled.sampling import Sampler
 from relay.session import RelaySession
 from verify_server.loop import VerifyLoop
@@ -190,22 +190,20 @@ class Uplink:
         if isinstance(event, Commit):
             truth = self._remote.truth
             ahead = tuple(truth.tokens[truth.confirmed :])
-            self._check(event, ahead, truth)
-            session.confirm(event, self._loop.clock(), ahead)
+            self._check((*event.tokens, *ahead), truth)
+            session.confirm(event, self._loop.clock(), ahead, truth.finish_reason)
         end_if_over(self._loop, session)
         self._loop.wake()
         self._blocks.look()
 
-    def _check(self, commit: Commit, ahead: tuple[int, ...], truth: Truth) -> None:
-        """Raises ProtocolError for what no server of this target says."""
-        most, ends = self._session.limits.vocab_size, self._session.sequence.ends
-        news = (*commit.tokens, *ahead)
+    def _check(self, news: tuple[int, ...], truth: Truth) -> None:
+        """Raises ProtocolError for what this relay's model cannot read."""
+        most, room = self._loop.engine.info.vocab_size, self._session.sequence.ends.last_length
         if not all(id < most for id in news):
-            raise ProtocolError(f"the server above sends ids beyond the {most} of the vocabulary")
-        kept, reason = cut(news, truth.confirmed - len(commit.tokens), ends)
-        if len(kept) < len(news) or (truth.finish_reason and truth.finish_reason != reason):
+            raise ProtocolError(f"the server above sends ids beyond the {most} of this relay's model")
+        if len(truth) > room:
             raise ProtocolError(
-                "the server above goes on after the end of a sequence, or ends it where there is no end"
+                f"the server above goes on beyond the {room} tokens that there is room for here"
             )
 
     def _fail(self, error: OpenSledError) -> None:

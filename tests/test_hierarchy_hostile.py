@@ -1,0 +1,195 @@
+"""A server above that lies to a relay: the sequence that it lies about ends by an error of ours, or its text is right
+after all; other sequences notice nothing, and nothing is left behind.
+
+Run: pytest tests/test_hierarchy_hostile.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+import pytest
+
+from edge_client.remote import RetryPolicy
+from opensled import codec
+from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, TruthConflict, Unreachable
+from opensled.messages import Failure, Limits, Open, Opened, SamplingParams, Verdict
+from tests.fakes import EOS, VOCAB, FakeEngine, OracleDrafter, continuation
+from tests.system import ask
+from tests.test_hierarchy import errs
+from tests.three_tiers import tiers
+
+LIED_ABOUT, HONEST = (7, 7, 7), ((3, 1, 4), (1, 5, 9))
+GREEDY = SamplingParams(temperature=0, max_tokens=40)
+HASTY = RetryPolicy(silence=1.0, first_retry=0.0, slowest_retry=0.001, first_open=1.0, give_up=5.0)
+
+
+@dataclass
+class StrictEngine(FakeEngine):
+    """As a real engine does it, a step with an id that is none fails for all of its sequences."""
+
+    def forward(self, segments):
+        assert all(token < VOCAB for segment in segments for token in segment.tokens)
+        return super().forward(segments)
+
+
+@dataclass
+class LyingStream:
+    """A stream of the server above; what it says of one prompt is turned into something else."""
+
+    stream: object
+    lie: object  # message -> message
+    about: bool = False
+
+    async def send(self, message):
+        if isinstance(message, Open):
+            self.about = message.prompt == LIED_ABOUT
+        await self.stream.send(message)
+
+    async def receive(self):
+        message = await self.stream.receive()
+        if not self.about:
+            return message
+        return codec.decode_server(codec.encode_server(self.lie(message)))
+
+    async def close(self, linger=0.0):
+        await self.stream.close(linger)
+
+
+def of_verdicts(change):
+    """A lie about verdicts alone."""
+    return lambda message: change(message) if isinstance(message, Verdict) else message
+
+
+def of_openings(**fields):
+    """A lie about what an `Opened` says."""
+    return lambda message: replace(message, **fields) if isinstance(message, Opened) else message
+
+
+def end_of(verdict):
+    return verdict.base + len(verdict.tokens)
+
+
+def honest_and_lied_about(lie, params=GREEDY, share=0.3, prompt=LIED_ABOUT):
+    """The text of the sequence that is lied about, or the error that ends it; checks two others beside it."""
+
+    async def scenario():
+        async with tiers(FakeEngine(), StrictEngine(target=errs(share)), patience=HASTY) as (
+            network,
+            manager,
+            upper,
+        ):
+
+            def connect(address=""):
+                return LyingStream(upper.connect(), lie)
+
+            manager._upstream = replace(manager._upstream, connect=connect)
+            others = [
+                asyncio.ensure_future(ask(network, each, OracleDrafter(0.7), GREEDY, patience=HASTY))
+                for each in HONEST
+            ]
+            try:
+                async with asyncio.timeout(20):
+                    answer = await ask(network, prompt, OracleDrafter(0.7), params, patience=HASTY)
+                    came_of_it = answer.tokens, answer.finish_reason
+            except OpenSledError as error:
+                came_of_it = error
+            for each, other in zip(HONEST, await asyncio.gather(*others)):
+                assert list(other.tokens) == continuation(each, 40) and other.reopened == 0
+            return came_of_it
+
+    return asyncio.run(scenario())
+
+
+ERRORS = {
+    "more tokens than were asked for": (
+        of_verdicts(lambda said: said._replace(tokens=said.tokens + (5,) * 100)),
+        ProtocolError,
+    ),
+    "an id that is none": (
+        of_verdicts(lambda said: said._replace(tokens=(*said.tokens, VOCAB))),
+        ProtocolError,
+    ),
+    "the largest id": (of_verdicts(lambda said: said._replace(tokens=(2**32 - 1,))), ProtocolError),
+    "goes on after its end": (
+        of_verdicts(lambda said: said._replace(tokens=(*said.tokens, EOS, 5))),
+        ProtocolError,
+    ),
+    "a reason that is none": (of_verdicts(lambda said: said._replace(finish_reason="whim")), ProtocolError),
+    "other tokens than before": (
+        of_verdicts(lambda said: said._replace(base=0, tokens=(8,) * end_of(said))),
+        TruthConflict,
+    ),
+    "more vetted tokens than tokens": (
+        of_verdicts(lambda said: said._replace(vetted=2**32 - 1)),
+        ProtocolError,
+    ),
+    "more unverified tokens than tokens": (
+        of_verdicts(lambda said: said._replace(unverified=2**32 - 1)),
+        ProtocolError,
+    ),
+    "words that no target verifies": (
+        of_verdicts(lambda said: said._replace(unverified=len(said.tokens))),
+        ProtocolError,
+    ),
+    "an end that is vetted": (
+        of_verdicts(lambda said: said._replace(tokens=(*said.tokens, EOS), vetted=1, finish_reason="eos")),
+        ProtocolError,
+    ),
+    "never what comes next": (of_verdicts(lambda said: said._replace(base=said.base + 100)), Unreachable),
+    "nonsense instead of a verdict": (
+        lambda said: Failure("from_the_future", "no reason") if isinstance(said, Verdict) else said,
+        OpenSledError,
+    ),
+    "a prompt of ids that are none": (of_openings(prompt_ids=(5, VOCAB)), InvalidRequest),
+    "no prompt": (of_openings(prompt_ids=()), InvalidRequest),
+    "a prompt beyond the context": (of_openings(prompt_ids=(5,) * 500), InvalidRequest),
+    "a key that is none": (of_openings(noise_key=b"short"), ProtocolError),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_lie_ends_its_sequence_by_an_error_and_no_other(name):
+    lie, kind = ERRORS[name]
+    error = honest_and_lied_about(lie)
+    assert isinstance(error, kind), error
+
+
+def test_where_the_answer_ends_is_its_word():
+    tokens, reason = honest_and_lied_about(of_verdicts(lambda said: said._replace(finish_reason="length")))
+    assert list(tokens) == continuation(LIED_ABOUT, 40)[: len(tokens)] and reason == "length"
+
+
+def test_an_id_after_a_stop_id_is_an_error():
+    text = continuation(LIED_ABOUT, 40)
+    params = replace(GREEDY, stop_ids=(text[3],))
+    lie = of_verdicts(lambda said: said._replace(tokens=(*said.tokens, text[3], 5)))
+    assert isinstance(honest_and_lied_about(lie, params), ProtocolError)
+
+
+COSTS = {
+    "accepted": of_verdicts(lambda said: said._replace(num_accepted=2**32 - 1)),
+    "answers": of_verdicts(lambda said: said._replace(answers=2**32 - 1)),
+    "a huge hint": of_verdicts(lambda said: said._replace(hint=2**32 - 1)),
+    "no drafts": of_verdicts(lambda said: said._replace(hint=0)),
+    "log-probabilities unasked": of_verdicts(
+        lambda said: said._replace(logprobs=(((5, -1.0),),) * len(said.tokens))
+    ),
+    "loose tokens": of_verdicts(lambda said: said._replace(loose=tuple(range(len(said.tokens))))),
+    "the last one is vetted": of_verdicts(
+        lambda said: said if said.finish_reason else said._replace(vetted=min(1, len(said.tokens)))
+    ),
+    "revisions": of_verdicts(lambda said: said._replace(revision=2**32 - 1 - end_of(said))),
+    "no room": of_openings(limits=Limits(0, 0)),
+    "all room": of_openings(limits=Limits(2**32 - 1, 2**32 - 1, 2**32 - 1, True, 2**32 - 1)),
+    "a hint of the opening": of_openings(hint=2**32 - 1),
+    "asks for probabilities": of_openings(draft_probs=True),
+    "another rule": of_openings(rule="telepathy"),
+}
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_what_is_said_of_drafts_changes_no_text(name):
+    tokens, reason = honest_and_lied_about(COSTS[name])
+    assert list(tokens) == continuation(LIED_ABOUT, 40) and reason == "length"
