@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ class Candidate:
     model: str
     place: str
     step_s: Callable[[float], float]  # seconds of its step over so many positions of one text, on average
+    judges: bool = True  # whether it can take blocks; else it only drafts alone
 
 
 class Way(NamedTuple):
@@ -76,8 +78,20 @@ class Chain:
 
     @property
     def rate(self) -> float:
-        """Tokens/s of one user."""
+        """Tokens/s of one user, in the long run."""
         return 1 / (self.below.rounds.token_s if self.below else self.target.step_s(1))
+
+    def answer_rate(self, tokens: int) -> float:
+        """Tokens/s over the first `tokens` tokens after the very first one of an answer.
+
+        The server streams its own until it has the first block. Then rounds begin cold, and the last one is cut.
+        """
+        own_s = self.target.step_s(1)
+        if self.below is None:
+            return 1 / own_s
+        rounds, beside = self.below.rounds, self.below.lower.place == self.target.place
+        streamed = 0 if beside else min(tokens, ceil((rounds.supply_s + rounds.rtt_s) / own_s))
+        return tokens / (streamed * own_s + float(rounds.supplies(tokens - streamed)[-1]))
 
     @property
     def tokens(self) -> float:
@@ -160,14 +174,16 @@ class Hierarchy:
         """Of an edge whose blocks take `supply_s` seconds on average from a cold start."""
         sent, way = self.blocks(spec), self.ways[spec.lower.place, spec.upper.place]
         steps = np.array([spec.upper.step_s(tokens + 1) for tokens in range(len(sent.lengths))])
-        return Rounds(sent, supply_s, way.rtt_s + (1 + way.wait) * float(sent.lengths @ steps), way.ahead)
+        return Rounds(sent, supply_s, way.rtt_s, float(sent.lengths @ steps), way.ahead, way.wait)
 
     def _beneath(self, upper: Candidate) -> list[Candidate]:
         """Those that can send it blocks."""
         return [
             lower
             for lower in self.candidates
-            if (lower.place, upper.place) in self.ways and (lower.model, upper.model) in self.agreements
+            if upper.judges
+            and (lower.place, upper.place) in self.ways
+            and (lower.model, upper.model) in self.agreements
         ]
 
     def _supply(self, spec: Spec, stock: Stock) -> tuple[float, Below | None]:

@@ -75,9 +75,14 @@ class Blocks:
         return float(self.tokens @ np.arange(len(self.tokens)))
 
     @property
+    def mean_length(self) -> float:
+        """Its tokens when it leaves."""
+        return float(self.lengths @ np.arange(len(self.lengths)))
+
+    @property
     def mean_positions(self) -> float:
         """Positions that the upper model computes for it: its tokens, and the newest one before them."""
-        return float(self.lengths @ np.arange(len(self.lengths))) + 1
+        return self.mean_length + 1
 
 
 @cache

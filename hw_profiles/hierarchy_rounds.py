@@ -10,10 +10,12 @@ meanwhile counts then:
 
     warm = cold                        one accelerator drafts and verifies by turns
     warm = max(supply, verdict)        the lower level drafts ahead while the verdict travels
-    warm = (supply + hit * max(supply, verdict)) / (1 + hit)       it sends what it drafted ahead before the verdict
+    warm = (next + hit * max(next, cold - next)) / (1 + hit)       it sends what it drafted ahead before the verdict
 
-The last one has two blocks under way in a row of hits. The lower level runs two blocks ahead at most, so verdicts are
-apart by one supply and one verdict in turn. The mean round lasts cold - hit * (cold - warm).
+Where it sends on, two blocks are under way in a row of hits, the second of them with the guess at its head, so that it
+takes supply * (1 + 1 / length). The next verdict comes so much later, or a step of the upper level later: next is the
+longer of both. The lower level runs two blocks ahead at most, so two verdicts in a row take one cold round together.
+The mean round lasts cold - hit * (cold - warm).
 
 A level that vets for the next one starts cold itself when its tokens are taken back. Until it has n tokens again it
 takes, with P(x) of a verdict that commits x tokens,
@@ -50,8 +52,15 @@ class Rounds:
 
     blocks: Blocks
     supply_s: float  # until the lower level has a block, from a cold start
-    verdict_s: float  # from there to its verdict
+    rtt_s: float
+    step_s: float  # of the upper level
     ahead: Ahead
+    wait: float = 0.0  # steps for which a block waits before its own
+
+    @property
+    def verdict_s(self) -> float:
+        """From a block to its verdict."""
+        return self.rtt_s + (1 + self.wait) * self.step_s
 
     @property
     def cold_s(self) -> float:
@@ -61,13 +70,14 @@ class Rounds:
     @property
     def warm_s(self) -> float:
         """See the top of this file."""
-        longer = max(self.supply_s, self.verdict_s)
         if self.ahead is Ahead.NOTHING:
             return self.cold_s
         if self.ahead is Ahead.DRAFTS:
-            return longer
-        hit = self.blocks.hit
-        return (self.supply_s + hit * longer) / (1 + hit)
+            return max(self.supply_s, self.verdict_s)
+        hit, following = self.blocks.hit, self.supply_s * (1 + 1 / self.blocks.mean_length)
+        first = max(following, self.step_s)
+        second = max(first, self.cold_s - first)
+        return (first + hit * second) / (1 + hit)
 
     @cached_property
     def token_s(self) -> float:

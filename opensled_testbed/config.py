@@ -91,7 +91,7 @@ class PlanConfig:
     hub: str = option("agx-orin", "profile of the hub's accelerator")
     hub_model: str = option("draft-3b", "shape of the hub's model, see --target", metavar="SHAPE")
     hub_weight_bits: float = option(
-        8.0, "bits of each weight of the hub's model", low=1, high=32, metavar="BITS"
+        4.0, "bits of each weight of the hub's model", low=1, high=32, metavar="BITS"
     )
     hub_link: str = option(
         "wan-80",

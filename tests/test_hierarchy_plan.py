@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hw_profiles.hierarchy import Candidate, Chain, Hierarchy, Spec, Way, chain_of
-from hw_profiles.hierarchy_blocks import Agreement, Blocks, Dependence, blocks
+from hw_profiles.hierarchy_blocks import Agreement, Dependence, blocks
 from hw_profiles.hierarchy_rounds import Ahead, Rounds
 from hw_profiles.speculation import RoundCosts
 
@@ -209,7 +209,7 @@ def supply_by_dice(draw: random.Random, rounds: Rounds, wanted: int) -> float:
 
 @pytest.mark.parametrize("ahead", Ahead)
 def test_a_supply_is_the_mean_of_rounds_until_there_is_enough(ahead: Ahead) -> None:
-    draw, rounds = random.Random(5), Rounds(blocks(Agreement.uniform(0.7), 3), 0.036, 0.02, ahead)
+    draw, rounds = random.Random(5), Rounds(blocks(Agreement.uniform(0.7), 3), 0.036, 0.015, 0.005, ahead)
     found = rounds.supplies(9)
     for wanted in (1, 4, 9):
         seconds = fmean(supply_by_dice(draw, rounds, wanted) for _ in range(20_000))
@@ -218,23 +218,44 @@ def test_a_supply_is_the_mean_of_rounds_until_there_is_enough(ahead: Ahead) -> N
     assert found[9] > 9 * rounds.token_s  # rounds do not end where blocks do
 
 
-def sent_on(draw: random.Random, sent: Blocks, supply_s: float, verdict_s: float) -> float:
-    """Seconds of a token where blocks are sent on: a clock, a sender two blocks ahead at most."""
-    now = tokens = 0.0
-    ready_from, previous = 0.0, 0.0  # when the sender may begin the next block; the verdict before
+def sent_on(draw: random.Random, rounds: Rounds, length: int) -> float:
+    """Seconds of a token where blocks are sent on: a clock for each token of a sender that runs two blocks ahead."""
+    token_s, ready, verdicts, hit, tokens = rounds.supply_s / length, rounds.supply_s, [0.0], False, 0.0
     for _ in range(40_000):
-        verdict = ready_from + supply_s + verdict_s
-        hit = draw.random() < sent.hit
-        tokens += sent.mean_tokens
-        now = verdict
-        # The next block grows behind this one, but not before the verdict on the one before it
-        ready_from = max(ready_from + supply_s, previous) if hit else verdict
-        previous = verdict
-    return now / tokens
+        arrived, step_s = ready + rounds.rtt_s / 2, rounds.step_s
+        served = max(arrived, verdicts[-1] - rounds.rtt_s / 2) + step_s
+        verdicts.append(served + rounds.rtt_s / 2)
+        tokens += rounds.blocks.mean_tokens
+        hit = draw.random() < rounds.blocks.hit
+        if not hit:
+            ready = verdicts[-1] + rounds.supply_s
+            verdicts = verdicts[-1:]
+            continue
+        # One token more than two blocks may wait: the guess. The rest of the next one waits for the verdict before.
+        held = verdicts[-2] + rounds.supply_s if len(verdicts) > 2 else 0.0
+        ready = max(ready + (length + 1) * token_s, held)
+    return verdicts[-1] / tokens
 
 
-@pytest.mark.parametrize(("supply_s", "verdict_s"), [(0.03, 0.1), (0.1, 0.1), (0.2, 0.1)])
-def test_two_blocks_are_under_way_where_they_are_sent_on(supply_s: float, verdict_s: float) -> None:
-    sent = blocks(Agreement.uniform(0.9), 3)
-    found = Rounds(sent, supply_s, verdict_s, Ahead.SENDS).token_s
-    assert found == pytest.approx(sent_on(random.Random(1), sent, supply_s, verdict_s), rel=0.01)
+@pytest.mark.parametrize(("supply_s", "rtt_s", "step_s"), [(0.03, 0.08, 0.02), (0.1, 0.09, 0.01),
+                                                           (0.2, 0.08, 0.02), (0.03, 0.02, 0.08)])  # fmt: skip
+def test_two_blocks_are_under_way_where_they_are_sent_on(
+    supply_s: float, rtt_s: float, step_s: float
+) -> None:
+    rounds = Rounds(blocks(Agreement.uniform(0.9), 3), supply_s, rtt_s, step_s, Ahead.SENDS)
+    assert rounds.token_s == pytest.approx(sent_on(random.Random(1), rounds, 3), rel=0.02)
+    waits = replace(rounds, ahead=Ahead.DRAFTS)
+    assert rounds.token_s < waits.token_s or supply_s >= rounds.verdict_s
+
+
+def test_the_start_and_the_end_of_an_answer_cost_tokens() -> None:
+    """Long answers have the rate of the long run. The target streams until it has the first block."""
+    rates = {("draft", "middle"): 0.8, ("draft", "target"): 0.6, ("middle", "target"): 0.95}
+    found = Hierarchy(CANDIDATES[1:], WAYS, agreements(rates)).best()
+    assert found.below is not None
+    short, long = found.answer_rate(20), found.answer_rate(5000)
+    assert short < 0.95 * long
+    assert long == pytest.approx(found.rate, rel=0.01)
+    assert found.answer_rate(1) == pytest.approx(1 / step(SECONDS["target"], 1))
+    alone = Chain(found.target, None)
+    assert alone.answer_rate(7) == alone.rate

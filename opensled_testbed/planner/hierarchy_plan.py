@@ -139,23 +139,23 @@ def _shared(site: Site, path: Path, users: int) -> Site:
     """Where so many users, all of them on that path, share the server."""
     if users <= 1:
         return site
-    return site.beside(_last(lambda loaded: loaded.users(along(loaded, path)) <= users, site))
+    return site.shared(_last(lambda loaded: loaded.users(along(loaded, path)) <= users, site))
 
 
 def capacity(site: Site, path: Path, pace: float) -> int:
     """Users whom the server holds at `pace` tokens/s each, if all are on that path; 0 = not even one."""
     if along(site, path).rate < pace:
         return 0
-    loaded = site.beside(_last(lambda each: along(each, path).rate >= pace, site))
+    loaded = site.shared(_last(lambda each: along(each, path).rate >= pace, site))
     return int(min(loaded.users(along(loaded, path)), site.places(path)))
 
 
 def _last(holds: Callable[[Site], bool], site: Site) -> float:
     """The largest load of other sessions at which it holds."""
     low, high = 0.0, 1.0
-    while high < MOST_OTHERS and holds(site.beside(high)):
+    while high < MOST_OTHERS and holds(site.shared(high)):
         low, high = high, 2 * high
     while high - low > NEAR * max(1.0, high):
         middle = (low + high) / 2
-        low, high = (middle, high) if holds(site.beside(middle)) else (low, middle)
+        low, high = (middle, high) if holds(site.shared(middle)) else (low, middle)
     return low

@@ -46,15 +46,16 @@ class Site:
     drafts: TierDrafts
     longest: int  # tokens of a block
     others: float = 0.0  # sessions of other users in a step of the server, on average
+    alike: bool = False  # whether their steps are like this device's; else each has one token in a step
 
     @property
     def hub_fits(self) -> bool:
         """Whether the hub has room for its model and one conversation."""
         return self.hub.kv_positions() >= self.context
 
-    def beside(self, others: float) -> Site:
-        """The same at a server with that many other sessions in its steps."""
-        return replace(self, others=others)
+    def shared(self, others: float) -> Site:
+        """The same at a server with that many other sessions in its steps, all on the same path."""
+        return replace(self, others=others, alike=True)
 
     @property
     def hierarchy(self) -> Hierarchy:
@@ -79,13 +80,19 @@ class Site:
 
     def places(self, path: Path) -> int:
         """Sessions whose KV is on the server's accelerator at the same time."""
-        beside = _draft_shape(self.draft, self.server) if (DRAFT, CLOUD) in path else None
-        return self.server.sessions_that_fit(self.context, beside)
+        beside = {(DRAFT, CLOUD): self.draft, (MIDDLE, CLOUD): self.middle}
+        size = next((size for drafter, size in beside.items() if drafter in path), "")
+        return self.server.sessions_that_fit(self.context, _draft_shape(size, self.server))
+
+    @property
+    def middle(self) -> str:
+        """The middle model as a size of draft."""
+        return self.hub.target.id.removeprefix("draft-")
 
     def _drafts_on_device(self) -> list[Candidate]:
-        sizes = {DRAFT: self.draft, MIDDLE: self.hub.target.id.removeprefix("draft-")}
+        sizes = {DRAFT: self.draft, MIDDLE: self.middle}
         return [
-            Candidate(model, DEVICE, partial(_decode_s, self.device.draft(size)))
+            Candidate(model, DEVICE, partial(_decode_s, self.device.draft(size)), judges=False)
             for model, size in sizes.items()
             if size in self.device.drafts
         ]
@@ -98,18 +105,32 @@ class Site:
         return [Candidate(DRAFT, HUB, self._alone(small)), *found] if small else found
 
     def _beside_target(self) -> list[Candidate]:
-        small = _draft_shape(self.draft, self.server)
-        return [Candidate(DRAFT, CLOUD, self._shared(small))] if small else []
+        costs = {
+            model: _draft_shape(size, self.server)
+            for model, size in ((DRAFT, self.draft), (MIDDLE, self.middle))
+        }
+        return [
+            Candidate(model, CLOUD, self._draft_step(cost), judges=False)
+            for model, cost in costs.items()
+            if cost
+        ]
 
     def _target(self) -> Candidate:
-        return Candidate(TARGET, CLOUD, self._shared(self.server))
+        return Candidate(TARGET, CLOUD, self._target_step(self.server))
 
     def _alone(self, cost: TargetCost) -> Callable[[float], float]:
         return lambda positions: cost.verify_s(positions, self.context)
 
-    def _shared(self, cost: TargetCost) -> Callable[[float], float]:
-        sessions = 1 + self.others
+    def _draft_step(self, cost: TargetCost) -> Callable[[float], float]:
+        """Beside the target: a pass drafts for all who are alike."""
+        sessions = 1 + self.others * self.alike
         return lambda positions: cost.verify_s(positions * sessions, self.context * sessions)
+
+    def _target_step(self, cost: TargetCost) -> Callable[[float], float]:
+        sessions, others = 1 + self.others, self.others
+        if self.alike:
+            return lambda positions: cost.verify_s(positions * sessions, self.context * sessions)
+        return lambda positions: cost.verify_s(positions + others, self.context * sessions)
 
     def _ways(self) -> dict[tuple[str, str], Way]:
         near = mean_s(self.link)
@@ -128,7 +149,7 @@ def path_of(chain: Chain) -> Path:
 
 
 def _decode_s(speed: DraftSpeed, positions: float) -> float:
-    """Seconds in which a device writes one token; it never judges."""
+    """Seconds in which a device writes one token."""
     assert positions == 1, "a device's models draft alone"
     return speed.draft_s(1)
 
