@@ -16,9 +16,14 @@ from opensled_testbed.processes import Process
 # Device profile -> link profile, as in docker-compose.yml.
 HOME_DEVICES = {"pi-4": "wifi-busy", "pi-5": "wifi-good", "orin-nano": "ethernet", "laptop-cpu": "wifi-mesh"}
 HUB, WIDE_AREA = "agx-orin", "wan-80"  # profiles of the hub, and of its link to the cloud
-HUB_MODEL = "tiny-draft"
+HUB_MODEL = "tiny-hub"
 METRICS = "127.0.0.1:9412"  # of the hub
-CLOUD_CABLE = 63  # number of the cable between hub and cloud; devices count from 0
+FALLBACKS = {
+    "orin-nano": "5g",
+    "laptop-cpu": "lte",
+}  # these reach the cloud without the hub as well, on such a link
+# Numbers of cables, beside those of devices to the hub: from 0
+CLOUD_CABLE, FIRST_FALLBACK = 63, 32
 
 
 class HubTestbed(Testbed):
@@ -51,6 +56,12 @@ class HubTestbed(Testbed):
         self._stack.enter_context(hub).wait_ready(300)
         return hub
 
+    def flags_of(self, device: str, space: str, number: int) -> tuple[str, ...]:
+        """See `Testbed.flags_of`."""
+        if device not in FALLBACKS:
+            return ()
+        return ("--fallback", self.link(space, self._far, FALLBACKS[device], FIRST_FALLBACK + number))
+
     def restart_cloud(self) -> None:
         """SIGKILL, and a new one that knows nothing of the old one's sequences; the hub stays."""
         self._cloud.kill()
@@ -64,7 +75,8 @@ class HubTestbed(Testbed):
     def described(self) -> list[str]:
         """See `Testbed.described`."""
         hub = f"the hub, {HUB} with model {HUB_MODEL}, behind {WIDE_AREA}: {self._held.how}"
-        return [*super().described(), hub]
+        past = ", ".join(f"{device} behind {link}" for device, link in FALLBACKS.items())
+        return [*super().described(), hub, f"past the hub, if it is gone: {past}"]
 
     def vetted(self) -> tuple[int, int]:
         """Vetted tokens of the hub since its start: those that the cloud has confirmed, and those taken back."""

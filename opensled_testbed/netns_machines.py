@@ -40,6 +40,7 @@ class Machine:
     link: str  # profile of its link
     space: str  # its namespace
     server: str  # HOST:PORT of the verifier as the device reaches it
+    flags: tuple[str, ...]  # further ones of its edge
     held: Confined
     edge: Process | None = None
 
@@ -103,7 +104,7 @@ class Testbed:
         return server
 
     def _start_relay(self, space: str, profile: str, to: str, seed: int) -> str:
-        at = f"127.0.0.1:{RELAY_PORT}"
+        at = f"127.0.0.1:{RELAY_PORT + seed}"
         flags = ("--profile", profile, "--to", to, "--listen", at, "--seed", str(seed))
         return self.start(flags, space, module="opensled_testbed.link_relay").address
 
@@ -114,12 +115,16 @@ class Testbed:
     def _machine(self, number: int, device: str, profile: str) -> Machine:
         name = f"{self._name}-{device}"
         space = self._stack.enter_context(namespace(name))
-        server = self.link(space, self._near, profile, number)
-        return Machine(device, profile, space, server, self.confine(name, device))
+        server, flags = self.link(space, self._near, profile, number), self.flags_of(device, space, number)
+        return Machine(device, profile, space, server, flags, self.confine(name, device))
+
+    def flags_of(self, device: str, space: str, number: int) -> tuple[str, ...]:
+        """Of device `number`, in its namespace, beside those that all have."""
+        return ()
 
     def _start_edge(self, machine: Machine) -> None:
         with inside(machine.space):
-            machine.edge = Process([*EDGE, "--server", machine.server], isolated=True)
+            machine.edge = Process([*EDGE, "--server", machine.server, *machine.flags], isolated=True)
         machine.held.add(machine.edge.process.pid)
         self._stack.enter_context(machine.edge).wait_ready(300)
 

@@ -181,7 +181,8 @@ def test_devices_share_the_machine_in_proportion_to_their_draft_speeds():
     assert sorted(shares, key=lambda name: shares[name].cpus) == sorted(shares, key=lambda name: speeds[name])
     homes = netns_hub.HOME_DEVICES
     assert all(catalog.link(link) for link in (*netns_machines.DEVICES.values(), *homes.values()))
-    assert list(homes) == list(netns_machines.DEVICES) and len(homes) < netns_hub.CLOUD_CABLE
+    assert list(homes) == list(netns_machines.DEVICES) and len(homes) < netns_hub.FIRST_FALLBACK
+    assert set(netns_hub.FALLBACKS) < set(homes) and all(map(catalog.link, netns_hub.FALLBACKS.values()))
 
 
 def test_what_is_left_behind_is_found(tmp_path, monkeypatch):
