@@ -10,7 +10,7 @@ from opensled.store import bundled_folder
 from opensled_training.distil import workplace
 from opensled_training.distil.distiller import Pace
 from opensled_training.distil.middle import KEPT, REPORT, MiddlePlan, make_middle, middle_of
-from opensled_training.distil.self_prompts import Given, Script, Written
+from opensled_training.distil.self_prompts import SOURCES, Given, Script, Written
 from opensled_training.distil.self_text import SelfTextWriter, save_shard
 from opensled_training.distil.target_model import load_target
 from opensled_training.distil.workplace import Workplace
@@ -44,9 +44,11 @@ def place(tmp_path_factory) -> Workplace:
 @pytest.fixture(scope="module")
 def made(place):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(workplace, "ROWS", {False: 6, True: 2})
+        patched.setattr(workplace, "TOKENS_PER_ROW", 150)
         patched.setattr("opensled_training.distil.self_text.SHARD_TOKENS", 300)
-        # Reading the documentation takes longer than all the rest.
+        # Reading the standard library takes longer than all the rest.
+        sources = {kind: source for kind, source in SOURCES.items() if kind != "tasks"}
+        patched.setattr("opensled_training.distil.self_prompts.SOURCES", sources)
         patched.setattr(
             "opensled_training.distil.documentation.passages", lambda: ("A passage of few words.",)
         )

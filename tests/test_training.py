@@ -6,7 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from opensled.store import heldout_path, model_path
+from opensled.store import heldout_path, model_file, model_path
+from relay.config import RelayConfig
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -16,11 +17,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from opensled_training.corpus import chat_stream  # noqa: E402
 from opensled_training.decoding import generate, greedy, proposals  # noqa: E402
 from opensled_training.evaluate import COLUMNS, acceptance, render  # noqa: E402
-from opensled_training.family import DRAFT, FAMILY, TARGET  # noqa: E402
+from opensled_training.family import DRAFT, FAMILY, HUB, TARGET  # noqa: E402
 from opensled_training.heldout import heldout_items, read_heldout  # noqa: E402
 from opensled_training.item import split_of  # noqa: E402
+from opensled_training.pipeline import Workshop  # noqa: E402
 from opensled_training.tasks import TASKS, arithmetic, smart_home  # noqa: E402
 from opensled_training.train_tokenizer import SPECIAL_TOKENS, VOCAB_SIZE, load_tokenizer, render_prompt  # noqa: E402
+from verify_server.text.gguf_text import GgufText  # noqa: E402
 
 CHECKED = [task for task in TASKS if task.check]
 PROMPT = "What is 12 + 34?"
@@ -154,6 +157,46 @@ def test_family_shares_tokenizer_and_end_token(name, tokenizer):
     assert loaded.chat_template == tokenizer.chat_template
 
 
+@pytest.fixture(scope="module")
+def hub():
+    return AutoModelForCausalLM.from_pretrained(model_path(HUB.name), dtype=torch.float32).eval()
+
+
+def test_the_hub_has_the_vocabulary_of_the_target_and_is_the_model_of_a_relay():
+    target, middle = (GgufText(model_file(recipe.name, "*.gguf")) for recipe in (TARGET, HUB))
+    assert middle.fingerprint == target.fingerprint
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        assert (model_path(HUB.name) / file).read_bytes() == (model_path(TARGET.name) / file).read_bytes()
+    assert RelayConfig().model == HUB.name
+
+
+def test_sizes_lie_in_order_and_the_hub_is_about_a_third_of_the_target(draft, hub):
+    target = AutoModelForCausalLM.from_pretrained(model_path(TARGET.name))
+    sizes = [model.num_parameters() for model in (draft, hub, target)]
+    assert sizes == sorted(sizes) and 0.25 < sizes[1] / sizes[2] < 0.4
+
+
+def test_the_hub_agrees_with_the_target_more_often_than_the_draft_does(tokenizer, draft, hub):
+    target = AutoModelForCausalLM.from_pretrained(model_path(TARGET.name), dtype=torch.float32).eval()
+    asked = [item for items in read_heldout(heldout_path(), 3).values() for item in items]
+    prompts = [tokenizer(render_prompt(item))["input_ids"] for item in asked]
+    written = generate(target, prompts, 40, greedy)
+    of_draft, of_hub = (
+        acceptance(written, proposals(model, prompts, written, greedy)) for model in (draft, hub)
+    )
+    assert of_draft + 0.05 < of_hub < 1
+
+
+def test_the_gguf_file_of_the_hub_has_its_logits(prompt_ids, hub):
+    plain = pytest.importorskip("opensled_testbed.plain_llama")
+    model = plain.plain_llama(model_file(HUB.name, "*.gguf"), n_ctx=128, n_threads=1)
+    model.eval(prompt_ids)
+    with torch.inference_mode():
+        assert_close(
+            np.array(model.scores[: len(prompt_ids)]), hub(torch.tensor([prompt_ids])).logits[0].numpy()
+        )
+
+
 def test_gguf_has_the_same_ids_and_logits(tokenizer, prompt_ids, draft_logits):
     plain = pytest.importorskip("opensled_testbed.plain_llama")
     path = model_path(DRAFT.name) / "tiny-draft-q8_0.gguf"
@@ -195,6 +238,15 @@ def assert_close(quantized, exact):
     assert np.abs(quantized - exact).mean() < 0.1 * exact.std()
     sure = np.diff(np.partition(exact, -2)[:, -2:], axis=1)[:, 0] > 0.5 * exact.std()
     assert (quantized.argmax(1) == exact.argmax(1))[sure].all()
+
+
+def test_a_member_that_joins_takes_the_tokenizer_of_the_others(tmp_path, tokenizer):
+    joined = Workshop(tmp_path, join=True).tokenizer()
+    assert joined.get_vocab() == tokenizer.get_vocab()
+    made, shipped = (
+        folder / "tokenizer.json" for folder in (tmp_path / "tokenizer", model_path(TARGET.name))
+    )
+    assert made.read_bytes() == shipped.read_bytes()
 
 
 # The evaluation

@@ -20,7 +20,7 @@ from transformers import LlamaForCausalLM
 
 from opensled_training.distil.agreement import agreement, of_model
 from opensled_training.distil.objective import losses
-from opensled_training.distil.shard_batches import ShardText, batch_of, rounds_of_shards
+from opensled_training.distil.shard_batches import BATCH_TOKENS, ShardText, batch_of, rounds_of_shards
 from opensled_training.train import adamw
 
 CHECKPOINT_S = 180.0
@@ -36,6 +36,7 @@ class Pace:
     rate: float = 8e-4  # learning rate
     warming: int = 60  # steps until it
     measured: int = 400_000  # tokens between two points of the curve
+    batch: int = BATCH_TOKENS  # padded tokens of a step
 
 
 @dataclass
@@ -87,7 +88,7 @@ class Distiller:
         if not self.progress.steps:
             self._measure()
         saved = time.monotonic()
-        for groups in rounds_of_shards(self._texts, self.progress.reads, rng):
+        for groups in rounds_of_shards(self._texts, self.progress.reads, rng, self._pace.batch):
             for group in groups:
                 self._step(group)
                 if time.monotonic() - saved > CHECKPOINT_S or self.progress.tokens >= tokens:

@@ -191,7 +191,7 @@ def write_shards(writer: SelfTextWriter, folder: Path, name: str, tokens: int) -
     started = time.monotonic()
     for text in writer.texts():
         batch.append(text)
-        if (written := sum(each.written for each in batch)) < SHARD_TOKENS:
+        if (written := sum(each.written for each in batch)) < min(SHARD_TOKENS, tokens - total):
             continue
         save_shard(batch, folder / f"{name}-{number:05}.npz")
         total, number, batch = total + written, number + 1, []

@@ -78,11 +78,13 @@ def batch_of(texts: Sequence[ShardText]) -> TextBatch:
     )
 
 
-def batches_of(texts: Sequence[ShardText], rng: random.Random) -> list[list[ShardText]]:
-    """Texts of like lengths together, in a random order."""
+def batches_of(
+    texts: Sequence[ShardText], rng: random.Random, most: int = BATCH_TOKENS
+) -> list[list[ShardText]]:
+    """Texts of like lengths together, `most` padded tokens of them, in a random order."""
     groups: list[list[ShardText]] = [[]]
     for text in sorted(texts, key=lambda text: (len(text.ids), rng.random())):
-        if (len(groups[-1]) + 1) * len(text.ids) > BATCH_TOKENS and groups[-1]:
+        if (len(groups[-1]) + 1) * len(text.ids) > most and groups[-1]:
             groups.append([])
         groups[-1].append(text)
     rng.shuffle(groups)
@@ -90,12 +92,12 @@ def batches_of(texts: Sequence[ShardText], rng: random.Random) -> list[list[Shar
 
 
 def rounds_of_shards(
-    folder: Path, reads: Counter[str], rng: random.Random
+    folder: Path, reads: Counter[str], rng: random.Random, most: int = BATCH_TOKENS
 ) -> Iterator[list[list[ShardText]]]:
     """Endless groups of batches: each time of the shards in `folder` that `reads` counts least, then counted."""
     while True:
         names = [path.name for path in folder.glob("*.npz")]
         rng.shuffle(names)
         chosen = sorted(names, key=lambda name: reads[name])[:TOGETHER]
-        yield batches_of([text for name in chosen for text in read_shard(folder / name)], rng)
+        yield batches_of([text for name in chosen for text in read_shard(folder / name)], rng, most)
         reads.update(chosen)

@@ -20,6 +20,7 @@ SEED = 17
 RUN = "run"  # folder of the checkpoint and the curve
 ROWS = {False: 144, True: 96}  # texts at once: of the short ones, of the long ones
 LENGTH = {False: 576, True: 960}  # tokens
+TOKENS_PER_ROW = 1000
 NAMES = {False: "short", True: "long"}
 
 
@@ -37,7 +38,9 @@ class Workplace:
         seed = SEED + 1000 * len(shards(self.texts)) + long
         scripts = drawn(Frame(GgufText(self.target)), seed, long)
         model = load_target(self.target)
-        writer = SelfTextWriter(model, scripts, ROWS[long], LENGTH[long], seed, working_dtype())
+        # Of few tokens too many would belong to texts that are never ended.
+        rows = max(1, min(ROWS[long], tokens // TOKENS_PER_ROW))
+        writer = SelfTextWriter(model, scripts, rows, LENGTH[long], seed, working_dtype())
         write_shards(writer, self.texts, NAMES[long], tokens)
 
     def written(self, long: bool) -> int:
