@@ -7,6 +7,7 @@ Run: pytest tests/test_hierarchy_hostile.py
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 import pytest
@@ -16,13 +17,13 @@ from opensled import codec
 from opensled.errors import InvalidRequest, OpenSledError, ProtocolError, TruthConflict, Unreachable
 from opensled.messages import Failure, Limits, Open, Opened, SamplingParams, Verdict
 from tests.fakes import EOS, VOCAB, FakeEngine, OracleDrafter, continuation
-from tests.system import ask
+from tests.system import ask, until
 from tests.test_hierarchy import errs
 from tests.three_tiers import tiers
 
 LIED_ABOUT, HONEST = (7, 7, 7), ((3, 1, 4), (1, 5, 9))
 GREEDY = SamplingParams(temperature=0, max_tokens=40)
-HASTY = RetryPolicy(silence=1.0, first_retry=0.0, slowest_retry=0.001, first_open=1.0, give_up=5.0)
+HASTY = RetryPolicy(silence=5.0, first_retry=0.0, slowest_retry=0.001, first_open=1.0, give_up=5.0)
 
 
 @dataclass
@@ -39,7 +40,7 @@ class LyingStream:
     """A stream of the server above; what it says of one prompt is turned into something else."""
 
     stream: object
-    lie: object  # message -> message
+    lie: object  # message -> message, or None where nothing is said
     about: bool = False
 
     async def send(self, message):
@@ -48,10 +49,11 @@ class LyingStream:
         await self.stream.send(message)
 
     async def receive(self):
-        message = await self.stream.receive()
-        if not self.about:
-            return message
-        return codec.decode_server(codec.encode_server(self.lie(message)))
+        while True:
+            message = await self.stream.receive()
+            said = self.lie(message) if self.about else message
+            if said is not None:
+                return codec.decode_server(codec.encode_server(said))
 
     async def close(self, linger=0.0):
         await self.stream.close(linger)
@@ -71,35 +73,38 @@ def end_of(verdict):
     return verdict.base + len(verdict.tokens)
 
 
-def honest_and_lied_about(lie, params=GREEDY, share=0.3, prompt=LIED_ABOUT):
+@asynccontextmanager
+async def lying(lie, share=0.3):
+    """See `tiers`; the server above lies to the relay."""
+    middle = StrictEngine(target=errs(share))
+    async with tiers(FakeEngine(), middle, patience=HASTY) as (network, manager, upper):
+
+        def connect(address=""):
+            return LyingStream(upper.connect(), lie)
+
+        manager._upstream = replace(manager._upstream, connect=connect)
+        yield network, manager
+
+
+def honest_and_lied_about(lie, params=GREEDY):
     """The text of the sequence that is lied about, or the error that ends it; checks two others beside it."""
 
     async def scenario():
-        async with tiers(FakeEngine(), StrictEngine(target=errs(share)), patience=HASTY) as (
-            network,
-            manager,
-            upper,
-        ):
-
-            def connect(address=""):
-                return LyingStream(upper.connect(), lie)
-
-            manager._upstream = replace(manager._upstream, connect=connect)
+        async with lying(lie) as (network, _):
             others = [
                 asyncio.ensure_future(ask(network, each, OracleDrafter(0.7), GREEDY, patience=HASTY))
                 for each in HONEST
             ]
             try:
-                async with asyncio.timeout(20):
-                    answer = await ask(network, prompt, OracleDrafter(0.7), params, patience=HASTY)
-                    came_of_it = answer.tokens, answer.finish_reason
+                answer = await ask(network, LIED_ABOUT, OracleDrafter(0.7), params, patience=HASTY)
+                came_of_it = answer.tokens, answer.finish_reason
             except OpenSledError as error:
                 came_of_it = error
             for each, other in zip(HONEST, await asyncio.gather(*others)):
                 assert list(other.tokens) == continuation(each, 40) and other.reopened == 0
             return came_of_it
 
-    return asyncio.run(scenario())
+    return asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 ERRORS = {
@@ -193,3 +198,22 @@ COSTS = {
 def test_what_is_said_of_drafts_changes_no_text(name):
     tokens, reason = honest_and_lied_about(COSTS[name])
     assert list(tokens) == continuation(LIED_ABOUT, 40) and reason == "length"
+
+
+def test_a_server_that_says_nothing_has_no_more_vetted_than_two_blocks():
+    async def scenario():
+        async with lying(lambda said: None if isinstance(said, Verdict) else said) as (network, manager):
+            waiting = asyncio.ensure_future(
+                ask(network, LIED_ABOUT, OracleDrafter(0.7), GREEDY, patience=HASTY)
+            )
+            await until(lambda: any(session.full for session in manager.remembered))
+            for each in HONEST:
+                answer = await ask(network, each, OracleDrafter(0.7), GREEDY, patience=HASTY)
+                assert list(answer.tokens) == continuation(each, 40)
+            [silent] = [each for each in manager.remembered if not each.sequence.over]
+            way, step = manager._upstream.way, manager.limits.max_draft + 1
+            assert way.ahead <= len(silent.sequence.vetted) < way.ahead + step
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
