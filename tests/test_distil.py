@@ -21,7 +21,7 @@ from opensled_training.distil.pruned import pruned
 from opensled_training.distil.row_decoder import RowDecoder
 from opensled_training.distil.self_prompts import Frame, Given, Script, Written, drawn
 from opensled_training.distil.self_text import ANSWER, GIVEN, QUESTION, TOP, SelfTextWriter, save_shard
-from opensled_training.distil.shard_batches import batch_of, read_shard, rounds_of_shards
+from opensled_training.distil.shard_batches import batch_of, batches_of, read_shard, rounds_of_shards
 from verify_server.text.gguf_text import GgufText
 
 VOCABULARY, END = 300, 7
@@ -133,6 +133,14 @@ def test_batches_ask_where_the_target_wrote(texts):
     assert len(following) == len(batch.aims.ids)
     assert bool((batch.aims.ids == following[:, None]).any(1).all())
     assert bool((batch.aims.ids[batch.answers, 0] == following[batch.answers]).all())
+
+
+@pytest.mark.parametrize("most", [40, 80, 1000])
+def test_a_batch_is_padded_to_so_many_tokens_at_most(texts, most):
+    read = read_shard(texts[1])
+    groups = batches_of(read, random.Random(1), most)
+    assert sum(map(len, groups)) == len(read) and (len(groups) == 1) == (most == 1000)
+    assert all(batch_of(group).ids.numel() <= most or len(group) == 1 for group in groups)
 
 
 def test_shards_are_read_in_turns_and_new_ones_first(texts, tmp_path):

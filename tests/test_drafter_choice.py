@@ -25,8 +25,12 @@ def chosen(target=OTHER, **options) -> str:
     return factory.name
 
 
-def test_a_target_with_a_known_draft_has_it(capsys):
-    assert chosen(tiny_info()) == "chain lookup, cacheback tiny-draft.table, llamacpp tiny-draft-q8_0.gguf"
+@pytest.mark.parametrize("target", ["tiny", "tiny-hub"])
+def test_a_target_with_a_known_draft_has_it(target, capsys):
+    assert (
+        chosen(tiny_info(model_id=target))
+        == "chain lookup, cacheback tiny-draft.table, llamacpp tiny-draft-q8_0.gguf"
+    )
     assert chosen(tiny_info(), drafter="llamacpp") == "llamacpp tiny-draft-q8_0.gguf"
     assert not capsys.readouterr().err
 

@@ -28,7 +28,7 @@ READ, NEAR = 256, 32
 
 
 # By the name of the target; unlike a device, a server gains nothing by drafting with the target's own weights.
-DRAFT_OF = {"tiny": "tiny-draft", "smollm2": "smollm2-draft"}
+DRAFT_OF = {"tiny": "tiny-draft", "tiny-hub": "tiny-draft", "smollm2": "smollm2-draft"}
 
 
 @dataclass
