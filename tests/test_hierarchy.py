@@ -3,7 +3,7 @@
 import asyncio
 import random
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -63,6 +63,27 @@ def test_the_text_is_the_top_targets(share, weather):
                 assert list(answer.tokens) == continuation([3, 1, 4, seed], 40)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.2, 0.5, 1.0])
+def test_twenty_thousand_tokens_in_storms(share):
+    """Five of these are 100,000 tokens."""
+
+    async def scenario(seed):
+        storm = replace(STORM, seed=seed)
+        top, middle = FakeEngine(num_blocks=1000), FakeEngine(num_blocks=1000, target=errs(share, seed))
+        async with tiers(top, middle, weather=storm, above=storm) as (network, _, _):
+            prompts = [[3, 1, seed, each] for each in range(1, 25)]
+            asked = [ask(network, each, OracleDrafter(0.7), LONG, patience=IMPATIENT) for each in prompts]
+            for prompt, answer in zip(prompts, await asyncio.gather(*asked), strict=True):
+                assert list(answer.tokens) == continuation(prompt, 120)
+                counted.append(len(answer.tokens))
+
+    counted: list[int] = []
+    for seed in range(1, 8):
+        asyncio.run(scenario(seed))
+    assert sum(counted) == 7 * 24 * 120
 
 
 def answers_of(count=4, *, top=None, middle=None, params=GREEDY, acceptance=0.7, **options):

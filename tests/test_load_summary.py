@@ -7,7 +7,7 @@ import json
 import pytest
 
 from opensled_testbed.load.records import Round, ServerTotals, between
-from opensled_testbed.load.slo import Slo
+from opensled_testbed.load.slo import Slo, paces
 from opensled_testbed.load.summary import summarise
 from tests.run_records import record, result
 
@@ -95,3 +95,15 @@ def test_a_run_without_any_request_has_a_summary_that_json_takes():
 def test_only_the_difference_of_two_readings_counts():
     before, after = ServerTotals(3, 9, 20, 10, 1, 0.5), ServerTotals(5, 15, 50, 30, 1, 2.0)
     assert between(before, after) == ServerTotals(2, 6, 30, 20, 0, 1.5)
+
+
+def test_a_pace_counts_what_was_read_in_the_window_of_answers_that_are_not_finished_too():
+    steady = record(sent=2.0, arrivals=tuple((4.0 + second, 10) for second in range(18)), finish_reason="")
+    begun = record(user=1, sent=9.0, arrivals=((9.5, 10), (14.0, 30)), finish_reason="")
+    silent = record(user=2, sent=11.0, arrivals=((12.0, 10), (13.0, 10)), finish_reason="")
+    never = record(user=3, sent=1.0, arrivals=((2.0, 5),), finish_reason="")
+    found = paces(result(steady, begun, silent, never))
+    assert found[0] == 10  # from the first token in the window to the last
+    assert found[1] == 0  # one chunk in the window, and then nothing for six seconds
+    assert found[2] == pytest.approx(10 / 8)  # and this one waits for seven
+    assert found[3] == 0

@@ -1,7 +1,8 @@
 """What a user was promised, and who of a run's users got it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 
 from opensled_testbed.load.records import RequestRecord, RunResult
@@ -28,22 +29,38 @@ def measured(result: RunResult) -> list[RequestRecord]:
     ]
 
 
-def pace_of(requests: Iterable[RequestRecord]) -> float:
-    """Tokens/s over the requests of one user: tokens after each first arrival, over the time they took."""
+def pace_of(requests: Iterable[RequestRecord], start: float = -inf, end: float = inf) -> float:
+    """Tokens/s over the requests of one user: tokens after each first arrival, over the time they took.
+
+    What was read between `start` and `end` counts, of answers that began before and of those that were not finished
+    then as well: else users with long answers would have few that count, or none.
+    """
     tokens = seconds = 0.0
     for record in requests:
-        first, last = record.arrivals[0], record.arrivals[-1]
-        tokens += record.tokens - first.tokens
-        seconds += last.time - first.time
+        read = [arrival for arrival in record.arrivals if start <= arrival.time <= end]
+        tokens += sum(arrival.tokens for arrival in read[1:])
+        seconds += _reading([arrival.time for arrival in read], bool(record.finish_reason), end)
     return tokens / seconds if seconds else inf
 
 
+def _reading(times: Sequence[float], is_finished: bool, end: float) -> float:
+    """Seconds from the first arrival to the last; to the end, where the wait for the next one is the longest so far."""
+    if not times:
+        return 0.0
+    last = times[-1]
+    longest = max((later - earlier for earlier, later in pairwise(times)), default=0.0)
+    stalls = not is_finished and longest < end - last < inf
+    return (end if stalls else last) - times[0]
+
+
 def paces(result: RunResult) -> dict[int, float]:
-    """Each user's pace; a user who asked and has no finished answer has 0."""
+    """Each user's pace in the measured window; a user who asked and read nothing has 0."""
     by_user: dict[int, list[RequestRecord]] = {record.user: [] for record in result.requests}
-    for record in measured(result):
-        by_user[record.user].append(record)
-    return {user: pace_of(records) if records else 0.0 for user, records in by_user.items()}
+    for record in result.requests:
+        if not record.error and any(arrival.time >= result.start for arrival in record.arrivals):
+            by_user[record.user].append(record)
+    window = result.start, result.end
+    return {user: pace_of(records, *window) if records else 0.0 for user, records in by_user.items()}
 
 
 def served(result: RunResult, slo: Slo) -> int:
