@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import doctor_view, head_curves_view, look_ahead_view, program, real_view, server_drafts_view
+from benchmarks import (
+    doctor_view,
+    head_curves_view,
+    hierarchy_view,
+    look_ahead_view,
+    program,
+    real_view,
+    server_drafts_view,
+)
 from benchmarks.grid_table import by_drafts
 
 # Results with a section of their own
@@ -18,6 +26,7 @@ OWN: Mapping[str, Callable[[Any], list[str]]] = {
     "server_drafts": server_drafts_view.section,
     "heads": server_drafts_view.section,
     "head_curves": head_curves_view.section,
+    "hierarchy": hierarchy_view.section,
 }
 HEAD = """# Benchmarks
 

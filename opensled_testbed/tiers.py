@@ -18,8 +18,8 @@ from opensled.errors import UsageError
 from opensled.protocol import common_prefix
 from opensled_testbed.traces import PACKAGED, WHOLE, ItemTrace, Proposal, TraceSet, read_lines, write_lines
 
-TIERS = PACKAGED / "tiny-tiny-hub.jsonl.gz"  # beside the device's drafts (recordings.BUNDLED)
-SMALL = PACKAGED / "tiny-tiny-draft.jsonl.gz"  # with the device's model on the hub
+TIERS = PACKAGED / "hub-tiny-tiny-hub.jsonl.gz"  # beside the device's drafts (recordings.BUNDLED)
+SMALL = PACKAGED / "hub-tiny-tiny-draft.jsonl.gz"  # with the device's model on the hub
 UNSURE = 0.5  # confidence of a draft token whose model was not asked for one
 
 

@@ -107,7 +107,7 @@ def test_a_run_ends_even_if_a_user_loses_his_cancel():
         load = Load(warmup=0.01, duration=0.02)
         run = Run(Clock(), load, heldout_items(3, 0, 4), [])
         await asyncio.wait_for(
-            run.through([Seat(0, 0, Deaf()), Seat(1, 0, Deaf())], None, lambda share: None), 5
+            run.through([Seat(0, 0, Deaf()), Seat(1, 0, Deaf())], None, [], lambda share: None), 5
         )
         return run.records
 

@@ -10,8 +10,22 @@ from dataclasses import replace
 import pytest
 
 from opensled.errors import UsageError
-from opensled_testbed.tiers import Aside, HubTrace, HubTraces, joined, read_hub, tiered, write_hub
-from opensled_testbed.traces import ItemTrace, Proposal, TraceSet
+from opensled_testbed.emulation.hub_recorder import record_hub
+from opensled_testbed.emulation.recorded_items import MAX_TOKENS, recorded_items
+from opensled_testbed.recordings import BUNDLED
+from opensled_testbed.tiers import (
+    SMALL,
+    TIERS,
+    Aside,
+    HubTrace,
+    HubTraces,
+    agreement,
+    joined,
+    read_hub,
+    tiered,
+    write_hub,
+)
+from opensled_testbed.traces import ItemTrace, Proposal, TraceSet, read_traces
 from tests.made_tiers import made_tiers
 
 TEXT = (10, 11, 12, 13)
@@ -96,3 +110,36 @@ def test_a_file_of_something_else_is_refused(tmp_path) -> None:
 def test_recordings_of_other_texts_do_not_join() -> None:
     with pytest.raises(UsageError, match="another text"):
         joined(replace(TRACES, items=(replace(TRACE, target_ids=(9, 9)),)), HUB)
+
+
+# -- what is packaged -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("file", "hub"), [(TIERS, "tiny-hub"), (SMALL, "tiny-draft")])
+def test_packaged_hubs_belong_to_the_packaged_texts(file, hub: str) -> None:
+    traces = joined(read_traces(BUNDLED), read_hub(file))
+    assert traces.origin["hub"] == hub and file.stat().st_size < 400_000
+    for item in traces.items:
+        longest = len(item.target_ids) if item.finish_reason == "length" else MAX_TOKENS
+        for aside in item.asides:
+            assert aside.ids[0] != item.target_ids[aside.place]
+            assert len(aside.drafts) == len(aside.confidences) == len(aside.ids) - 1
+            assert aside.place + len(aside.ids) <= longest
+
+
+def test_the_hub_is_right_more_often_than_the_device_and_most_where_both_agree() -> None:
+    lines = agreement(joined(read_traces(BUNDLED), read_hub(TIERS)).items)
+    shares = [float(line.split(": ")[1].split()[0]) for line in lines]
+    hub, device, _, both, other = shares
+    assert device < hub and other < hub < both
+
+
+def test_recording_a_hub_again_gives_the_same() -> None:
+    traces = read_traces(BUNDLED)
+    few = replace(traces, items=traces.items[9:11])
+    again = record_hub("tiny-hub", few, recorded_items())
+    for new, old in zip(again.items, read_hub(TIERS).items[9:11]):
+        assert (new.item, new.target_ids) == (old.item, old.target_ids)
+        assert [(aside.place, aside.ids) for aside in new.asides] == [
+            (aside.place, aside.ids) for aside in old.asides
+        ]

@@ -5,7 +5,7 @@
 The texts, and the device's drafts on them, are those of emulation/recorder.py, whose file must be there. At each of
 their places the hub's model draws its own token with the noise of the same key. Where that is another one than the
 text's, it writes on to its own end, and at each place of that the drafter is asked for one token. The file is
-TARGET-HUB.jsonl.gz; see opensled_testbed/tiers.py. At the end a table says who agrees with whom.
+hub-TARGET-HUB.jsonl.gz; see opensled_testbed/tiers.py. At the end a table says who agrees with whom.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from verify_server.target import Target
 def main(words: list[str] | None = None) -> int:
     arguments = _arguments(words)
     try:
-        path = arguments.out / f"{Path(arguments.target).stem}-{Path(arguments.hub).stem}.jsonl.gz"
+        path = arguments.out / f"hub-{arguments.target}-{Path(arguments.hub).stem}.jsonl.gz"
         traces = read_traces(recording(arguments.target, arguments.drafter))
         hub = record_hub(arguments.hub, traces, recorded_items(arguments.target))
         write_hub(path, hub)

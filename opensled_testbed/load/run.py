@@ -11,8 +11,9 @@ from typing import Any
 from opensled.errors import OpenSledError
 from opensled.messages import ChatMessage, is_chat
 from opensled_testbed.fleet import Fleet
+from opensled_testbed.load.hub_process import emulated, hubs
 from opensled_testbed.load.load import Item, Load, asked_by, due_times, start_of, thinking
-from opensled_testbed.load.records import Clock, RequestRecord, RunResult, ServerTotals, between
+from opensled_testbed.load.records import Clock, RequestRecord, RunResult, ServerTotals, between, total
 from opensled_testbed.load.server_process import Running, emulation_of, serving
 from opensled_testbed.load.site import Seat, is_alone, site
 from opensled_testbed.traces import TraceSet
@@ -40,7 +41,8 @@ async def run_fleet(
         return await run_on(None, fleet, items, traces, load, progress)
     async with serving(fleet.server, fleet.dilation, traces) as server:
         result = await run_on(server, fleet, items, traces, load, progress)
-    result.emulation = emulation_of(server.process)
+    for name, value in emulation_of(server.process).items():
+        result.emulation[name] = result.emulation.get(name, 0.0) + value
     return result
 
 
@@ -53,19 +55,22 @@ async def run_on(
     progress: Progress = lambda share: None,
 ) -> RunResult:
     """Like `run_fleet`, on a server that runs already: one of `fleet.server`, or None for devices alone."""
+    result = RunResult(label(fleet), load.warmup, load.warmup + load.duration)
     async with AsyncExitStack() as stack:
         clock = Clock(fleet.dilation)
-        seats = await stack.enter_async_context(site(fleet, server, items, traces, clock))
+        relays = await stack.enter_async_context(hubs(fleet, server))
+        seats = await stack.enter_async_context(site(fleet, server, relays, items, traces, clock))
         clock.restart()
-        result = RunResult(label(fleet), load.warmup, load.warmup + load.duration)
         run = Run(clock, load, items, result.requests)
-        result.server = await run.through(seats, server, progress)
-        return result
+        result.server, result.hubs = await run.through(seats, server, relays, progress)
+    result.emulation = dict(emulated(relays))
+    return result
 
 
 def label(fleet: Fleet) -> str:
     """ "emulated" as soon as anything is slowed down to a profile, else "real"."""
     profiles = [fleet.server.accelerator]
+    profiles += [fleet.hub.accelerator, fleet.hub.link] if fleet.hub else []
     profiles += [name for group in fleet.groups for name in (group.device, group.link, group.user_link)]
     return "emulated" if any(profiles) else "real"
 
@@ -81,16 +86,16 @@ class Run:
     over: bool = False  # no user asks any more
 
     async def through(
-        self, seats: Sequence[Seat], server: Running | None, progress: Progress
-    ) -> ServerTotals:
-        """Warm up, measure, stop; what the server did within the measured window."""
+        self, seats: Sequence[Seat], server: Running | None, relays: Sequence[Running], progress: Progress
+    ) -> tuple[ServerTotals, ServerTotals]:
+        """Warm up, measure, stop; what the server, and all relays, did within the measured window."""
         users = [asyncio.ensure_future(work) for work in self._users(seats)]
         start, end = self.load.warmup, self.load.warmup + self.load.duration
         try:
             await self._wait(0.0, start, progress)
-            before = await server.totals() if server else ServerTotals()
+            before = await _totals([server] if server else []), await _totals(relays)
             await self._wait(start, end, progress)
-            after = await server.totals() if server else ServerTotals()
+            after = await _totals([server] if server else []), await _totals(relays)
         finally:
             self.over = True
             for user in users:
@@ -99,7 +104,7 @@ class Run:
         for each in ends:
             if isinstance(each, Exception):
                 raise each
-        return between(before, after)
+        return between(before[0], after[0]), between(before[1], after[1])
 
     async def _wait(self, start: float, end: float, progress: Progress) -> None:
         whole = self.load.warmup + self.load.duration
@@ -156,6 +161,10 @@ class Run:
             record.error = str(error) or type(error).__name__
             await asyncio.sleep(PAUSE_S * self.clock.dilation)
         return record
+
+
+async def _totals(several: Sequence[Running]) -> ServerTotals:
+    return total([await each.totals() for each in several])
 
 
 def _grown(item: Item, answer: str, turn: str) -> tuple[ChatMessage, ...]:

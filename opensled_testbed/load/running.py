@@ -84,7 +84,7 @@ async def measure_urls(
             devices = [HttpDevice(api, name, clock, usages) for api, name in zip(apis, names)]
             seats = [Seat(user, user % len(apis), devices[user % len(apis)]) for user in range(users)]
             result = RunResult("real", load.warmup, load.warmup + load.duration)
-            await Run(clock, load, measurement.items, result.requests).through(seats, None, begin("url"))
+            await Run(clock, load, measurement.items, result.requests).through(seats, None, [], begin("url"))
             summary = _told(summarise(result, measurement.slo), usages, result.start)
             found.append(figures("url", repeat, result, summary, measurement.items))
     return found

@@ -67,6 +67,10 @@ async def serving(
     A draft beside an emulated target replays `traces`; beside a real one it is the model, or the head, that belongs to
     the target.
     """
+    if server.others:
+        raise UsageError(
+            "`others` of [server] are simulated alone: give them a [[device]] with direct = true"
+        )
     with TemporaryDirectory() as folder:
         told = _told(server, dilation, traces, Path(folder)) if server.accelerator else {}
         told["OPENSLED_CACHE_DIR"] = str(cache_folder())  # fetched models are found; all else is isolated

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from edge_client.link import Endpoint, Link
-from hw_profiles import catalog
 from opensled.errors import UsageError
 from opensled.messages import ModelInfo
 from opensled.tokenizer import TargetTokenizer
 from opensled_testbed.emulation.replay import NoDrafts
 from opensled_testbed.fleet import Fleet, Group
-from opensled_testbed.link_relay import Relay
 from opensled_testbed.load.device_drafts import (
     CountedDrafting,
     Factories,
@@ -24,6 +22,7 @@ from opensled_testbed.load.device_drafts import (
     replays,
     speed_of,
 )
+from opensled_testbed.load.hub_process import linked
 from opensled_testbed.load.load import Item
 from opensled_testbed.load.load_device import Asks, LoadDevice, LoneDevice
 from opensled_testbed.load.records import Clock
@@ -56,6 +55,7 @@ class Site:
     fleet: Fleet
     clock: Clock
     server: Running | None
+    hubs: Sequence[Running]
     found: dict[str, ItemTrace]
     traces: TraceSet | None
     info: ModelInfo | None
@@ -76,10 +76,12 @@ class Site:
 
     async def _linked(self, user: int, group: Group) -> LoadDevice:
         assert self.server is not None
-        relay = await self._relay(user, group)
+        direct = group.direct or not self.hubs
+        asked = self.server if direct else self.hubs[user % len(self.hubs)]
+        relay = await linked(group.link, asked.address, self.clock.dilation, user, self.stack)
         seconds = self.clock.dilation
         endpoint = Endpoint(
-            relay.address if relay else self.server.address, timeout=10 * seconds, connect=2.5 * seconds
+            relay.address if relay else asked.address, timeout=10 * seconds, connect=2.5 * seconds
         )
         link = Link(endpoint)
         self.stack.push_async_callback(link.close)
@@ -96,14 +98,6 @@ class Site:
         self.stack.push_async_callback(device.close)
         return device
 
-    async def _relay(self, user: int, group: Group) -> Relay | None:
-        if not group.link:
-            return None
-        assert self.server is not None
-        profile = catalog.link(group.link)
-        relay = Relay(profile, self.server.address, dilation=self.clock.dilation, seed=user)
-        return await self.stack.enter_async_context(relay)
-
     async def _drafts(self, group: Group) -> CountedDrafting:
         if group.drafter == "none":
             return NoDrafts()
@@ -117,7 +111,12 @@ class Site:
 
 @asynccontextmanager
 async def site(
-    fleet: Fleet, server: Running | None, items: Sequence[Item], traces: TraceSet | None, clock: Clock
+    fleet: Fleet,
+    server: Running | None,
+    hubs: Sequence[Running],
+    items: Sequence[Item],
+    traces: TraceSet | None,
+    clock: Clock,
 ) -> AsyncIterator[list[Seat]]:
     """A seat for each user of `fleet`, in the order of its groups; raises UsageError for items not recorded."""
     needed = any(group.drafter == ALONE or replays(group, traces) for group in fleet.groups)
@@ -125,7 +124,7 @@ async def site(
         info, tokenizer = await _meet(fleet, server)
         factories = Factories(info, clock.dilation) if info else None
         found = recorded(items, traces if needed else None)
-        shared = Site(fleet, clock, server, found, traces, info, tokenizer, factories, stack)
+        shared = Site(fleet, clock, server, hubs, found, traces, info, tokenizer, factories, stack)
         kinds = [(number, group) for number, group in enumerate(fleet.groups) for _ in range(group.count)]
         yield [await shared.seat(user, number, group) for user, (number, group) in enumerate(kinds)]
 

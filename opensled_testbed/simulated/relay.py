@@ -114,9 +114,9 @@ class SimulatedRelay(SimulatedServer):
             most_vetted=AHEAD * (self.length + 1),
         )
 
-    def confirm(self, session: RelaySession, commit: Commit) -> None:
-        """The server above has committed more."""
-        session.confirm(commit, self._events.now)
+    def confirm(self, session: RelaySession, commit: Commit, finish_reason: str) -> None:
+        """The server above has committed more, and perhaps ended the text."""
+        session.confirm(commit, self._events.now, finish_reason=finish_reason)
         self._changed(session)
         if session.sequence.over:
             self._forget(session)
@@ -150,5 +150,5 @@ class Uplink(Asking):
 
     def _heard(self, verdict: Verdict, commit: Commit) -> None:
         self._advance()  # as in `generate`, what is drafted leaves before the commit is applied
-        self._relay.confirm(self._vetting, commit)
+        self._relay.confirm(self._vetting, commit, self.truth.finish_reason)
         self._blocks.look()

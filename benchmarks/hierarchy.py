@@ -1,0 +1,175 @@
+"""Where a hub between device and cloud pays: three hubs, three distances, three targets, two loads.
+
+    python -m benchmarks.hierarchy [--quick] [--targets NAME,...] [--jobs N] [--emulate] [--out FOLDER]
+
+In each cell every chain of device, hub and cloud is simulated with several block lengths and models, over recordings
+of three real models of the tiny family. With --emulate some fleets run in real processes on emulated machines as well,
+for minutes each, to say how far the simulator is to be trusted. Writes hierarchy.json, after each part anew, and the
+tables in README.md. With --show the tables of an earlier run are printed, and nothing is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.hierarchy_agreement import CELLS, DILATION, measured
+from benchmarks.hierarchy_agreement import LOAD as EMULATED_LOAD
+from benchmarks.hierarchy_capacity import Capacity, capacities
+from benchmarks.hierarchy_cells import (
+    BITS,
+    DEVICE,
+    HOME,
+    HUBS,
+    LOADS,
+    MIDDLES,
+    ROUND_TRIPS,
+    SMALLS,
+    TARGETS,
+    USERS,
+    Job,
+    Place,
+    jobs,
+)
+from benchmarks.hierarchy_view import cells_of, section
+from benchmarks.program import (
+    add_quick_and_out,
+    exit_code,
+    folder_of,
+    mapped,
+    names_of,
+    parser_of,
+    say,
+    write_json,
+)
+from benchmarks.readme import write_readme
+from opensled_testbed.load.load import Load
+from opensled_testbed.provenance import provenance
+from opensled_testbed.simulated.hierarchy import CENTRALIZED, FROM_DEVICE, SINGLE, recordings
+from opensled_testbed.tiers import agreement
+
+NAME = "hierarchy"
+LOAD = Load(warmup=2.0, duration=18.0)
+QUICK_LOAD = Load(warmup=1.0, duration=3.0)
+PACES = {"dense-8b-8k": 30.0, "dense-8k": 30.0, "moe": 20.0}  # tokens/s that capacity is asked for
+SERVER_ONLY = (CENTRALIZED, *(path for path in SINGLE if path != FROM_DEVICE))  # no link, no hub
+TELL_EVERY = 25  # runs
+
+
+def begun(targets: Sequence[str], load: Load, command: str) -> dict[str, Any]:
+    """The document before anything is measured."""
+    servers = {name: {**vars(TARGETS[name]), "places": TARGETS[name].sessions_that_fit} for name in targets}
+    return {
+        "figure": NAME,
+        "title": "Where a hub between device and cloud pays",
+        "label": "simulated",
+        "provenance": provenance(command),
+        "facts": {
+            "users of a hub": USERS,
+            "hubs": HUBS,
+            "models of the hub": [f"{model}, {BITS:g} bits" for model in MIDDLES],
+            "device": f"{DEVICE} on {HOME}, drafts of {' or '.join(SMALLS)}",
+            "links between hub and server": [f"wan-{trip}" for trip in ROUND_TRIPS],
+            "servers": servers,
+            "share of the places that others hold": LOADS,
+            "window, s": load.duration,
+            "recordings": agreement(recordings().tiers.items),
+            "policy": "fcfs, which waits for drafts: block lengths are those tried",
+        },
+        "runs": [],
+        "cells": [],
+        "capacity": [],
+        "emulated": [],
+    }
+
+
+def measure(
+    targets: Sequence[str],
+    load: Load,
+    command: str,
+    out: Path | None,
+    workers: int,
+    emulate: bool,
+    quick: bool = False,
+) -> dict[str, Any]:
+    """The whole document; `out` has it after each part."""
+    document = begun(targets, load, command)
+    hubs, trips = (HUBS[-1:], ROUND_TRIPS[:1]) if quick else (HUBS, ROUND_TRIPS)
+    document["runs"] = list(_runs(jobs(tuple(targets), hubs, trips, load), workers))
+    document["cells"] = cells_of(document["runs"])
+    _keep(document, out)
+    if not quick:
+        asked = [each for name in targets for each in capacities(Place(name, "light"), PACES[name])]
+        document["capacity"] = list(mapped(Capacity.run, asked, workers))
+        _keep(document, out)
+    if emulate:
+        document["facts"] |= {"dilation": DILATION, "emulated window, s": EMULATED_LOAD.duration}
+        document["emulated"] = [measured(cell) for cell in (CELLS[:1] if quick else CELLS)]
+        _keep(document, out)
+    return document
+
+
+def _runs(todo: Sequence[Job], workers: int) -> Iterator[dict[str, Any]]:
+    """An entry of each job that found room."""
+    for number, (job, entry) in enumerate(zip(todo, mapped(Job.run, todo, workers)), 1):
+        if number % TELL_EVERY == 0 or number == len(todo):
+            say(f"{number} of {len(todo)} simulations")
+        if entry is not None:
+            yield _where(job) | entry
+
+
+def _where(job: Job) -> dict[str, Any]:
+    """Whose cells a run belongs to: a chain without a link, or without a hub, to those of all."""
+    at_server, past = job.option.path in SERVER_ONLY, job.option.path == FROM_DEVICE
+    return {
+        "target": job.place.target,
+        "load": job.place.load,
+        "others": job.place.server.others,
+        "rtt_ms": 0 if at_server else job.place.rtt_ms,
+        "hub": "" if at_server or past else job.place.hub,
+    }
+
+
+def _keep(document: dict[str, Any], out: Path | None) -> None:
+    if out:
+        write_json(out / f"{NAME}.json", document)
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = parser_of(NAME, __doc__)
+    add_quick_and_out(parser)
+    add = parser.add_argument
+    add("--targets", default=",".join(TARGETS), metavar="NAME,...", help="default %(default)s")
+    add("--jobs", type=int, default=2, metavar="N", help="simulations at a time; default %(default)s")
+    add("--emulate", action="store_true", help="run some fleets on emulated machines as well")
+    add("--show", type=Path, metavar="JSON", help="measure nothing: the tables of an earlier run")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    arguments = _arguments(words)
+    return exit_code(lambda: _shown(arguments, folder_of(arguments)))
+
+
+def _shown(arguments: argparse.Namespace, out: Path | None) -> int:
+    if arguments.show:
+        document = json.loads(arguments.show.read_text())
+    else:
+        targets, load = names_of(arguments.targets, TARGETS), QUICK_LOAD if arguments.quick else LOAD
+        flags = [" --quick"] if arguments.quick else []
+        flags += [f" --targets {arguments.targets}"] if len(targets) < len(TARGETS) else []
+        flags += [" --emulate"] if arguments.emulate else []
+        command = "python -m benchmarks.hierarchy" + "".join(flags)
+        document = measure(targets, load, command, out, arguments.jobs, arguments.emulate, arguments.quick)
+        if out:
+            print(f"written: {write_readme(out)}")
+    print(*section(document), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

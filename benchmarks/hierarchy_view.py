@@ -1,0 +1,186 @@
+"""What hierarchy.json says: the cells made of its runs, and their tables in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.hierarchy_cells import HUBS, WORDS
+from benchmarks.program import table
+from opensled_testbed.simulated.hierarchy import (
+    BESIDE,
+    CENTRALIZED,
+    FROM_DEVICE,
+    FROM_HUB,
+    MIDDLE_BESIDE,
+    SMALL_ON_HUB,
+    THREE_TIERS,
+)
+
+Document = Mapping[str, Any]
+Entry = dict[str, Any]
+
+# A cell's contenders, each the best of several chains
+CONTENDERS = {
+    "centralized": (CENTRALIZED,),
+    "device": (FROM_DEVICE,),
+    "server": (BESIDE, MIDDLE_BESIDE),
+    "hub": (FROM_HUB, SMALL_ON_HUB),
+    "three": (THREE_TIERS,),
+}
+HIERARCHY = ("hub", "three")  # with a relay in them
+WINS = 1.2  # the gain that HSD's authors report over the best single draft (arXiv 2510.19705)
+HEAD = (
+    "server",
+    "hub",
+    "RTT",
+    "target alone",
+    "device drafts",
+    "draft beside it",
+    "hub drafts",
+    "three tiers",
+)
+RATIOS = {"centralized": "/ target alone", "device": "/ device", "server": "/ draft beside it"}
+
+
+def cells_of(runs: Sequence[Entry]) -> list[Entry]:
+    """The best chain of each contender in each cell, and the best hierarchy over the others."""
+    places = dict.fromkeys((run["target"], run["load"]) for run in runs)
+    trips = sorted({run["rtt_ms"] for run in runs if run["rtt_ms"]})
+    hubs = [hub for hub in HUBS if any(run["hub"] == hub for run in runs)]
+    return [
+        _cell([run for run in runs if (run["target"], run["load"]) == place], place, hub, trip)
+        for place in places
+        for hub in hubs
+        for trip in trips
+    ]
+
+
+def _cell(runs: Sequence[Entry], place: tuple[str, str], hub: str, trip: int) -> Entry:
+    here = [run for run in runs if run["rtt_ms"] in (0, trip) and run["hub"] in ("", hub)]
+    best: Entry = {}
+    for name, paths in CONTENDERS.items():
+        words = [WORDS[path] for path in paths]
+        best[name] = max((run for run in here if run["chain"] in words), key=_rate, default=None)
+    found = max((best[name] for name in HIERARCHY if best[name]), key=_rate)
+    ratios = {name: round(found["rate"] / best[name]["rate"], 3) for name in RATIOS if best[name]}
+    return {"target": place[0], "load": place[1], "hub": hub, "rtt_ms": trip, "best": best, "ratios": ratios}
+
+
+def _rate(run: Entry) -> float:
+    return float(run["rate"])
+
+
+def section(document: Document) -> list[str]:
+    """For README.md and docs/hierarchy.md; nothing in it is written by hand."""
+    facts = document["facts"]
+    head = (*HEAD, *(f"hierarchy {words}" for words in RATIOS.values()), "positions/token")
+    rows = [_row(cell) for cell in document["cells"]]
+    return [
+        "## Three tiers (simulated)",
+        "",
+        f"Tokens/s of one of {facts['users of a hub']} users of one hub, from the first token of an answer to the "
+        f"last; each the best of several block lengths and models. `{document['provenance']['command']}`",
+        "",
+        *table(head, rows),
+        "",
+        *verdict(document["cells"]),
+        "",
+        *_capacity(document.get("capacity", [])),
+        *_agreement(document.get("emulated", [])),
+    ]
+
+
+def _row(cell: Entry) -> tuple[str, ...]:
+    rates = [f"{each['rate']:.1f}" if each else "no room" for each in cell["best"].values()]
+    ratios = [_ratio(cell["ratios"].get(name)) for name in RATIOS]
+    hub, three = (cell["best"][name] for name in HIERARCHY)
+    positions = f"{max((each for each in (hub, three) if each), key=_rate)['positions_per_token']:.2f}"
+    return (
+        f"{cell['target']}, {cell['load']}",
+        cell["hub"],
+        f"{cell['rtt_ms']} ms",
+        *rates,
+        *ratios,
+        positions,
+    )
+
+
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"**{value:.2f}**" if value >= WINS else f"{value:.2f}"
+
+
+def verdict(cells: Sequence[Entry]) -> list[str]:
+    """Where the hierarchy wins, and where it loses, in counts."""
+    lines = []
+    for name, words in RATIOS.items():
+        judged = [cell for cell in cells if name in cell["ratios"]]
+        wins, loses = (
+            [_name(cell) for cell in judged if test(cell["ratios"][name])] for test in (_wins, _loses)
+        )
+        lines.append(
+            f"- Hierarchy {words}: {len(wins)} of {len(judged)} cells at {WINS:g} or more, {len(loses)} below 1."
+        )
+    return lines
+
+
+def _wins(ratio: float) -> bool:
+    return ratio >= WINS
+
+
+def _loses(ratio: float) -> bool:
+    return ratio < 1
+
+
+def _name(cell: Entry) -> str:
+    return f"{cell['target']}, {cell['load']}, {cell['hub']}, {cell['rtt_ms']} ms"
+
+
+def _capacity(entries: Sequence[Entry]) -> list[str]:
+    if not entries:
+        return []
+    head = ("server", "hub, RTT", "chain", "blocks", "pace", "users held", "places", "tokens/s when full")
+    rows = [
+        (
+            each["target"],
+            f"{each['hub']}, {each['rtt_ms']} ms",
+            each["chain"],
+            " + ".join(map(str, each["blocks"])) or "none",
+            f"{each['pace']:g}",
+            f"{each['users']}",
+            f"{each['places']}",
+            f"{each['full']['tokens_per_s']:.0f}",
+            f"{each['full']['server_ms_per_token']:.2f}",
+            f"{each['full']['positions_per_token']:.2f}",
+        )
+        for each in entries
+    ]
+    return [
+        "### Users held by one server (simulated)",
+        "",
+        *table((*head, "server's ms per token", "positions/token"), rows),
+        "",
+    ]
+
+
+def _agreement(entries: Sequence[Entry]) -> list[str]:
+    if not entries:
+        return []
+    names = dict.fromkeys(name for each in entries for name in each["figures"])
+    rows = [(each["id"], *(_both(each["figures"].get(name)) for name in names)) for each in entries]
+    return [
+        "### Simulated against emulated",
+        "",
+        "Real relays and servers on emulated machines, the same questions; simulated value / emulated value - 1.",
+        "",
+        *table(("fleet", *(name.replace("_", " ") for name in names)), rows),
+        "",
+    ]
+
+
+def _both(figure: Entry | None) -> str:
+    if figure is None:
+        return ""
+    return f"{figure['simulated']:.2f} / {figure['emulated']:.2f} ({100 * figure['error']:+.1f} %)"
