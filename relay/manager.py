@@ -77,6 +77,14 @@ class RelayManager(SessionManager):
             if not uplink.done():
                 self._leaving.add(uplink)
 
+    def _resume(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session | None:
+        """See `SessionManager._resume`; a device that knows more of the text than is confirmed here begins anew."""
+        session = self._known(message, tenant)
+        if session is not None and len(prompt_ids) + len(message.committed) > session.sequence.confirmed:
+            self.forget(session)
+            return None
+        return super()._resume(message, prompt_ids, tenant)
+
     async def _create(self, message: Open, prompt_ids: tuple[int, ...], tenant: str) -> Session:
         if message.rule != MATCH:
             raise Unsupported(

@@ -217,3 +217,20 @@ def test_a_server_that_says_nothing_has_no_more_vetted_than_two_blocks():
             await asyncio.gather(waiting, return_exceptions=True)
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_device_that_knows_more_than_is_confirmed_begins_anew():
+    """It was elsewhere meanwhile, or makes it up; what is vetted is no text to resume."""
+    text = tuple(continuation(LIED_ABOUT, 40))
+
+    async def scenario():
+        async with lying(lambda said: None if isinstance(said, Verdict) else said, share=0.0) as (_, manager):
+            first, opened = await manager.open(Open(LIED_ABOUT, GREEDY), "local")
+            first.attach(len(LIED_ABOUT))
+            await until(lambda: len(first.sequence.vetted) >= 4)
+            back = Open(LIED_ABOUT, GREEDY, committed=text[:3], resume_token=opened.resume_token)
+            second, _ = await manager.open(back, "local")
+            assert second is not first and manager.remembered == (second,)
+            assert second.sequence.confirmed == len(LIED_ABOUT) + 3
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

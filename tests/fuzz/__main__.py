@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "fuzz"
-PACKAGES = ["opensled", "http_api", "edge_client", "verify_server"]
+PACKAGES = ["opensled", "http_api", "edge_client", "verify_server", "relay"]
 SECONDS, MEGABYTES = 10, 1500  # of one input, of one process
 GROWTH = 32  # MiB that a process may grow by after a tenth of its runs: more is a leak
 MAX_LENGTH = 4096  # bytes of an input

@@ -51,6 +51,7 @@ def open_(choose: Choices) -> pb.ClientMessage:
     opening = plain_open(1 + choose.byte() % 5).open
     for _ in range(choose.byte() % 4):
         choose.pick(_CHANGES)(choose, opening)
+    opening.takes_unverified = choose.flag()
     return pb.ClientMessage(open=opening)
 
 
@@ -232,4 +233,6 @@ def _verdict(choose: Choices) -> pb.Verdict:
             lambda: pb.Logprobs(ids=choose.some(choose.id), logprobs=choose.some(choose.number)), 3
         ),
         vetted=choose.pick((0, 0, 0, 1, 2, len(tokens), 2**32 - 1)),
+        unverified=choose.pick((0, 0, 0, 1, len(tokens), 2**32 - 1)),
+        revision=choose.pick((0, 1, 2, 2**32 - 1)),
     )

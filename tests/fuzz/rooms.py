@@ -65,11 +65,14 @@ class Room:
         engine = FakeEngine(num_blocks=BLOCKS, context_length=100)
         stage = DraftStage(drafter, VOCAB) if drafter else None
         loop = VerifyLoop(engine, Fcfs(3.0, 4), HardwareProfile(24), self.loop.time, drafting=stage)
+        self.server = Server(self.manager_of(loop, Target("fake", engine, Text())), engine)
+        self.wires: list[tuple[Wire, asyncio.Task]] = []
+
+    def manager_of(self, loop: VerifyLoop, target: Target) -> SessionManager:
         limits = SessionLimits(
             max_sessions=4, max_draft=8, linger=LINGER, rules=ServedRules(trust_devices=True)
         )
-        self.server = Server(SessionManager(loop, Target("fake", engine, Text()), limits), engine)
-        self.wires: list[tuple[Wire, asyncio.Task]] = []
+        return SessionManager(loop, target, limits)
 
     def connect(self) -> Wire:
         wire = Wire()
@@ -107,6 +110,10 @@ class Room:
             and not manager._admission._arriving
         )
         assert manager.loop.pool.num_free == BLOCKS
+        self.require_no_bugs()
+
+    def require_no_bugs(self) -> None:
+        manager = self.server.manager
         codes = {*manager.stats.refused, *manager.loop.stats.failures}
         assert not codes & {"internal", "engine"}, "an error that is none of ours; the log says which"
 

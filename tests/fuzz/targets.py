@@ -28,6 +28,7 @@ from opensled.tokenizer import TargetTokenizer
 from opensled.v1 import verify_pb2 as pb
 from tests.fuzz import bodies, drafting, files, messages, schemas
 from tests.fuzz.choices import Choices
+from tests.fuzz.relay_room import RelayRoom
 from tests.fuzz.rooms import Counter, Desk, Room
 from tests.small_tokenizer import small_tokenizer
 from tests.tiny_drafts import tiny_info
@@ -35,7 +36,7 @@ from verify_server.config import ServeConfig
 from verify_server.security import read_tenants
 from verify_server.text.guide import GuideCompiler
 
-room, desk, counter = cache(Room), cache(Desk), cache(Counter)
+room, desk, counter, relay_room = cache(Room), cache(Desk), cache(Counter), cache(RelayRoom)
 OPEN = messages.plain_open().SerializeToString()
 SAID = pb.ServerMessage(
     verdict=pb.Verdict(base=3, tokens=[1, 2], finish_reason="eos", hint=3)
@@ -110,14 +111,14 @@ def _happen(choose: Choices, wires: list) -> None:
     elif event == 4:
         room().loop.advance(choose.pick((1.0, 3.0, 25.0)))
     elif event == 5:
-        room().say(wires[at], _resume(choose, wires))
+        room().say(wires[at], _resume(choose, room()))
     else:
         room().step()
 
 
-def _resume(choose: Choices, wires: list) -> bytes:
+def _resume(choose: Choices, where: Room) -> bytes:
     """An `Open` with the resume token of some session."""
-    manager = room().server.manager
+    manager = where.server.manager
     session = choose.pick(manager.remembered) if manager.remembered else None
     if session is None:
         return OPEN
@@ -147,6 +148,31 @@ def device_stream(data: bytes) -> None:
     while not choose.over and len(heard) < 16:
         heard.append(messages.server_message(choose))
     desk().hear(heard, DraftBlock(3, (DraftToken(4), DraftToken(5))))
+
+
+def relay_stream(data: bytes) -> None:
+    """What a server may say to a relay, while the devices of the relay draft, leave and come back."""
+    choose = Choices(data)
+    with relay_room().visit():
+        wire = relay_room().connect()
+        relay_room().say(wire, OPEN)
+        relay_room().hear(messages.server_message(Choices(b"\x0a")))
+        counter = 0
+        while not choose.over and counter < 16:
+            counter += 1
+            event = choose.byte() % 8
+            if event < 5:
+                relay_room().hear(messages.server_message(choose))
+            elif event == 5:
+                number, base = counter, 3 + choose.below(6)
+                relay_room().say(wire, messages.draft(choose, number, base).SerializeToString())
+            elif event == 6:
+                relay_room().loop.advance(choose.pick((0.1, 3.0, 6.0)))
+            else:
+                wire.tear()
+                wire = relay_room().connect()
+                relay_room().say(wire, _resume(choose, relay_room()))
+            relay_room().step()
 
 
 def describe_reply(data: bytes) -> None:
@@ -314,6 +340,7 @@ TARGETS = {
     "server_cancel": Target(server_cancel, 6, noise()),
     "server_stream": Target(server_stream, 8, noise()),
     "device_stream": Target(device_stream, 8, noise()),
+    "relay_stream": Target(relay_stream, 8, noise()),
     "describe_reply": Target(describe_reply, 4, (TOLD,)),
     "tokenizer_json": Target(tokenizer_json, 3, (b"\0" + small_tokenizer(), *noise())),
     "chat_body": Target(chat_body, 5, noise()),
