@@ -84,14 +84,18 @@ class Chain:
     def answer_rate(self, tokens: int) -> float:
         """Tokens/s over the first `tokens` tokens after the very first one of an answer.
 
-        The server streams its own until it has the first block. Then rounds begin cold, and the last one is cut.
+        The first block is made while the server reads the prompt, in a step like any other. Until the block is there
+        the server streams its own tokens. Then rounds begin, and the last one is cut.
         """
-        own_s = self.target.step_s(1)
-        if self.below is None:
+        own_s, below = self.target.step_s(1), self.below
+        if below is None:
             return 1 / own_s
-        rounds, beside = self.below.rounds, self.below.lower.place == self.target.place
-        streamed = 0 if beside else min(tokens, ceil((rounds.supply_s + rounds.rtt_s) / own_s))
-        return tokens / (streamed * own_s + float(rounds.supplies(tokens - streamed)[-1]))
+        rounds = below.rounds
+        if below.lower.place == self.target.place:
+            return tokens / float(rounds.supplies(tokens)[-1])
+        streamed = min(tokens, max(0, ceil((rounds.supply_s + rounds.rtt_s) / own_s) - 1))
+        rest_s = float(rounds.supplies(tokens - streamed)[-1])
+        return tokens / (streamed * own_s + rest_s - (0 if streamed else rounds.ready_s))
 
     @property
     def tokens(self) -> float:
@@ -174,7 +178,8 @@ class Hierarchy:
         """Of an edge whose blocks take `supply_s` seconds on average from a cold start."""
         sent, way = self.blocks(spec), self.ways[spec.lower.place, spec.upper.place]
         steps = np.array([spec.upper.step_s(tokens + 1) for tokens in range(len(sent.lengths))])
-        return Rounds(sent, supply_s, way.rtt_s, float(sent.lengths @ steps), way.ahead, way.wait)
+        step_s = float(sent.lengths @ steps)
+        return Rounds(sent, supply_s, way.rtt_s, step_s, way.ahead, spec.lower.step_s(1), way.wait)
 
     def _beneath(self, upper: Candidate) -> list[Candidate]:
         """Those that can send it blocks."""

@@ -23,23 +23,26 @@ from hw_profiles.speculation import Numbers, reach
 class Agreement:
     """Chances that the first, second, ... token of a block is the upper model's own, given that those before it are.
 
-    The last one holds for all further tokens.
+    `tables` has them for blocks of one token, of two, and so on, its last row for all longer ones; the last chance of a
+    row is that of all further tokens. Rows differ because easy places follow each other: a long block begins where the
+    one before it failed, a short one more often where it stood.
     """
 
-    chances: tuple[float, ...]
+    tables: tuple[tuple[float, ...], ...]
 
     @classmethod
     def uniform(cls, rate: float) -> Agreement:
-        """The same chance at each place."""
-        return cls((rate,))
+        """The same chance at each place of each block."""
+        return cls(((rate,),))
 
-    def chance(self, place: int) -> float:
-        """Of the token number `place` of a block, from 0 on."""
-        return self.chances[min(place, len(self.chances) - 1)]
+    def chance(self, place: int, length: int) -> float:
+        """Of the token number `place` of a block of `length` tokens, from 0 on; number `length` is the guess behind."""
+        row = self.tables[min(length, len(self.tables)) - 1]
+        return row[min(place, len(row) - 1)]
 
     def reach(self, length: int) -> Numbers:
-        """That the first 0, 1, ..., `length` tokens stand."""
-        return reach([self.chance(place) for place in range(length)])
+        """That the first 0, 1, ..., `length` tokens of a block of that length stand."""
+        return reach([self.chance(place, length) for place in range(length)])
 
     def rate(self, length: int) -> float:
         """Share of the judged tokens that stand: those of blocks of `length` tokens up to the first that does not."""
@@ -127,7 +130,7 @@ class _Growth:
     def _tokens_at(self, place: int) -> list[tuple[int, float, float]]:
         """Both kinds of tokens there: whether it is agreed, its share, and the chance that it stands."""
         known = self._known
-        scale = self._agreement.chance(place) / self._mean if self._mean else 0.0
+        scale = self._agreement.chance(place, self._length) / self._mean if self._mean else 0.0
         return [
             (1, known.share, min(1.0, known.both * scale)),
             (0, 1 - known.share, min(1.0, known.other * scale)),
@@ -144,5 +147,5 @@ class _Growth:
             self._lengths[size] += mass
             self._tokens[stand + 1] += mass
             if stand == size:
-                self._hits[size + 1] += mass * self._agreement.chance(size)
+                self._hits[size + 1] += mass * self._agreement.chance(size, self._length)
         return staying

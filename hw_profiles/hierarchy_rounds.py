@@ -3,19 +3,19 @@
 A round waits for a block of the lower level, and then for its verdict. It is cold if the lower level has nothing at
 hand when it begins, for its latest tokens were taken back:
 
-    cold = supply + verdict            supply: until the lower level has the block; verdict: round trip and step
+    cold = late + supply + verdict     supply: until the lower level has the block; verdict: round trip and step;
+                                       late: half of its pass, where it is at work when the verdict comes
 
 It is warm if the block before it stood whole, as well as the guess of the token behind it. What the lower level did
-meanwhile counts then:
+meanwhile counts then. With the guess at its head the next block takes next = supply * (1 + 1 / length):
 
     warm = cold                        one accelerator drafts and verifies by turns
-    warm = max(supply, verdict)        the lower level drafts ahead while the verdict travels
-    warm = (next + hit * max(next, cold - next)) / (1 + hit)       it sends what it drafted ahead before the verdict
+    warm = max(next, verdict)          the lower level drafts ahead while the verdict travels
+    warm = (next + hit * max(next, supply + verdict - next)) / (1 + hit)      it sends that on before the verdict
 
-Where it sends on, two blocks are under way in a row of hits, the second of them with the guess at its head, so that it
-takes supply * (1 + 1 / length). The next verdict comes so much later, or a step of the upper level later: next is the
-longer of both. The lower level runs two blocks ahead at most, so two verdicts in a row take one cold round together.
-The mean round lasts cold - hit * (cold - warm).
+Where it sends on, two blocks are under way in a row of hits. The next verdict comes a whole block later, or a step of
+the upper level later, if that is longer: then next is that step. The lower level runs two blocks ahead at most, so
+two verdicts in a row take one supply and one verdict together. The mean round lasts cold - hit * (cold - warm).
 
 A level that vets for the next one starts cold itself when its tokens are taken back. Until it has n tokens again it
 takes, with P(x) of a verdict that commits x tokens,
@@ -55,6 +55,7 @@ class Rounds:
     rtt_s: float
     step_s: float  # of the upper level
     ahead: Ahead
+    pass_s: float = 0.0  # of the lower level, for one token
     wait: float = 0.0  # steps for which a block waits before its own
 
     @property
@@ -63,9 +64,24 @@ class Rounds:
         return self.rtt_s + (1 + self.wait) * self.step_s
 
     @property
+    def next_s(self) -> float:
+        """Until the lower level has the block behind another one."""
+        return self.supply_s * (1 + 1 / self.blocks.mean_length)
+
+    @property
+    def late_s(self) -> float:
+        """Until the lower level has ended a pass in vain, where it is still at work when the verdict comes."""
+        ahead_s = {
+            Ahead.NOTHING: 0.0,
+            Ahead.DRAFTS: self.next_s,
+            Ahead.SENDS: 2 * self.next_s - self.supply_s,
+        }
+        return self.pass_s / 2 if ahead_s[self.ahead] > self.verdict_s else 0.0
+
+    @property
     def cold_s(self) -> float:
         """See the top of this file."""
-        return self.supply_s + self.verdict_s
+        return self.late_s + self.supply_s + self.verdict_s
 
     @property
     def warm_s(self) -> float:
@@ -73,11 +89,15 @@ class Rounds:
         if self.ahead is Ahead.NOTHING:
             return self.cold_s
         if self.ahead is Ahead.DRAFTS:
-            return max(self.supply_s, self.verdict_s)
-        hit, following = self.blocks.hit, self.supply_s * (1 + 1 / self.blocks.mean_length)
-        first = max(following, self.step_s)
-        second = max(first, self.cold_s - first)
-        return (first + hit * second) / (1 + hit)
+            return min(self.cold_s, max(self.next_s, self.verdict_s))
+        hit, first = self.blocks.hit, max(self.next_s, self.step_s)
+        second = max(first, self.supply_s + self.verdict_s - first)
+        return min(self.cold_s, (first + hit * second) / (1 + hit))
+
+    @property
+    def ready_s(self) -> float:
+        """What the first round of an answer saves where its block is there by the first token, and begins with it."""
+        return (1 - float(self.blocks.tokens[1])) * (self.cold_s - self.step_s)
 
     @cached_property
     def token_s(self) -> float:

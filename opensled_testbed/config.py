@@ -100,6 +100,13 @@ class PlanConfig:
         metavar="LINK|MS",
         check=check_hub_link,
     )
+    answer: int = option(
+        0,
+        "tokens of an answer, for the start and the end of each; 0 = so many that these do not count",
+        low=0,
+        high=100_000,
+        metavar="N",
+    )
     hub_acceptance: float | None = option(
         None,
         "share of the hub's tokens that the target accepts at each position; goes with --acceptance; none = as "

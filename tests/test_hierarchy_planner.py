@@ -14,7 +14,7 @@ import pytest
 
 from opensled.cli import main
 from opensled_testbed.config import PlanConfig
-from opensled_testbed.planner.hierarchy_drafts import VETTED, counted, of_rates
+from opensled_testbed.planner.hierarchy_drafts import VETTED, of_rates, of_recordings
 from opensled_testbed.planner.hierarchy_map import LOADS, points
 from opensled_testbed.planner.hierarchy_plan import along, capacity, make_hierarchy_plan, paths, site_of
 from opensled_testbed.planner.hierarchy_site import CLOUD, DEVICE, DRAFT, HUB, MIDDLE, TARGET
@@ -73,17 +73,17 @@ def _proposed(
 
 def test_recorded_tiers_say_how_often_models_agree() -> None:
     draw = random.Random(2)
-    found = counted(TraceSet("t", "d", {}, tuple(drawn(draw) for _ in range(300))), "made up")
+    found = of_recordings(TraceSet("t", "d", {}, tuple(drawn(draw) for _ in range(300))))
     expected = {(DRAFT, TARGET): 0.56, (MIDDLE, TARGET): 0.8, (DRAFT, MIDDLE): 0.7}
     for pair, rate in expected.items():
         agreement = found.agreements[pair]
         assert agreement.rate(4) == pytest.approx(rate, abs=0.02)
-        assert fmean(agreement.chance(place) for place in range(4)) == pytest.approx(rate, abs=0.03)
+        assert fmean(agreement.chance(place, 4) for place in range(4)) == pytest.approx(rate, abs=0.03)
 
 
 def test_recorded_tiers_say_how_far_levels_depend_on_each_other() -> None:
     draw = random.Random(4)
-    known = counted(TraceSet("t", "d", {}, tuple(drawn(draw) for _ in range(300))), "m").dependences
+    known = of_recordings(TraceSet("t", "d", {}, tuple(drawn(draw) for _ in range(300)))).dependences
     found = known[DRAFT, MIDDLE, TARGET]
     # The device says 0.7 of the hub's tokens whether they stand or not, in blocks whose last token it did not draft.
     assert found.both == pytest.approx(0.8, abs=0.03)
@@ -94,9 +94,9 @@ def test_recorded_tiers_say_how_far_levels_depend_on_each_other() -> None:
 
 def test_given_rates_are_independent_unless_said_otherwise() -> None:
     found = of_rates(0.6, 0.8)
-    assert found.agreements[DRAFT, MIDDLE].chance(0) == pytest.approx(0.75)
-    assert of_rates(0.6, 0.8, 0.9).agreements[DRAFT, MIDDLE].chance(3) == 0.9
-    assert of_rates(0.6, 0.3).agreements[DRAFT, MIDDLE].chance(0) == 0.99
+    assert found.agreements[DRAFT, MIDDLE].chance(0, 4) == pytest.approx(0.75)
+    assert of_rates(0.6, 0.8, 0.9).agreements[DRAFT, MIDDLE].chance(3, 4) == 0.9
+    assert of_rates(0.6, 0.3).agreements[DRAFT, MIDDLE].chance(0, 4) == 0.99
 
 
 # -- the plan ---------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_json_has_every_row_and_what_it_assumes(capsys: pytest.CaptureFixture[st
     assert main([*ASKED, "--draft-acceptance", "0.7", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["label"] == "derived"
-    assert told["assumes"]["agreements"]["draft > middle"] == [0.7]
+    assert told["assumes"]["agreements"]["draft > middle"] == [[0.7]]
     rates = [row["tokens_per_s"] for row in told["rows"]]
     assert rates == sorted(rates, reverse=True)
     three = next(row for row in told["rows"] if len(row["path"]) == 3)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from statistics import fmean
 
 from hw_profiles.hierarchy_blocks import Agreement, Dependence
 from hw_profiles.speculation import LONGEST
 from opensled.protocol import common_prefix
 from opensled_testbed.planner.hierarchy_site import DRAFT, MIDDLE, TARGET, TierDrafts
 from opensled_testbed.planner.task_acceptance import MOST
-from opensled_testbed.recordings import BUNDLED_PAIR, PAIRS, recording
+from opensled_testbed.recordings import BUNDLED_PAIR, recording
 from opensled_testbed.tiers import TIERS, TieredTrace, joined, read_hub
 from opensled_testbed.traces import TraceSet, read_traces
 
@@ -46,46 +47,66 @@ def tiers() -> TraceSet:
 @cache
 def recorded() -> TierDrafts:
     """As that recording shows it."""
-    return counted(tiers(), PAIRS[BUNDLED_PAIR].words)
+    return of_recordings(tiers())
 
 
-def counted(traces: TraceSet, words: str) -> TierDrafts:
-    """As recorded; `traces` hold items of three tiers. `words`: of which models."""
+def of_recordings(traces: TraceSet) -> TierDrafts:
+    """As recorded; `traces` hold items of three tiers."""
     counts = _Counts()
     for item in traces.items:
         assert isinstance(item, TieredTrace), "these traces have no hub in them"
         counts.add(item)
     pairs = {pair: tally.agreement for pair, tally in counts.tallies.items()}
-    return TierDrafts(pairs, {(DRAFT, MIDDLE, TARGET): counts.dependence}, f"recorded ({words})")
+    source = f"recorded ({traces.drafter} for {traces.target})"
+    return TierDrafts(pairs, {(DRAFT, MIDDLE, TARGET): counts.dependence}, source)
 
 
-@dataclass
+def mean_answer(traces: TraceSet) -> float:
+    """Tokens of an answer after its first one."""
+    return fmean(len(item.target_ids) - 1 for item in traces.items)
+
+
 class _Tally:
-    """Of tokens at each place of a block: how many were judged, and how many of them stood."""
+    """Of tokens at each place of blocks of each length: how many were judged, and how many of them stood."""
 
-    judged: Counter[int] = field(default_factory=Counter)
-    stood: Counter[int] = field(default_factory=Counter)
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+        self._judged: Counter[tuple[int, int]] = Counter()  # by length and place
+        self._stood: Counter[tuple[int, int]] = Counter()
 
-    def add(self, accepted: int, length: int) -> None:
-        """A block of `length` tokens, the first `accepted` of which stood."""
-        self.judged.update(range(min(accepted + 1, length)))
-        self.stood.update(range(accepted))
+    def replay(self, end: int, right: Callable[[int], int]) -> None:
+        """A text of `end` tokens, in blocks of each length; `right`: of the tokens drafted after so many of it, those
+        before the first that is not the text's."""
+        for length in range(1, self._longest + 1):
+            place = 0
+            while place < end:
+                stand = min(right(place), end - place)
+                judged = min(stand + 1, length + 1, end - place)  # with the guess behind the block
+                self._judged.update((length, index) for index in range(judged))
+                self._stood.update((length, index) for index in range(min(stand, length + 1)))
+                place += min(stand, length) + 1
 
     @property
     def agreement(self) -> Agreement:
+        """As it was counted."""
+        return Agreement(tuple(self._row(length) for length in range(1, self._longest + 1)))
+
+    def _row(self, length: int) -> tuple[float, ...]:
         """A chance for each place that was judged often, and one for all places from the last of these on."""
-        last = max((place for place, judged in self.judged.items() if judged >= LEAST), default=0)
-        chances = [self.stood[place] / max(1, self.judged[place]) for place in range(last)]
-        rest = sum(self.judged[place] for place in self.judged if place >= last)
-        tail = sum(self.stood[place] for place in self.stood if place >= last) / max(1, rest)
-        return Agreement((*chances, tail))
+        judged, stood = (
+            [counter[length, place] for place in range(length + 1)] for counter in (self._judged, self._stood)
+        )
+        last = max((place for place, count in enumerate(judged) if count >= LEAST), default=0)
+        rest = sum(stood[last:]) / max(1, sum(judged[last:]))
+        return (*(right / many for right, many in zip(stood[:last], judged)), rest)
 
 
 class _Counts:
     """All that is counted of the three models."""
 
     def __init__(self) -> None:
-        self.tallies = {pair: _Tally() for pair in ((DRAFT, TARGET), (MIDDLE, TARGET), (DRAFT, MIDDLE))}
+        longest = {(DRAFT, TARGET): LONGEST, (MIDDLE, TARGET): LONGEST, (DRAFT, MIDDLE): VETTED}
+        self.tallies = {pair: _Tally(length) for pair, length in longest.items()}
         self._vetted: Counter[tuple[bool, bool]] = Counter()  # by whether the device agreed, and the target
 
     @property
@@ -99,42 +120,36 @@ class _Counts:
     def add(self, item: TieredTrace) -> None:
         """Replay it: the device's blocks at the target, the hub's, and the device's at the hub behind each of these."""
         text = item.target_ids
-        for accepted, length in _rounds(item, (), text, LONGEST):
-            self.tallies[DRAFT, TARGET].add(accepted, length)
+        self.tallies[DRAFT, TARGET].replay(len(text), cache(partial(_right, item, text)))
         place = 0
         while place < len(text):
             vetted = item.vetted_after(text[:place])
-            accepted = common_prefix(vetted, text[place:])
-            self.tallies[MIDDLE, TARGET].add(min(accepted, LONGEST), min(len(vetted), LONGEST))
-            self._at_hub(item, text[:place], vetted[: VETTED + 1], accepted)
-            place += min(accepted, LONGEST) + 1
+            stands = common_prefix(vetted, text[place:])
+            self._at_hub(item, (*text[:place], *vetted[: VETTED + 1]), place, stands)
+            place += min(stands, VETTED) + 1
+        leaves = [aside.place for aside in item.asides] + [len(text)]
+        self.tallies[MIDDLE, TARGET].replay(
+            len(text), lambda place: leaves[bisect_left(leaves, place)] - place
+        )
 
-    def _at_hub(self, item: TieredTrace, before: Sequence[int], vetted: Sequence[int], stands: int) -> None:
-        """The device's rounds along what the hub vets behind `before`, whose first `stands` tokens the target says."""
+    def _at_hub(self, item: TieredTrace, text: Sequence[int], place: int, stands: int) -> None:
+        """The device's blocks along what the hub vets behind `place`, whose first `stands` tokens the target says."""
+        right = cache(lambda offset: _right(item, text, place + offset))
+        count = len(text) - place
+        self.tallies[DRAFT, MIDDLE].replay(count, right)
         agreed: list[bool] = []
-        for accepted, length in _rounds(item, before, vetted, BLOCK):
-            self.tallies[DRAFT, MIDDLE].add(accepted, length)
-            agreed += [True] * accepted + [False]
-        judged = agreed[: min(stands + 1, len(vetted), VETTED)]
+        while len(agreed) < count:
+            agreed += [True] * min(right(len(agreed)), BLOCK) + [False]
+        judged = agreed[: min(stands + 1, count, VETTED)]
         self._vetted.update((each, index < stands) for index, each in enumerate(judged))
 
 
-def _rounds(
-    item: TieredTrace, before: Sequence[int], text: Sequence[int], most: int
-) -> Iterator[tuple[int, int]]:
-    """(accepted, drafted) of the rounds in which the device drafts `text` behind `before` of it."""
-    known, place = (*item.prompt_ids, *before), 0
-    while place < len(text):
-        drafted = tuple(_drafts(item, (*known, *text[:place]), min(most, len(text) - place)))
-        accepted = common_prefix(drafted, text[place:])
-        yield accepted, len(drafted)
-        place += accepted + 1
-
-
-def _drafts(item: TieredTrace, tokens: Sequence[int], most: int) -> Iterable[int]:
-    """What the device drafts behind these tokens, at most so many."""
-    for index in range(most):
-        found = item.following(tokens, len(tokens), index)
-        if found is None:
-            return
-        yield found[0]
+def _right(item: TieredTrace, text: Sequence[int], place: int) -> int:
+    """Of the tokens that the device drafts after `place` tokens of `text`, those before the first that is another."""
+    known, count = (*item.prompt_ids, *text[:place]), 0
+    while count <= LONGEST and place + count < len(text):
+        found = item.following(known, len(known), count)
+        if found is None or found[0] != text[place + count]:
+            break
+        count += 1
+    return count

@@ -45,17 +45,18 @@ def _points(site: Site) -> Iterator[HierarchyPoint]:
 
 def _point(site: Site, rtt_ms: float) -> HierarchyPoint:
     chains = sorted(site.hierarchy.chains(), key=lambda chain: len(chain.edges))
-    best, simple = _fastest(chains), _fastest([chain for chain in chains if len(chain.edges) < 2])
-    deep = [chain.rate for chain in chains if len(chain.edges) > 1]
+    best, simple = max(chains, key=site.rate), max(map(site.rate, chains[: _simple(chains)]))
+    deep = map(site.rate, chains[_simple(chains) :])
     return HierarchyPoint(
         site.hub.accelerator.id,
         rtt_ms,
         round(site.others),
         path_of(best),
-        best.rate,
-        max(deep, default=0.0) / simple.rate,
+        site.rate(best),
+        max(deep, default=0.0) / simple,
     )
 
 
-def _fastest(chains: list[Chain]) -> Chain:
-    return max(chains, key=lambda chain: chain.rate)
+def _simple(chains: list[Chain]) -> int:
+    """How many have one model that drafts at most; they come first."""
+    return sum(len(chain.edges) < 2 for chain in chains)

@@ -27,6 +27,7 @@ class PathRow:
     """One path with its best lengths."""
 
     chain: Chain  # at the load that the plan asks about
+    rate: float  # tokens/s of a user there
     users: int  # that the server holds at the promised pace, each with a hub of its own
 
     @property
@@ -51,9 +52,9 @@ class HierarchyPlan:
     @cached_property
     def best(self) -> PathRow:
         """The fastest row; of those that are much the same the one with the fewest models."""
-        top = self.rows[0].chain.rate
-        near = [row for row in self.rows if row.chain.rate * WORTH >= top]
-        return min(near, key=lambda row: (row.depth, -row.chain.rate))
+        top = self.rows[0].rate
+        near = [row for row in self.rows if row.rate * WORTH >= top]
+        return min(near, key=lambda row: (row.depth, -row.rate))
 
     def fastest(self, least: int, most: int) -> PathRow | None:
         """Of the rows with that many models that draft; None = there are none."""
@@ -89,6 +90,7 @@ def site_of(config: PlanConfig, accelerator: str) -> Site:
         context=config.context,
         drafts=drafts_of(config),
         longest=LONGEST,
+        answer=config.answer,
     )
 
 
@@ -115,11 +117,13 @@ def _planned(config: PlanConfig) -> str:
 
 
 def _rows(site: Site, config: PlanConfig) -> list[PathRow]:
-    rows = [
-        PathRow(along(_shared(site, path, config.users), path), capacity(site, path, config.pace))
-        for path in paths(site)
-    ]
-    return sorted(rows, key=lambda row: -row.chain.rate)
+    rows = [_row(site, path, config) for path in paths(site)]
+    return sorted(rows, key=lambda row: -row.rate)
+
+
+def _row(site: Site, path: Path, config: PlanConfig) -> PathRow:
+    chain = along(_shared(site, path, config.users), path)
+    return PathRow(chain, site.rate(chain), capacity(site, path, config.pace))
 
 
 def paths(site: Site) -> list[Path]:
@@ -132,7 +136,7 @@ def along(site: Site, path: Path) -> Chain:
     hierarchy = site.hierarchy
     members = tuple(each for each in hierarchy.candidates if (each.model, each.place) in path)
     chains = replace(hierarchy, candidates=members).chains()
-    return max((each for each in chains if path_of(each) == path), key=lambda each: each.rate)
+    return max((each for each in chains if path_of(each) == path), key=site.rate)
 
 
 def _shared(site: Site, path: Path, users: int) -> Site:
@@ -144,9 +148,9 @@ def _shared(site: Site, path: Path, users: int) -> Site:
 
 def capacity(site: Site, path: Path, pace: float) -> int:
     """Users whom the server holds at `pace` tokens/s each, if all are on that path; 0 = not even one."""
-    if along(site, path).rate < pace:
+    if site.rate(along(site, path)) < pace:
         return 0
-    loaded = site.shared(_last(lambda each: along(each, path).rate >= pace, site))
+    loaded = site.shared(_last(lambda each: each.rate(along(each, path)) >= pace, site))
     return int(min(loaded.users(along(loaded, path)), site.places(path)))
 
 

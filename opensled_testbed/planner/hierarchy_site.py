@@ -45,6 +45,7 @@ class Site:
     context: int  # KV positions that a conversation holds
     drafts: TierDrafts
     longest: int  # tokens of a block
+    answer: int = 0  # tokens of an answer; 0 = so many that its start and its end do not count
     others: float = 0.0  # sessions of other users in a step of the server, on average
     alike: bool = False  # whether their steps are like this device's; else each has one token in a step
 
@@ -72,11 +73,15 @@ class Site:
             self.longest,
         )
 
+    def rate(self, chain: Chain) -> float:
+        """Tokens/s of a user."""
+        return chain.answer_rate(self.answer) if self.answer else chain.rate
+
     def users(self, chain: Chain) -> float:
         """How many there are at the server, if its steps hold `others` sessions beside one's own."""
         if chain.below is None or chain.below.lower.place == CLOUD:  # every session is in every step
             return 1 + self.others
-        return 1 + self.others * chain.tokens / chain.rate / chain.step_s
+        return 1 + self.others * chain.tokens / self.rate(chain) / chain.step_s
 
     def places(self, path: Path) -> int:
         """Sessions whose KV is on the server's accelerator at the same time."""
@@ -146,6 +151,11 @@ class Site:
 def path_of(chain: Chain) -> Path:
     """Which models, and where."""
     return tuple((each.model, each.place) for each in chain.candidates)
+
+
+def words_of(path: Path) -> str:
+    """Its models and places as tokens go."""
+    return " -> ".join(f"{model} on {place}" for model, place in reversed(path))
 
 
 def _decode_s(speed: DraftSpeed, positions: float) -> float:

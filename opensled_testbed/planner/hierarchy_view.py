@@ -8,6 +8,7 @@ from typing import Any
 from hw_profiles.hierarchy import Below
 from opensled_testbed.planner.hierarchy_plan import HierarchyPlan, PathRow
 from opensled_testbed.planner.hierarchy_site import CLOUD, DEVICE, DRAFT, HUB, MIDDLE, TARGET
+from opensled_testbed.planner.hierarchy_site import words_of as short_words
 from opensled_testbed.planner.plan_view import WIDEST, wrapped
 from opensled_testbed.planner.trip import mean_s
 
@@ -32,7 +33,7 @@ def text(plan: HierarchyPlan) -> str:
 def as_json(plan: HierarchyPlan) -> dict[str, Any]:
     """All of it, with the agreements that it assumes."""
     drafts = plan.site.drafts
-    pairs = {" > ".join(pair): list(each.chances) for pair, each in drafts.agreements.items()}
+    pairs = {" > ".join(pair): [list(row) for row in each.tables] for pair, each in drafts.agreements.items()}
     triples = {" > ".join(models): asdict(each) for models, each in drafts.dependences.items()}
     return {
         "label": "derived",
@@ -51,7 +52,7 @@ def row_json(row: PathRow) -> dict[str, Any]:
     return {
         "path": [{"model": model, "place": place} for model, place in row.path],
         "blocks": [{"length": edge.length, "bound": edge.bound} for edge in chain.edges],
-        "tokens_per_s": chain.rate,
+        "tokens_per_s": row.rate,
         "positions_per_token": chain.positions,
         "tokens_per_step": chain.tokens,
         "users": row.users,
@@ -61,7 +62,7 @@ def row_json(row: PathRow) -> dict[str, Any]:
 def verdict(plan: HierarchyPlan) -> str:
     """Whether a hierarchy pays here, or which single tier is best."""
     row, users = plan.best, plan.config.users
-    rate = f"{row.chain.rate:.3g} tokens/s" + (f" for each of {users} users" if users > 1 else " for a user")
+    rate = f"{row.rate:.3g} tokens/s" + (f" for each of {users} users" if users > 1 else " for a user")
     if row.depth > 1:
         return f"A hierarchy is best here: {words_of(plan, row)}, {rate}."
     if row.depth == 1:
@@ -72,11 +73,6 @@ def verdict(plan: HierarchyPlan) -> str:
 def words_of(plan: HierarchyPlan, row: PathRow) -> str:
     """The path as tokens go."""
     return " -> ".join(_place(plan, model, place) for model, place in reversed(row.path))
-
-
-def short_words(row: PathRow) -> str:
-    """The same, without the names of models and accelerators."""
-    return " -> ".join(f"{model} on {place}" for model, place in reversed(row.path))
 
 
 def _place(plan: HierarchyPlan, model: str, place: str) -> str:
@@ -114,8 +110,7 @@ def _comparisons(plan: HierarchyPlan) -> list[str]:
         if other is None or least <= best.depth <= most:
             continue
         words = f" ({words_of(plan, other)})" if other.depth else ""
-        rate = other.chain.rate
-        found.append(f"{name}{words} gives {rate:.3g}, {rate / best.chain.rate:.2f} times as many.")
+        found.append(f"{name}{words} gives {other.rate:.3g}, {other.rate / best.rate:.2f} times as many.")
     return found
 
 
@@ -153,9 +148,9 @@ def _cells(plan: HierarchyPlan, row: PathRow) -> tuple[str, ...]:
     chain = row.chain
     lengths = [_block(edge) for edge in reversed(chain.edges)]
     return (
-        short_words(row) + (" *" if row is plan.best else ""),
+        short_words(row.path) + (" *" if row is plan.best else ""),
         ", ".join(lengths) or "-",
-        f"{chain.rate:.1f}",
+        f"{row.rate:.1f}",
         f"{chain.positions:.2f}",
         f"{chain.tokens:.2f}",
         str(row.users),
