@@ -1,4 +1,4 @@
-"""Where a hub between device and cloud pays: three hubs, three distances, three targets, two loads.
+"""Where a hub between device and cloud pays: three hubs, three distances, two targets, two loads.
 
     python -m benchmarks.hierarchy [--quick] [--targets NAME,...] [--jobs N] [--emulate] [--out FOLDER]
 
@@ -53,8 +53,9 @@ from opensled_testbed.simulated.hierarchy import CENTRALIZED, FROM_DEVICE, SINGL
 from opensled_testbed.tiers import agreement
 
 NAME = "hierarchy"
-LOAD = Load(warmup=2.0, duration=18.0)
+LOAD = Load(warmup=2.0, duration=12.0)
 QUICK_LOAD = Load(warmup=1.0, duration=3.0)
+USUAL = ("dense-8k", "moe")
 PACES = {"dense-8b-8k": 30.0, "dense-8k": 30.0, "moe": 20.0}  # tokens/s that capacity is asked for
 SERVER_ONLY = (CENTRALIZED, *(path for path in SINGLE if path != FROM_DEVICE))  # no link, no hub
 TELL_EVERY = 25  # runs
@@ -143,7 +144,12 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(NAME, __doc__)
     add_quick_and_out(parser)
     add = parser.add_argument
-    add("--targets", default=",".join(TARGETS), metavar="NAME,...", help="default %(default)s")
+    add(
+        "--targets",
+        default=",".join(USUAL),
+        metavar="NAME,...",
+        help=f"of {', '.join(TARGETS)}; default %(default)s",
+    )
     add("--jobs", type=int, default=2, metavar="N", help="simulations at a time; default %(default)s")
     add("--emulate", action="store_true", help="run some fleets on emulated machines as well")
     add("--show", type=Path, metavar="JSON", help="measure nothing: the tables of an earlier run")
@@ -161,7 +167,7 @@ def _shown(arguments: argparse.Namespace, out: Path | None) -> int:
     else:
         targets, load = names_of(arguments.targets, TARGETS), QUICK_LOAD if arguments.quick else LOAD
         flags = [" --quick"] if arguments.quick else []
-        flags += [f" --targets {arguments.targets}"] if len(targets) < len(TARGETS) else []
+        flags += [f" --targets {arguments.targets}"] if targets != [*USUAL] else []
         flags += [" --emulate"] if arguments.emulate else []
         command = "python -m benchmarks.hierarchy" + "".join(flags)
         document = measure(targets, load, command, out, arguments.jobs, arguments.emulate, arguments.quick)

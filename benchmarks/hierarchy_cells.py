@@ -81,18 +81,18 @@ def at_the_server() -> Iterator[Option]:
 
 def from_devices() -> Iterator[Option]:
     """Chains past the hub."""
-    for length in (2, 4, 8):
+    for length in (2, 4):
         yield from (Option(FROM_DEVICE, (length,), small=small) for small in SMALLS)
 
 
 def over_hubs() -> Iterator[Option]:
     """Chains with a relay in them."""
-    for middle in MIDDLES:
-        yield from (Option(FROM_HUB, (length,), middle) for length in (2, 4, 8))
-        yield from (Option(THREE_TIERS, (8, 2), middle, small) for small in SMALLS)
-        yield Option(THREE_TIERS, (8, 4), middle, SMALLS[0])
-    yield Option(FROM_HUB, (4,), bound=0.0)
-    yield from (Option(SMALL_ON_HUB, (4,), small=small) for small in SMALLS)
+    small, large = MIDDLES
+    yield from (Option(FROM_HUB, (length,), small) for length in (4, 8))
+    yield Option(FROM_HUB, (4,), large)
+    yield Option(SMALL_ON_HUB, (4,), small=SMALLS[1])
+    yield from (Option(THREE_TIERS, (8, 4), middle, SMALLS[0]) for middle in MIDDLES)
+    yield Option(THREE_TIERS, (8, 2), large, SMALLS[1])
 
 
 @dataclass(frozen=True)

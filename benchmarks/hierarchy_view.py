@@ -47,12 +47,13 @@ def cells_of(runs: Sequence[Entry]) -> list[Entry]:
     """The best chain of each contender in each cell, and the best hierarchy over the others."""
     places = dict.fromkeys((run["target"], run["load"]) for run in runs)
     trips = sorted({run["rtt_ms"] for run in runs if run["rtt_ms"]})
-    hubs = [hub for hub in HUBS if any(run["hub"] == hub for run in runs)]
+    here = {place: [run for run in runs if (run["target"], run["load"]) == place] for place in places}
     return [
-        _cell([run for run in runs if (run["target"], run["load"]) == place], place, hub, trip)
+        _cell(here[place], place, hub, trip)
         for place in places
-        for hub in hubs
+        for hub in HUBS
         for trip in trips
+        if any((run["hub"], run["rtt_ms"]) == (hub, trip) for run in here[place])
     ]
 
 

@@ -14,6 +14,18 @@ LONGEST = 8  # draft tokens that a device drafts where the server asks for as ma
 C_TH = 0.5  # confidence threshold of SLED as published (arXiv 2506.09397), as a re-implementation sets it
 
 
+def past_hubs(fleet: Fleet) -> Fleet:
+    """The same users and server without hubs: devices go the whole way themselves, as all baselines do."""
+    if fleet.hub is None:
+        return fleet
+    way = fleet.hub.link
+    groups = tuple(
+        group if group.direct else replace(group, link="+".join(filter(None, (group.link, way))))
+        for group in fleet.groups
+    )
+    return replace(fleet, groups=groups, hub=None)
+
+
 def centralized(fleet: Fleet) -> Fleet:
     """The server decodes, in continuous batches; devices only read."""
     groups = tuple(replace(group, drafter="none", pace=0.0, live=False) for group in fleet.groups)

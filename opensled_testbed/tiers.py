@@ -18,8 +18,14 @@ from opensled.errors import UsageError
 from opensled.protocol import common_prefix
 from opensled_testbed.traces import PACKAGED, WHOLE, ItemTrace, Proposal, TraceSet, read_lines, write_lines
 
-TIERS = PACKAGED / "hub-tiny-tiny-hub.jsonl.gz"  # beside the device's drafts (recordings.BUNDLED)
-SMALL = PACKAGED / "hub-tiny-tiny-draft.jsonl.gz"  # with the device's model on the hub
+
+def hub_file(target: str, hub: str) -> Path:
+    """What a hub's model wrote beside the texts of a target; it need not be there."""
+    return PACKAGED / f"hub-{target}-{hub}.jsonl.gz"
+
+
+TIERS = hub_file("tiny", "tiny-hub")  # beside the device's drafts (recordings.BUNDLED)
+SMALL = hub_file("tiny", "tiny-draft")  # with the device's model on the hub
 UNSURE = 0.5  # confidence of a draft token whose model was not asked for one
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from opensled.errors import NotFound, UsageError
 from opensled.messages import ChatMessage
+from opensled_testbed.baselines import past_hubs
 from opensled_testbed.fleet import Server, read_fleet
 from opensled_testbed.load.chats import read_chats
 from opensled_testbed.load.command import FLEETS, bench_serve, fleet_of
@@ -194,6 +196,16 @@ def test_the_bundled_fleets_can_be_read_and_scaled():
         assert (fleet.users, fleet.dilation) == (50, 3)
         assert label(fleet) == "emulated"
         assert sessions(fleet.server) >= read_fleet(path).users
+
+
+def test_baselines_go_past_the_hubs_of_a_fleet():
+    home = read_fleet(FLEETS / "home.toml")
+    bare = past_hubs(home)
+    assert home.hub and not bare.hub
+    assert [group.link for group in bare.groups] == ["wifi-good+wan-60"]
+    assert past_hubs(bare) == bare
+    direct = replace(home, groups=(replace(home.groups[0], direct=True),))
+    assert past_hubs(direct).groups == direct.groups
 
 
 def test_a_target_that_leaves_no_room_for_a_session_is_refused():

@@ -27,6 +27,7 @@ from opensled_testbed.load.site import ALONE
 from opensled_testbed.load.slo import Slo
 from opensled_testbed.load.sources import Shape, items_of
 from opensled_testbed.provenance import provenance
+from opensled_testbed.tiers import hub_file, joined, read_hub
 from opensled_testbed.traces import PACKAGED, TraceSet, read_traces
 
 FLEETS = Path(__file__).resolve().parents[1] / "fleets"
@@ -143,9 +144,12 @@ def _traces(fleet: Fleet, items: Sequence[Item]) -> TraceSet | None:
     """The bundled recording that all replaying devices can use for all items; None = they draft live."""
     drafters = {group.drafter for group in fleet.groups if group.drafter not in ("none", ALONE)}
     path = PACKAGED / f"{fleet.server.model}-{'-'.join(sorted(drafters))}.jsonl.gz"
-    if not path.is_file():
+    beside = hub_file(fleet.server.model, fleet.hub.model) if fleet.hub else path
+    if not (path.is_file() and beside.is_file()):
         return None
     traces = read_traces(path)
+    if fleet.hub:
+        traces = joined(traces, read_hub(beside))
     if not any(replays(group, traces) for group in fleet.groups):
         return None
     try:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from opensled_testbed.baselines import BASELINES
+from opensled_testbed.baselines import BASELINES, past_hubs
 from opensled_testbed.fleet import Fleet, Server
 from opensled_testbed.load.http_device import HttpDevice, Usages, client, first_model
 from opensled_testbed.load.load import Item, Load
@@ -48,7 +48,8 @@ async def measure_fleet(
 ) -> list[RunFigures]:
     """All baselines of a fleet, interleaved. Servers run on between their turns and have nothing to do then."""
     wanting = fleet.wanting(measurement.slo.pace)
-    contenders = {name: BASELINES[name](wanting) if name in BASELINES else fleet for name in baselines}
+    bare = past_hubs(wanting)
+    contenders = {name: BASELINES[name](bare) if name in BASELINES else fleet for name in baselines}
     found = []
     async with AsyncExitStack() as stack:
         servers: dict[Server, Running] = {}

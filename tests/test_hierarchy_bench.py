@@ -1,0 +1,127 @@
+"""The benchmark of the hierarchy: what its cells are made of, and what its tables say of them.
+
+Run: .venv/bin/python -m pytest tests/test_hierarchy_bench.py -q
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from benchmarks.hierarchy import _where
+from benchmarks.hierarchy_agreement import CELLS as EMULATED
+from benchmarks.hierarchy_capacity import Capacity, capacities
+from benchmarks.hierarchy_cells import (
+    HUBS,
+    LOADS,
+    ROUND_TRIPS,
+    TARGETS,
+    USERS,
+    WORDS,
+    Job,
+    Option,
+    Place,
+    at_the_server,
+    from_devices,
+    jobs,
+    over_hubs,
+)
+from benchmarks.hierarchy_view import cells_of, section, verdict
+from opensled_testbed.load.load import Load
+from opensled_testbed.simulated.hierarchy import CENTRALIZED, FROM_DEVICE, FROM_HUB, THREE_TIERS
+
+SHORT = Load(warmup=0.5, duration=2.0)
+
+
+def run(path, rate, rtt_ms=0, hub="", target="moe", load="light"):
+    """An entry of `runs`."""
+    entry = {"target": target, "load": load, "rtt_ms": rtt_ms, "hub": hub, "chain": WORDS[path], "rate": rate}
+    return entry | {"blocks": [4], "positions_per_token": 2.0}
+
+
+def test_every_chain_is_simulated_in_every_cell_and_shared_ones_once() -> None:
+    todo = jobs(tuple(TARGETS), HUBS, ROUND_TRIPS, SHORT)
+    assert len(todo) == len(set(todo))
+    each = [len(list(options())) for options in (at_the_server, from_devices, over_hubs)]
+    cells = len(TARGETS) * len(LOADS)
+    trips, hubs = len(ROUND_TRIPS), len(HUBS)
+    assert len(todo) == cells * (each[0] + trips * each[1] + trips * hubs * each[2])
+
+
+def test_others_hold_their_share_of_the_places() -> None:
+    for target, server in TARGETS.items():
+        heavy = Place(target, "heavy").server
+        assert Place(target, "light").server == server
+        assert heavy.others + heavy.sessions_that_fit == server.sessions_that_fit
+        assert heavy.sessions_that_fit >= USERS
+
+
+def test_a_run_says_whose_cells_it_belongs_to() -> None:
+    place = Place("moe", "heavy", 60, "agx-orin")
+    found = [
+        _where(Job(place, Option(path, lengths), SHORT))
+        for path, lengths in ((CENTRALIZED, ()), (FROM_DEVICE, (4,)), (FROM_HUB, (4,)))
+    ]
+    assert [(each["rtt_ms"], each["hub"]) for each in found] == [(0, ""), (60, ""), (60, "agx-orin")]
+
+
+def test_a_cell_has_the_best_of_each_contender_and_the_ratios_of_the_best_hierarchy() -> None:
+    runs = [run(CENTRALIZED, 50.0), run(FROM_DEVICE, 20.0, 20), run(FROM_DEVICE, 30.0, 20)]
+    runs += [run(FROM_HUB, 40.0, 20, "agx-orin"), run(THREE_TIERS, 60.0, 20, "agx-orin")]
+    runs += [run(THREE_TIERS, 99.0, 60, "agx-orin"), run(THREE_TIERS, 99.0, 20, "strix-halo")]
+    cell = next(each for each in cells_of(runs) if (each["hub"], each["rtt_ms"]) == ("agx-orin", 20))
+    assert {name: each and each["rate"] for name, each in cell["best"].items()} == {
+        "centralized": 50.0,
+        "device": 30.0,
+        "server": None,
+        "hub": 40.0,
+        "three": 60.0,
+    }
+    assert cell["ratios"] == {"centralized": 1.2, "device": 2.0}
+
+
+def test_the_verdict_counts_wins_and_losses() -> None:
+    ratios = [{"centralized": 1.2, "device": 0.9}, {"centralized": 1.1, "device": 3.0}]
+    cells = [{"target": "moe", "load": "light", "hub": "x", "rtt_ms": 20, "ratios": each} for each in ratios]
+    lines = verdict(cells)
+    assert "1 of 2 cells at 1.2 or more, 0 below 1" in lines[0]
+    assert "1 of 2 cells at 1.2 or more, 1 below 1" in lines[1]
+    assert "0 of 0" in lines[2]
+
+
+def test_the_tables_hold_every_cell(tmp_path) -> None:
+    runs = [run(CENTRALIZED, 50.0), run(FROM_DEVICE, 20.0, 20)]
+    runs += [run(FROM_HUB, 65.0, 20, "agx-orin"), run(THREE_TIERS, 40.0, 20, "agx-orin")]
+    document = {
+        "facts": {"users of a hub": USERS},
+        "provenance": {"command": "python -m benchmarks.hierarchy"},
+        "cells": cells_of(runs),
+        "capacity": [],
+        "emulated": [],
+    }
+    text = "\n".join(section(document))
+    assert (
+        "| moe, light | agx-orin | 20 ms | 50.0 | 20.0 | no room | 65.0 | 40.0 | **1.30** | **3.25** |  | 2.00 |"
+        in text
+    )
+    assert "Users held" not in text and "emulated" not in text
+
+
+def test_a_job_gives_an_entry_and_none_where_there_is_no_room() -> None:
+    place = Place("moe", "light", 20, "strix-halo")
+    entry = Job(place, Option(FROM_HUB, (4,)), SHORT).run()
+    assert entry is not None and entry["rate"] > 0 and entry["middle"] == "draft-1.5b"
+    assert Job(place, Option(FROM_HUB, (4,), middle="dense-70b"), SHORT).run() is not None
+    nano = replace(place, hub="orin-nano-super")
+    assert Job(nano, Option(FROM_HUB, (4,), middle="dense-70b"), SHORT).run() is None
+
+
+def test_the_users_of_a_capacity_are_dealt_out_to_hubs() -> None:
+    asked = capacities(Place("moe", "light"), 20.0)
+    hub = next(each for each in asked if each.option.path == FROM_HUB)
+    fleet = Capacity.fleet(hub, 6 * USERS)
+    assert fleet.users == 6 * USERS and fleet.hub is not None and fleet.hub.count == 6
+
+
+def test_emulated_fleets_have_a_hub_and_name_themselves() -> None:
+    assert len({cell.id for cell in EMULATED}) == len(EMULATED)
+    assert all(cell.fleet.hub and cell.fleet.users == USERS for cell in EMULATED)
