@@ -4,8 +4,8 @@
 
 Three hubs, three links between hub and server, and three targets: `dense-8k` and `moe` with 16 other users in every
 step, and `slow`, a target of a third of a second a step. On every path from the target down the law names the best
-lengths of the blocks. These are simulated, and so are half and double of each length. Models write what was recorded
-with the tiny family. The tables go to standard output, and with all that was measured to
+lengths of the blocks. These are simulated, and so are half and double of each length, on paths that may be the best.
+Models write what was recorded with the tiny family. The tables go to standard output, and with all that was measured to
 docs/benchmarks/hierarchy_plan.json.
 """
 
@@ -39,6 +39,7 @@ HUBS = ("orin-nano-super", "agx-orin", "strix-halo")
 LINKS = ("wan-20", "wan-60", "wan-150")
 DEVICE = Group(1, "orin-nano-super", "wifi-good", draft="0.5b")
 ASKED = 200  # answers that the law is told of: about as many as a simulated user reads, in the same order
+HOPELESS = 0.75  # of the fastest path by the law: below, no other lengths are tried
 QUICK = Load(warmup=1.0, duration=4.0)
 
 
@@ -53,7 +54,7 @@ REGIMES = {
     "dense-8k": Regime(replace(USUAL["dense-8k"], others=16), Load(warmup=2.0, duration=120.0)),
     "moe": Regime(replace(USUAL["moe"], others=16), Load(warmup=1.0, duration=60.0)),
     "slow": Regime(
-        Server(accelerator="strix-halo", target="dense-70b", weight_bits=8), Load(warmup=2.0, duration=900.0)
+        Server(accelerator="strix-halo", target="dense-70b", weight_bits=8), Load(warmup=2.0, duration=600.0)
     ),
 }
 
@@ -113,12 +114,12 @@ def site_of(tiers: Tiers, simulations: Simulations) -> Site:
     )
 
 
-def around(chain: Chain, quick: bool) -> Iterator[Lengths]:
-    """The lengths that the law names, and where one of them is half or double."""
+def around(chain: Chain, alone: bool) -> Iterator[Lengths]:
+    """The lengths that the law names, and unless these `alone`, those where one of them is half or double."""
     lengths = tuple(edge.length for edge in chain.edges)
     bound = chain.edges[0].bound if chain.edges else 0.0
     yield Lengths(lengths, bound)
-    for place, factor in product(range(0 if quick else len(lengths)), (0.5, 2)):
+    for place, factor in product(range(0 if alone else len(lengths)), (0.5, 2)):
         changed = min(LONGEST, round(lengths[place] * factor))
         if changed not in (0, lengths[place]):
             yield Lengths((*lengths[:place], changed, *lengths[place + 1 :]), bound)
@@ -136,8 +137,10 @@ def predicted(site: Site, path: Path, of: Lengths) -> float:
 def rows(regime: str, tiers: Tiers, simulations: Simulations) -> Iterator[dict[str, Any]]:
     """Every path with every length that is tried."""
     site = site_of(tiers, simulations)
-    for path in paths(site):
-        for each in around(along(site, path), simulations.quick):
+    best = {path: along(site, path) for path in paths(site)}
+    hopeless = HOPELESS * max(map(site.rate, best.values()))
+    for path, chain in best.items():
+        for each in around(chain, simulations.quick or site.rate(chain) < hopeless):
             told, (seen, positions) = predicted(site, path, each), simulations.rate(regime, tiers, path, each)
             yield {
                 "path": words_of(path),
