@@ -1,11 +1,11 @@
 """Where a hub between device and cloud pays: three hubs, three distances, two targets, two loads.
 
-    python -m benchmarks.hierarchy [--quick] [--targets NAME,...] [--jobs N] [--emulate] [--out FOLDER]
+    python -m benchmarks.hierarchy [--quick] [--targets NAME,...] [--jobs N] [--out FOLDER]
 
 In each cell every chain of device, hub and cloud is simulated with several block lengths and models, over recordings
-of three real models of the tiny family. With --emulate some fleets run in real processes on emulated machines as well,
-for minutes each, to say how far the simulator is to be trusted. Writes hierarchy.json, after each part anew, and the
-tables in README.md. With --show the tables of an earlier run are printed, and nothing is measured.
+of three real models of the tiny family. How far the simulator is to be trusted says benchmarks.hierarchy_agreement.
+Writes hierarchy.json, after each part anew, and the tables in README.md. With --show the tables of an earlier run are
+printed, and nothing is measured.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hierarchy_agreement import CELLS, DILATION, measured
-from benchmarks.hierarchy_agreement import LOAD as EMULATED_LOAD
 from benchmarks.hierarchy_capacity import Capacity, capacities
 from benchmarks.hierarchy_cells import (
     BITS,
@@ -84,7 +82,6 @@ def begun(targets: Sequence[str], load: Load, command: str) -> dict[str, Any]:
         "runs": [],
         "cells": [],
         "capacity": [],
-        "emulated": [],
     }
 
 
@@ -94,7 +91,6 @@ def measure(
     command: str,
     out: Path | None,
     workers: int,
-    emulate: bool,
     quick: bool = False,
 ) -> dict[str, Any]:
     """The whole document; `out` has it after each part."""
@@ -106,10 +102,6 @@ def measure(
     if not quick:
         asked = [each for name in targets for each in capacities(Place(name, "light"), PACES[name])]
         document["capacity"] = list(mapped(Capacity.run, asked, workers))
-        _keep(document, out)
-    if emulate:
-        document["facts"] |= {"dilation": DILATION, "emulated window, s": EMULATED_LOAD.duration}
-        document["emulated"] = [measured(cell) for cell in (CELLS[:1] if quick else CELLS)]
         _keep(document, out)
     return document
 
@@ -151,7 +143,6 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         help=f"of {', '.join(TARGETS)}; default %(default)s",
     )
     add("--jobs", type=int, default=2, metavar="N", help="simulations at a time; default %(default)s")
-    add("--emulate", action="store_true", help="run some fleets on emulated machines as well")
     add("--show", type=Path, metavar="JSON", help="measure nothing: the tables of an earlier run")
     return parser.parse_args(words)
 
@@ -168,9 +159,8 @@ def _shown(arguments: argparse.Namespace, out: Path | None) -> int:
         targets, load = names_of(arguments.targets, TARGETS), QUICK_LOAD if arguments.quick else LOAD
         flags = [" --quick"] if arguments.quick else []
         flags += [f" --targets {arguments.targets}"] if targets != [*USUAL] else []
-        flags += [" --emulate"] if arguments.emulate else []
         command = "python -m benchmarks.hierarchy" + "".join(flags)
-        document = measure(targets, load, command, out, arguments.jobs, arguments.emulate, arguments.quick)
+        document = measure(targets, load, command, out, arguments.jobs, arguments.quick)
         if out:
             print(f"written: {write_readme(out)}")
     print(*section(document), sep="\n")

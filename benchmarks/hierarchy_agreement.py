@@ -1,23 +1,36 @@
-"""What the simulator says of three tiers, against real relays and servers on emulated machines."""
+"""What the simulator says of three tiers, against real relays and servers on emulated machines.
+
+    python -m benchmarks.hierarchy_agreement [--quick] [--out FOLDER]
+
+Each fleet runs once, for minutes: the bundled target, tiny-hub and the devices' recorded drafts, in real processes with
+emulated links between all three tiers, at the pace of the machines they stand for. Then the same fleet is simulated.
+Writes hierarchy_agreement.json after each fleet.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from benchmarks.cell_turns import LATE, Finished, PlannedRun, finish
-from benchmarks.program import say
+from benchmarks.program import add_quick_and_out, exit_code, folder_of, parser_of, say, table, write_json
 from opensled_testbed.emulation.recorded_items import recorded_items
 from opensled_testbed.fleet import Fleet, Group, Hub, Server
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.run import run_fleet
+from opensled_testbed.provenance import provenance
 from opensled_testbed.simulated.compare import compare
 from opensled_testbed.simulated.hierarchy import PATIENCE_S, recordings
 from opensled_testbed.simulator import simulate
 
+NAME = "hierarchy_agreement"
 DILATION = 8.0  # real seconds for each emulated one
 LOAD = Load(warmup=2.0, duration=10.0)
+QUICK_LOAD = Load(warmup=0.5, duration=2.0)
 # Real ones stand for `others` of a simulation: fewer places, so that one process plays all
 CLOUD = Server(accelerator="a100-80", target="dense-32b", context=1024, draft_wait=PATIENCE_S)
 HUB = Hub(context=1024, policy="fcfs", draft_wait=PATIENCE_S, bound=0.4)
@@ -58,11 +71,11 @@ CELLS = (
 )
 
 
-def measured(cell: Emulated) -> dict[str, Any]:
+def measured(cell: Emulated, load: Load) -> dict[str, Any]:
     """Both runs of a cell, figure by figure."""
     traces = recordings().tiers
-    done = finish(_run, cell.fleet, recorded_items(), traces, LOAD, PlannedRun("hierarchy", 0))
-    simulated = simulate(cell.fleet, traces, LOAD)
+    done = finish(_run, cell.fleet, recorded_items(), traces, load, PlannedRun("hierarchy", 0))
+    simulated = simulate(cell.fleet, traces, load)
     entry = {"id": cell.id, **vars(cell), **_machine(done)}
     entry["figures"] = {
         name: {key: round(value, 4) for key, value in figure.items()}
@@ -93,3 +106,64 @@ def _machine(done: Finished) -> dict[str, Any]:
         "errors": sorted({record.error for record in done.result.requests if record.error}),
         "wall_s": round(done.wall_s, 1),
     }
+
+
+def section(document: Any) -> list[str]:
+    """For README.md and docs/hierarchy.md; nothing in it is written by hand."""
+    cells = document["cells"]
+    names = list(dict.fromkeys(name for cell in cells for name in cell["figures"]))
+    rows = [(cell["id"], *(_both(cell["figures"].get(name)) for name in names)) for cell in cells]
+    return [
+        "## Three tiers, simulated against emulated",
+        "",
+        "Simulated value / emulated value (difference), the same questions in both. "
+        f"`{document['provenance']['command']}`",
+        "",
+        *table(("two users of a hub", *(name.replace("_", " ") for name in names)), rows),
+        "",
+    ]
+
+
+def _both(figure: dict[str, float] | None) -> str:
+    if figure is None:
+        return ""
+    return f"{figure['simulated']:.2f} / {figure['emulated']:.2f} ({100 * figure['error']:+.1f} %)"
+
+
+def begun(cells: Sequence[Emulated], command: str, load: Load) -> dict[str, Any]:
+    """The document without its cells yet."""
+    return {
+        "figure": NAME,
+        "title": "Three tiers, simulated against emulated",
+        "label": "emulated",
+        "provenance": provenance(command),
+        "facts": {
+            "dilation": DILATION,
+            "window, s": load.duration,
+            "server": f"{CLOUD.target} on {CLOUD.accelerator}, context {CLOUD.context}",
+            "fleets": [cell.id for cell in cells],
+        },
+        "cells": [],
+    }
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = parser_of(NAME, __doc__)
+    add_quick_and_out(parser)
+    arguments = parser.parse_args(words)
+    return exit_code(lambda: _main(arguments.quick, folder_of(arguments)))
+
+
+def _main(quick: bool, out: Path | None) -> int:
+    chosen, load = (CELLS[:1], QUICK_LOAD) if quick else (CELLS, LOAD)
+    document = begun(chosen, f"python -m benchmarks.{NAME}" + (" --quick" if quick else ""), load)
+    for cell in chosen:
+        document["cells"].append(measured(cell, load))
+        if out:
+            write_json(out / f"{NAME}.json", document)
+    print(*section(document), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -88,7 +88,6 @@ def section(document: Document) -> list[str]:
         *verdict(document["cells"]),
         "",
         *_capacity(document.get("capacity", [])),
-        *_agreement(document.get("emulated", [])),
     ]
 
 
@@ -164,24 +163,3 @@ def _capacity(entries: Sequence[Entry]) -> list[str]:
         *table((*head, "server's ms per token", "positions/token"), rows),
         "",
     ]
-
-
-def _agreement(entries: Sequence[Entry]) -> list[str]:
-    if not entries:
-        return []
-    names = dict.fromkeys(name for each in entries for name in each["figures"])
-    rows = [(each["id"], *(_both(each["figures"].get(name)) for name in names)) for each in entries]
-    return [
-        "### Simulated against emulated",
-        "",
-        "Real relays and servers on emulated machines, the same questions; simulated value / emulated value - 1.",
-        "",
-        *table(("fleet", *(name.replace("_", " ") for name in names)), rows),
-        "",
-    ]
-
-
-def _both(figure: Entry | None) -> str:
-    if figure is None:
-        return ""
-    return f"{figure['simulated']:.2f} / {figure['emulated']:.2f} ({100 * figure['error']:+.1f} %)"

@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks import (
     doctor_view,
     head_curves_view,
+    hierarchy_agreement,
     hierarchy_view,
     look_ahead_view,
     program,
@@ -27,6 +28,7 @@ OWN: Mapping[str, Callable[[Any], list[str]]] = {
     "heads": server_drafts_view.section,
     "head_curves": head_curves_view.section,
     "hierarchy": hierarchy_view.section,
+    "hierarchy_agreement": hierarchy_agreement.section,
 }
 HEAD = """# Benchmarks
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from benchmarks.hierarchy import _where
 from benchmarks.hierarchy_agreement import CELLS as EMULATED
+from benchmarks.hierarchy_agreement import section as agreement_section
 from benchmarks.hierarchy_capacity import Capacity, capacities
 from benchmarks.hierarchy_cells import (
     HUBS,
@@ -96,14 +97,13 @@ def test_the_tables_hold_every_cell(tmp_path) -> None:
         "provenance": {"command": "python -m benchmarks.hierarchy"},
         "cells": cells_of(runs),
         "capacity": [],
-        "emulated": [],
     }
     text = "\n".join(section(document))
     assert (
         "| moe, light | agx-orin | 20 ms | 50.0 | 20.0 | no room | 65.0 | 40.0 | **1.30** | **3.25** |  | 2.00 |"
         in text
     )
-    assert "Users held" not in text and "emulated" not in text
+    assert "Users held" not in text
 
 
 def test_a_job_gives_an_entry_and_none_where_there_is_no_room() -> None:
@@ -125,3 +125,10 @@ def test_the_users_of_a_capacity_are_dealt_out_to_hubs() -> None:
 def test_emulated_fleets_have_a_hub_and_name_themselves() -> None:
     assert len({cell.id for cell in EMULATED}) == len(EMULATED)
     assert all(cell.fleet.hub and cell.fleet.users == USERS for cell in EMULATED)
+
+
+def test_the_agreement_shows_both_values_of_each_figure() -> None:
+    figure = {"emulated": 10.0, "simulated": 10.5, "error": 0.05}
+    cells = [{"id": "a", "figures": {"pace": figure}}, {"id": "b", "figures": {"batch": figure}}]
+    lines = agreement_section({"cells": cells, "provenance": {"command": "x"}})
+    assert "| a | 10.50 / 10.00 (+5.0 %) |  |" in lines and "| b |  | 10.50 / 10.00 (+5.0 %) |" in lines
