@@ -13,7 +13,7 @@ from hw_profiles.speculation import LONGEST
 from opensled.protocol import common_prefix
 from opensled_testbed.planner.hierarchy_site import DRAFT, MIDDLE, TARGET, TierDrafts
 from opensled_testbed.planner.task_acceptance import MOST
-from opensled_testbed.recordings import BUNDLED_PAIR, recording
+from opensled_testbed.recordings import BUNDLED_PAIR, PAIRS, recording
 from opensled_testbed.tiers import TIERS, TieredTrace, joined, read_hub
 from opensled_testbed.traces import TraceSet, read_traces
 
@@ -47,17 +47,19 @@ def tiers() -> TraceSet:
 @cache
 def recorded() -> TierDrafts:
     """As that recording shows it."""
-    return of_recordings(tiers())
+    traces = tiers()
+    return of_recordings(
+        traces, f"recorded with {traces.target}, {traces.origin['hub']} and {PAIRS[traces.target].draft}"
+    )
 
 
-def of_recordings(traces: TraceSet) -> TierDrafts:
-    """As recorded; `traces` hold items of three tiers."""
+def of_recordings(traces: TraceSet, source: str = "recorded") -> TierDrafts:
+    """As recorded; `traces` hold items of three tiers. `source`: for a sentence."""
     counts = _Counts()
     for item in traces.items:
         assert isinstance(item, TieredTrace), "these traces have no hub in them"
         counts.add(item)
     pairs = {pair: tally.agreement for pair, tally in counts.tallies.items()}
-    source = f"recorded ({traces.drafter} for {traces.target})"
     return TierDrafts(pairs, {(DRAFT, MIDDLE, TARGET): counts.dependence}, source)
 
 

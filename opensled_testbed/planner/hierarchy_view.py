@@ -7,11 +7,12 @@ from typing import Any
 
 from hw_profiles.hierarchy import Below
 from opensled_testbed.planner.hierarchy_plan import HierarchyPlan, PathRow
-from opensled_testbed.planner.hierarchy_site import CLOUD, DEVICE, DRAFT, HUB, MIDDLE, TARGET
+from opensled_testbed.planner.hierarchy_site import CLOUD, DEVICE, DRAFT, HUB, MIDDLE, TARGET, TierDrafts
 from opensled_testbed.planner.hierarchy_site import words_of as short_words
 from opensled_testbed.planner.plan_view import WIDEST, wrapped
 from opensled_testbed.planner.trip import mean_s
 
+USUAL = 4  # draft tokens of the blocks whose acceptance is told
 HEAD = ("who drafts for whom", "blocks", "tokens/s", "positions", "tokens", "users at")
 HEAD2 = ("", "", "of a user", "/token", "/step", "that pace")
 LABEL = (
@@ -23,8 +24,8 @@ LABEL = (
 def text(plan: HierarchyPlan) -> str:
     """The verdict first, then the details."""
     width = min(WIDEST, shutil.get_terminal_size().columns)
-    parts = [verdict(plan), _advice(plan), *_comparisons(plan)]
-    sentences = [wrapped(" ".join(parts), width)]
+    parts = [verdict(plan), _advice(plan), *_comparisons(plan), _most_users(plan)]
+    sentences = [wrapped(" ".join(filter(None, parts)), width)]
     return "\n\n".join(
         [*sentences, _question(plan), _table(plan), wrapped(f"{_left_out(plan)}{LABEL}", width)]
     )
@@ -114,6 +115,17 @@ def _comparisons(plan: HierarchyPlan) -> list[str]:
     return found
 
 
+def _most_users(plan: HierarchyPlan) -> str:
+    """Who lets most users in, where that is another path than the fastest."""
+    most = max(plan.rows, key=lambda row: (row.users, row.rate))
+    if most.users <= plan.best.users:
+        return ""
+    return (
+        f"Most users at {plan.config.pace:g} tokens/s, {most.users} instead of {plan.best.users}, are served by "
+        f"{words_of(plan, most)}."
+    )
+
+
 def _question(plan: HierarchyPlan) -> str:
     config, site = plan.config, plan.site
     sharing = f"{config.users} users" if config.users > 1 else "one user"
@@ -127,7 +139,17 @@ def _question(plan: HierarchyPlan) -> str:
             f"links      {config.link} to the hub, {1000 * mean_s(site.link):.3g} ms there and back on average; on to "
             f"the server {1000 * site.hub_rtt_s:.3g} ms",
             f"acceptance {site.drafts.source}",
+            f"           of drafts of {USUAL}: {_rates(site.drafts)}",
         ]
+    )
+
+
+def _rates(drafts: TierDrafts) -> str:
+    """What of each model's tokens the next ones accept, token by token."""
+    names = {DRAFT: "device", MIDDLE: "hub", TARGET: "target"}
+    return ", ".join(
+        f"{names[lower]} at {names[upper]} {agreement.rate(USUAL):.2f}"
+        for (lower, upper), agreement in drafts.agreements.items()
     )
 
 
