@@ -1,16 +1,18 @@
 """The planner of chains against the simulator: the chain it chooses beside all others, and what it predicts of each.
 
     python -m benchmarks.hierarchy_plan [--quick] [--regimes NAME,...] [--out FOLDER]
+    python -m benchmarks.hierarchy_plan --show
 
 Three hubs, three links between hub and server, and three targets: `dense-8k` and `moe` with 16 other users in every
 step, and `slow`, a target of a third of a second a step. On every path from the target down the law names the best
 lengths of the blocks. These are simulated, and so are half and double of each length, on paths that may be the best.
-Models write what was recorded with the tiny family. The tables go to standard output, and with all that was measured to
-docs/benchmarks/hierarchy_plan.json.
+Models write what was recorded with the tiny family. Each regime is written to docs/benchmarks/hierarchy_plan-NAME.json;
+the tables of all that are there go to standard output.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -20,7 +22,16 @@ from itertools import islice, product
 from typing import Any, NamedTuple
 
 from benchmarks.hierarchy_plan_view import shown
-from benchmarks.program import add_quick_and_out, exit_code, folder_of, names_of, parser_of, say, write_json
+from benchmarks.program import (
+    FOLDER,
+    add_quick_and_out,
+    exit_code,
+    folder_of,
+    names_of,
+    parser_of,
+    say,
+    write_json,
+)
 from hw_profiles import catalog
 from hw_profiles.hierarchy import Chain, Spec, chain_of
 from hw_profiles.speculation import LONGEST
@@ -161,35 +172,45 @@ def place(regime: str, hub: str, link: str, simulations: Simulations) -> dict[st
     return {"regime": regime, "hub": hub, "link": link, "share": round(share, 4), "rows": found}
 
 
-def measure(arguments: Namespace) -> int:
-    """All places, shown and written."""
-    regimes = names_of(arguments.regimes, REGIMES)
-    origin = provenance(f"python -m benchmarks.{NAME} --regimes {','.join(regimes)}")
-    recorded = recordings()
-    asked = replace(recorded.tiers, items=tuple(islice(asked_by(0, recorded.tiers.items, Load()), ASKED)))
-    simulations = Simulations(recorded, of_recordings(asked), round(mean_answer(asked)), arguments.quick)
-    axes = regimes, HUBS[:1] if arguments.quick else HUBS, LINKS[:1] if arguments.quick else LINKS
-    places = [place(*where, simulations) for where in product(*axes)]
-    found = {
+def measured(regime: str, simulations: Simulations) -> dict[str, Any]:
+    """All places of a regime."""
+    origin = provenance(f"python -m benchmarks.{NAME} --regimes {regime}")
+    axes = HUBS[:1] if simulations.quick else HUBS, LINKS[:1] if simulations.quick else LINKS
+    return {
         "figure": NAME,
         "title": "The planner of chains against the simulator",
         "label": "simulated",
-        "servers": {name: asdict(REGIMES[name].server) for name in regimes},
+        "server": asdict(REGIMES[regime].server),
         "answer": simulations.answer,
-        "places": places,
+        "places": [place(regime, *where, simulations) for where in product(*axes)],
         "provenance": origin,
     }
-    print(shown(found))
-    if (folder := folder_of(arguments)) is not None:
-        write_json(folder / f"{NAME}.json", found)
+
+
+def run(arguments: Namespace) -> int:
+    """Measure, write and show."""
+    if arguments.show:
+        files = sorted(FOLDER.glob(f"{NAME}-*.json"))
+        print(shown([each for file in files for each in json.loads(file.read_text("utf-8"))["places"]]))
+        return 0
+    recorded, places = recordings(), []
+    asked = replace(recorded.tiers, items=tuple(islice(asked_by(0, recorded.tiers.items, Load()), ASKED)))
+    simulations = Simulations(recorded, of_recordings(asked), round(mean_answer(asked)), arguments.quick)
+    for regime in names_of(arguments.regimes, REGIMES):
+        found = measured(regime, simulations)
+        places += found["places"]
+        if (folder := folder_of(arguments)) is not None:
+            write_json(folder / f"{NAME}-{regime}.json", found)
+    print(shown(places))
     return 0
 
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = parser_of(NAME, __doc__)
     parser.add_argument("--regimes", default=",".join(REGIMES), help=f"of {', '.join(REGIMES)}; default: all")
+    parser.add_argument("--show", action="store_true", help="show what was measured, and measure nothing")
     add_quick_and_out(parser)
-    return exit_code(lambda: measure(parser.parse_args(words)))
+    return exit_code(lambda: run(parser.parse_args(words)))
 
 
 if __name__ == "__main__":

@@ -117,8 +117,8 @@ class PlanConfig:
     )
     draft_acceptance: float | None = option(
         None,
-        "share of the device's tokens that the hub accepts at each position; none = as if the levels were independent, "
-        "or as recorded",
+        "share of the device's tokens that the hub accepts at each position; none = as follows from the other two, if "
+        "models agree like the tiny family's, or as recorded",
         low=0,
         high=MOST,
         metavar="A",

@@ -14,12 +14,12 @@ import pytest
 
 from opensled.cli import main
 from opensled_testbed.config import PlanConfig
-from opensled_testbed.planner.hierarchy_drafts import VETTED, of_rates, of_recordings
+from opensled_testbed.planner.hierarchy_drafts import VETTED, of_rates, of_recordings, tiers
 from opensled_testbed.planner.hierarchy_map import LOADS, points
 from opensled_testbed.planner.hierarchy_plan import along, capacity, make_hierarchy_plan, paths, site_of
 from opensled_testbed.planner.hierarchy_site import CLOUD, DEVICE, DRAFT, HUB, MIDDLE, TARGET
 from opensled_testbed.planner.hub_link import hub_rtt_s
-from opensled_testbed.tiers import Aside, TieredTrace
+from opensled_testbed.tiers import Aside, TieredTrace, agreement
 from opensled_testbed.traces import Proposal, TraceSet
 
 ALONE = ((TARGET, CLOUD),)
@@ -73,7 +73,7 @@ def _proposed(
 
 def test_recorded_tiers_say_how_often_models_agree() -> None:
     draw = random.Random(2)
-    found = of_recordings(TraceSet("t", "d", {}, tuple(drawn(draw) for _ in range(300))))
+    found = of_recordings(TraceSet("t", "d", {}, tuple(drawn(draw) for _ in range(150))))
     expected = {(DRAFT, TARGET): 0.56, (MIDDLE, TARGET): 0.8, (DRAFT, MIDDLE): 0.7}
     for pair, rate in expected.items():
         agreement = found.agreements[pair]
@@ -83,7 +83,7 @@ def test_recorded_tiers_say_how_often_models_agree() -> None:
 
 def test_recorded_tiers_say_how_far_levels_depend_on_each_other() -> None:
     draw = random.Random(4)
-    known = of_recordings(TraceSet("t", "d", {}, tuple(drawn(draw) for _ in range(300)))).dependences
+    known = of_recordings(TraceSet("t", "d", {}, tuple(drawn(draw) for _ in range(150)))).dependences
     found = known[DRAFT, MIDDLE, TARGET]
     # The device says 0.7 of the hub's tokens whether they stand or not, in blocks whose last token it did not draft.
     assert found.both == pytest.approx(0.8, abs=0.03)
@@ -92,11 +92,23 @@ def test_recorded_tiers_say_how_far_levels_depend_on_each_other() -> None:
     assert VETTED > 1
 
 
-def test_given_rates_are_independent_unless_said_otherwise() -> None:
-    found = of_rates(0.6, 0.8)
-    assert found.agreements[DRAFT, MIDDLE].chance(0, 4) == pytest.approx(0.75)
+def test_given_rates_depend_on_each_other_as_recorded_ones_do() -> None:
+    """Rates of the packaged recording bring its other shares back, within some hundredths."""
+    found = of_rates(0.625, 0.8)
+    known = found.dependences[DRAFT, MIDDLE, TARGET]
+    assert found.agreements[DRAFT, MIDDLE].chance(0, 4) == pytest.approx(0.672, abs=0.01)
+    assert (known.both, known.other) == (pytest.approx(0.891, abs=0.01), pytest.approx(0.615, abs=0.02))
+    assert known.share * known.both + (1 - known.share) * known.other == pytest.approx(0.8)
     assert of_rates(0.6, 0.8, 0.9).agreements[DRAFT, MIDDLE].chance(3, 4) == 0.9
-    assert of_rates(0.6, 0.3).agreements[DRAFT, MIDDLE].chance(0, 4) == 0.99
+    worse = of_rates(0.6, 0.3)
+    assert worse.dependences[DRAFT, MIDDLE, TARGET].other == 0
+
+
+def test_the_packaged_tiers_are_those_of_the_page() -> None:
+    shares = [line.split(": ")[1][:5] for line in agreement(tiers().items)]
+    assert shares == ["0.800", "0.625", "0.672", "0.891", "0.615"]
+    page = Path("docs/planning.md").read_text("utf-8")
+    assert all(f"| {share} |" in page for share in shares)
 
 
 # -- the plan ---------------------------------------------------------------------------------------------

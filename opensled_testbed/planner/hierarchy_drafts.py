@@ -17,6 +17,9 @@ from opensled_testbed.recordings import BUNDLED_PAIR, PAIRS, recording
 from opensled_testbed.tiers import TIERS, TieredTrace, joined, read_hub
 from opensled_testbed.traces import TraceSet, read_traces
 
+# As recorded with the tiny family (docs/planning.md): of the device's tokens that the target accepts, those that the
+# hub says, too; and how often the target says another token than device and hub both, to how often another than the hub
+SHARED, DOUBT = 0.96, 0.55
 BLOCK = 4  # draft tokens of the device's blocks whose fate at the hub is looked at (chosen: as a device sends them)
 VETTED = 8  # tokens of the hub's blocks (chosen: the relay's default)
 LEAST = 30  # places of a block that were judged fewer times say nothing of their own (chosen)
@@ -25,15 +28,17 @@ LEAST = 30  # places of a block that were judged fewer times say nothing of thei
 def of_rates(draft: float, hub: float, draft_at_hub: float | None = None) -> TierDrafts:
     """The target accepts a share `draft` of the device's tokens and `hub` of the hub's, at each position.
 
-    `draft_at_hub`: of the device's tokens, those that the hub accepts; None = as many as if the target accepted what
-    both say as often as what the hub alone says.
+    `draft_at_hub`: of the device's tokens, those that the hub accepts; None = as many as follow from the other two, if
+    the levels depend on each other as those of the tiny family do.
     """
-    shared = min(MOST, draft / max(hub, draft)) if draft_at_hub is None else draft_at_hub
-    pairs = {(DRAFT, TARGET): draft, (MIDDLE, TARGET): hub, (DRAFT, MIDDLE): shared}
+    both = 1 - DOUBT * (1 - hub)
+    share = min(MOST, SHARED * draft / both) if draft_at_hub is None else draft_at_hub
+    other = min(1.0, max(0.0, (hub - share * both) / (1 - share)))
+    pairs = {(DRAFT, TARGET): draft, (MIDDLE, TARGET): hub, (DRAFT, MIDDLE): share}
     return TierDrafts(
         {pair: Agreement.uniform(rate) for pair, rate in pairs.items()},
-        {},
-        f"{draft:g} of the device's tokens and {hub:g} of the hub's are the target's, {shared:.2g} of the device's "
+        {(DRAFT, MIDDLE, TARGET): Dependence(share, both, other)},
+        f"{draft:g} of the device's tokens and {hub:g} of the hub's are the target's, {share:.2g} of the device's "
         "the hub's",
     )
 
