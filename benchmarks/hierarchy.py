@@ -77,7 +77,7 @@ def begun(targets: Sequence[str], load: Load, command: str) -> dict[str, Any]:
             "share of the places that others hold": LOADS,
             "window, s": load.duration,
             "recordings": agreement(recordings().tiers.items),
-            "policy": "fcfs, which waits for drafts: block lengths are those tried",
+            "policies": "fcfs waits for drafts of the lengths that are named; goodput, the default, decides itself",
         },
         "runs": [],
         "cells": [],

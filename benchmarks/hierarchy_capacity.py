@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from benchmarks.hierarchy_cells import USERS, WORDS, Option, Place, figures
+from benchmarks.hierarchy_cells import DEFAULT, SMALLS, USERS, WORDS, Option, Place, figures
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.slo import Slo, holds
@@ -15,7 +15,6 @@ from opensled_testbed.simulated.hierarchy import (
     CENTRALIZED,
     FROM_DEVICE,
     FROM_HUB,
-    THREE_TIERS,
     fleet_of,
     recordings,
     traces_of,
@@ -24,11 +23,10 @@ from opensled_testbed.simulator import simulate
 
 LOAD = Load(warmup=4.0, duration=8.0)
 OPTIONS = (
-    Option(CENTRALIZED),
-    Option(FROM_DEVICE, (4,), small="135m"),
-    Option(BESIDE, (4,)),
-    Option(FROM_HUB, (4,)),
-    Option(THREE_TIERS, (8, 4), middle="draft-3b", small="135m"),
+    Option(CENTRALIZED, policy=DEFAULT),
+    Option(FROM_DEVICE, (8,), small=SMALLS[0], policy=DEFAULT),
+    Option(BESIDE, (8,), small=SMALLS[0], policy=DEFAULT),
+    Option(FROM_HUB, (8,), policy=DEFAULT),
 )
 
 
@@ -42,10 +40,10 @@ class Capacity(NamedTuple):
     def fleet(self, users: int) -> Fleet:
         """So many of them."""
         option = self.option
-        fleet = fleet_of(self.place.tiers(option), option.path, option.lengths, option.bound)
+        fleet = fleet_of(self.place.tiers(option), option.path, option.lengths, option.bound, option.policy)
         count = max(1, users // USERS)
         hub = replace(fleet.hub, count=count) if fleet.hub else None
-        return replace(fleet, hub=hub).of_users(users)
+        return replace(fleet, hub=hub).of_users(users).wanting(self.pace)
 
     def run(self) -> dict[str, Any]:
         """The most users of whom nearly all get the pace, and what happens where all places are taken."""

@@ -61,28 +61,39 @@ class Option(NamedTuple):
     middle: str = MIDDLES[0]
     small: str = SMALLS[1]
     bound: float = 0.4
+    policy: str = "fcfs"  # which waits for drafts of these lengths; by "goodput" they are the longest
 
     def as_json(self) -> dict[str, Any]:
         """What of it says anything."""
         models = {model for model, _ in self.path}
-        told: dict[str, Any] = {"chain": WORDS[self.path], "blocks": list(self.lengths)}
+        told: dict[str, Any] = {
+            "chain": WORDS[self.path],
+            "policy": self.policy,
+            "blocks": list(self.lengths),
+        }
         told |= {"middle": self.middle} if "middle" in models else {}
         told |= {"small": self.small} if "draft" in models else {}
         return told | ({"bound": self.bound} if ("middle", "hub") in self.path else {})
 
 
+DEFAULT = "goodput"  # the default policy of servers and relays
+
+
 def at_the_server() -> Iterator[Option]:
     """Chains without a link in them: the target's stream hides how far it is."""
     yield Option(CENTRALIZED)
-    for length in (2, 4):
-        yield from (Option(BESIDE, (length,), small=small) for small in SMALLS)
+    for small in SMALLS:
+        yield from (Option(BESIDE, (length,), small=small) for length in (2, 4))
+        yield Option(BESIDE, (8,), small=small, policy=DEFAULT)
     yield from (Option(MIDDLE_BESIDE, (4,), middle) for middle in MIDDLES)
+    yield Option(MIDDLE_BESIDE, (8,), policy=DEFAULT)
 
 
 def from_devices() -> Iterator[Option]:
     """Chains past the hub."""
-    for length in (2, 4):
-        yield from (Option(FROM_DEVICE, (length,), small=small) for small in SMALLS)
+    for small in SMALLS:
+        yield from (Option(FROM_DEVICE, (length,), small=small) for length in (2, 4))
+    yield Option(FROM_DEVICE, (8,), small=SMALLS[0], policy=DEFAULT)
 
 
 def over_hubs() -> Iterator[Option]:
@@ -90,9 +101,11 @@ def over_hubs() -> Iterator[Option]:
     small, large = MIDDLES
     yield from (Option(FROM_HUB, (length,), small) for length in (4, 8))
     yield Option(FROM_HUB, (4,), large)
+    yield from (Option(FROM_HUB, (8,), middle, policy=DEFAULT) for middle in MIDDLES)
     yield Option(SMALL_ON_HUB, (4,), small=SMALLS[1])
     yield from (Option(THREE_TIERS, (8, 4), middle, SMALLS[0]) for middle in MIDDLES)
     yield Option(THREE_TIERS, (8, 2), large, SMALLS[1])
+    yield Option(THREE_TIERS, (8, 4), large, SMALLS[0], policy=DEFAULT)
 
 
 @dataclass(frozen=True)
@@ -129,8 +142,9 @@ class Job(NamedTuple):
         """An entry; None where a model finds no room."""
         try:
             tiers = self.place.tiers(self.option)
+            option = self.option
             result = simulate_chain(
-                tiers, self.option.path, self.option.lengths, _recorded(), self.option.bound, self.load
+                tiers, option.path, option.lengths, _recorded(), option.bound, self.load, option.policy
             )
         except UsageError:
             return None

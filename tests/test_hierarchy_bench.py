@@ -33,10 +33,17 @@ from opensled_testbed.simulated.hierarchy import CENTRALIZED, FROM_DEVICE, FROM_
 SHORT = Load(warmup=0.5, duration=2.0)
 
 
-def run(path, rate, rtt_ms=0, hub="", target="moe", load="light"):
+def run(path, rate, rtt_ms=0, hub="", policy="fcfs"):
     """An entry of `runs`."""
-    entry = {"target": target, "load": load, "rtt_ms": rtt_ms, "hub": hub, "chain": WORDS[path], "rate": rate}
-    return entry | {"blocks": [4], "positions_per_token": 2.0}
+    entry = {
+        "target": "moe",
+        "load": "light",
+        "rtt_ms": rtt_ms,
+        "hub": hub,
+        "chain": WORDS[path],
+        "rate": rate,
+    }
+    return entry | {"blocks": [4], "policy": policy, "positions_per_token": 2.0, "tokens_per_step": 3.0}
 
 
 def test_every_chain_is_simulated_in_every_cell_and_shared_ones_once() -> None:
@@ -67,7 +74,7 @@ def test_a_run_says_whose_cells_it_belongs_to() -> None:
 
 def test_a_cell_has_the_best_of_each_contender_and_the_ratios_of_the_best_hierarchy() -> None:
     runs = [run(CENTRALIZED, 50.0), run(FROM_DEVICE, 20.0, 20), run(FROM_DEVICE, 30.0, 20)]
-    runs += [run(FROM_HUB, 40.0, 20, "agx-orin"), run(THREE_TIERS, 60.0, 20, "agx-orin")]
+    runs += [run(FROM_HUB, 40.0, 20, "agx-orin", "goodput"), run(THREE_TIERS, 60.0, 20, "agx-orin")]
     runs += [run(THREE_TIERS, 99.0, 60, "agx-orin"), run(THREE_TIERS, 99.0, 20, "strix-halo")]
     cell = next(each for each in cells_of(runs) if (each["hub"], each["rtt_ms"]) == ("agx-orin", 20))
     assert {name: each and each["rate"] for name, each in cell["best"].items()} == {
@@ -76,8 +83,10 @@ def test_a_cell_has_the_best_of_each_contender_and_the_ratios_of_the_best_hierar
         "server": None,
         "hub": 40.0,
         "three": 60.0,
+        "default": 40.0,
     }
-    assert cell["ratios"] == {"centralized": 1.2, "device": 2.0}
+    assert cell["relay"]["rate"] == 60.0
+    assert cell["ratios"] == {"centralized": 1.2, "device": 2.0, "others": 1.2, "default": 0.8}
 
 
 def test_the_verdict_counts_wins_and_losses() -> None:
@@ -99,10 +108,8 @@ def test_the_tables_hold_every_cell(tmp_path) -> None:
         "capacity": [],
     }
     text = "\n".join(section(document))
-    assert (
-        "| moe, light | agx-orin | 20 ms | 50.0 | 20.0 | no room | 65.0 | 40.0 | **1.30** | **3.25** |  | 2.00 |"
-        in text
-    )
+    row = "| moe, light | agx-orin | 20 ms | 50.0 | 20.0 | no room | 65.0 | 40.0 | no room |"
+    assert row + " **1.30** | **3.25** |  | **1.30** |  | 3.00 | 2.00 |" in text
     assert "Users held" not in text
 
 

@@ -2,9 +2,10 @@
 
     result = simulate_chain(tiers, ((TARGET, CLOUD), (MIDDLE, HUB), (DRAFT, DEVICE)), (8, 4), recordings, load)
 
-Nobody chooses here: lengths are those given, and every model waits for the drafts of the one below, as the law of
-chains has it (hw_profiles/hierarchy.py). But a server streams until its first draft comes, as the product's does, so a
-chain whose hub is slower than the target's own stream is never asked for anything, and the user reads that stream.
+Under policy `fcfs` nobody chooses: lengths are those given, and every model waits for the drafts of the one below, as
+the law of chains has it (hw_profiles/hierarchy.py). Under `goodput` they are the most that is asked for. A server
+streams until its first draft comes, as the product's does, so a chain whose hub is slower than the target's own stream
+is never asked for anything, and the user reads that stream.
 """
 
 from __future__ import annotations
@@ -84,22 +85,26 @@ def simulate_chain(
     recorded: Recordings,
     bound: float = 0.0,
     load: Load = LOAD,
+    policy: str = "fcfs",
 ) -> RunResult:
     """`path`: models and places from the target down; `lengths`: tokens of a block between each two of them; `bound`:
-    see `relay.uplink.VettedBlocks`. Raises UsageError for a path that no product can go, or a model that does not fit.
+    see `relay.uplink.VettedBlocks`; `policy`: of server and hub. Raises UsageError for a path that no product can go,
+    or a model that does not fit.
     """
     if path not in (CENTRALIZED, *SINGLE, *ON_HUB, _MIDDLE_DEVICE) or len(lengths) != len(path) - 1:
         raise UsageError(f"{path} with {len(lengths)} lengths is no chain that can be simulated")
-    fleet, traces = fleet_of(tiers, path, lengths, bound), traces_of(path, recorded)
+    fleet, traces = fleet_of(tiers, path, lengths, bound, policy), traces_of(path, recorded)
     return simulate(fleet, traces, load)
 
 
 _MIDDLE_DEVICE: Path = ((TARGET, CLOUD), (MIDDLE, DEVICE))
 
 
-def fleet_of(tiers: Tiers, path: Path, lengths: Sequence[int], bound: float = 0.0) -> Fleet:
+def fleet_of(
+    tiers: Tiers, path: Path, lengths: Sequence[int], bound: float = 0.0, policy: str = "fcfs"
+) -> Fleet:
     """The devices, hubs and server of a path."""
-    server = replace(tiers.server, policy="fcfs", draft_wait=PATIENCE_S, draft="")
+    server = replace(tiers.server, policy=policy, draft_wait=PATIENCE_S, draft="")
     if path == CENTRALIZED:
         return Fleet(server, (tiers.readers,))
     (model, place), first = path[1], lengths[0]
@@ -110,7 +115,7 @@ def fleet_of(tiers: Tiers, path: Path, lengths: Sequence[int], bound: float = 0.
         direct = replace(tiers.readers, drafter="llamacpp", draft=size, draft_length=first, look_ahead=True)
         return Fleet(server, (direct,))
     hub = replace(tiers.hub, target=f"draft-{size}" if model == DRAFT else tiers.hub.target)
-    hub = replace(hub, policy="fcfs", draft_wait=PATIENCE_S, block=first, bound=bound)
+    hub = replace(hub, policy=policy, draft_wait=PATIENCE_S, block=first, bound=bound)
     below = replace(tiers.device, drafter="none")
     if len(path) > 2:
         below = replace(tiers.device, drafter="llamacpp", draft_length=lengths[1], look_ahead=True)
