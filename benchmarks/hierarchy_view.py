@@ -32,16 +32,16 @@ HIERARCHY = ("hub", "three")  # with a relay in them
 OTHERS = tuple(name for name in CONTENDERS if name not in HIERARCHY)
 WINS = 1.2  # the gain that HSD's authors report over the best single draft (arXiv 2510.19705)
 HEAD = (
-    "server",
-    "hub",
-    "RTT",
-    "target alone",
-    "device drafts",
-    "draft beside it",
-    "hub drafts",
-    "three tiers",
+    *("server, load", "hub", "RTT", "target alone", "device drafts", "draft beside it", "hub drafts"),
+    *("three tiers", "relay by default"),
 )
-RATIOS = {"centralized": "/ target alone", "device": "/ device", "server": "/ draft beside it"}
+RATIOS = {
+    "centralized": "best relay / target alone",
+    "device": "/ device drafts",
+    "server": "/ draft beside it",
+    "others": "/ best of the three",
+    "default": "relay by default / target alone",
+}
 
 
 def cells_of(runs: Sequence[Entry]) -> list[Entry]:
