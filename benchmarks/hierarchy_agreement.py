@@ -28,7 +28,7 @@ from opensled_testbed.simulated.hierarchy import PATIENCE_S, recordings
 from opensled_testbed.simulator import simulate
 
 NAME = "hierarchy_agreement"
-DILATION = 8.0  # real seconds for each emulated one
+DILATION = 16.0  # real seconds for each emulated one
 LOAD = Load(warmup=2.0, duration=10.0)
 QUICK_LOAD = Load(warmup=0.5, duration=2.0)
 # Real ones stand for `others` of a simulation: fewer places, so that one process plays all
