@@ -15,7 +15,12 @@ from opensled.store import bundled_folder
 from opensled_training.distil.agreement import agreement, noisy_agreement, of_model
 from opensled_training.distil.distiller import Distiller, Pace
 from opensled_training.distil.documentation import HELD_OUT_MODULES, passages
-from opensled_training.distil.layer_choice import SEED, divergences_without, kept_layers, sample_of
+from opensled_training.distil.layer_choice import (
+    SEED,
+    divergences_without,
+    kept_layers,
+    sample_of,
+)
 from opensled_training.distil.objective import Aims, losses
 from opensled_training.distil.pruned import pruned
 from opensled_training.distil.row_decoder import RowDecoder
@@ -255,7 +260,7 @@ def test_two_models_draw_alike_as_often_as_they_agree(target, texts):
     assert all(0 <= share < 0.8 for share in other.values())
 
 
-def test_the_layers_that_go_are_those_that_are_missed_least(target, texts):
+def test_the_layers_that_go_are_those_that_are_missed_least(target, texts, monkeypatch):
     """Layer 2 adds nothing here; without it the model is the target."""
     idle = copy.deepcopy(target)
     for part in (idle.model.layers[2].self_attn.o_proj, idle.model.layers[2].mlp.down_proj):
@@ -266,6 +271,9 @@ def test_the_layers_that_go_are_those_that_are_missed_least(target, texts):
     assert min(missed, key=missed.__getitem__) == 2
     for gone, other in shorter.items():
         assert other == pytest.approx(missed[gone], rel=1e-4)
+    fewest = sorted(missed, key=missed.__getitem__)
+    assert kept_layers(idle, 1, batch) == (fewest[3],) and kept_layers(idle, 4, batch) == (0, 1, 2, 3)
+    monkeypatch.setattr("opensled_training.distil.layer_choice.AT_ONCE", 1)
     kept = kept_layers(idle, 2, batch)
     assert kept == tuple(number for number in (0, 1, 3) if number != min(shorter, key=shorter.__getitem__))
     with pytest.raises(ValueError, match="4 layers cannot keep 5"):

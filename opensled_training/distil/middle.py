@@ -28,7 +28,7 @@ from opensled_training.distil.workplace import Workplace
 LONG_SHARE = 0.15  # of the tokens written, as for the draft
 TEMPERATURE = 0.8
 # It begins nearer to the target than the draft did, and mostly has less time: small steps, and more of them.
-PACE = Pace(rate=4e-4, warming=20, measured=100_000, batch=1280)
+PACE = Pace(rate=4e-4, warming=10, measured=100_000, batch=1280)
 KEPT, REPORT = "kept.json", "agreement.md"
 
 
