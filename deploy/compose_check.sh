@@ -338,6 +338,8 @@ check_fleet() {
 
 check_hub() {
     local before confirmed
+    # Containers at rest cost as well: each is asked for its health all the time.
+    logged "rm: all others" "${compose[@]}" rm --stop --force
     up "${HOME_DEVICES[@]}"
     # shellcheck disable=SC2046
     ask "hub" $(edge_flags "${HOME_DEVICES[@]}")

@@ -77,8 +77,8 @@ def check_draft(tokens: int, parents: Sequence[int], confidences: bytes, sources
 
 
 def check_verdict(message: Any) -> None:
-    """Raises InvalidRequest, naming the field, for a protobuf `Verdict` with an end, log-probabilities, loose, vetted or
-    unverified tokens that cannot be."""
+    """Raises InvalidRequest, naming the field, for a protobuf `Verdict` with an end, log-probabilities, loose, vetted
+    or unverified tokens that cannot be."""
     if message.finish_reason not in ENDS:
         raise InvalidRequest(f"{message.finish_reason[:80]!r} is no end of a sequence", "finish_reason")
     loose = [-1, *message.loose]
