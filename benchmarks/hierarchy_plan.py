@@ -3,8 +3,8 @@
     python -m benchmarks.hierarchy_plan [--quick] [--regimes NAME,...] [--out FOLDER]
     python -m benchmarks.hierarchy_plan --show
 
-Three hubs, three links between hub and server, and three targets: `dense-8k` and `moe` with 16 other users in every
-step, and `slow`, a target of a third of a second a step. On every path from the target down the law names the best
+Hubs and links between hub and server, and targets: `dense-8k` and `moe` with 16 other users in every step; `slow`, whose
+step takes a third of a second; and `deep`, the same with an 8B model on the hub and fast devices on a cable. On every path from the target down the law names the best
 lengths of the blocks. These are simulated, and so are half and double of each length, on paths that may be the best.
 Models write what was recorded with the tiny family. Each regime is written to docs/benchmarks/hierarchy_plan-NAME.json;
 the tables of all that are there go to standard output.
@@ -55,18 +55,25 @@ QUICK = Load(warmup=1.0, duration=4.0)
 
 
 class Regime(NamedTuple):
-    """A server, and how long its users are watched."""
+    """A server, how long its users are watched, and what is before it."""
 
     server: Server
     load: Load
+    hubs: tuple[str, ...] = HUBS
+    middle: str = "draft-3b"
+    bits: float = 4.0  # of the middle model's weights
+    device: Group = DEVICE
 
 
+SLOW, LONG = (
+    Server(accelerator="strix-halo", target="dense-70b", weight_bits=8),
+    Load(warmup=2.0, duration=600.0),
+)
 REGIMES = {
     "dense-8k": Regime(replace(USUAL["dense-8k"], others=16), Load(warmup=2.0, duration=120.0)),
     "moe": Regime(replace(USUAL["moe"], others=16), Load(warmup=1.0, duration=60.0)),
-    "slow": Regime(
-        Server(accelerator="strix-halo", target="dense-70b", weight_bits=8), Load(warmup=2.0, duration=600.0)
-    ),
+    "slow": Regime(SLOW, LONG),
+    "deep": Regime(SLOW, LONG, HUBS[1:], "dense-8b", 8.0, Group(1, "agx-thor", "ethernet", draft="0.5b")),
 }
 
 
@@ -89,7 +96,7 @@ class Simulations:
     def rate(self, regime: str, tiers: Tiers, path: Path, of: Lengths) -> tuple[float, float]:
         """Tokens/s of the user, and positions that the target computes for each token."""
         if not any(place == HUB for _, place in path):
-            tiers = replace(tiers, hub=replace(tiers.hub, accelerator=HUBS[0]))
+            tiers = replace(tiers, hub=replace(tiers.hub, accelerator=REGIMES[regime].hubs[0]))
         if all(place == CLOUD for _, place in path):
             tiers = replace(tiers, hub=replace(tiers.hub, link=LINKS[0]))
         return _simulated(self, regime, tiers, path, of)
@@ -104,8 +111,11 @@ def _simulated(by: Simulations, regime: str, tiers: Tiers, path: Path, of: Lengt
 
 def tiers_of(regime: str, hub: str, link: str) -> Tiers:
     """One place of the grid."""
-    server = REGIMES[regime].server
-    return Tiers(server, Hub(accelerator=hub, context=server.context, link=link), DEVICE)
+    asked = REGIMES[regime]
+    middle = Hub(
+        accelerator=hub, target=asked.middle, weight_bits=asked.bits, context=asked.server.context, link=link
+    )
+    return Tiers(asked.server, middle, asked.device)
 
 
 def site_of(tiers: Tiers, simulations: Simulations) -> Site:
@@ -175,14 +185,14 @@ def place(regime: str, hub: str, link: str, simulations: Simulations) -> dict[st
 def measured(regime: str, simulations: Simulations) -> dict[str, Any]:
     """All places of a regime."""
     origin = provenance(f"python -m benchmarks.{NAME} --regimes {regime}")
-    axes = HUBS[:1] if simulations.quick else HUBS, LINKS[:1] if simulations.quick else LINKS
+    hubs, few = REGIMES[regime].hubs, 1 if simulations.quick else None
     return {
         "figure": NAME,
         "title": "The planner of chains against the simulator",
         "label": "simulated",
-        "server": asdict(REGIMES[regime].server),
+        "setting": asdict(tiers_of(regime, hubs[0], LINKS[0])),
         "answer": simulations.answer,
-        "places": [place(regime, *where, simulations) for where in product(*axes)],
+        "places": [place(regime, *where, simulations) for where in product(hubs[:few], LINKS[:few])],
         "provenance": origin,
     }
 
