@@ -3,11 +3,11 @@
     python -m benchmarks.hierarchy_plan [--quick] [--regimes NAME,...] [--out FOLDER]
     python -m benchmarks.hierarchy_plan --show
 
-Hubs and links between hub and server, and targets: `dense-8k` and `moe` with 16 other users in every step; `slow`, whose
-step takes a third of a second; and `deep`, the same with an 8B model on the hub and fast devices on a cable. On every path from the target down the law names the best
-lengths of the blocks. These are simulated, and so are half and double of each length, on paths that may be the best.
-Models write what was recorded with the tiny family. Each regime is written to docs/benchmarks/hierarchy_plan-NAME.json;
-the tables of all that are there go to standard output.
+Hubs, links between hub and server, and targets: `dense-8k` and `moe` with 16 other users in every step; `slow`, whose
+step takes a third of a second; and `deep`, the same with an 8B model on the hub and fast devices on a cable. On every
+path from the target down the law names the best lengths of the blocks. These are simulated, and so are half and double
+of each length, on paths that may be the best. Models write what was recorded with the tiny family. Each regime is
+written to docs/benchmarks/hierarchy_plan-NAME.json; the tables of all that are there go to standard output.
 """
 
 from __future__ import annotations
