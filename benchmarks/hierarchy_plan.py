@@ -65,15 +65,13 @@ class Regime(NamedTuple):
     device: Group = DEVICE
 
 
-SLOW, LONG = (
-    Server(accelerator="strix-halo", target="dense-70b", weight_bits=8),
-    Load(warmup=2.0, duration=600.0),
-)
+SLOW = Server(accelerator="strix-halo", target="dense-70b", weight_bits=8)
+LONG, SHORT = Load(warmup=2.0, duration=600.0), Load(warmup=2.0, duration=300.0)
 REGIMES = {
     "dense-8k": Regime(replace(USUAL["dense-8k"], others=16), Load(warmup=2.0, duration=120.0)),
     "moe": Regime(replace(USUAL["moe"], others=16), Load(warmup=1.0, duration=60.0)),
     "slow": Regime(SLOW, LONG),
-    "deep": Regime(SLOW, LONG, HUBS[1:], "dense-8b", 8.0, Group(1, "agx-thor", "ethernet", draft="0.5b")),
+    "deep": Regime(SLOW, SHORT, HUBS[1:], "dense-8b", 8.0, Group(1, "agx-thor", "ethernet", draft="0.5b")),
 }
 
 
@@ -199,14 +197,16 @@ def measured(regime: str, simulations: Simulations) -> dict[str, Any]:
 
 def run(arguments: Namespace) -> int:
     """Measure, write and show."""
+    regimes = names_of(arguments.regimes, REGIMES)
     if arguments.show:
-        files = sorted(FOLDER.glob(f"{NAME}-*.json"))
-        print(shown([each for file in files for each in json.loads(file.read_text("utf-8"))["places"]]))
+        files = [FOLDER / f"{NAME}-{regime}.json" for regime in regimes]
+        read = [json.loads(file.read_text("utf-8")) for file in files if file.is_file()]
+        print(shown([each for document in read for each in document["places"]]))
         return 0
     recorded, places = recordings(), []
     asked = replace(recorded.tiers, items=tuple(islice(asked_by(0, recorded.tiers.items, Load()), ASKED)))
     simulations = Simulations(recorded, of_recordings(asked), round(mean_answer(asked)), arguments.quick)
-    for regime in names_of(arguments.regimes, REGIMES):
+    for regime in regimes:
         found = measured(regime, simulations)
         places += found["places"]
         if (folder := folder_of(arguments)) is not None:

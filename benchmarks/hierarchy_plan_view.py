@@ -49,18 +49,20 @@ class Judged(NamedTuple):
 
 def shown(places: Sequence[Mapping[str, Any]]) -> str:
     """All tables, Markdown."""
-    judged = defaultdict(list)
+    judged: dict[str, dict[str, Judged]] = defaultdict(dict)
     for each in places:
         alone = next(row for row in each["rows"] if row["path"] == ALONE)
         for row in each["rows"]:
-            judged[row["path"]].append(Judged(row, alone))
+            judged[row["path"]][f"{each['regime']} {row}"] = Judged(
+                row, alone
+            )  # some are the same for all hubs
     return "\n".join(
         [
             *table(CHOICES, [_choice(each, each["rows"]) for each in places]),
             "\nWithout a draft beside the target:\n",
             *table(CHOICES, [_choice(each, list(_without(each["rows"]))) for each in places]),
             "",
-            *table(ERRORS, [_error(path, chains) for path, chains in judged.items()]),
+            *table(ERRORS, [_error(path, list(chains.values())) for path, chains in judged.items()]),
         ]
     )
 
