@@ -3,9 +3,9 @@
     python -m benchmarks.hierarchy [--quick] [--targets NAME,...] [--jobs N] [--out FOLDER]
 
 In each cell every chain of device, hub and cloud is simulated with several block lengths and models, over recordings
-of three real models of the tiny family. How far the simulator is to be trusted says benchmarks.hierarchy_agreement.
-Writes hierarchy.json, after each part anew, and the tables in README.md. With --show the tables of an earlier run are
-printed, and nothing is measured.
+of three real models of the tiny family. How far the simulator is to be trusted says benchmarks.hierarchy_agreement,
+and how many users a server holds benchmarks.hierarchy_capacity. Writes hierarchy.json, and the tables in README.md.
+With --show the tables of an earlier run are printed, and nothing is measured.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hierarchy_capacity import Capacity, capacities
 from benchmarks.hierarchy_cells import (
     BITS,
     DEVICE,
@@ -30,7 +29,6 @@ from benchmarks.hierarchy_cells import (
     TARGETS,
     USERS,
     Job,
-    Place,
     jobs,
 )
 from benchmarks.hierarchy_view import cells_of, section
@@ -54,8 +52,7 @@ NAME = "hierarchy"
 LOAD = Load(warmup=2.0, duration=12.0)
 QUICK_LOAD = Load(warmup=1.0, duration=3.0)
 USUAL = ("dense-8k", "moe")
-PACES = {"dense-8b-8k": 30.0, "dense-8k": 30.0, "moe": 20.0}  # tokens/s that capacity is asked for
-SERVER_ONLY = (CENTRALIZED, *(path for path in SINGLE if path != FROM_DEVICE))  # no link, no hub
+PAST_HUBS = (CENTRALIZED, FROM_DEVICE)
 TELL_EVERY = 25  # runs
 
 
@@ -81,7 +78,6 @@ def begun(targets: Sequence[str], load: Load, command: str) -> dict[str, Any]:
         },
         "runs": [],
         "cells": [],
-        "capacity": [],
     }
 
 
@@ -93,16 +89,12 @@ def measure(
     workers: int,
     quick: bool = False,
 ) -> dict[str, Any]:
-    """The whole document; `out` has it after each part."""
+    """The whole document; `out` gets it."""
     document = begun(targets, load, command)
     hubs, trips = (HUBS[-1:], ROUND_TRIPS[:1]) if quick else (HUBS, ROUND_TRIPS)
     document["runs"] = list(_runs(jobs(tuple(targets), hubs, trips, load), workers))
     document["cells"] = cells_of(document["runs"])
     _keep(document, out)
-    if not quick:
-        asked = [each for name in targets for each in capacities(Place(name, "light"), PACES[name])]
-        document["capacity"] = list(mapped(Capacity.run, asked, workers))
-        _keep(document, out)
     return document
 
 
@@ -117,7 +109,8 @@ def _runs(todo: Sequence[Job], workers: int) -> Iterator[dict[str, Any]]:
 
 def _where(job: Job) -> dict[str, Any]:
     """Whose cells a run belongs to: a chain without a link, or without a hub, to those of all."""
-    at_server, past = job.option.path in SERVER_ONLY, job.option.path == FROM_DEVICE
+    past = job.option.path in PAST_HUBS
+    at_server = job.option.path in SINGLE and not past
     return {
         "target": job.place.target,
         "load": job.place.load,

@@ -1,15 +1,34 @@
-"""How many users a cloud holds whose devices read, draft, or sit behind hubs: all of them are simulated one by one."""
+"""How many users a server holds whose devices read, draft, or sit behind hubs: all of them are simulated one by one.
+
+    python -m benchmarks.hierarchy_capacity [--quick] [--jobs N] [--out FOLDER]
+
+Policy `goodput`, which is the default, knows the pace that users want. Writes hierarchy_capacity.json after each chain.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.hierarchy_cells import DEFAULT, SMALLS, USERS, WORDS, Option, Place, figures
+from benchmarks.program import (
+    add_quick_and_out,
+    exit_code,
+    folder_of,
+    mapped,
+    parser_of,
+    say,
+    table,
+    write_json,
+)
 from opensled_testbed.fleet import Fleet
 from opensled_testbed.load.load import Load
 from opensled_testbed.load.slo import Slo, holds
 from opensled_testbed.planner.capacity_search import largest
+from opensled_testbed.provenance import provenance
 from opensled_testbed.simulated.hierarchy import (
     BESIDE,
     CENTRALIZED,
@@ -21,6 +40,12 @@ from opensled_testbed.simulated.hierarchy import (
 )
 from opensled_testbed.simulator import simulate
 
+NAME = "hierarchy_capacity"
+PLACES = (
+    Place("dense-8k", "light"),
+    Place("moe", "light"),
+)  # whose hub is the fastest, and the nearest to the server
+PACES = {"dense-8k": 30.0, "moe": 20.0}  # tokens/s that are asked for
 LOAD = Load(warmup=4.0, duration=8.0)
 OPTIONS = (
     Option(CENTRALIZED, policy=DEFAULT),
@@ -76,5 +101,78 @@ class Capacity(NamedTuple):
 
 def capacities(place: Place, pace: float) -> list[Capacity]:
     """Every chain there."""
-    assert all(option.path in WORDS for option in OPTIONS), "each chain has a name"
     return [Capacity(place, option, pace) for option in OPTIONS]
+
+
+def section(document: Any) -> list[str]:
+    """For README.md and docs/hierarchy.md; nothing in it is written by hand."""
+    return [
+        "## Users held with hubs (simulated)",
+        "",
+        f"All users of one server alike, two at each hub, {WORDS[FROM_HUB]} with 1.5B on {PLACES[0].hub}, "
+        f"{PLACES[0].rtt_ms} ms from the server. `{document['provenance']['command']}`",
+        "",
+        *table(HEAD, [_row(entry) for entry in document["entries"]]),
+        "",
+    ]
+
+
+HEAD = (
+    *("server", "chain", "pace", "users held", "places", "tokens/s when full", "of one user"),
+    *("server's ms per token", "positions/token"),
+)
+
+
+def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+    full = entry["full"]
+    return (
+        entry["target"],
+        entry["chain"],
+        f"{entry['pace']:g}",
+        f"{entry['users']}",
+        f"{entry['places']}",
+        f"{full['tokens_per_s']:.0f}",
+        f"{full['rate']:.1f}",
+        f"{full['server_ms_per_token']:.2f}",
+        f"{full['positions_per_token']:.2f}",
+    )
+
+
+def measure(todo: Sequence[Capacity], command: str, out: Path | None, workers: int) -> dict[str, Any]:
+    """The whole document; `out` has it after each chain."""
+    document: dict[str, Any] = {
+        "figure": NAME,
+        "title": "Users held with hubs",
+        "label": "simulated",
+        "provenance": provenance(command),
+        "facts": {"window, s": LOAD.duration, "policy": DEFAULT, "users of a hub": USERS},
+        "entries": [],
+    }
+    for entry in mapped(Capacity.run, todo, workers):
+        document["entries"].append(entry)
+        say(f"{entry['target']}: {entry['chain']}: {entry['users']} of {entry['places']} users")
+        if out:
+            write_json(out / f"{NAME}.json", document)
+    return document
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = parser_of(NAME, __doc__)
+    add_quick_and_out(parser)
+    parser.add_argument(
+        "--jobs", type=int, default=2, metavar="N", help="simulations at a time; default %(default)s"
+    )
+    arguments = parser.parse_args(words)
+    todo = [each for place in PLACES for each in capacities(place, PACES[place.target])]
+    command = f"python -m benchmarks.{NAME}" + (" --quick" if arguments.quick else "")
+    chosen = todo[:1] if arguments.quick else todo
+
+    def work() -> int:
+        print(*section(measure(chosen, command, folder_of(arguments), arguments.jobs)), sep="\n")
+        return 0
+
+    return exit_code(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -80,8 +80,7 @@ DEFAULT = "goodput"  # the default policy of servers and relays
 
 
 def at_the_server() -> Iterator[Option]:
-    """Chains without a link in them: the target's stream hides how far it is."""
-    yield Option(CENTRALIZED)
+    """Chains that draft there: the target's stream hides how far it is."""
     for small in SMALLS:
         yield from (Option(BESIDE, (length,), small=small) for length in (2, 4))
         yield Option(BESIDE, (8,), small=small, policy=DEFAULT)
@@ -91,6 +90,7 @@ def at_the_server() -> Iterator[Option]:
 
 def from_devices() -> Iterator[Option]:
     """Chains past the hub."""
+    yield Option(CENTRALIZED)
     for small in SMALLS:
         yield from (Option(FROM_DEVICE, (length,), small=small) for length in (2, 4))
     yield Option(FROM_DEVICE, (8,), small=SMALLS[0], policy=DEFAULT)

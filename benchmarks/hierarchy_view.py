@@ -101,7 +101,6 @@ def section(document: Document) -> list[str]:
         "",
         *verdict(document["cells"]),
         "",
-        *_capacity(document.get("capacity", [])),
     ]
 
 
@@ -143,30 +142,3 @@ def _loses(ratio: float) -> bool:
 
 def _name(cell: Entry) -> str:
     return f"{cell['target']}, {cell['load']}, {cell['hub']}, {cell['rtt_ms']} ms"
-
-
-def _capacity(entries: Sequence[Entry]) -> list[str]:
-    if not entries:
-        return []
-    head = ("server", "hub, RTT", "chain", "blocks", "pace", "users held", "places", "tokens/s when full")
-    rows = [
-        (
-            each["target"],
-            f"{each['hub']}, {each['rtt_ms']} ms",
-            each["chain"],
-            " + ".join(map(str, each["blocks"])) or "none",
-            f"{each['pace']:g}",
-            f"{each['users']}",
-            f"{each['places']}",
-            f"{each['full']['tokens_per_s']:.0f}",
-            f"{each['full']['server_ms_per_token']:.2f}",
-            f"{each['full']['positions_per_token']:.2f}",
-        )
-        for each in entries
-    ]
-    return [
-        "### Users held by one server (simulated)",
-        "",
-        *table((*head, "server's ms per token", "positions/token"), rows),
-        "",
-    ]

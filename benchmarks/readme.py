@@ -11,6 +11,7 @@ from benchmarks import (
     doctor_view,
     head_curves_view,
     hierarchy_agreement,
+    hierarchy_capacity,
     hierarchy_view,
     look_ahead_view,
     program,
@@ -29,6 +30,7 @@ OWN: Mapping[str, Callable[[Any], list[str]]] = {
     "head_curves": head_curves_view.section,
     "hierarchy": hierarchy_view.section,
     "hierarchy_agreement": hierarchy_agreement.section,
+    "hierarchy_capacity": hierarchy_capacity.section,
 }
 HEAD = """# Benchmarks
 
