@@ -107,9 +107,8 @@ class RelaySession(Session):
         self._view = None
         self._correct(confirmed, finish_reason)
         self._follow(ahead)
-        self.sequence.unverified += confirmed.origins.count(
-            "relay"
-        )  # of a relay above that has lost its target
+        # Those of a relay above that has lost its target
+        self.sequence.unverified += confirmed.origins.count("relay")
         self.logprobs += confirmed.logprobs
         self._rebase_pending(now)
         self._tell(self.sequence.confirmed)

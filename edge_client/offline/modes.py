@@ -18,9 +18,7 @@ class Offline:
     look: float = 0.25  # between two checks whether the server is away
     quiet: float = 3.0  # a server that sends nothing for so long counts as away, even if its stream is open
     most: int = 256  # tokens that are drafted, or at a relay vetted, while the server is away
-    shows_vetted: bool = (
-        False  # whether readers see what a relay has vetted before the target has confirmed it
-    )
+    shows_vetted: bool = False  # readers see what a relay has vetted before the target has confirmed it
 
 
 def retry_policy(mode: str, give_up: float) -> RetryPolicy:
