@@ -92,6 +92,4 @@ class Chunk:
     origins: tuple[Origin, ...] = ()  # one for each of `token_ids`
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of `token_ids`, when asked for
     waiting: float = 0.0  # seconds since the server was heard, while it is away; 0 = it is not
-    provisional: str = (
-        ""  # what a relay or the draft model takes for the text to come; replaces the one before
-    )
+    provisional: str = ""  # what a relay or the draft model takes for what follows; replaces the one before
