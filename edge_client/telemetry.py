@@ -29,9 +29,7 @@ class Telemetry:
     loose: int = 0  # of `tokens`, drafted ones that are not the target's own
     wasted: int = 0  # drafted ahead of verdicts, and in vain
     unasked: int = 0  # of `tokens`, decoded by the server without a draft
-    local: int = (
-        0  # of `tokens`, written by the draft model or a relay's alone while the target could not be reached
-    )
+    local: int = 0  # of `tokens`, written by the draft model or a relay's alone, with the target out of reach
     reopened: int = 0  # lost streams that were found again
     # by finish reason; each begins at 0, so that rates are right from the first answer on
     answers: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(ENDS, 0)))
