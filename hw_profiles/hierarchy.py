@@ -148,7 +148,7 @@ class Hierarchy:
         stock: Stock = {}
         *drafts, target = self.candidates
         for upper in drafts:
-            stock[upper] = [(edge, edge.rounds.supplies(self.longest)) for edge in self._edges(upper, stock)]
+            stock[upper] = [(edge, edge.rounds.restarts(self.longest)) for edge in self._edges(upper, stock)]
         return [Chain(target, None), *(Chain(target, edge) for edge in self._edges(target, stock))]
 
     def _edges(self, upper: Candidate, stock: Stock) -> Iterator[Below]:
@@ -212,7 +212,7 @@ def chain_of(hierarchy: Hierarchy, specs: Sequence[Spec]) -> Chain:
     below: Below | None = None
     for spec in reversed(specs):
         lengths = hierarchy.blocks(spec).lengths
-        supplies = below.rounds.supplies(spec.length) if below else alone_s(spec.lower, len(lengths))
+        supplies = below.rounds.restarts(spec.length) if below else alone_s(spec.lower, len(lengths))
         rounds = hierarchy.rounds(spec, float(lengths @ supplies))
         below = Below(spec.lower, spec.length, spec.bound, rounds, below)
     return Chain(hierarchy.candidates[-1], below)

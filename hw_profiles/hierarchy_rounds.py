@@ -104,6 +104,12 @@ class Rounds:
         """Mean seconds of a token, in the long run."""
         return (self.cold_s - self.blocks.hit * (self.cold_s - self.warm_s)) / self.blocks.mean_tokens
 
+    def restarts(self, most: int) -> Numbers:
+        """The same as `supplies` where the tokens before were taken back from above: while it waits for a block, the
+        upper level computes what came in their place."""
+        extra_s = max(0.0, self.step_s - self.rtt_s - self.supply_s)
+        return self.supplies(most) + extra_s * (np.arange(most + 1) > 0)
+
     def supplies(self, most: int) -> Numbers:
         """Mean seconds from a cold start until there are 0, 1, ..., `most` tokens."""
         tokens, saved = self.blocks.tokens, np.cumsum(self.blocks.hits) * (self.cold_s - self.warm_s)

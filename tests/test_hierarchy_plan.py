@@ -281,3 +281,12 @@ def test_the_start_and_the_end_of_an_answer_cost_tokens() -> None:
     assert found.answer_rate(1) == pytest.approx(1 / step(SECONDS["target"], 1))
     alone = Chain(found.target, None)
     assert alone.answer_rate(7) == alone.rate
+
+
+def test_a_level_whose_tokens_are_taken_back_computes_what_came_instead() -> None:
+    """While it waits for the first block, if that takes long enough; once, however many tokens are wanted."""
+    sent = blocks(Agreement.uniform(0.7), 2)
+    quick = Rounds(sent, 0.01, 0.005, 0.05, Ahead.DRAFTS)
+    assert quick.restarts(5) - quick.supplies(5) == pytest.approx([0, *[0.05 - 0.005 - 0.01] * 5])
+    slow = replace(quick, supply_s=0.06)
+    assert slow.restarts(5) == pytest.approx(slow.supplies(5))
