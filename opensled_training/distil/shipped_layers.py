@@ -17,7 +17,7 @@ KIND = "Q4_1"  # as the target's own layers
 EMBEDDING = "model.embed_tokens.weight"
 
 
-def write_layers(draft: LlamaForCausalLM, path: Path, name: str) -> None:
+def write_layers(draft: LlamaForCausalLM, path: Path, name: str, kind: str = KIND) -> None:
     """`path`: a GGUF file with the keys in which the draft differs from its target, and its trained tensors."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name(name)
@@ -28,7 +28,7 @@ def write_layers(draft: LlamaForCausalLM, path: Path, name: str) -> None:
         if key in (EMBEDDING, "lm_head.weight"):
             continue
         array = permuted(key, tensor.detach().numpy().astype(np.float32), draft.config)
-        add_tensor(writer, gguf_name(key), array, KIND)
+        add_tensor(writer, gguf_name(key), array, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
