@@ -22,12 +22,14 @@ class Commit:
     # much of the draft was vetted, and `tokens` come from earlier ones. None = as counted above
     written: tuple[Origin, ...] | None = None
 
-    def counted(self, tokens: int) -> tuple[int, int]:
-        """Of the first `tokens` of them: what the answered draft has brought, and what a device has drafted at all."""
+    def counted(self, tokens: int) -> tuple[int, int, int]:
+        """Of the first `tokens` of them: what the answered draft has brought, those that a device had drafted, and
+        those that came of drafts."""
         accepted = min(self.accepted, tokens)
         if self.written is None:
-            return accepted, tokens if self.drafted else 0
-        return self.accepted, self.written[:tokens].count("accepted")
+            return accepted, accepted, tokens if self.drafted else 0
+        drafted = self.written[:tokens].count("accepted")
+        return self.accepted, drafted, drafted
 
     @property
     def origins(self) -> tuple[Origin, ...]:

@@ -67,12 +67,12 @@ class Telemetry:
         alone = sum(origin in UNVERIFIED for origin in commit.origins[:tokens])
         stats.local_tokens += alone
         self.local += alone
-        accepted, of_rounds = commit.counted(tokens)
+        accepted, standing, of_rounds = commit.counted(tokens)
         if commit.drafted:
             stats.rounds += 1
             stats.drafted += commit.drafted
-            stats.accepted += accepted
             self.drafts.add(commit.drafted, accepted)
+        stats.accepted += standing
         stats.round_tokens += of_rounds
         unasked = tokens - of_rounds - alone
         stats.server_decoded += unasked

@@ -330,3 +330,16 @@ def test_every_tier_is_killed_in_mid_answer(kills):
         assert answered > kills / 5
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("share", [0.2, 0.8])
+def test_no_more_drafts_are_told_as_accepted_than_there_are_tokens(share):
+    async def scenario():
+        top, middle = FakeEngine(num_blocks=200), FakeEngine(num_blocks=200, target=errs(share))
+        async with tiers(top, middle, patience=QUICK) as (network, _, _), device(network) as made:
+            chunks = await read(made)
+            stats = chunks[-1].stats
+            assert stats.accepted == origins_of(chunks).count("accepted") <= LENGTH
+            assert stats.accepted + stats.server_decoded == stats.completion_tokens == LENGTH
+
+    asyncio.run(scenario())
