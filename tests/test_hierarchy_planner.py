@@ -160,7 +160,14 @@ def test_a_hub_without_room_for_its_model_is_left_out(capsys: pytest.CaptureFixt
 
 def test_a_hub_nearby_with_a_good_model_makes_a_hierarchy() -> None:
     """A slow target on a large model, a hub whose steps take long beside the device's, and all of them close."""
-    far = config(target="dense-70b", weight_bits=8, hub="agx-orin", hub_model="dense-8b", hub_link="5")
+    far = config(
+        target="dense-70b",
+        weight_bits=8,
+        hub="agx-orin",
+        hub_model="dense-8b",
+        hub_weight_bits=8,
+        hub_link="5",
+    )
     plan = make_hierarchy_plan(
         PlanConfig(**{**vars(far), "acceptance": "0.75", "hub_acceptance": 0.95, "draft_acceptance": 0.85,
                       "accelerator": "strix-halo", "link": "ethernet", "device": "laptop-cpu"})
